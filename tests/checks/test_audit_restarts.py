@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from wattdock.analysis.result import Check, ExperimentResult
     from wattdock.metering.timeline import GpuTimeline
     from wattdock.records.restart import RestartRecord
@@ -41,74 +43,70 @@ def checks(result: ExperimentResult) -> dict[str, Check]:
     return {check.name: check for check in result.audit.checks}
 
 
-def with_gpu(record: RestartRecord, change: Callable[[GpuTimeline], GpuTimeline]) -> RestartRecord:
-    """Return a restart whose used GPU was read otherwise."""
-    assert record.timeline is not None
-    gpus = {**record.gpus, USED: change(record.gpus[USED])}
-    return dataclasses.replace(record, timeline=dataclasses.replace(record.timeline, gpus=gpus))
+def on_gpu(change: Callable[[GpuTimeline], GpuTimeline], restarts: frozenset[int] = ALL) -> Change:
+    """Return what makes restarts whose used GPU was recorded otherwise."""
+
+    def changed_record(record: RestartRecord) -> RestartRecord:
+        if record.timeline is None or record.restart not in restarts:
+            return record
+        gpus = {**record.gpus, USED: change(record.gpus[USED])}
+        return dataclasses.replace(record, timeline=dataclasses.replace(record.timeline, gpus=gpus))
+
+    return changed_record
 
 
-def without_spans(record: RestartRecord, *, names: set[str], restarts: frozenset[int]) -> RestartRecord:
-    kept = tuple(span for span in record.spans if span.name not in names or record.restart not in restarts)
-    return dataclasses.replace(record, spans=kept)
+def without_spans(names: set[str], restarts: frozenset[int]) -> Change:
+    def changed_record(record: RestartRecord) -> RestartRecord:
+        spans = tuple(span for span in record.spans if span.name not in names or record.restart not in restarts)
+        return dataclasses.replace(record, spans=spans)
+
+    return changed_record
 
 
-def without_series(record: RestartRecord, *, names: set[str]) -> RestartRecord:
+def without_series(*names: str) -> Change:
     def change(gpu: GpuTimeline) -> GpuTimeline:
-        return dataclasses.replace(
-            gpu, series={name: series for name, series in gpu.series.items() if name not in names}
-        )
+        return dataclasses.replace(gpu, series={key: gpu.series[key] for key in gpu.series if key not in names})
 
-    return with_gpu(record, change)
+    return on_gpu(change)
 
 
-def cut_series(record: RestartRecord, *, name: str, until_s: float, restarts: frozenset[int] = ALL) -> RestartRecord:
-    """Return a restart in which the series that begin with a name end early."""
+def samples(gpu: GpuTimeline, name: str, keep: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> GpuTimeline:
+    """Return a GPU with only those samples, of the series that begin with a name, whose instants are to be kept."""
+    series = {key: values for key, values in gpu.series.items() if not key.startswith(name)}
+    for key, values in gpu.series.items():
+        if key.startswith(name):
+            inside = keep(values.at_ns)
+            series[key] = Series(values.at_ns[inside], values.value[inside])
+    return dataclasses.replace(gpu, series=series)
 
-    def cut(series: Series) -> Series:
-        keep = series.at_ns < audit_world._ns(until_s)
-        return Series(series.at_ns[keep], series.value[keep])
 
-    def change(gpu: GpuTimeline) -> GpuTimeline:
-        series = {key: cut(values) if key.startswith(name) else values for key, values in gpu.series.items()}
-        return dataclasses.replace(gpu, series=series)
-
-    return with_gpu(record, change) if record.restart in restarts else record
+def cut_series(name: str, until_s: float, restarts: frozenset[int] = ALL) -> Change:
+    """Return what makes restarts in which the series that begin with a name end early."""
+    return on_gpu(lambda gpu: samples(gpu, name, lambda at_ns: at_ns < audit_world._ns(until_s)), restarts)
 
 
 def scaled_power(record: RestartRecord) -> RestartRecord:
-    """Return the first restart's power 8 % too high, the last one's 8 % too low."""
+    """Return the first restart with power 8 % too high, the last one with power 8 % too low."""
     factor = (1.08, 1.0, 0.92)[record.restart]
 
     def change(gpu: GpuTimeline) -> GpuTimeline:
         power = gpu.series["power_w"]
         return dataclasses.replace(gpu, series={**gpu.series, "power_w": Series(power.at_ns, power.value * factor)})
 
-    return with_gpu(record, change)
+    return on_gpu(change)(record)
 
 
-def without_lists(record: RestartRecord, *, restarts: frozenset[int]) -> RestartRecord:
-    return (
-        with_gpu(record, lambda gpu: dataclasses.replace(gpu, processes=())) if record.restart in restarts else record
-    )
+def lists_end_early(gpu: GpuTimeline) -> GpuTimeline:
+    """Return a GPU whose process lists show the runner only while it loads."""
+    return dataclasses.replace(gpu, processes=tuple(x for x in gpu.processes if x.at_ns < audit_world._ns(75)))
 
 
-def lists_end_early(record: RestartRecord) -> RestartRecord:
-    """Return a restart whose lists show the runner only while it loads."""
-
-    def change(gpu: GpuTimeline) -> GpuTimeline:
-        return dataclasses.replace(gpu, processes=tuple(x for x in gpu.processes if x.at_ns < audit_world._ns(75)))
-
-    return with_gpu(record, change)
+def nobody_listed(gpu: GpuTimeline) -> GpuTimeline:
+    return dataclasses.replace(gpu, processes=tuple(dataclasses.replace(x, processes=()) for x in gpu.processes))
 
 
-def another_runner(record: RestartRecord) -> RestartRecord:
-    """Return the last restart as one whose lists show nobody, not even its runner."""
-
-    def change(gpu: GpuTimeline) -> GpuTimeline:
-        return dataclasses.replace(gpu, processes=tuple(dataclasses.replace(x, processes=()) for x in gpu.processes))
-
-    return with_gpu(record, change) if record.restart == 2 else record
+def broken_off(gpu: GpuTimeline) -> GpuTimeline:
+    return dataclasses.replace(gpu, events=(*gpu.events, MeterEvent(1, "broke_off", "reading this GPU broke off")))
 
 
 def stray_in_the_first(record: RestartRecord, *, library: Path) -> RestartRecord:
@@ -128,39 +126,20 @@ def unmetered(record: RestartRecord) -> RestartRecord:
     return dataclasses.replace(record, timeline=dataclasses.replace(record.timeline, gpus=gpus))
 
 
-def unread(record: RestartRecord) -> RestartRecord:
-    """Return the last restart as one in which the meter never saw the GPU used."""
-    return unmetered(record) if record.restart == 2 else record
-
-
-def stalled(record: RestartRecord) -> RestartRecord:
-    """Return a restart whose reader stood still for 1.5 s, from 0.9 s into the first pass on."""
+def stalled(gpu: GpuTimeline) -> GpuTimeline:
+    """Return a GPU whose reader stood still for 1.5 s, from 0.9 s into the first pass on."""
     from_ns, until_ns = audit_world._ns(80.9), audit_world._ns(82.4)
-
-    def change(gpu: GpuTimeline) -> GpuTimeline:
-        ticks = gpu.ticks
-        kept = (ticks.after_end_ns < from_ns) | (ticks.after_start_ns > until_ns)
-        columns = {name: column[kept] for name, column in vars(ticks).items()}
-        late = int(np.searchsorted(columns["after_start_ns"], until_ns))
-        # What the first call after it found had changed since the last one before.
-        columns["before_start_ns"][late] = columns["before_end_ns"][late] = columns["after_end_ns"][late - 1]
-        series = {name: _without(values, from_ns, until_ns) for name, values in gpu.series.items()}
-        return dataclasses.replace(gpu, ticks=Ticks(**columns), series=series)
-
-    return with_gpu(record, change)
+    ticks = gpu.ticks
+    read = (ticks.after_end_ns < from_ns) | (ticks.after_start_ns > until_ns)
+    columns = {name: column[read] for name, column in vars(ticks).items()}
+    late = int(np.searchsorted(columns["after_start_ns"], until_ns))
+    # The first call after the stall found what had changed since the last call before it.
+    columns["before_start_ns"][late] = columns["before_end_ns"][late] = columns["after_end_ns"][late - 1]
+    gpu = samples(gpu, "", lambda at_ns: (at_ns < from_ns) | (at_ns > until_ns))
+    return dataclasses.replace(gpu, ticks=Ticks(**columns))
 
 
-def _without(series: Series, from_ns: int, until_ns: int) -> Series:
-    keep = (series.at_ns < from_ns) | (series.at_ns > until_ns)
-    return Series(series.at_ns[keep], series.value[keep])
-
-
-def broken_off(record: RestartRecord) -> RestartRecord:
-    event = MeterEvent(1, "broke_off", "reading this GPU broke off")
-    return with_gpu(record, lambda gpu: dataclasses.replace(gpu, events=(*gpu.events, event)))
-
-
-LATER = frozenset({1, 2})
+LATER, LAST = frozenset({1, 2}), frozenset({2})
 EVERY_IDLE = {"idle-empty", "idle-loaded-before", "idle-loaded-after"}
 IDLE, EMPTY, STRAY = "idle baselines", "GPUs empty before the runner", "unused GPUs at idle power"
 POWERS, THROTTLING, LOSS, ALONE = (
@@ -170,10 +149,9 @@ POWERS, THROTTLING, LOSS, ALONE = (
     "exclusive GPUs",
 )
 MEMORY = "memory in the passes is the runner's"
-TWO_OF_FOUR = {"violation_thermal_ns", "violation_board_limit_ns"}
 PLANTED: list[tuple[Change, dict[str, tuple[str, str]]]] = [
     (
-        partial(without_spans, names=EVERY_IDLE, restarts=LATER),
+        without_spans(EVERY_IDLE, LATER),
         {
             IDLE: ("unknown", "restart 2: no empty, loaded_before, loaded_after of"),
             EMPTY: ("unknown", "restart 3: no empty of"),
@@ -181,25 +159,31 @@ PLANTED: list[tuple[Change, dict[str, tuple[str, str]]]] = [
         },
     ),
     (
-        partial(without_spans, names={"idle-loaded-after"}, restarts=frozenset({0, 1})),
+        without_spans({"idle-loaded-after"}, frozenset({0, 1})),
         {IDLE: ("unknown", "restart 1: no loaded_after of")},
     ),
-    (partial(without_series, names={"temperature_c"}), {IDLE: ("fail", "temperature unknown")}),
-    (partial(without_lists, restarts=LATER), {ALONE: ("unknown", "0 process lists")}),
-    (lists_end_early, {ALONE: ("unknown", "near 4 begins or ends"), MEMORY: ("unknown", f"not known of {USED}")}),
-    (partial(cut_series, name="memory_used", until_s=120), {MEMORY: ("unknown", f"not known of {USED}")}),
-    (another_runner, {ALONE: ("unknown", "no process of the runner")}),
-    (partial(without_series, names=TWO_OF_FOUR), {THROTTLING: ("unknown", "thermal on")}),
-    (partial(without_series, names={"violation_thermal_ns"}), {THROTTLING: ("unknown", "thermal on")}),
-    (partial(cut_series, name="violation_", until_s=82), {THROTTLING: ("unknown", "reliability on")}),
-    (partial(cut_series, name="violation_", until_s=128), {THROTTLING: ("unknown", "thermal on")}),
+    (without_series("temperature_c"), {IDLE: ("fail", "temperature unknown")}),
+    (on_gpu(lambda gpu: dataclasses.replace(gpu, processes=()), LATER), {ALONE: ("unknown", "0 process lists")}),
+    (
+        on_gpu(lists_end_early),
+        {ALONE: ("unknown", "near 4 begins or ends"), MEMORY: ("unknown", f"not known of {USED}")},
+    ),
+    (cut_series("memory_used", 120), {MEMORY: ("unknown", f"not known of {USED}")}),
+    (on_gpu(nobody_listed, LAST), {ALONE: ("unknown", "no process of the runner")}),
+    (without_series("violation_thermal_ns", "violation_board_limit_ns"), {THROTTLING: ("unknown", "thermal on")}),
+    (without_series("violation_thermal_ns"), {THROTTLING: ("unknown", "thermal on")}),
+    (cut_series("violation_", 82), {THROTTLING: ("unknown", "reliability on")}),
+    (cut_series("violation_", 128), {THROTTLING: ("unknown", "thermal on")}),
     (scaled_power, {POWERS: ("fail", "8.0")}),
-    (partial(cut_series, name="power_w", until_s=82), {POWERS: ("unknown", "throughout")}),
-    (partial(cut_series, name="power_w", until_s=0, restarts=LATER), {POWERS: ("unknown", "throughout")}),
-    (partial(cut_series, name="power_w", until_s=125), {POWERS: ("unknown", "throughout")}),
-    (unread, {LOSS: ("unknown", USED), THROTTLING: ("unknown", "thermal on"), POWERS: ("unknown", "throughout")}),
+    (cut_series("power_w", 82), {POWERS: ("unknown", "throughout")}),
+    (cut_series("power_w", 0, LATER), {POWERS: ("unknown", "throughout")}),
+    (cut_series("power_w", 125), {POWERS: ("unknown", "throughout")}),
+    (
+        lambda record: unmetered(record) if record.restart == 2 else record,
+        {LOSS: ("unknown", USED), THROTTLING: ("unknown", "thermal on"), POWERS: ("unknown", "throughout")},
+    ),
     (unmetered, {LOSS: ("unknown", USED)}),
-    (broken_off, {LOSS: ("fail", "broke_off")}),
+    (on_gpu(broken_off), {LOSS: ("fail", "broke_off")}),
 ]
 
 
@@ -217,7 +201,7 @@ def test_a_host_that_stalls_within_a_pass_costs_a_sound_result_nothing(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The counter went on; who looks for stationary power looks beside the stall."""
-    result = changed(library, stalled, World(), monkeypatch)
+    result = changed(library, on_gpu(stalled), World(), monkeypatch)
     assert result.audit is not None
     assert result.audit.reasons == []
     assert result.audit.publishable
@@ -243,7 +227,7 @@ def test_an_idle_span_that_one_of_two_runners_of_a_restart_lacks_is_unknown(
     """A runner that was cut off has no span after its passes, and another runner's does not stand for it."""
 
     def change(record: RestartRecord) -> RestartRecord:
-        after_cut = without_spans(record, names={"idle-loaded-after"}, restarts=frozenset({0}))
+        after_cut = without_spans({"idle-loaded-after"}, frozenset({0}))(record)
         return dataclasses.replace(after_cut, restart=max(0, record.restart - 1))
 
     found = checks(changed(library, change, World(), monkeypatch))
