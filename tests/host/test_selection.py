@@ -138,20 +138,6 @@ def test_a_busy_gpu_is_refused_by_the_name_of_its_process_and_skipped_where_anot
     assert indices_of(GpuInventory((gpu(0),), activity={"GPU-000": busy(process("graphics"))})) == [0]
 
 
-def test_where_fewer_than_the_named_gpus_would_do_the_refusal_says_which() -> None:
-    """All GPUs named and one of them busy; not where the settings, or the weights, need that many."""
-    found = GpuInventory(
-        tuple(gpu(i, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9) for i in (0, 1, 2)),
-        activity={"GPU-111": busy(process())},
-    )
-    with pytest.raises(PreflightError, match=r"GPU 1: .* choose others with gpus, or fewer: gpus \[0, 2\] would do"):
-        indices_of(found, gpus=[0, 1, 2])
-    with pytest.raises(PreflightError, match=r"choose others with gpus$"):
-        indices_of(found, backend="vllm", vllm={"tensor_parallel_size": 3}, gpus=[0, 1, 2])
-    with pytest.raises(PreflightError, match=r"choose others with gpus$"):
-        indices_of(found, weight_bytes=40 * 10**9, gpus=[0, 1, 2])
-
-
 @pytest.mark.parametrize("settings", [{}, {"gpus": [0]}])
 def test_a_gpu_too_small_for_the_weights_is_refused_with_both_figures(settings: dict[str, Any]) -> None:
     """Before anything is loaded."""

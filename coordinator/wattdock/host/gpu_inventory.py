@@ -13,7 +13,7 @@ from wattdock.host import nvml
 from wattdock.host.gpu import Gpu, GpuActivity, GpuProcess, Link
 from wattdock.host.nvml import optional
 from wattdock.host.processes import owner_of
-from wattdock.host.selection import choose_gpus
+from wattdock.host.selection import GpuSelection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -104,7 +104,7 @@ class GpuInventory:
             PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot
                 be metered.
         """
-        return choose_gpus(config, self, visible=visible, leases=leases or {}, weight_bytes=weight_bytes)
+        return GpuSelection(config, self, visible, leases or {}, weight_bytes).gpus()
 
     def why_occupied(self, gpu: Gpu) -> str | None:
         """Return who uses a GPU now, as far as this machine shows it; None where it is free."""
