@@ -1,4 +1,4 @@
-"""The energy of an experiment's measured passes, and how sure it is. Pure.
+"""The energy of an experiment's measured passes, and its uncertainty. Pure.
 
 Names carry units. Not measured is null, with a reason beside it, never 0.
 """
@@ -46,18 +46,18 @@ NET_MEANING = (
     "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
 )
 NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
-# Standard deviations of a normal distribution on either side that hold 95 % of it.
+# Half the width of the 95 % interval of a normal distribution, in standard deviations.
 NORMAL95 = 1.96
 
 
 class Uncertainty(Stored):
-    """The budget of `total_j`: parts that are never added into one vague number.
+    """The uncertainty budget of `total_j`; its parts are never added up.
 
     Attributes:
-        timing_j: Standard uncertainty from tick brackets, interpolation and lag, given the lag below.
-        counter_lag_s, counter_lag_std_s: How far a counter without a card of its own was taken to trail its load;
-            measured on H200 only. `gpus` of the result has each GPU's own.
-        statistical_j: From restarts; null with fewer than two.
+        timing_j: Standard uncertainty from tick brackets, interpolation and the counters' lag.
+        counter_lag_s, counter_lag_std_s: Assumed lag of a counter that has no meter card, measured on an H200; the lag
+            taken for each GPU is in `gpus` of the result.
+        statistical_j: From the spread between restarts; null with fewer than two.
         sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
     """
 
@@ -74,15 +74,15 @@ class Uncertainty(Stored):
 
 
 class PassEnergy(Stored):
-    """Energy of one measured pass over the GPUs used, and what makes its tokens comparable.
+    """Energy of one measured pass over the GPUs used, with the reuse of prompts.
 
     Attributes:
         reason: Why `total_j` is null, where it is.
-        prompt_repeats: How often the pass went through its prompts again.
-        prompts_reused: Some of its prompts were in an earlier pass of the restart already.
-        host_j: CPU packages and memory meanwhile, by domain; never part of `total_j`.
-        cpu_others_share: Of the time of the CPUs that the runner may use, what neither it nor the coordinator used, 0
-            to 1; on a virtual machine with what other machines got. Null where it is unknown.
+        prompt_repeats: How often the pass repeated its list of prompts.
+        prompts_reused: An earlier pass of the restart had some of the prompts already.
+        host_j: CPU packages and memory in the pass, by domain; never part of `total_j`.
+        cpu_others_share: Share of the runner's CPUs' time that others than the runner and the coordinator used, 0 to 1;
+            on a virtual machine, other machines included. Null where unknown.
     """
 
     restart: int
@@ -101,7 +101,7 @@ class PassEnergy(Stored):
 
 
 class CpuEstimate(Stored):
-    """An estimate, not a measurement: share of CPU time that was busy × an assumed power."""
+    """An estimate, not a measurement: busy share of CPU time × an assumed power."""
 
     energy_j: float
     method: str
@@ -118,11 +118,12 @@ class EnergyResult(Stored):
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         load_j: Loading the model, over the GPUs used.
         cross_check: A second meter's figures of the same passes; null without one.
-        host_j: CPU packages and memory, by domain ("package-0", "package-0-dram"), of the whole host; beside and never
-            in the figures here. Empty where they cannot be read, which `host` then is null for.
-        net_j: Total less what the same GPUs draw idle with the model loaded, the mean of before and after the passes;
-            `net_uncertainty_j` is the root of squares of half the difference between these two, of their timing and
-            of the total's.
+        host_j: CPU packages and memory of the whole host by domain ("package-0", "package-0-dram"), never part of any
+            other figure; empty, with `host` null, where they cannot be read.
+        net_j: Total less the energy of the same GPUs idle with the model loaded, at their mean power before and after
+            the passes.
+        net_uncertainty_j: Root of squares of half the difference of the powers before and after, of their timing and of
+            the total's timing.
     """
 
     energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
@@ -155,7 +156,7 @@ class EnergyResult(Stored):
 
 @dataclass(frozen=True)
 class Gpus:
-    """Which GPUs an experiment used, which it held, and which were only on the same host; UUIDs."""
+    """UUIDs of the GPUs that an experiment used, leased, and did not use on its host."""
 
     used: tuple[str, ...]
     leased: tuple[str, ...]
@@ -220,7 +221,7 @@ def _net(total_j: float | None, timing_j: float | None, idle: tuple[float, float
 
 
 def _summed(parts: Iterable[dict[str, float | None]]) -> dict[str, float | None]:
-    """Add up per GPU; one unknown part makes the GPU's sum unknown."""
+    """Return the sums by GPU; None for a GPU with an unknown part."""
     sums: dict[str, float | None] = {}
     for part in parts:
         for uuid, value in part.items():

@@ -1,8 +1,8 @@
-"""What a measurement saw: requests, passes, restarts, the environment, a failure; and how a restart lies on disk.
+"""Raw records of a measurement: requests, passes, restarts, the environment and failures, and their form on disk.
 
-In: values from the runner, the meter and the host. Out: a `RestartRecord`, written and read back bit-exact as a folder.
-The parts of an `EnvironmentSnapshot` are in `snapshot`.
-Must not know: protobuf, studies, results, what any of it means.
+In: values from the runner, the meter and the host. Out: a `RestartRecord`, which writes itself to a folder and reads it
+back bit-exact. The parts of an `EnvironmentSnapshot` are in `snapshot`.
+Must not know: protobuf, studies, results, how records are analysed.
 """
 
 from wattdock.records import snapshot

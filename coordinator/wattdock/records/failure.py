@@ -1,4 +1,4 @@
-"""Why an experiment did not finish."""
+"""The reason why an experiment did not finish."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Failure(Stored):
     Attributes:
         INTERRUPTED: The kind that Ctrl-C leaves.
         kind: Class of the error, for instance "RunnerError".
-        stage: What was being done: "launch", "load", "warm-up", "pass 2", ….
+        stage: "launch", "load", "warm-up", "pass 2", ….
         log_tail: The runner's last lines.
-        cause: What it was, where it could be told; see `wattdock.execution.failures`.
-        advice: What helps against that.
+        cause: The known cause, where the error matches one; see `wattdock.execution.failures`.
+        advice: The remedy for that cause.
     """
 
     INTERRUPTED: ClassVar = "Interrupted"

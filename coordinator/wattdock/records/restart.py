@@ -1,4 +1,4 @@
-"""What a measurement saw, before it is analysed: requests, passes, restarts.
+"""Records of requests, passes and restarts, before any analysis.
 
 Plain values: no protobuf, no hardware. All instants are CLOCK_MONOTONIC nanoseconds of the host.
 """
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One request as the runner saw it; None where the engine does not tell, or there is one engine (`replica`)."""
+    """One request as the runner recorded it; None where the engine does not report a value.
+
+    Attributes:
+        replica: The engine that served the request; None with a single engine.
+    """
 
     index: int
     submitted_ns: int
@@ -44,7 +48,7 @@ class RequestRecord:
 
 @dataclass(frozen=True)
 class TokenSeries:
-    """Output tokens of a pass so far, at instants; both of shape (n,)."""
+    """Cumulative output tokens of a pass at instants; both arrays of shape (n,)."""
 
     at_ns: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
@@ -52,11 +56,11 @@ class TokenSeries:
 
 @dataclass(frozen=True)
 class ReplicaPass:
-    """What one of several equal engines did in a pass.
+    """The part of a pass that one of several equal engines served.
 
     Attributes:
         span: From the common start until this engine had drained.
-        last_token_ns: When its last token was produced; None without any.
+        last_token_ns: The instant of its last token; None without a token.
     """
 
     gpu_uuids: tuple[str, ...]
@@ -68,17 +72,17 @@ class ReplicaPass:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass: what the runner reported, and what the host saw meanwhile.
+    """One pass: the runner's report, and the host's readings in the same time.
 
     Attributes:
-        replicas: What each engine did, where several equal ones served the pass.
+        replicas: Each engine's part, where several equal engines served the pass.
         prompts_sha256: Hash of the prompts sent.
         prompts_reused: Some of the prompts were sent in an earlier pass already.
-        cpu_busy: Mean share of all CPU time that was busy, 0 to 1; None where the host does not tell.
-        cpu_others_share: Share of the runner's CPUs that other processes or the hypervisor took, 0 to 1; None where
-            that is unknown.
-        clock_checked: After the pass, the runner's clock was checked against the host's; False where the runner was
-            gone by then.
+        cpu_busy: Mean busy share of all CPUs, 0 to 1; None where the host does not tell.
+        cpu_others_share: Share of the runner's CPUs that other processes or the hypervisor used, 0 to 1; None where
+            unknown.
+        clock_checked: The runner's clock was checked against the host's after the pass; False where the runner had
+            ended by then.
     """
 
     span: Span
@@ -102,8 +106,8 @@ class WarmUpSample:
     """One pass of a warm-up.
 
     Attributes:
-        energy_j: Over the GPUs asked for; None where it is unknown.
-        temperature_c: Mean over the pass's second half, or its last three seconds where that is longer, by
+        energy_j: Over the experiment's GPUs; None where it is unknown.
+        temperature_c: Mean over the pass's second half or its last three seconds, whichever is longer, by
             "<GPU UUID> <sensor>".
     """
 
@@ -115,15 +119,15 @@ class WarmUpSample:
 
 @dataclass(frozen=True)
 class RestartRecord:
-    """One runner's service to one experiment: its passes, and the timeline around them.
+    """The passes that one runner served for one experiment, and the timeline around them.
 
     Attributes:
-        restart: Number of the restart, from 0; where a restart was interrupted and resumed, two records have it.
-        started_utc: When it began, ISO 8601 with milliseconds; a label, never a duration's end.
-        environment: What the passes ran on and with.
+        restart: Number of the restart, from 0; a restart that was interrupted and resumed has several records.
+        started_utc: Start, ISO 8601 with milliseconds; a label, never used to compute a duration.
+        environment: Hardware, software and settings of the passes.
         architecture: The model's config.json; None where the model was not resolved.
         runner_pids: Processes of the runner, as this host numbers them.
-        clock: Identity of the clock that all instants are of, as text.
+        clock: Identity of the clock of all instants, as text.
         warm_up: Passes of a steady warm-up, in order; empty where the profile is "quick".
         failure: Why the restart ended early.
     """
@@ -146,7 +150,7 @@ class RestartRecord:
 
     @property
     def gpus(self) -> Mapping[str, GpuTimeline]:
-        """What the meter saw of each GPU of the host, by UUID; empty without a timeline."""
+        """The meter's timeline of each GPU of the host, by UUID; empty without a timeline."""
         return self.timeline.gpus if self.timeline else {}
 
     @classmethod

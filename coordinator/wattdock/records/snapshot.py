@@ -1,4 +1,4 @@
-"""What an experiment ran on and with: the runner's part, and the snapshot that holds it all."""
+"""The environment of an experiment: hardware, software, model, prompts, clocks and meter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from wattdock.records.restart import RestartRecord
 
-# What an experiment without a GPU leases.
+# Name of the lease of an experiment without a GPU.
 CPU = "cpu"
 
 
@@ -26,7 +26,7 @@ class RunnerEnvironment(Stored):
     Attributes:
         visible_gpu_uuids: GPUs that the runner sees.
         used_gpu_uuids: GPUs that hold a part of the model.
-        parallelism: As in effect, for instance {"kind": "device_map", …}.
+        parallelism: In effect, for instance {"kind": "device_map", …}.
         engine_args: Effective engine arguments, read back from the engine.
         weight_bytes: Size of the weights of one copy of the model, as loaded.
     """
@@ -47,14 +47,14 @@ class RunnerEnvironment(Stored):
 
 
 class Topology(Stored):
-    """How the host's GPUs are linked, and what of it the experiment had to pay for."""
+    """Links between the host's GPUs, and warnings about those that the experiment used."""
 
     links: list[Link]
     warnings: list[str]
 
 
 class ModelFacts(Stored):
-    """Which model ran, and on what weights."""
+    """The model that ran, and the origin of its weights."""
 
     kind: str
     name: str
@@ -64,12 +64,12 @@ class ModelFacts(Stored):
 
 
 class ClockFacts(Stored):
-    """Evidence that runner and host share a clock; None where no runner answered.
+    """Evidence that runner and host share a clock.
 
     Attributes:
-        identities: The clocks that the instants are of, by number; several where the host was booted anew between a
-            kill and its resumption.
-        unchecked_passes: Measured passes after which the runner's clock could not be checked: the runner had died.
+        round_trip_max_s: Of the slowest check; None where no runner answered.
+        identities: The clocks of all instants; several where the host was rebooted before a study was resumed.
+        unchecked_passes: Measured passes after which the runner's clock was not checked, because the runner had died.
     """
 
     trusted: bool
@@ -101,22 +101,22 @@ class ClockFacts(Stored):
 
 
 class ConditionChange(Stored):
-    """A condition that differed between measured passes; `restarts` has their numbers, from 0, by the value seen."""
+    """A condition that differed between measured passes, with the restarts' numbers, from 0, by value."""
 
     name: str
     restarts: dict[str, list[int]]
 
 
 class ContainerFacts(Stored):
-    """What a runner in a container ran in.
+    """The container engine and image of a runner.
 
     Attributes:
-        image_id: Hash by which this machine's engine has the image; says exactly what ran, on this machine.
-        revision: Commit of the image's sources, "-dirty" behind it where files differed; None where it does not say.
-        base_digest: "sha256:…" by which a registry has the image's base.
-        locked: The image is the one in `docker/images.lock`, held against it before anything was started.
-        locked_digest: "repository@sha256:…" by which it was locked; None where it was locked by its id only.
-        lock_sha256: Hash of that file.
+        image_id: The image's id in this machine's engine; identifies the image exactly, on this machine only.
+        revision: Commit of the image's sources, with "-dirty" where files differed; None where the image has no label.
+        base_digest: "sha256:…" of the image's base in a registry.
+        locked: The image was checked against `docker/images.lock` before the start.
+        locked_digest: "repository@sha256:…" in the lock; None where the lock holds the image's id only.
+        lock_sha256: Hash of the lock file.
     """
 
     engine: str
@@ -135,20 +135,21 @@ class EnvironmentSnapshot(Stored):
     """Everything a reader needs to judge, compare or repeat an experiment.
 
     Attributes:
-        gpu_count, gpu_names, gpu_vram_gb, gpu_uuids: The GPUs *used*, in one order; bytes / 1e9. 0 and empty without.
+        gpu_count, gpu_names, gpu_vram_gb, gpu_uuids: The GPUs *used*, all in the same order; bytes / 1e9.
         host_gpus: Every GPU of the host, before the run.
         topology: Null with fewer than two GPUs.
-        leased: GPU UUIDs, or "cpu", that were held for the run.
-        exclusive: "machine" where nobody else who uses wattdock could measure on this machine meanwhile.
-        wattdock_commit, wattdock_dirty: Of wattdock's own checkout; null where it was installed without one.
-        launcher, launcher_reason: How the runner was started and why so.
-        image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
-        container: None for a runner that is a plain process.
+        leased: GPU UUIDs, or "cpu", that were leased for the run.
+        exclusive: "machine" where no other user of wattdock could measure on this machine at the same time.
+        wattdock_commit, wattdock_dirty: Of wattdock's checkout; null where wattdock was installed without one.
+        launcher, launcher_reason: How the runner was started, and why.
+        image_digest: "repository@sha256:…", to pull the same image; null for an image that is in no registry.
+        container: Null for a runner that is a plain process.
         variables: Engine settings that reached the runner from the coordinator's environment, by name; "set" in place
             of a value that may be a secret.
+        runner: As the runner reported it.
         dataset, dataset_sha256: The source of the prompts, and its hash.
-        changes: In which conditions the runners that measured passes differed; all else is of the last of them. Null
-            in a restart's own snapshot, and where one of several restarts has no snapshot.
+        changes: Conditions that differed between the runners that measured passes; all other fields are of the last
+            runner. Null in the snapshot of a single restart, and where one of several restarts has no snapshot.
     """
 
     gpu_count: int
@@ -186,7 +187,7 @@ class EnvironmentSnapshot(Stored):
 
     @property
     def leased_gpus(self) -> list[str]:
-        """UUIDs of the GPUs that were held for the run."""
+        """UUIDs of the GPUs that were leased for the run."""
         return [name for name in self.leased if name != CPU]
 
     @property

@@ -1,7 +1,7 @@
 """Talk to one runner over gRPC: describe, load, generate, diagnose, unload.
 
-In: a launched runner's address; requests as plain values. Out: records of passes, and one-line errors for whatever a
-runner can do wrong. Only this room knows protobuf and gRPC.
+In: a launched runner; requests as plain values. Out: records of passes, and one-line errors for every way in which a
+runner can fail. Only this room knows protobuf and gRPC.
 Must not know: how a runner was started, what a pass costs, what an experiment is.
 """
 

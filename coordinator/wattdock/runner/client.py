@@ -1,6 +1,6 @@
 """gRPC calls to one runner.
 
-Turns silence, death and status codes into one-line errors; knows neither how a runner was started nor what it costs.
+Turns silence, death and status codes into one-line errors. Must not know how a runner is started or metered.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ CALL_TIMEOUT_S = 10.0
 READY_POLL_S = 0.05
 CLOCK_READINGS = 5
 CLOSE_WAIT_S = 2.0
-# A runner's socket is not there yet at the first tries; gRPC would wait a second before the next.
+# A runner's socket does not exist yet at the first attempts, between which gRPC would wait a second.
 CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
 ]
-# How long a dying process may take to become known as dead, once its socket has closed.
+# Longest time from the closing of a dying runner's socket to the end of its process.
 DEATH_NOTICE_S = 3.0
 
 ERRORS: dict[grpc.StatusCode, type[WattdockError]] = {grpc.StatusCode.INVALID_ARGUMENT: ConfigError}
 GRPC_LIMIT = "larger than max"
-# What is added to a failure whose status says so, whatever the engine's words are.
+# Added to a failure whose status says that memory was exhausted.
 OUT_OF_MEMORY = "for lack of memory"
 NOT_THERE_YET = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -67,7 +67,7 @@ class RunnerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # gRPC's close was seen to wait for ever on a call that had been cancelled just after it began.
+        # gRPC's close can hang on a call that was cancelled just after it began.
         closing = threading.Thread(target=self._channel.close, daemon=True)
         closing.start()
         closing.join(CLOSE_WAIT_S)
@@ -76,8 +76,8 @@ class RunnerClient:
         """Return the runner's description as soon as it answers.
 
         Raises:
-            LaunchError: It ended, did not answer in `timeout_s`, speaks another protocol version, or has an engine
-                that it was not made for.
+            LaunchError: The runner ended, did not answer within `timeout_s`, speaks another protocol version, or has an
+                unsupported version of its engine.
         """
         deadline_ns = self._after_ns(timeout_s)
         while True:
@@ -107,7 +107,7 @@ class RunnerClient:
         """Return the tightest of a few readings that show runner and host on one clock.
 
         Raises:
-            ClockError: They are not, so that energy cannot be told for spans.
+            ClockError: The clocks differ, so that spans have no energy.
         """
         host = self._clock.identity()
         checks = []
@@ -129,14 +129,14 @@ class RunnerClient:
     def load(
         self, request: LoadRequest, *, timeout_s: float, progress: Callable[[str], None]
     ) -> tuple[RunnerEnvironment, Span]:
-        """Load a model; return what the engine runs with, and the span of the load.
+        """Load a model; return the environment of the loaded engine, and the span of the load.
 
         Args:
-            progress: Told each stage of the load.
+            progress: Called with each stage of the load.
 
         Raises:
             ConfigError: The engine does not know an argument or a value.
-            RunnerError: It failed, died, or took longer than `timeout_s`.
+            RunnerError: The runner failed, died, or took longer than `timeout_s`.
         """
         deadline_ns = self._after_ns(timeout_s)
         loaded: tuple[RunnerEnvironment, Span] | None = None
@@ -157,12 +157,12 @@ class RunnerClient:
         stall_s: float,
         heartbeat: Callable[[Heartbeat], None],
     ) -> PassRecord:
-        """Run one pass; once it is over only the runner's death or silence keeps its record from arriving.
+        """Run one pass and return its record; after the last token, an interruption no longer stops it.
 
         Args:
-            silence_s: Longest time without any event before the runner counts as hung.
-            stall_s: The same without a new token or a finished request: a runner can live while its engine hangs.
-            heartbeat: Called with each sign of life.
+            silence_s: Longest time without any event; after it, the runner counts as hung.
+            stall_s: Longest time without a new token or a finished request: a runner can live while its engine hangs.
+            heartbeat: Called with each heartbeat.
 
         Raises:
             RunnerError: The pass failed, the runner died or hung.
@@ -183,7 +183,7 @@ class RunnerClient:
                 over.set()
             if beat:
                 if not over.is_set():
-                    stall.see(beat)
+                    stall.check(beat)
                 heartbeat(beat)
             elif event.HasField("requests"):
                 requests.extend(map(wire.request_record, event.requests.requests))
@@ -196,13 +196,13 @@ class RunnerClient:
         return wire.generated_pass(summary, requests, tokens)
 
     def diagnose(self, timeout_s: float) -> Sequence[RunnerFinding]:
-        """Return the runner's findings about its own environment.
+        """Return the runner's findings about its environment.
 
         Raises:
-            RunnerError: It failed, died, or took longer than `timeout_s`.
+            RunnerError: The runner failed, died, or took longer than `timeout_s`.
         """
         answer: pb.DiagnoseResponse = self._call(self._stub.Diagnose, pb.DiagnoseRequest(), timeout_s)
-        return [wire.finding(found) for found in answer.findings]
+        return [wire.finding(finding) for finding in answer.findings]
 
     def unload(self) -> None:
         """Free the model."""
@@ -223,7 +223,7 @@ class RunnerClient:
         silence_s: float | None = None,
         check: Callable[[], None] | None = None,
     ) -> Iterator[Any]:
-        """Yield the events of a streaming call; cancel it when it is left early, late or silent."""
+        """Yield the events of a streaming call; cancel the call on an error, a timeout or an early end."""
         arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=_pump, args=(call, arrived), daemon=True).start()
         try:
@@ -265,7 +265,7 @@ class RunnerClient:
         return RunnerError(f"{what} failed{f' {OUT_OF_MEMORY}' if out_of_memory else ''}: {detail}")
 
     def _death(self) -> str | None:
-        """Return how the runner ended; its socket closes a moment before its end is known."""
+        """Return how the runner ended, or None while it lives; its socket closes shortly before the process ends."""
         deadline_ns = self._after_ns(DEATH_NOTICE_S)
         while self._runner.alive() and self._clock.now_ns() < deadline_ns:
             self._clock.sleep(READY_POLL_S)
@@ -273,18 +273,18 @@ class RunnerClient:
 
 
 class _Stall:
-    """Notices that heartbeats go on while nothing is produced."""
+    """Detects heartbeats without progress."""
 
     def __init__(self, limit_s: float, clock: Clock) -> None:
         self._limit_s, self._clock = limit_s, clock
         self._produced: tuple[int, int] = (0, 0)
         self._since_ns = clock.now_ns()
 
-    def see(self, beat: Heartbeat) -> None:
-        """Look at one heartbeat.
+    def check(self, beat: Heartbeat) -> None:
+        """Compare a heartbeat with the last progress.
 
         Raises:
-            RunnerError: Nothing has been produced for too long.
+            RunnerError: There was no progress for too long.
         """
         produced = (beat.output_tokens, beat.requests_finished)
         if produced != self._produced:

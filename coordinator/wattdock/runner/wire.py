@@ -31,11 +31,11 @@ CHUNK_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class RunnerDescription:
-    """What a runner says of itself before it loads anything.
+    """A runner's description of itself before it loads a model.
 
     Attributes:
         arrivals: The kinds of arrival that it can serve, as `workload.arrival` names them.
-        supported_versions: Versions of the framework that it was made for, as pip writes a range; empty for any.
+        supported_versions: Versions of the framework that it supports, as a pip version range; empty for any.
     """
 
     backend: str
@@ -58,7 +58,7 @@ class RunnerDescription:
             )
 
     def require_supported(self) -> None:
-        """Refuse a framework of another version than those that the runner was made for.
+        """Refuse a version of the framework that the runner does not support.
 
         Raises:
             LaunchError: Holds the version seen and the versions supported.
@@ -92,8 +92,8 @@ class LoadRequest:
 
     Attributes:
         model_path: Its folder as the runner sees it.
-        weights_seed: Seed of random weights; None reads the weights from the folder.
-        gpu_uuids: The GPUs that the engine must see; empty for none.
+        weights_seed: Seed of random weights; None to read the weights from the folder.
+        gpu_uuids: The GPUs that the engine must see; empty without GPUs.
     """
 
     model_path: Path
@@ -106,11 +106,11 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class PassRequest:
-    """One pass to generate; its minima may differ from the workload's, which are those of measured passes.
+    """One pass to generate; its minima may differ from the workload's, which hold for measured passes.
 
     Attributes:
-        min_duration_s: Seconds that the pass goes on at least; None for no such minimum.
-        settle_s: Seconds that the runner stays without work after the pass.
+        min_duration_s: Least duration in seconds; None without a minimum.
+        settle_s: Seconds that the runner stays idle after the pass.
         return_content: Return the requests' text and token ids.
     """
 
@@ -126,7 +126,7 @@ class PassRequest:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A sign of life within a pass: what has been produced so far; `pass_over` once the last token was."""
+    """Progress within a pass; `pass_over` once the last token was produced."""
 
     output_tokens: int
     requests_finished: int
@@ -139,7 +139,7 @@ def optional(message: Message, field: str) -> Any:
 
 
 def description(message: pb.DescribeResponse) -> RunnerDescription:
-    """Return what a runner says of itself."""
+    """Return a runner's description of itself."""
     return RunnerDescription(
         backend=message.backend,
         protocol_version=message.protocol_version,
@@ -215,7 +215,7 @@ def finding(message: pb.Finding) -> RunnerFinding:
 
 
 def clock_identity(reading: pb.ClockReading) -> ClockIdentity:
-    """Return which clock the runner reads."""
+    """Return the identity of the runner's clock."""
     return ClockIdentity(reading.boot_id, optional(reading, "time_namespace"))
 
 
@@ -225,22 +225,22 @@ def span(message: pb.Span) -> Span:
 
 
 def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:
-    """Return what the runner says of the engine that it loaded, and the span of the load."""
-    given = message.environment
+    """Return the environment of the loaded engine, and the span of the load."""
+    reported = message.environment
     environment = RunnerEnvironment(
-        visible_gpu_uuids=[gpu.uuid for gpu in given.visible_gpus],
-        used_gpu_uuids=list(given.used_gpu_uuids),
-        cuda_version=optional(given, "cuda_version"),
-        nccl_version=optional(given, "nccl_version"),
-        framework=given.framework,
-        framework_version=optional(given, "framework_version"),
-        python_version=given.python_version,
-        package_versions=dict(given.package_versions),
-        parallelism=json.loads(given.parallelism_json or "{}"),
+        visible_gpu_uuids=[gpu.uuid for gpu in reported.visible_gpus],
+        used_gpu_uuids=list(reported.used_gpu_uuids),
+        cuda_version=optional(reported, "cuda_version"),
+        nccl_version=optional(reported, "nccl_version"),
+        framework=reported.framework,
+        framework_version=optional(reported, "framework_version"),
+        python_version=reported.python_version,
+        package_versions=dict(reported.package_versions),
+        parallelism=json.loads(reported.parallelism_json or "{}"),
         engine_args=json.loads(message.effective_engine_args_json or "{}"),
-        parameter_count=optional(given, "parameter_count"),
-        weight_bytes=optional(given, "weight_bytes"),
-        warnings=list(given.warnings),
+        parameter_count=optional(reported, "parameter_count"),
+        weight_bytes=optional(reported, "weight_bytes"),
+        warnings=list(reported.warnings),
     )
     return environment, span(message.span)
 
