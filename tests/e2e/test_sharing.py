@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import fake_nvml
 import pytest
 from command import SMALL, Command, on_gpus
-from fake_nvml import FakeGpu, FakeProcess, constant
+from fake_nvml import FakeGpu, FakeProcess
 from unprivileged import UID
 
 if TYPE_CHECKING:
@@ -78,6 +78,10 @@ def test_two_coordinators_of_two_users_never_measure_at_once(
     assert max(span["end_ns"] for span in before["spans"]) <= min(span["start_ns"] for span in after["spans"])
     assert before["environment"]["leased"] == [FIRST]
     assert check(before, "machine to itself")[0] == "pass"
+    status, figure = check(before, "exclusive GPUs")
+    assert (status, "nobody but the runner in" in figure) == ("pass", True)
+    [runner] = before["energy"]["gpu_processes"]
+    assert (runner["of_runner"], runner["command"] is None) == (True, False)
 
 
 def test_strangers_who_load_the_cpus_are_seen_in_the_result(wattdock: Command) -> None:
@@ -94,19 +98,6 @@ def test_strangers_who_load_the_cpus_are_seen_in_the_result(wattdock: Command) -
     [result] = wattdock.results()
     assert check(result, "CPUs to itself")[0] == "fail"
     assert result["energy"]["passes"][0]["cpu_others_share"] > 0.1
-
-
-def test_a_run_whose_gpus_nobody_else_was_on_says_so(wattdock: Command) -> None:
-    """The runner itself is known by its process ids."""
-    env = on_gpus(wattdock, FakeGpu(uuid=FIRST, profile=(constant(300),), processes=(RUNNER,)), FakeGpu(uuid=SECOND))
-    done = wattdock("run", *SMALL, *SLOW, env=env)
-    assert done.returncode == 0, done.stderr
-    [result] = wattdock.results()
-    status, figure = check(result, "exclusive GPUs")
-    assert status == "pass", figure
-    assert "nobody but the runner in" in figure
-    [seen] = result["energy"]["gpu_processes"]
-    assert (seen["of_runner"], seen["command"] is None) == (True, False)
 
 
 def test_a_foreign_process_that_appears_mid_run_is_flagged_by_name(wattdock: Command) -> None:

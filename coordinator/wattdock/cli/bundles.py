@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.cli.exits import fail, interruptible
+from wattdock.cli.exits import exit_if_failed, fail, interruptible
 from wattdock.cli.options import RESULTS, Json, Named, OutputDir, Quiet, RunnerPython, open_results, parse_fraction
 from wattdock.errors import ConfigError, ExitCode
 
@@ -100,30 +100,28 @@ def reproduce(
         ready = prepare_reproduction(opened, local, output_dir=output_dir, home=home, resume=resume, emit=progress)
         for line in ready.skipped:
             progress.say(line)
-        with interruptible("what was measured is stored, go on with --resume"):
+        with interruptible("what was measured is stored, continue with --resume"):
             try:
                 ready.run.run(progress)
             finally:
                 progress.close()
-                compared = compare(ready.bundled, ready.run.results, margin=allowed)
-                if compared.pairs and not as_json:
+                comparison = compare(ready.bundled, ready.run.results, margin=allowed)
+                if comparison.pairs and not as_json:
                     typer.echo("A: the bundle, B: here")
-                if compared.pairs or as_json:
-                    print_comparison(compared, as_json=as_json)
-    if errors := [stored.result.error for stored in ready.run.results if stored.result.error]:
-        fail(f"{errors[0].stage}: {errors[0].message}", ExitCode(errors[0].exit_code))
-    _require_equivalent(compared)
+                if comparison.pairs or as_json:
+                    print_comparison(comparison, as_json=as_json)
+    exit_if_failed(stored.result for stored in ready.run.results)
+    _require_equivalent(comparison)
 
 
-def _require_equivalent(compared: "Comparison") -> None:
-    count = len(compared.pairs) + len(compared.only_in_a)
-    unlike = [pair.label for pair in compared.pairs if pair.repeated.equivalent is False]
-    undecided = [pair.label for pair in compared.pairs if pair.repeated.equivalent is None]
-    undecided += [f"{label}, which was not measured; go on with --resume" for label in compared.only_in_a]
+def _require_equivalent(comparison: "Comparison") -> None:
+    count = len(comparison.pairs) + len(comparison.only_in_a)
+    different = [pair.label for pair in comparison.pairs if pair.repeated.equivalent is False]
+    undecided = [pair.label for pair in comparison.pairs if pair.repeated.equivalent is None]
+    undecided += [f"{label}, which was not measured; continue with --resume" for label in comparison.only_in_a]
     for labels, verdict, code in (
-        (unlike, "not equivalent", ExitCode.REGRESSION),
+        (different, "not equivalent", ExitCode.REGRESSION),
         (undecided, "undecided", ExitCode.UNDECIDED),
     ):
         if labels:
-            said = f"{len(labels)} of {count} experiments {verdict}, the first: {labels[0]}"
-            fail(f"not reproduced: {said}", code)
+            fail(f"not reproduced: {len(labels)} of {count} experiments {verdict}, the first: {labels[0]}", code)

@@ -5,14 +5,17 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
 from wattdock.errors import ExitCode
 from wattdock.text import nearest
+
+if TYPE_CHECKING:
+    from wattdock.analysis import ExperimentResult
 
 
 def ignore_interrupts() -> None:
@@ -50,6 +53,16 @@ def usage_line(error: Any) -> str:
     line = "; ".join(sentences)
     command = error.ctx.command_path if error.ctx else "wattdock"
     return f"{line}{'' if line.endswith('?') else ';'} see `{command} --help`"
+
+
+def exit_if_failed(results: Iterable["ExperimentResult"]) -> None:
+    """Print a line for each error, and end with the exit code of the first; an interrupt comes after other errors."""
+    errors = [result.error for result in results if result.error]
+    errors.sort(key=lambda error: error.exit_code == ExitCode.INTERRUPTED)
+    for line in dict.fromkeys(f"wattdock: {error.stage}: {error.message}" for error in errors):
+        typer.echo(line, err=True)
+    if errors:
+        raise typer.Exit(errors[0].exit_code)
 
 
 @contextmanager

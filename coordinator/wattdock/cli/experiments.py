@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.cli.exits import fail, interruptible
+from wattdock.cli.exits import exit_if_failed, fail, interruptible
 from wattdock.cli.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
 from wattdock.errors import ExitCode
 from wattdock.text import pluralize
@@ -58,13 +58,7 @@ def run(
             progress.close()
             _show(study_run, output_dir, as_json=as_json)
     results = [stored.result for stored in study_run.results]
-    # What failed says more than what was left unfinished because of it.
-    errors = [result.error for result in results if result.error]
-    errors.sort(key=lambda error: error.exit_code == ExitCode.INTERRUPTED)
-    for line in dict.fromkeys(f"wattdock: {error.stage}: {error.message}" for error in errors):
-        typer.echo(line, err=True)
-    if errors:
-        raise typer.Exit(errors[0].exit_code)
+    exit_if_failed(results)
     if require_publishable:
         _require_publishable(results)
 
@@ -93,7 +87,7 @@ def plan(flags: SettingFlags, file: File = None, output_dir: OutputDir = RESULTS
 
 def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
     reasons = [[*result.audit.reasons] if result.audit else ["no audit"] for result in results]
-    if unfit := [found for found in reasons if found]:
+    if unfit := [of_result for of_result in reasons if of_result]:
         which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
         count = pluralize(len(unfit[0]), "reason")
         fail(f"not publishable: {which}{count}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)

@@ -86,16 +86,16 @@ def reap(
     from wattdock.launch import reap as reap_orphans
 
     while every:
-        # An engine that is away is asked again later.
+        # An engine that does not answer may answer the next time.
         try:
             for name in reap_orphans().removed:
                 typer.echo(f"removed: {name}", err=True)
         except WattdockError as error:
             typer.echo(f"wattdock: {error}", err=True)
         time.sleep(every)
-    found = reap_orphans()
-    for verb, names in (("removed", found.removed), ("left alone", found.in_use)):
+    containers = reap_orphans()
+    for verb, names in (("removed", containers.removed), ("left alone", containers.in_use)):
         for name in names:
             typer.echo(f"{verb}: {name}")
-    if not (found.removed or found.in_use):
+    if not (containers.removed or containers.in_use):
         typer.echo("this machine has no container of wattdock")

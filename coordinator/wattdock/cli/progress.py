@@ -115,7 +115,7 @@ def describe(event: events.Event) -> str:
         case events.StudyStarted() if event.resumed is not None:
             done = f"{event.study_id}: {pluralize(event.done, 'experiment')} done before"
             begun = done if event.resumed else f"nothing to resume, begun as {event.study_id}"
-            return f"{begun}; left: {_left(event)}"
+            return f"{begun}; left: {_remaining(event)}"
         case events.IdleStarted():
             return f"{event.span}: {event.duration_s:g} s without work"
         case events.RunnerReady():
@@ -123,7 +123,7 @@ def describe(event: events.Event) -> str:
         case events.Loading():
             return f"  {event.stage}" if event.stage else f"loading {event.model}"
         case events.RestartStarted():
-            return f"{event.experiment}: restart {event.restart} (left: {_left(event)})"
+            return f"{event.experiment}: restart {event.restart} (left: {_remaining(event)})"
         case events.WarmUpFinished():
             outcome = f"not steady at the cap: {'; '.join(event.drifting)}" if event.drifting else "steady"
             return f"  warm-up: {event.passes} passes, {event.duration_s:.0f} s, {outcome}"
@@ -154,5 +154,5 @@ def pass_line(event: events.TokensSeen) -> str:
     return f"{event.elapsed_s:.0f} s, {event.output_tokens:,} tokens{rate}{power}"
 
 
-def _left(event: events.StudyStarted | events.RestartStarted) -> str:
+def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:
     return f"{pluralize(event.passes_left, 'pass', 'passes')}, {event.time_left}"

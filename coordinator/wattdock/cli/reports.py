@@ -98,7 +98,7 @@ def scaling(named: Named, plot: Drawn = None, output_dir: OutputDir = RESULTS, a
     from wattdock.reports import scale, show
 
     with open_results(named, output_dir) as rows:
-        found = scale(rows)
-    show(found, as_json=as_json)
+        curves = scale(rows)
+    show(curves, as_json=as_json)
     if plot:
-        found.draw(plot)
+        curves.draw(plot)

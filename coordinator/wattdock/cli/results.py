@@ -139,8 +139,8 @@ def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
     from wattdock.reports import show as print_windows
 
     summary = stored.result.windows(stored.restarts())
-    shown = [figure for figure in summary.passes if window in (figure.window, "all")]
-    print_windows(summary.model_copy(update={"passes": shown}), as_json=as_json)
+    figures = [figure for figure in summary.passes if window in (figure.window, "all")]
+    print_windows(summary.model_copy(update={"passes": figures}), as_json=as_json)
 
 
 def _say_left_out(line: str) -> None:
@@ -166,6 +166,6 @@ def _require_known_backend(backend: str | None, output_dir: Path) -> None:
     # Stored results may have a backend that no longer exists.
     if backend not in (None, *backends()):
         stored = select(output_dir, Filters(superseded=True))["backend"].to_pylist()
-        known = sorted({*backends(), *stored})
-        if backend not in known:
-            raise ConfigError(f"--backend {backend}: unknown; there are {', '.join(known)}")
+        valid = sorted({*backends(), *stored})
+        if backend not in valid:
+            raise ConfigError(f"--backend {backend}: unknown; there are {', '.join(valid)}")
