@@ -94,6 +94,8 @@ def spoil(folder: Path, kind: str) -> None:
     file, timeline = folder / "result.json", folder / "restarts/0/timeline.parquet"
     if kind == "cut":
         file.write_bytes(file.read_bytes()[:500])
+    elif kind == "lost":
+        file.unlink()
     elif kind == "bare":
         text = json.loads(file.read_text())
         del text["config"]["workload"]
@@ -109,6 +111,7 @@ def spoil(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "said", "verbs"),
     [
+        ("lost", "is not there; bring it back", ("show a", "show results/a", "report results")),
         ("cut", "is no JSON", ("show a", "report a")),
         ("bare", "(workload: Field required)", ("show a", "scaling a", "plot batch a -o b.svg")),
         ("requests", "does not hold what was measured", ("show a",)),

@@ -22,6 +22,8 @@ from wattdock.store import StoredResult
 # 5 % of the work is serial, and restarts differ by 1 %.
 SERIAL = 0.05
 SPREAD = (0.99, 1.0, 1.01)
+# The host's GPU under a lower power limit.
+SLOWED = document({}, [1.0], None)["environment"]["host_gpus"][0] | {"power_limit_w": 400.0}
 
 
 def speeds(gpus: int) -> list[float]:
@@ -109,23 +111,16 @@ def test_what_was_measured_under_other_settings_is_no_point_of_the_curve() -> No
     assert [len(setting.curves) for setting in found] == [1, 1]
 
 
-def test_another_power_limit_is_another_setting() -> None:
-    """Their mean would be the figure of neither."""
-    held_down = document({}, [100.0, 101.0, 102.0], [600.0] * 3)
-    held_down["environment"]["host_gpus"][0]["power_limit_w"] = 400.0
-    found = scaled({"a": tensor(1), "b": ExperimentResult.model_validate(held_down)})
-    assert [len(setting.points) for setting in found.settings] == [1, 1]
-
-
 @pytest.mark.parametrize(
     ("changes", "points"),
     [
+        ({"host_gpus": [SLOWED]}, [1, 1]),
         ({"variables": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}}, [1, 1]),
         ({"dataset": "prompts.jsonl", "dataset_sha256": "e" * 64}, [1, 1]),
         ({"dataset": "synthetic", "dataset_sha256": "e" * 64}, [1]),
     ],
 )
-def test_other_engine_variables_or_another_prompts_file_are_another_setting(
+def test_another_power_limit_engine_variable_or_prompts_file_is_another_setting(
     changes: dict[str, Any], points: list[int]
 ) -> None:
     """Neither's mean would be of both; synthetic prompts of another seed are the same work."""

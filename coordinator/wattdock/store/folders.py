@@ -222,10 +222,11 @@ def result_folders(output_dir: Path) -> list[Path]:
     if not output_dir.is_dir():
         return []
     names = sorted(entry.name for entry in os.scandir(output_dir) if entry.name[0] != "." and entry.is_dir())
-    return [output_dir / name for name in names if _remains(f"{output_dir}/{name}")]
+    return [output_dir / name for name in names if is_result_folder(f"{output_dir}/{name}")]
 
 
-def _remains(folder: str) -> bool:
+def is_result_folder(folder: str | Path) -> bool:
+    """Whether a folder holds a file of a result, even if its result.json is lost."""
     return any(os.path.lexists(f"{folder}/{name}") for name in (RESULT, RESTARTS, LOG))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
-from wattdock.store.folders import RESULT, StoredResult, begins, load_result, result_folders
+from wattdock.store.folders import RESULT, StoredResult, begins, is_result_folder, load_result, result_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ def _folders(name: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -
 
 def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
     """Return a result folder itself, a bundle's results once it was verified, or the results that a folder holds."""
-    if (folder / RESULT).exists():
+    if is_result_folder(folder):
         return [folder]
     # A bundle's files may stand in one folder of its name.
     inside = [place for place in folder.iterdir() if (place / BUNDLED).is_dir()]
