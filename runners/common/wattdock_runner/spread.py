@@ -52,16 +52,16 @@ class Workers:
     """Worker processes of a backend, in order.
 
     Args:
-        called: A worker's name in messages: "replica" or "rank".
+        role: A worker's name in messages: "replica" or "rank".
         tickets: Descriptor of the counter of a shared queue; None without such a queue.
         grace_s: How long workers may take to end once a worker has failed or the pass is cancelled; then all are
             killed.
     """
 
     def __init__(
-        self, backend: str, places: Sequence[Place], *, called: str, grace_s: float, tickets: int | None = None
+        self, backend: str, places: Sequence[Place], *, role: str, grace_s: float, tickets: int | None = None
     ) -> None:
-        self._called, self._grace_s = called, grace_s
+        self._role, self._grace_s = role, grace_s
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         for place in places:
@@ -90,13 +90,13 @@ class Workers:
     def call(
         self,
         orders: Sequence[tuple[Any, ...]],
-        heard: Callable[[int, str, tuple[Any, ...]], None],
+        on_message: Callable[[int, str, tuple[Any, ...]], None],
         cancelled: threading.Event | None = None,
     ) -> list[Any]:
         """Send each worker its order and return the workers' answers.
 
         Args:
-            heard: Called with a worker's number and each message before its answer.
+            on_message: Called with a worker's number and each message before its answer.
             cancelled: Ends the work early once set.
 
         Raises:
@@ -104,17 +104,19 @@ class Workers:
             WrongState: An earlier failure ended the workers.
         """
         if not self._processes:
-            raise WrongState(f"the {self._called}s were ended by an earlier failure; Unload, then Load again")
+            raise WrongState(f"the {self._role}s were ended by an earlier failure; Unload, then Load again")
         for connection, order in zip(self._connections, orders, strict=True):
             with contextlib.suppress(OSError):
                 connection.send(order)
         waiting, answers, failures = set(range(len(orders))), dict[int, Any](), list[Exception]()
         deadline_s: float | None = None
         while waiting and (deadline_s is None or time.monotonic() < deadline_s):
-            for number in self._ready(waiting):
+            readable = wait([self._connections[number] for number in waiting], timeout=POLL_S)
+            ready = [number for number in sorted(waiting) if self._connections[number] in readable]
+            for number in ready:
                 word, *rest = self._receive(number)
                 if word not in (DONE, FAILED):
-                    heard(number, word, tuple(rest))
+                    on_message(number, word, tuple(rest))
                     continue
                 waiting.discard(number)
                 if word == DONE:
@@ -130,12 +132,8 @@ class Workers:
         if failures:
             raise _cause(failures)
         if waiting:
-            raise PassCancelled(f"the client cancelled the pass; the {self._called}s were ended")
+            raise PassCancelled(f"the client cancelled the pass; the {self._role}s were ended")
         return [answers[number] for number in range(len(orders))]
-
-    def _ready(self, numbers: set[int]) -> list[int]:
-        readable = wait([self._connections[number] for number in numbers], timeout=POLL_S)
-        return [number for number in sorted(numbers) if self._connections[number] in readable]
 
     def _receive(self, number: int) -> Sequence[Any]:
         """Return a worker's next message; its death is a failure."""
@@ -143,7 +141,7 @@ class Workers:
             words: Sequence[Any] = self._connections[number].recv()
         except (EOFError, OSError):
             process = self._processes[number]
-            name = f"{self._called} {number} of {len(self._processes)} (pid {process.pid})"
+            name = f"{self._role} {number} of {len(self._processes)} (pid {process.pid})"
             return FAILED, WorkerDied(f"{name} {_ending(process)}")
         return words
 
@@ -151,7 +149,7 @@ class Workers:
         """Return a worker's failure with the worker's name."""
         if isinstance(failure, (PassCancelled, WorkerDied)):
             return failure
-        return type(failure)(f"{self._called} {number}: {failure}")
+        return type(failure)(f"{self._role} {number}: {failure}")
 
     def stop(self) -> None:
         """Ask the workers to unload and end; kill those that take too long."""
@@ -241,26 +239,28 @@ class _Group:
         tickets: Descriptor of the counter that replicas share.
     """
 
-    called: str
+    role: str
     grace_s: float
     # Number of processes, from the first, whose tokens count.
     reporting: int
+    # How the processes split the work, beside what the first says of itself.
+    split: Mapping[str, Any] = {}
 
     def __init__(
         self, backend: str, orders: Sequence[LoadOrder], places: Sequence[Place], descriptor: int, tickets: int | None
     ) -> None:
         self._orders, self._descriptor = orders, descriptor
-        self._workers = Workers(backend, places, called=self.called, grace_s=self.grace_s, tickets=tickets)
+        self._workers = Workers(backend, places, role=self.role, grace_s=self.grace_s, tickets=tickets)
 
     def load(self, report: Report) -> LoadedModel:
         """Load in all processes at once, and return what they hold together."""
 
-        def heard(number: int, word: str, rest: tuple[Any, ...]) -> None:
+        def on_message(number: int, word: str, rest: tuple[Any, ...]) -> None:
             # All processes load in about the same time.
             if word == STAGE and number == 0:
                 report(*rest)
 
-        models: list[LoadedModel] = self._workers.call([(LOAD, order) for order in self._orders], heard)
+        models: list[LoadedModel] = self._workers.call([(LOAD, order) for order in self._orders], on_message)
         visible = dict.fromkeys(gpu for model in models for gpu in model.visible_gpus)
         used = {uuid for model in models for uuid in model.used_gpu_uuids}
         devices: dict[str, int] = {}
@@ -270,13 +270,9 @@ class _Group:
             models[0],
             visible_gpus=tuple(visible),
             used_gpu_uuids=tuple(gpu.uuid for gpu in visible if gpu.uuid in used),
-            parallelism={**self.parallelism(models[0]), "devices": devices},
+            parallelism={**models[0].parallelism, **self.split, "devices": devices},
             warnings=tuple(dict.fromkeys(warning for model in models for warning in model.warnings)),
         )
-
-    def parallelism(self, model: LoadedModel) -> Mapping[str, Any]:
-        """Return how the model is split, given what the first process holds."""
-        raise NotImplementedError
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run a pass in all processes, and record it."""
@@ -287,7 +283,7 @@ class _Group:
         ready: set[int] = set()
         progress: dict[int, tuple[int, int]] = {}
 
-        def heard(number: int, word: str, rest: tuple[Any, ...]) -> None:
+        def on_message(number: int, word: str, rest: tuple[Any, ...]) -> None:
             if word == READY:
                 ready.add(number)
                 if len(ready) == len(self._orders):
@@ -298,7 +294,7 @@ class _Group:
                 recorder.requests_finished = sum(finished for _, finished in progress.values())
 
         orders = [(GENERATE, workload, list(prompts))] * len(self._orders)
-        return self._workers.call(orders, heard, recorder.cancelled)
+        return self._workers.call(orders, on_message, recorder.cancelled)
 
     def end(self) -> None:
         """End the processes, and free the memory that they share."""
@@ -309,14 +305,14 @@ class _Group:
 class _Replicas(_Group):
     """Copies of a model that take requests from a common queue, each on a GPU or a share of the CPU's cores."""
 
-    called, grace_s = "replica", REPLICAS_GRACE_S
+    role, grace_s = "replica", REPLICAS_GRACE_S
 
     def __init__(self, backend: str, order: LoadOrder, count: int) -> None:
         if order.gpu_uuids and len(order.gpu_uuids) != count:
             raise InvalidRequest(
                 f"{REPLICAS} is {count}, and there are {len(order.gpu_uuids)} GPUs; each replica takes one"
             )
-        self.reporting = count
+        self.reporting, self.split = count, {"kind": "data", REPLICAS: count}
         self._uuids = [order.gpu_uuids[number : number + 1] for number in range(count)]
         counter = open_counter()
         self._tickets = SharedTickets(counter)
@@ -325,10 +321,6 @@ class _Replicas(_Group):
             for device, cores in zip(_devices(order, count), _cores(order, count), strict=True)
         ]
         super().__init__(backend, [replace(order, gpu_uuids=uuids) for uuids in self._uuids], places, counter, counter)
-
-    def parallelism(self, model: LoadedModel) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return the number of copies."""
-        return {"kind": "data", REPLICAS: self.reporting}
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Give each replica its share of the requests in flight; a replica with room takes the next request."""
@@ -345,7 +337,7 @@ class _Replicas(_Group):
 class _Ranks(_Group):
     """Processes that hold a model together and compute every step together; the record of the first counts."""
 
-    called, grace_s, reporting = "rank", RANKS_GRACE_S, 1
+    role, grace_s, reporting = "rank", RANKS_GRACE_S, 1
 
     def __init__(self, backend: str, order: LoadOrder, count: int) -> None:
         if order.gpu_uuids and len(order.gpu_uuids) != count:
@@ -356,10 +348,6 @@ class _Ranks(_Group):
         orders = [replace(order, rank=Rank(number, count, meeting)) for number in range(count)]
         variables = {name: value for name, value in ON_THIS_HOST.items() if name not in os.environ}
         super().__init__(backend, orders, [Place(variables, cores) for cores in _cores(order, count)], descriptor, None)
-
-    def parallelism(self, model: LoadedModel) -> Mapping[str, Any]:
-        """Return the first rank's answer."""
-        return model.parallelism
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run the same pass in each rank; the ranks agree on every batch."""
