@@ -18,26 +18,24 @@ from wattdock.metering.nvml import NvmlSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.metering.timeline import GpuTimeline, Timeline
+    from wattdock.metering.timeline import GpuTimeline
 
 PULSES, PERIOD_S, DUTY = 60, 1.3713, 0.45
 
 
-def watched(library: Path, gpu: FakeGpu) -> Timeline:
-    """Let the real meter watch pulses whose distance is no multiple of the counter's period."""
+def recorded(library: Path, gpu: FakeGpu) -> tuple[GpuTimeline, MeterCard]:
+    """Let the real meter record pulses whose distance is no multiple of the counter's period, and judge the counter."""
     with fake_nvml.loaded(library, gpus=[gpu]) as fake:
         meter = Meter(NvmlSource(), clock=fake)
         meter.start()
-        end_ns = fake_nvml.VIRTUAL_ORIGIN_NS + int((PULSES + 3) * PERIOD_S * 1e9)
-        return meter.stop(end_ns)
+        [timeline] = meter.stop(_ns((PULSES + 3) * PERIOD_S)).gpus.values()
+    starts_s = PERIOD_S * np.arange(2, PULSES + 2)
+    pulses = [Pulse("square", _ns(at_s), _ns(at_s + DUTY * PERIOD_S)) for at_s in starts_s]
+    return timeline, MeterCard.from_pulses(timeline, pulses, gpu_info(0, gpu), measured_utc="2026-01-01T00:00:00+00:00")
 
 
 def card_of(library: Path, gpu: FakeGpu) -> MeterCard:
-    """Judge the counter by the pulses."""
-    [timeline] = watched(library, gpu).gpus.values()
-    starts_s = PERIOD_S * np.arange(2, PULSES + 2)
-    pulses = [Pulse("square", _ns(at_s), _ns(at_s + DUTY * PERIOD_S)) for at_s in starts_s]
-    return MeterCard.from_pulses(timeline, pulses, gpu_info(0, gpu), measured_utc="2026-01-01T00:00:00+00:00")
+    return recorded(library, gpu)[1]
 
 
 def _ns(at_s: float) -> int:
@@ -90,19 +88,25 @@ def test_a_step_that_begins_with_an_overshoot_is_left_out(library: Path) -> None
     assert card.lag_std_s >= COUNTER_LAG.std_s
 
 
-def calibrated(library: Path, home: Path, gpu: FakeGpu) -> GpuTimeline:
-    """Return a GPU's timeline by a meter that looks for cards in `home`."""
-    [timeline] = watched(library, gpu).gpus.values()
-    return Cards(home, [gpu_info(0, gpu)]).applied_to(timeline, at_ns=0)
+@pytest.fixture(scope="module")
+def sound(library: Path) -> tuple[GpuTimeline, MeterCard]:
+    """A GPU's timeline, and a card of its counter that fits."""
+    timeline, card = recorded(library, loaded(0.012))
+    return timeline, card.model_copy(update={"pulses": MIN_PULSES})
 
 
-def test_a_timeline_cites_the_card_that_its_lag_comes_from(library: Path, tmp_path: Path) -> None:
+def cards_in(home: Path) -> Cards:
+    return Cards(home, [gpu_info(0, loaded(0.012))])
+
+
+def test_a_timeline_cites_the_card_that_its_lag_comes_from(
+    sound: tuple[GpuTimeline, MeterCard], tmp_path: Path
+) -> None:
     """A result that names a card says that its lag was measured; without a card nothing is said."""
-    gpu = loaded(0.012)
-    assert (calibrated(library, tmp_path, gpu).lag, calibrated(library, tmp_path, gpu).events) == (None, ())
-    card = card_of(library, gpu).model_copy(update={"pulses": MIN_PULSES})
+    timeline, card = sound
+    assert cards_in(tmp_path).applied_to(timeline, at_ns=0) == timeline
     card.store(tmp_path)
-    timeline = calibrated(library, tmp_path, gpu)
+    timeline = cards_in(tmp_path).applied_to(timeline, at_ns=0)
     assert timeline.lag is not None
     assert (timeline.card, timeline.lag.mean_s) == (card.measured_utc, card.lag_s)
 
@@ -123,12 +127,11 @@ def test_a_timeline_cites_the_card_that_its_lag_comes_from(library: Path, tmp_pa
 )
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")
 def test_a_card_that_does_not_fit_is_an_event_and_the_lag_is_assumed(
-    library: Path, tmp_path: Path, change: dict[str, object], message: str
+    sound: tuple[GpuTimeline, MeterCard], tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     """The reason stands among the events that the result holds."""
-    gpu = loaded(0.012)
-    card = card_of(library, gpu).model_copy(update={"pulses": MIN_PULSES})
+    timeline, card = sound
     card.model_copy(update=change).store(tmp_path)
-    timeline = calibrated(library, tmp_path, gpu)
+    timeline = cards_in(tmp_path).applied_to(timeline, at_ns=0)
     assert (timeline.card, timeline.lag) == (None, None)
     assert [event.kind for event in timeline.events if message in event.message] == ["card_unused"]
