@@ -71,7 +71,7 @@ class MeterError(WattdockError):
 
 
 class ClockError(MeterError):
-    """Runner and host do not share a clock, so that energy cannot be told for spans."""
+    """Runner and host do not share a clock, so spans have no energy."""
 
 
 class StoreError(WattdockError):

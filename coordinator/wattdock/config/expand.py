@@ -1,6 +1,6 @@
 """From a written study to its experiments: sweep, leave out, name, merge duplicates. Pure.
 
-Knows how settings are laid over each other, not what any of them means; whether a point is valid is asked of `check`.
+Knows how settings are laid over each other, not what any setting means; `check` decides whether a point is valid.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """Hash of what is measured and in which order; equal for files that differ in their writing only."""
+        """Hash of the experiments and their order; equal for files that differ in formatting only."""
         ids = [experiment.experiment_id for experiment in self.experiments]
         identity = [self.order, self.seed, ids if self.order == "written" else sorted(ids)]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
@@ -239,14 +239,14 @@ DEFAULTS: Settings = ExperimentConfig().model_dump(mode="json")
 
 
 def _short_names(sweep: Settings) -> dict[str, str]:
-    """Return how each swept setting is called in names: its last word, where that is clear."""
+    """Return the name of each swept setting in experiments' names: its last word, where that is unique."""
     names = [name for name in sweep if name != ZIP] + list(sweep.get(ZIP, ()))
     lasts = Counter(name.rpartition(".")[2] for name in names)
     return {name: last if lasts[last := name.rpartition(".")[2]] == 1 else name for name in names}
 
 
 def _named(name: str, value: Any, *, whole: bool) -> str:
-    """Return a swept setting and its value; of a whole section its settings, which alone tell it from the others."""
+    """Return a swept setting and its value, or the settings of a swept section."""
     if whole and isinstance(value, dict):
         return " ".join(f"{key}={_value_name(setting)}" for key, setting in value.items())
     return f"{name}={_value_name(value)}"

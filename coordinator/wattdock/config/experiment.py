@@ -67,7 +67,7 @@ class ModelSpec(Written):
 
     @property
     def on_hub(self) -> bool:
-        """Whether the model comes from a hub, which alone can tell whether it exists."""
+        """Whether the model comes from a hub."""
         return self.id is not None and self.id != EMBEDDED_MODEL
 
     @property
@@ -93,7 +93,7 @@ class WarmUpSpec(Written):
         window_s: Over which nothing may drift; passes of a steady warm-up last a quarter of it.
         slope_per_min: Largest relative change of tokens/s and of joules per token, per minute.
         temperature_c: Largest change of any GPU or memory temperature within the window.
-        cap_s: After this long the passes are measured all the same; the result says that the warm-up did not converge.
+        cap_s: After this long the passes begin anyway; the result says that the warm-up did not converge.
     """
 
     profile: Literal["quick", "steady"] = "quick"
@@ -122,7 +122,7 @@ class IdleSpec(Written):
         temperature_c: Largest change of a GPU's temperature within the span.
         band, band_c: How much more power (relative), and how much warmer, than before the run's first runner a GPU may
             be when a later one starts.
-        cap_s: After this long the span counts all the same; the result says that it did not settle.
+        cap_s: After this long the span counts anyway; the result says that the power did not settle.
     """
 
     duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -209,7 +209,7 @@ class ExperimentConfig(Written):
         cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
     """
 
-    # Settings that say where, under which label or with which timeouts something runs, not what is measured.
+    # Settings of where, under which name and with which timeouts an experiment runs, not of what is measured.
     NOT_IDENTITY: ClassVar = {"name", "runner_python", "timeouts", "on_failure", "wait_s"}
 
     name: str = ""

@@ -32,7 +32,7 @@ class StudyFile(Written):
     """A file with `experiments:` or `sweep:`; a file without either is one experiment.
 
     Attributes:
-        name: How the study is called; the file's name unless given.
+        name: Of the study; the file's name by default.
         order: "shuffled" draws a new order of load groups, and of experiments in them, for each restart; "written"
             keeps the file's.
         seed: Of the shuffles.

@@ -12,7 +12,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Written(BaseModel):
-    """Settings of which none may be misspelt: an unknown one is refused, and so is `yes` or "8" for a number."""
+    """Settings that a person writes: an unknown key is refused, and so is `yes` or "8" for a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="strings")
 

@@ -22,12 +22,12 @@ ORDER = ("SYS", "NODE", "PHB", "PXB", "PIX")
 
 
 class Gpu(Stored):
-    """One GPU of the host as NVML describes it; None where the driver does not tell.
+    """One GPU of the host as NVML describes it; None where the driver has no answer.
 
     Attributes:
         index: NVML's, which follows the PCI bus order.
         uuid: In NVML's form, "GPU-…".
-        vram_used_bytes: At the time of reading, without `vram_reserved_bytes` where the driver tells them apart.
+        vram_used_bytes: At the time of reading, without `vram_reserved_bytes` where the driver reports them apart.
         vram_reserved_bytes: What the driver keeps for itself; None where it counts that as used.
         power_limit_w: The limit enforced now; `power_limit_default_w` is the board's own.
         ecc, mig, persistence: Whether the mode is on.
@@ -76,7 +76,7 @@ class Gpu(Stored):
 
 
 class Link(Stored):
-    """How two GPUs are linked; None where the driver does not tell.
+    """The link between two GPUs; None where the driver has no answer.
 
     Attributes:
         a, b: UUIDs, a before b in NVML's order.
@@ -119,7 +119,7 @@ class GpuProcess:
     """A process that NVML lists on a GPU.
 
     Attributes:
-        memory_bytes: VRAM it holds; None where the driver does not tell.
+        memory_bytes: VRAM that the process holds; None where the driver has no answer.
         user, command: None where /proc does not show the process, as in a container that sees others' ids.
     """
 
@@ -136,7 +136,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuActivity:
-    """One GPU at one instant; None where it does not say.
+    """State of one GPU at one instant; None where the driver has no answer.
 
     Attributes:
         utilization_percent: Share of NVML's last sampling period during which a kernel ran.

@@ -1,8 +1,8 @@
 """Who measures on what: one lock file per GPU and one for the machine, across users and coordinators.
 
-A lease lasts as long as a process keeps its file flocked, never longer: what a crashed holder leaves blocks nobody.
-The file's text says who, and counts only while the lock is held. Knows no GPUs, only names. The files lie in one
-folder that every user of this machine can write to.
+A lease lasts as long as a process keeps its file flocked, never longer: a crashed holder blocks nobody. The file's text
+names the holder, and counts only while the lock is held. All files lie in one folder that every user of this machine
+can write to. Knows no GPUs, only names.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 
 SUFFIX = ".lease"
 MACHINE, CPU = "machine", "cpu"
-# Whoever only looks (`gpus --watch`) holds a lock for microseconds; that must not refuse anybody.
+# A reader (`gpus --watch`) holds a lock for microseconds, which must not refuse a measurement.
 GRACE_S = 0.3
 GRACE_POLL_S, POLL_S = 0.02, 0.25
 MAX_NOTE_BYTES, MAX_WORD = 4096, 120
 EVERYBODY_MAY = 0o666
 SETTING = "WATTDOCK_LEASES"
-# The first that exists, else the first that can be made: /var/lock belongs to root alone on some systems,
-# /dev/shm to nobody.
+# The first that exists, else the first that can be made: only root can write to /var/lock on some systems.
 DEFAULTS = (Path("/var/lock/wattdock"), Path("/dev/shm/wattdock"))
 # As for /tmp: all may make files, only owners remove theirs.
 FOLDER_MODE = 0o1777
@@ -45,7 +44,7 @@ Exclusive = Literal["machine", "gpus"]
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease, as its file says; `pid` is for people only, since ids are used again."""
+    """The holder that a lease file names; `pid` is for people only, since ids are used again."""
 
     user: str
     pid: int
@@ -65,7 +64,7 @@ class LeaseRequest:
 
     Attributes:
         names: GPU UUIDs, or "cpu" for a run without GPU.
-        exclusive: "machine": nobody else who uses wattdock measures here meanwhile; "gpus": others may, on others.
+        exclusive: "machine" lets no other wattdock measure on this machine meanwhile; "gpus" lets it on other GPUs.
         wait_s: How long to wait for those who hold it.
     """
 
@@ -76,7 +75,7 @@ class LeaseRequest:
 
 
 class _HeldByOthersError(Exception):
-    """A lease cannot be had now; its text says who has it."""
+    """Another process holds a lease; the text names the holder."""
 
 
 @contextmanager
@@ -86,7 +85,7 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
     All or none are taken, so that two who each have what the other needs cannot wait for ever.
 
     Args:
-        say: Receives a line that says whom the run waits for.
+        say: Receives a line with the holder that the run waits for.
 
     Raises:
         PreflightError: Others hold a lease after `wait_s`, or the lease folder does not serve.
@@ -120,7 +119,7 @@ def holders(folder: Path | None = None) -> dict[str, Holder]:
     place = folder or folder_in_use()
     by_name = {}
     for path in sorted(place.glob(f"*{SUFFIX}")):
-        # A lease file that somebody has just removed is held by nobody.
+        # A lease file that was just removed has no holder.
         with ExitStack() as stack, suppress(FileNotFoundError):
             descriptor = _opened(stack, path, os.O_RDONLY)
             if not _lock(descriptor, fcntl.LOCK_SH):
@@ -243,7 +242,7 @@ def _noted(descriptor: int) -> Holder:
 
 
 def _plain(word: object) -> str:
-    """Anybody can write a note: what it says must not steer a terminal."""
+    """Return a note without control characters: every user can write one, and none may steer a terminal."""
     return "".join(letter for letter in str(word) if letter.isprintable())[:MAX_WORD]
 
 

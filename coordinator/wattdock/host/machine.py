@@ -18,7 +18,7 @@ UNTRACKED = "?? "
 
 @dataclass(frozen=True)
 class Machine:
-    """What does not change during a measurement; None where the system does not tell.
+    """Properties of this machine that do not change during a measurement; None where unknown.
 
     Attributes:
         wattdock_commit, wattdock_dirty: Of wattdock's own checkout, and whether its files differ from the commit's;
@@ -66,8 +66,8 @@ def _cpu_model() -> str | None:
 def checkout(folder: Path = CHECKOUT) -> tuple[str | None, bool | None]:
     """Return the commit of a checkout, and whether its code differs from the commit's; both None without git.
 
-    Changed files count wherever they lie, new files in `CODE_FOLDERS` only: studies, reports and bundles that somebody
-    keeps in the checkout change nothing that measures.
+    Changed files count wherever they lie, new files in `CODE_FOLDERS` only: studies, reports and bundles that are
+    kept in the checkout change nothing that measures.
     """
     if not (folder / ".git").exists():
         return None, None

@@ -61,7 +61,7 @@ def code_of(error: BaseException) -> int:
 
 
 def optional(call: Callable[..., Any], *arguments: object) -> Any:
-    """Return what an NVML call answers, or None where it fails: for what is good to know and no reason to give up."""
+    """Return the answer of an NVML call, or None where it fails: for figures that a measurement can do without."""
     try:
         return call(*arguments)
     except NvmlError:
@@ -136,7 +136,7 @@ def field(gpu: Device, field_id: int) -> float:
     """Return one of NVML's numbered fields, in NVML's own unit.
 
     Raises:
-        NvmlError: As this field's own status says.
+        NvmlError: With the field's own status.
     """
     value = pynvml.nvmlDeviceGetFieldValues(gpu, [field_id])[0]
     if value.nvmlReturn != pynvml.NVML_SUCCESS:
@@ -200,7 +200,7 @@ class Memory:
 
 
 def memory(gpu: Device) -> Memory:
-    """Return a GPU's memory, with the driver's own reserve apart where the driver says it.
+    """Return a GPU's memory, with the driver's own reserve apart where the driver reports it.
 
     Source: NVML API, nvmlDeviceGetMemoryInfo_v2 (total = reserved + used + free).
     """

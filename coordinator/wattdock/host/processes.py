@@ -1,4 +1,4 @@
-"""This machine's processes and CPUs: whose a process is, how busy the CPUs are, and with whose work."""
+"""This machine's processes and CPUs: who owns a process, how busy the CPUs are, and with whose work."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class CpuTimes:
 
     Attributes:
         busy, total: Of these CPUs since boot; what the hypervisor gave to other machines counts as busy.
-        own: Of some processes, with those of children that they waited for; None where they cannot be read.
-        stolen: That part of `busy` which the hypervisor gave away.
+        own: Of this coordinator and its runner, with children that they waited for; None where unreadable.
+        stolen: The part of `busy` that the hypervisor gave to other machines.
     """
 
     busy: int
@@ -40,20 +40,20 @@ class CpuTimes:
         return (self.busy - earlier.busy) / passed if passed > 0 else None
 
     def others_share_since(self, earlier: CpuTimes) -> float | None:
-        """Return the mean share since `earlier` that went to anybody but `own`, 0 to 1; None where that is unknown."""
+        """Return the mean share since `earlier` that went to processes other than `own`, 0 to 1; None where unknown."""
         passed = self.total - earlier.total
-        # Fewer than before: a child that nobody waited for took its ticks with it.
+        # Fewer than before: a child that was not waited for took its ticks with it.
         if passed <= 0 or self.own is None or earlier.own is None or self.own < earlier.own:
             return None
         return max(0, self.busy - earlier.busy - (self.own - earlier.own)) / passed
 
 
 def cpu_times(cpus: Collection[int] | None = None, *, own: int | None = None, proc: Path = PROC) -> CpuTimes | None:
-    """Return the CPUs' times now, or None where the kernel does not tell.
+    """Return the CPUs' times now, or None where the kernel hides them.
 
     Args:
         cpus: Their numbers; None is all of the machine.
-        own: Ticks of the processes whose share is no other's.
+        own: Ticks of this coordinator and its runner.
         proc: /proc, or a stand-in.
 
     Source: proc(5), /proc/stat: user nice system idle iowait irq softirq steal; the last two (guest) are in user.

@@ -1,4 +1,4 @@
-"""What goes into an engine: models and prompts, where they come from, and what is known of them before they are loaded.
+"""What goes into an engine: models and prompts, where they come from, and their figures before a load.
 
 In: the model and the prompts that an experiment names. Out: a `ModelFolder` that a runner can load, the `PromptSet` of
 each pass; the model's `Architecture`, whose arithmetic the analysis counts, and whether it fits a GPU's memory.

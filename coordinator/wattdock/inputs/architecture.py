@@ -56,7 +56,7 @@ class Architecture:
         head: Weights of the output projection; 0 where tied to the embedding.
         final: Weights before or after all layers: the last norm, a table of learned positions.
         positions: Of these, the table of learned positions.
-        max_context: Positions that the model allows; None where its config does not tell.
+        max_context: Positions that the model allows; None where config.json leaves it out.
         dtype: The checkpoint's own.
         quantization: The config's `quantization_config`; empty for none.
     """
@@ -88,7 +88,7 @@ class Architecture:
         """Return the architecture that a config.json describes.
 
         Raises:
-            UnknownArchitectureError: Its kind is not known here, or has no windows where the config says so, or
+            UnknownArchitectureError: The model type is unknown, or has no windows where the config sets one, or
                 config.json leaves out a figure.
         """
         text = config.get("text_config")
@@ -187,7 +187,7 @@ def _pairs(positions: int, window: int | None) -> int:
 
 
 def _ends(config: Mapping[str, Any], hidden: int, *, tied: bool) -> dict[str, Any]:
-    """What every family's architecture says alike."""
+    """Return the fields that all families read from the same keys."""
     embedding = hidden * config["vocab_size"]
     return {
         "hidden": hidden,

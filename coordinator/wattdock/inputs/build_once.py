@@ -1,4 +1,4 @@
-"""Make a folder exactly once, complete or not at all, whoever else makes it at the same time."""
+"""Make a folder exactly once, complete or not at all, also where several processes make it at the same time."""
 
 from __future__ import annotations
 

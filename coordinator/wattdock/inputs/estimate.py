@@ -1,4 +1,4 @@
-"""Where a model fits: the answer of `wattdock estimate`, and what preflight says of an experiment.
+"""Where a model fits: for `wattdock estimate`, and for preflight.
 
 The model's figures come from `shapes` or its files; `memory` does the arithmetic.
 """
@@ -59,7 +59,7 @@ class Estimate:
             name: A known model, a hub id, ./folder or shape:NAME.
             gpus: Memory in bytes by kind of GPU.
             batch: Requests in flight, each of `context_tokens`.
-            home: WATTDOCK_HOME, for what is fetched of a hub's model.
+            home: WATTDOCK_HOME, where a hub model's config is kept.
             dtype: As in `ModelMemory.of`.
             split: The split to look at; None takes the smallest for each GPU.
 
@@ -119,8 +119,8 @@ def memory_fit(
 
     Args:
         gpus: How many the experiment takes.
-        memory_bytes: Of the largest GPU that it may get; None runs on the CPU, where only the split is checked.
-        weights_only: Leave out what the experiment's own workload has in memory.
+        memory_bytes: Of the largest GPU that the experiment may get; None on the CPU, where only the split is checked.
+        weights_only: Leave out the memory that the experiment's workload takes.
 
     Raises:
         ConfigError: The model cannot be split so, or no shape has its name.

@@ -1,6 +1,6 @@
 """Models from a Hugging Face hub: resolve a revision, download what an engine loads, nothing else.
 
-huggingface_hub reads the access token by itself; it is never seen here.
+huggingface_hub reads the access token by itself; wattdock never sees the token.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ WITHOUT_HUB = "set `revision` to a commit that is cached, or give a folder as `p
 
 
 def check_id(model_id: str) -> None:
-    """Raise unless a text can be the id of a model, without asking anyone.
+    """Check that a text can be the id of a model, without a request.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: It cannot be an id.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ def resolve_hub(
 
     Raises:
         ConfigError: `model_id` is no model id.
-        PreflightError: It cannot be had; the message says why and what to do.
+        PreflightError: The model cannot be downloaded; the message says why and what to do.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import DryRunError, HTTPError  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ def resolve_hub(
 
 
 def _cached(snapshot: Snapshot, revision: str) -> Path | None:
-    """The snapshot, if it is complete here and nobody needs to be asked which commit it is."""
+    """Return the cached snapshot if it is complete and its commit is known without a request."""
     from huggingface_hub.constants import is_offline_mode
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -166,7 +166,7 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
 
     Raises:
         ConfigError: `model_id` is no model id.
-        PreflightError: It cannot be had; the message says why and what to do.
+        PreflightError: The model cannot be downloaded; the message says why and what to do.
     """
     from huggingface_hub import (
         get_hf_file_metadata,

@@ -1,4 +1,4 @@
-"""A model's folder on disk: what is in it, whether it is whole, and what pins its content.
+"""A model's folder on disk: what is in it, whether it is complete, and which revision pins its content.
 
 Reads file names, sizes and headers; never a tensor, and nothing outside the folder.
 """
@@ -49,7 +49,7 @@ class ModelFolder:
 
     @property
     def vocab_size(self) -> int | None:
-        """Number of token ids, from config.json; None where it does not tell."""
+        """Number of token ids, from config.json; None where config.json leaves it out."""
         size = self.config.get("vocab_size", (self.config.get("text_config") or {}).get("vocab_size"))
         return size if isinstance(size, int) else None
 
@@ -88,7 +88,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_folder(path: Path) -> None:
-    """Raise unless the folder holds a config and whole weights.
+    """Check that the folder holds a config and complete weights.
 
     Raises:
         ConfigError: There is no such folder.
@@ -139,7 +139,7 @@ def _indexed(index: Path) -> list[Path]:
 
 
 def _check_safetensors(file: Path) -> None:
-    """Raise when a file is shorter or longer than its own header says.
+    """Check that a file is as long as its header says.
 
     Source: safetensors format: 8 bytes little-endian header length, JSON header, tensors.
     """
@@ -168,7 +168,7 @@ def _check_safetensors(file: Path) -> None:
 def sampled_revision(path: Path) -> str:
     """Return a fingerprint of a local model: `sampled-sha256:<hex>`.
 
-    Covers config.json, and of each weight file its name, its size and its first and last MiB: enough to tell fine-tunes
+    Covers config.json, and the name, the size and the first and last MiB of each weight file: enough to tell fine-tunes
     apart in milliseconds, where hashing 16 GB would take half a minute before every run. Not proof against tampering.
     """
     digest = hashlib.sha256((path / "config.json").read_bytes())

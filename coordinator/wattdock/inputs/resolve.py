@@ -97,7 +97,7 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
     """Return the figures of a model by its known name, its hub id, `shape:NAME` or ./folder.
 
     Args:
-        home: WATTDOCK_HOME, for what is fetched.
+        home: WATTDOCK_HOME, where a hub model's config is kept.
 
     Raises:
         ConfigError: No model can be called that.

@@ -33,10 +33,10 @@ class ModelFigures:
         source: Where the figures were read.
         verified: Whether the figures were found in a source that was read.
         note: For the user.
-        weight_bytes: Of the checkpoint's tensors; None where there is no file.
-        id: What the hub calls it; None for a model that nobody published.
-        parameters: Each tied weight once; None where nobody counted.
-        quantization: How the published weights are quantised; as a shape they are not.
+        weight_bytes: Size of the checkpoint's tensors; None without a file.
+        id: On the hub; None for a model that is not published.
+        parameters: Each tied weight once; None where not counted.
+        quantization: Of the published weights; a shape's weights are not quantised.
     """
 
     name: str

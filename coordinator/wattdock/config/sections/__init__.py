@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from wattdock.config.workload import WorkloadSpec
 
-# Ways to spread a model, of which each is a curve of its own.
+# Ways to spread a model; each has its own scaling curve.
 SplitKind = Literal["one GPU", "tensor", "pipeline", "tensor × pipeline", "device_map", "data", "data × split"]
 
 
@@ -41,7 +41,7 @@ class Split:
 
     @classmethod
     def of(cls, parallelism: Mapping[str, Any]) -> Split:
-        """Return the split that a runner says is in effect."""
+        """Return the split that a runner reports."""
         tensor, pipeline, replicas = (
             int(parallelism.get(f"{kind}_parallel_size") or 1) for kind in ("tensor", "pipeline", "data")
         )
@@ -74,7 +74,7 @@ class Split:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """How an engine uses a GPU's memory, as far as its settings tell; what they leave open is assumed.
+    """How an engine uses a GPU's memory, by its settings and, where these are silent, by assumption.
 
     Attributes:
         share: Of each GPU's memory, what the engine may take.
@@ -159,7 +159,7 @@ class BackendSection(BaseModel):
 
     @property
     def passed_through(self) -> tuple[str, ...]:
-        """Names of settings that are not declared here; only the engine can tell whether it knows them."""
+        """Names of settings that are not declared here; only the engine knows whether they exist."""
         return tuple(self.model_extra or ())
 
     def split(self, gpus: int) -> Split:  # noqa: ARG002
@@ -167,7 +167,7 @@ class BackendSection(BaseModel):
         return Split()
 
     def memory(self) -> EngineMemory | None:
-        """Return how the engine uses a GPU's memory; None where the settings do not tell, or `moves_memory`."""
+        """Return how the engine uses a GPU's memory; None where that cannot be estimated."""
         return None
 
     @property
@@ -186,8 +186,8 @@ class ReplicableSection(BackendSection):
     Attributes:
         data_parallel_size: Independent engines, each with the whole model on a GPU of its own, that take requests from
             one queue.
-        data_parallel_scaling: What `workload` says of them. "strong": the whole, so `batch_size` is shared out among
-            them; "weak": each one's share, so `batch_size`, `min_requests`, `prompts.count` and `rate_per_s` count for
+        data_parallel_scaling: Whether `workload` is that of all engines or of each. "strong": `batch_size` is shared
+            out among them; "weak": `batch_size`, `min_requests`, `prompts.count` and `rate_per_s` count for
             each of them.
     """
 

@@ -79,7 +79,7 @@ class Section(BackendSection):
         return Split(tensor=self.tp_size, pipeline=self.pp_size)
 
     def memory(self) -> EngineMemory | None:
-        """Return what the settings tell; the engine itself has not been measured."""
+        """Return what follows from the settings; the engine itself has not been measured."""
         if self.moves_memory:
             return None
         return EngineMemory(
