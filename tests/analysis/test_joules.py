@@ -60,15 +60,18 @@ def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span(
     other = window(25, 30, {"GPU-a": 1.0})
     check = energy_with(window(9.5, 20.5, {"GPU-a": 6630.0, "GPU-b": 870.0}), other).cross_check
     assert check is not None
-    (one,) = check.windows
-    assert one.meter_j == {"GPU-a": pytest.approx(6600, abs=1), "GPU-b": pytest.approx(880, abs=1)}
+    (compared,) = check.windows
+    assert compared.meter_j == {"GPU-a": pytest.approx(6600, abs=1), "GPU-b": pytest.approx(880, abs=1)}
     # Of the GPU used alone.
-    assert one.difference_j == pytest.approx(30, abs=1)
-    assert one.difference_share == pytest.approx(30 / 6600, rel=0.05)
-    assert (check.worst_difference_j, check.worst_difference_share) == (one.difference_j, one.difference_share)
+    assert compared.difference_j == pytest.approx(30, abs=1)
+    assert compared.difference_share == pytest.approx(30 / 6600, rel=0.05)
+    assert (check.worst_difference_j, check.worst_difference_share) == (
+        compared.difference_j,
+        compared.difference_share,
+    )
     # A step of 60 J at each end, or two where a change is as near as here.
-    assert one.bound_j is not None
-    assert round(one.bound_j) in (120, 180, 240)
+    assert compared.bound_j is not None
+    assert round(compared.bound_j) in (120, 180, 240)
 
 
 def agreement(energy: Any) -> Outcome | None:

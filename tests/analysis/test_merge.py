@@ -107,7 +107,9 @@ def test_latencies_count_from_the_intended_arrival() -> None:
 def test_an_engine_that_serves_half_of_what_is_offered_ends_half_a_pass_behind() -> None:
     """10 requests/s are offered for 20 s and 5/s served: at the end the schedule is 10 s ahead."""
     served = [request(i, 10 + i / 5, 10 + i / 5, 30, 1) for i in range(100)]
-    offered = [dataclasses.replace(one, intended_ns=10 * NS_PER_S + i * NS_PER_S // 10) for i, one in enumerate(served)]
+    offered = [
+        dataclasses.replace(record, intended_ns=10 * NS_PER_S + i * NS_PER_S // 10) for i, record in enumerate(served)
+    ]
     done = performance([measured(0, 10, 30, tuple(offered))], offered_rate_per_s=10)
     assert done is not None
     assert done.requests_per_s == pytest.approx(5)
@@ -127,7 +129,7 @@ def test_an_engine_that_serves_half_of_what_is_offered_ends_half_a_pass_behind()
 def test_an_engine_that_takes_everything_in_at_once_falls_behind_inside(served_per_s: int, lag_share: float) -> None:
     """10 requests/s enter on time; served at 5/s, the last quarter takes 7.5 s longer than the first, in 20 s."""
     requests = [request(i, 10 + i / 10, 11 + i / served_per_s, 11 + i / served_per_s, 1) for i in range(100)]
-    offered = [dataclasses.replace(one, intended_ns=one.submitted_ns) for one in requests]
+    offered = [dataclasses.replace(record, intended_ns=record.submitted_ns) for record in requests]
     done = performance([measured(0, 10, 30, tuple(offered))], offered_rate_per_s=10)
     assert done is not None
     assert done.schedule_lag_share == pytest.approx(lag_share, abs=1e-6)
@@ -141,8 +143,10 @@ def test_an_engine_whose_last_requests_never_finish_has_not_kept_up(finished: in
     """1 request/s enters on time and takes 1 s; most of the last ten never finish: they last all the pass."""
     requests = [request(i, 10 + i, 11 + i, 11 + i, 1) for i in range(40)]
     offered = tuple(
-        dataclasses.replace(one, intended_ns=one.submitted_ns, finished_ns=one.finished_ns if i < finished else None)
-        for i, one in enumerate(requests)
+        dataclasses.replace(
+            record, intended_ns=record.submitted_ns, finished_ns=record.finished_ns if i < finished else None
+        )
+        for i, record in enumerate(requests)
     )
     done = performance([measured(0, 10, 50, offered)], offered_rate_per_s=1)
     assert done is not None
@@ -152,7 +156,7 @@ def test_an_engine_whose_last_requests_never_finish_has_not_kept_up(finished: in
 def test_latencies_that_grow_inside_an_engine_are_a_backlog_s_slope() -> None:
     """Everything enters on time, and each second's requests take 40 ms longer: 3 % of the pass behind, and growing."""
     requests = [request(i, 10 + i / 10, 11 + i / 10, 11 + 1.04 * i / 10, 1) for i in range(190)]
-    offered = tuple(dataclasses.replace(one, intended_ns=one.submitted_ns) for one in requests)
+    offered = tuple(dataclasses.replace(record, intended_ns=record.submitted_ns) for record in requests)
     done = performance([measured(0, 10, 31, offered)], offered_rate_per_s=10)
     assert done is not None
     assert done.schedule_lag_share == pytest.approx(0.027, abs=1e-3)
@@ -162,7 +166,7 @@ def test_latencies_that_grow_inside_an_engine_are_a_backlog_s_slope() -> None:
 def test_one_pass_without_a_schedule_leaves_all_that_is_said_of_arrivals_unknown() -> None:
     """What the runner does not tell of one pass is not that of the others; the checks are there, and do not pass."""
     untold = tuple(request(i, 10 + i, 11 + i, 12 + i, 1) for i in range(9))
-    on_time = tuple(dataclasses.replace(one, intended_ns=one.submitted_ns) for one in untold)
+    on_time = tuple(dataclasses.replace(record, intended_ns=record.submitted_ns) for record in untold)
     done = performance([measured(0, 10, 31, on_time), measured(1, 10, 31, untold)], offered_rate_per_s=1)
     assert done is not None
     assert (done.schedule_lag_share, done.backlog_slope) == (None, None)

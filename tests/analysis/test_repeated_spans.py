@@ -45,6 +45,6 @@ def test_passes_that_each_begin_with_a_burst_are_off_together() -> None:
 
 def test_uncertainties_of_spans_add_up_and_one_unknown_makes_the_whole_unknown() -> None:
     """Twice 3 J are 6 J, not 4.2."""
-    one = Joules(100.0, {GPU: 100.0}, timing_j=3.0)
-    assert combined_timing_j([one, one]) == 6.0
-    assert combined_timing_j([one, Joules(None, {GPU: None}, reason="lost")]) is None
+    joules = Joules(100.0, {GPU: 100.0}, timing_j=3.0)
+    assert combined_timing_j([joules, joules]) == 6.0
+    assert combined_timing_j([joules, Joules(None, {GPU: None}, reason="lost")]) is None

@@ -131,7 +131,7 @@ def test_the_first_half_of_a_recorded_run_does_not_differ_from_the_second(name: 
 def test_a_drift_differs_between_halves_though_no_shuffle_shows_it() -> None:
     """Ten percent over a run: what a shuffled A/A would call alike in nineteen of twenty splits."""
     rounds = RECORDED["TP=2 batch 8"]
-    drifting = [one * (1 + 0.1 * at / len(rounds)) for at, one in enumerate(rounds)]
+    drifting = [value * (1 + 0.1 * at / len(rounds)) for at, value in enumerate(rounds)]
     assert difference(drifting[: len(rounds) // 2], drifting[len(rounds) // 2 :]).differs
 
 

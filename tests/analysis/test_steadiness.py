@@ -88,7 +88,7 @@ def test_only_the_last_window_counts() -> None:
 
 def test_unknown_energy_or_temperature_of_a_gpu_is_not_steady() -> None:
     """Without GPUs there is none to know, and speed alone decides."""
-    blind = [dataclasses.replace(one, energy_j=None, temperature_c={}) for one in warm_up(180)]
+    blind = [dataclasses.replace(sample, energy_j=None, temperature_c={}) for sample in warm_up(180)]
     assert [found.split(" (")[0] for found in warm_up_steadiness(blind, LIMITS, [GPU]).drifting] == [
         "J/token unknown",
         "temperature unknown",
@@ -162,7 +162,7 @@ def test_net_energy_takes_the_mean_of_before_and_after_and_half_their_difference
     done = measured(0, 20, 40, (request(0, 20, 21, 40, 100),))
     restart = RestartRecord(0, spans=spans, passes=(done,), timeline=timeline(gpu))
     baselines = idle_baselines([restart], [GPU], IdleSpec(duration_s=10), SpanJoules())
-    assert [one.state for one in baselines] == ["loaded_before", "loaded_after"]
+    assert [baseline.state for baseline in baselines] == ["loaded_before", "loaded_after"]
     idle = idle_energy_j([restart], baselines, [GPU])
     assert idle is not None
     assert idle[0] == pytest.approx(2300, rel=1e-3)
@@ -187,8 +187,8 @@ def test_idle_power_that_did_not_change_is_as_sure_as_its_timing() -> None:
     restart = RestartRecord(0, spans=spans, passes=(done,), timeline=timeline(gpu))
     found = idle_baselines([restart], [GPU], IdleSpec(duration_s=10), SpanJoules())
     known = [
-        one.model_copy(update={"mean_power_w": 120.0, "timing_w": timing_w})
-        for one, timing_w in zip(found, (0.3, 0.1), strict=True)
+        baseline.model_copy(update={"mean_power_w": 120.0, "timing_w": timing_w})
+        for baseline, timing_w in zip(found, (0.3, 0.1), strict=True)
     ]
     assert idle_energy_j([restart], known, [GPU]) == pytest.approx((2400, 4))
 
@@ -227,7 +227,7 @@ def open_loop(seed: int, *, growth: float) -> RestartRecord:
         for i, at_s in enumerate(arrived_s)
     )
     done = measured(0, 10, 111, requests)
-    series = TokenSeries(np.array([one.finished_ns or 0 for one in requests]), 10 * np.arange(1, 801))
+    series = TokenSeries(np.array([record.finished_ns or 0 for record in requests]), 10 * np.arange(1, 801))
     done = dataclasses.replace(done, tokens=series)
     work = np.histogram(arrived_s + 1, bins=np.arange(102))[0] * 10
     watts = (200 + 2 * work) * (1 + growth * np.linspace(-1, 1, 101)) * rng.normal(1, 0.03, 101)
@@ -241,9 +241,9 @@ def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> No
     drifts = [
         procedure([open_loop(seed, growth=growth)], [GPU], WarmUpSpec(), SpanJoules()).drift[0] for seed in range(60)
     ]
-    off = [abs((one.relative or 0.0) - growth) / (one.standard_error or 1.0) for one in drifts]
-    assert {one.quantity for one in drifts} == {"mean_power_w at equal tokens/s"}
-    assert 0.002 < np.median([one.standard_error or 0.0 for one in drifts]) < 0.01
+    off = [abs((drift.relative or 0.0) - growth) / (drift.standard_error or 1.0) for drift in drifts]
+    assert {drift.quantity for drift in drifts} == {"mean_power_w at equal tokens/s"}
+    assert 0.002 < np.median([drift.standard_error or 0.0 for drift in drifts]) < 0.01
     assert np.mean(np.array(off) < 2) >= 0.88
 
 
@@ -260,7 +260,7 @@ def test_a_gpu_without_a_sensor_that_another_has_is_not_known_to_be_steady(senso
     every = {f"{uuid} {name}": 50.0 for uuid in (GPU, "GPU-b") for name in ("temperature_c", "memory_temperature_c")}
     without = {name: value for name, value in every.items() if name != f"GPU-b {sensor}"}
     told, lacking = (
-        [dataclasses.replace(one, temperature_c=seen) for one in warm_up(180)] for seen in (every, without)
+        [dataclasses.replace(sample, temperature_c=seen) for sample in warm_up(180)] for seen in (every, without)
     )
     assert warm_up_steadiness(told, LIMITS, [GPU, "GPU-b"]).drifting == ()
     [found] = warm_up_steadiness(lacking, LIMITS, [GPU, "GPU-b"]).drifting

@@ -33,9 +33,9 @@ def closed_loop(*, slots: int, seconds: float, lifetime_s: float, staggered: boo
             end_s = at_s + length_s
             requests.append(request(len(requests), at_s, at_s + 0.1, end_s, 10))
             at_s, length_s = end_s, lifetime_s
-    end_s = max((one.finished_ns or 0) / NS_PER_S for one in requests)
+    end_s = max((record.finished_ns or 0) / NS_PER_S for record in requests)
     done = measured(0, 10, end_s, tuple(requests))
-    at_ns = np.sort([one.finished_ns or 0 for one in requests])
+    at_ns = np.sort([record.finished_ns or 0 for record in requests])
     tokens = TokenSeries(at_ns, 10 * np.arange(1, len(requests) + 1))
     return dataclasses.replace(done, tokens=tokens)
 
@@ -48,7 +48,7 @@ def figure(done: PassRecord, name: str, *, in_flight: int) -> WindowFigure:
         SpanJoules(),
         in_flight=in_flight,
     )
-    return next(one for one in summary.passes if one.window == name)
+    return next(entry for entry in summary.passes if entry.window == name)
 
 
 def test_a_steady_state_runs_from_the_first_full_engine_to_the_last_request_that_came() -> None:
@@ -84,7 +84,7 @@ def test_ml_energy_leaves_out_the_ramps_at_both_ends() -> None:
     """From the eighth first token to the last but eight of the finished."""
     done = closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=True)
     window = figure(done, "ml-energy", in_flight=8)
-    finished = sorted(one.finished_ns or 0 for one in done.requests)
+    finished = sorted(record.finished_ns or 0 for record in done.requests)
     assert (window.start_ns, window.end_ns) == (int(10.1 * NS_PER_S), finished[-10])
 
 

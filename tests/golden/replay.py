@@ -1,4 +1,4 @@
-"""Replays recorded restarts: what they merge to now, held against what they merged to when they were recorded.
+"""Replays recorded restarts, and compares today's results with the results recorded with them.
 
 A case is a folder. Its `case.json` holds everything that merging reads beside the restarts, `restart-<n>.json` and
 `restart-<n>.npz` one record each, in the order in which they were merged, and `expected.json` the result of then. Any
@@ -75,9 +75,9 @@ def analysed(case: Plain, restarts: Sequence[Plain]) -> tuple[ExperimentResult, 
     """Return a case's result, and the restarts that it is of."""
     records = restarts_of(case, restarts)
     result = analyse(_config(case), records)
-    told: Plain = {"audit": audit(result), "study": StudyFacts(**case["study"])}
-    told["fallback"] = Fallback(**case["fallback"]) if case["fallback"] else None
-    return result.model_copy(update=told), records
+    parts: Plain = {"audit": audit(result), "study": StudyFacts(**case["study"])}
+    parts["fallback"] = Fallback(**case["fallback"]) if case["fallback"] else None
+    return result.model_copy(update=parts), records
 
 
 def restarts_of(case: Plain, restarts: Sequence[Plain]) -> list[RestartRecord]:
@@ -94,7 +94,7 @@ def _config(case: Plain) -> ExperimentConfig:
 def _plan(case: Plain) -> ExecutionPlan:
     host = case["inventory"]
     gpus = tuple(Gpu(**{name: value for name, value in gpu.items() if name != "cpus"}) for gpu in host["gpus"])
-    links = tuple(Link(**one) for one in host["links"])
+    links = tuple(Link(**link) for link in host["links"])
     return ExecutionPlan(
         config=_config(case),
         machine=Machine(**case["machine"]),
@@ -145,22 +145,23 @@ def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> Re
     )
     runner = _runner(plain["loaded"]["environment"]) if plain["loaded"] else None
     snapshot = environment(plan, record, runner, model)
-    seen = plain["conditions"]
-    own: Plain = {field: seen[name] for name, field in CONDITIONS.items() if seen.get(name, "unknown") != "unknown"}
-    if POWER_LIMIT in seen:
-        limit = {"power_limit_w": float(seen[POWER_LIMIT])} if seen[POWER_LIMIT][:1].isdigit() else {}
-        own["host_gpus"] = [
+    recorded = plain["conditions"]
+    fields: Plain = {
+        field: recorded[name] for name, field in CONDITIONS.items() if recorded.get(name, "unknown") != "unknown"
+    }
+    if POWER_LIMIT in recorded:
+        limit = {"power_limit_w": float(recorded[POWER_LIMIT])} if recorded[POWER_LIMIT][:1].isdigit() else {}
+        fields["host_gpus"] = [
             gpu.model_copy(update=limit if gpu.uuid in snapshot.gpu_uuids else {}) for gpu in snapshot.host_gpus
         ]
-    return dataclasses.replace(record, environment=snapshot.model_copy(update=own))
+    return dataclasses.replace(record, environment=snapshot.model_copy(update=fields))
 
 
 def _runner(plain: Plain) -> RunnerEnvironment:
-    gone = ("driver_version", "visible_gpus")
+    dropped = ("driver_version", "visible_gpus")
     visible = [gpu["uuid"] for gpu in plain["visible_gpus"]]
-    return RunnerEnvironment(
-        visible_gpu_uuids=visible, **{name: value for name, value in plain.items() if name not in gone}
-    )
+    fields = {name: value for name, value in plain.items() if name not in dropped}
+    return RunnerEnvironment(visible_gpu_uuids=visible, **fields)
 
 
 def _spans(plain: Iterable[Plain]) -> tuple[Span, ...]:
@@ -193,9 +194,9 @@ def _timeline(plain: Plain | None) -> Timeline | None:
         meter=plain["meter"],
         start_ns=plain["start_ns"],
         end_ns=plain["end_ns"],
-        gpus={uuid: _gpu(uuid, one) for uuid, one in plain["gpus"].items()},
+        gpus={uuid: _gpu(uuid, gpu) for uuid, gpu in plain["gpus"].items()},
         reason=plain["reason"],
-        windows=tuple(_window(one) for one in plain["windows"]),
+        windows=tuple(_window(window) for window in plain["windows"]),
         host=host,
         broke_off=plain["broke_off"],
     )
@@ -208,8 +209,8 @@ def _gpu(uuid: str, plain: Plain) -> GpuTimeline:
         ticks=Ticks(**plain["ticks"]),
         series=_series(plain["series"]),
         processes=tuple(
-            ProcessSample(one["at_ns"], tuple(GpuProcess(**each) for each in one["processes"]))
-            for one in plain["processes"]
+            ProcessSample(sample["at_ns"], tuple(GpuProcess(**process) for process in sample["processes"]))
+            for sample in plain["processes"]
         ),
         events=_events(plain["events"]),
         period_s=plain["period_s"],
@@ -224,11 +225,11 @@ def _window(plain: Plain) -> Window:
 
 
 def _series(plain: Mapping[str, Plain]) -> dict[str, Series]:
-    return {name: Series(**one) for name, one in plain.items()}
+    return {name: Series(**series) for name, series in plain.items()}
 
 
 def _events(plain: Iterable[Plain]) -> tuple[MeterEvent, ...]:
-    return tuple(MeterEvent(**one) for one in plain)
+    return tuple(MeterEvent(**event) for event in plain)
 
 
 # ---- End of the adapter: below, nothing knows a class of wattdock's.
@@ -240,7 +241,7 @@ FITTED_DIGITS = 1e-11
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded case: what merging reads beside the restarts, the restarts, and the result of then."""
+    """A recorded case: the inputs beside the restarts, the restarts, and the recorded result."""
 
     facts: Plain
     restarts: tuple[Plain, ...]
@@ -249,7 +250,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Deliberate:
-    """A difference that is meant: at these paths of these cases, from the one value to the other, both as JSON."""
+    """An intended difference: at these paths of these cases, from one value to another, both as JSON."""
 
     case: re.Pattern[str]
     path: re.Pattern[str]
@@ -298,8 +299,8 @@ def _with_arrays(plain: Any, arrays: Mapping[str, Any]) -> Any:
     if isinstance(plain, dict):
         if plain.keys() == {"array"}:
             return arrays[plain["array"]]
-        return {key: _with_arrays(one, arrays) for key, one in plain.items()}
-    return [_with_arrays(one, arrays) for one in plain] if isinstance(plain, list) else plain
+        return {key: _with_arrays(value, arrays) for key, value in plain.items()}
+    return [_with_arrays(item, arrays) for item in plain] if isinstance(plain, list) else plain
 
 
 def rows(columns: Plain) -> list[Plain]:
@@ -321,8 +322,8 @@ def flatten(value: Any, path: str = "") -> dict[str, Any]:
         return {path: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
     flat: dict[str, Any] = {}
-    for key, one in items:
-        below = flatten(one, f"{path}.{key}" if path else str(key))
+    for key, item in items:
+        below = flatten(item, f"{path}.{key}" if path else str(key))
         if twice := flat.keys() & below.keys():
             raise ValueError(f"two values have the path {min(twice)}")
         flat |= below
@@ -336,8 +337,8 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def renamed(flat: Mapping[str, Any], names_now: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return `flat` under the paths of now, without those that have none; a pattern's stars are kept in their order."""
-    found: dict[str, Any] = {}
+    """Return `flat` under today's paths, without the paths that a result no longer has."""
+    by_path: dict[str, Any] = {}
     for path, value in flat.items():
         now: str | None = path
         for old, new in names_now.items():
@@ -345,19 +346,19 @@ def renamed(flat: Mapping[str, Any], names_now: Mapping[str, str | None]) -> dic
                 now = None if new is None else _filled(new, match.groups())
                 break
         if now is not None:
-            found[now] = value
-    return found
+            by_path[now] = value
+    return by_path
 
 
-def _filled(new: str, kept: Sequence[str]) -> str:
-    """Return a pattern with each of its stars replaced by what one of the old pattern's stood for."""
-    left = iter(kept)
-    return re.sub(r"\*\*|\*", lambda _: next(left), new)
+def _filled(new: str, groups: Sequence[str]) -> str:
+    """Return a pattern with its stars replaced, in order, by the texts that the old pattern's stars matched."""
+    values = iter(groups)
+    return re.sub(r"\*\*|\*", lambda _: next(values), new)
 
 
 @cache
 def renaming() -> dict[str, str | None]:
-    """Return which dotted path is called how now; None for what a result no longer holds."""
+    """Return today's path for each dotted path of then; None for a path that a result no longer has."""
     table: dict[str, str | None] = json.loads((HERE / "renamed.json").read_text(encoding="utf-8"))
     return table
 
@@ -385,21 +386,21 @@ def same(old: Any, new: Any, *, fitted: bool = False) -> bool:
 
 
 def _leaves(case: Case, patterns: Iterable[str]) -> dict[str, None]:
-    """Return the paths of then that these patterns name; what is not in the recorded result is named by itself."""
-    paths = [path for one in patterns for path in (one, *filter(pattern(one).fullmatch, flatten(case.expected)))]
+    """Return the recorded paths that these patterns match, and the patterns themselves."""
+    paths = [path for text in patterns for path in (text, *filter(pattern(text).fullmatch, flatten(case.expected)))]
     return dict.fromkeys(paths)
 
 
 def differences(name: str, case: Case, found: Plain) -> list[str]:
-    """Return in words, by path, each difference of a result from the recorded one that is not meant."""
+    """Return each unintended difference of a result from the recorded one, as a line per path."""
     old, new = renamed(flatten(case.expected), renaming()), flatten(found)
     volatile, fitted = (renamed(_leaves(case, case.facts[kind]), renaming()) for kind in ("volatile", "fitted"))
-    told = []
+    lines = []
     for path in sorted(old.keys() | new.keys()):
         there = path in old and path in new
         if path in volatile or (there and same(old[path], new[path], fitted=path in fitted)):
             continue
         was, now = (json.dumps(flat[path]) if path in flat else ABSENT for flat in (old, new))
-        if not any(one.covers(name, path, was, now) for one in deliberate()):
-            told.append(f"{path}: {was} → {now}")
-    return told
+        if not any(meant.covers(name, path, was, now) for meant in deliberate()):
+            lines.append(f"{path}: {was} → {now}")
+    return lines

@@ -16,10 +16,10 @@ def test_recorded_restarts_merge_to_the_same_figures_and_verdict(name: str) -> N
 def test_what_is_changed_missing_or_new_is_told_and_a_new_name_is_followed() -> None:
     """One more digit is a difference, and so is a figure that nobody recorded."""
     case = load(names()[0])
-    found = merged(case.facts, case.restarts)
-    found["performance"]["duration_s"] *= 1 + 1e-15
-    found["statistics"]["more"] = found["energy"].pop("energy_boundary")
-    told = [one.partition(":")[0] for one in differences("any", case, found)]
-    assert told == ["energy.energy_boundary", "performance.duration_s", "statistics.more"]
+    result = merged(case.facts, case.restarts)
+    result["performance"]["duration_s"] *= 1 + 1e-15
+    result["statistics"]["more"] = result["energy"].pop("energy_boundary")
+    paths = [line.partition(":")[0] for line in differences("any", case, result)]
+    assert paths == ["energy.energy_boundary", "performance.duration_s", "statistics.more"]
     old = flatten({"a": [{"b": 1.0}, {"b": 2.0}], "c": {"d": None, "e": []}})
     assert renamed(old, {"a.*.b": "x.b.*", "c.d": None, "c.**": "**"}) == {"x.b.0": 1.0, "x.b.1": 2.0, "e": []}
