@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import altair as alt
 
 from wattdock.errors import ConfigError
-from wattdock.reports.chart_data import PHASES, SUM, pareto_front, timelines, why_no_joules
+from wattdock.reports.chart_data import KINDS, PHASES, SUM, pareto_front, timelines, why_no_joules
 from wattdock.reports.terminal import with_ends
 from wattdock.store import COLUMNS
 
@@ -41,18 +41,13 @@ NOT_USED, HOST = "#888888", "#555555"
 PHASE_COLOURS = dict(
     zip(PHASES, ("#777777", "#009E73", "#BBBBBB", "#E69F00", "#CC79A7", "#0072B2", "#999999", "#D55E00"), strict=True)
 )
-SPAN_COLOURS = {
-    "launch": "#777777",
-    "load": "#56B4E9",
-    "idle": "#BBBBBB",
-    "warm-up": "#E69F00",
-    "pass": "#009E73",
-    "other": "#CC79A7",
-}
+SPAN_COLOURS = dict(
+    zip((*KINDS, "other"), ("#777777", "#56B4E9", "#BBBBBB", "#E69F00", "#009E73", "#CC79A7"), strict=True)
+)
 # More results than these are a wall of bars; the tables say the same.
 MOST_ROWS = 120
 ROW_HEIGHT = 26
-# Names of results stand in lines of about so many characters.
+# Names of results are wrapped at so many characters; a line of them takes so many pixels.
 NAME_WIDTH, LINE_HEIGHT = 30, 14
 NAME = r"split(trim(replace(datum.label, /(.{1,30})(\s+|$)|(.{1,30})/g, '$1$3\n')), '\n')"
 DECADE = 10
