@@ -74,9 +74,9 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
     arrivals: int, share: float | None, slope: float | None, status: str
 ) -> None:
     """Eight that waited longer from one to the next may have met a long prompt; forty met a queue."""
-    seen: dict[str, Any] = {"requests": arrivals, "arrivals_expected": float(arrivals), "arrivals_min": arrivals}
-    seen |= {"schedule_lag_share": share, "backlog_slope": slope, "offered_rate_per_s": 2.0, "requests_per_s": 1.9}
-    speed = Performance.model_construct(**seen)
+    figures: dict[str, Any] = {"requests": arrivals, "arrivals_expected": float(arrivals), "arrivals_min": arrivals}
+    figures |= {"schedule_lag_share": share, "backlog_slope": slope, "offered_rate_per_s": 2.0, "requests_per_s": 1.9}
+    speed = Performance.model_construct(**figures)
     result: Any = SimpleNamespace(config={}, environment="", energy="", procedure="", performance=speed)
     outcome = arrivals_kept_up_with(Subject(result))
     assert outcome is not None
@@ -150,9 +150,9 @@ def test_a_planted_fault_is_caught_by_the_check_that_is_there_for_it(
     names: tuple[str, ...], world: World, library: Path
 ) -> None:
     """And the figure that it saw stands beside it."""
-    found = failed(result_of(world, library))
-    assert set(names) <= found.keys()
-    assert all(found[name].figure for name in names)
+    failures = failed(result_of(world, library))
+    assert set(names) <= failures.keys()
+    assert all(failures[name].figure for name in names)
 
 
 def test_one_throttled_pass_is_not_diluted_by_those_beside_it(library: Path) -> None:
@@ -168,9 +168,9 @@ def test_one_throttled_pass_is_not_diluted_by_those_beside_it(library: Path) -> 
 
 def test_a_pass_after_which_no_clock_was_checked_leaves_the_clock_unknown(library: Path) -> None:
     """The runner had died: what its clock had become meanwhile, nobody saw."""
-    found = failed(result_of(World(restarts=2, unchecked=frozenset({1})), library))
-    assert found["clock trusted"].status == "unknown"
-    assert found["clock trusted"].figure.endswith("; not checked after 2 passes")
+    failures = failed(result_of(World(restarts=2, unchecked=frozenset({1})), library))
+    assert failures["clock trusted"].status == "unknown"
+    assert failures["clock trusted"].figure.endswith("; not checked after 2 passes")
 
 
 def test_what_was_set_on_purpose_is_no_fault(library: Path) -> None:

@@ -192,9 +192,9 @@ def test_what_is_not_known_of_every_restart_and_throughout_is_not_passed(
     change: Change, expected: dict[str, tuple[str, str]], library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each fault alone, with what is missing in the figure."""
-    found = checks(changed(library, change, World(), monkeypatch))
-    for name, (status, said) in expected.items():
-        assert (found[name].status, said in found[name].figure) == (status, True), found[name]
+    by_name = checks(changed(library, change, World(), monkeypatch))
+    for name, (status, words) in expected.items():
+        assert (by_name[name].status, words in by_name[name].figure) == (status, True), by_name[name]
 
 
 def test_a_host_that_stalls_within_a_pass_costs_a_sound_result_nothing(
@@ -209,16 +209,16 @@ def test_a_host_that_stalls_within_a_pass_costs_a_sound_result_nothing(
 
 def test_a_stray_context_in_one_restart_is_no_third_of_one(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """41 W in the passes of one restart of three were 14 W in their mean."""
-    found = checks(changed(library, partial(stray_in_the_first, library=library), World(), monkeypatch))
-    assert (found[STRAY].status, found[STRAY].figure) == ("fail", f"{OTHER} +41 W")
+    by_name = checks(changed(library, partial(stray_in_the_first, library=library), World(), monkeypatch))
+    assert (by_name[STRAY].status, by_name[STRAY].figure) == ("fail", f"{OTHER} +41 W")
 
 
 @pytest.mark.parametrize(("name", "status"), [(IDLE, "pass"), (THROTTLING, "unknown")])
 def test_what_a_gpu_cannot_tell_is_said(name: str, status: str, library: Path) -> None:
     """One without a temperature can be at rest; one without violation counters may be throttled."""
-    found = checks(result_of(World(gpu={"unsupported": "temperature violation"}), library))
-    assert found[name].status == status
-    assert USED in found[name].figure
+    by_name = checks(result_of(World(gpu={"unsupported": "temperature violation"}), library))
+    assert by_name[name].status == status
+    assert USED in by_name[name].figure
 
 
 def test_an_idle_span_that_one_of_two_runners_of_a_restart_lacks_is_unknown(
@@ -230,8 +230,8 @@ def test_an_idle_span_that_one_of_two_runners_of_a_restart_lacks_is_unknown(
         after_cut = without_spans({"idle-loaded-after"}, frozenset({0}))(record)
         return dataclasses.replace(after_cut, restart=max(0, record.restart - 1))
 
-    found = checks(changed(library, change, World(), monkeypatch))
-    assert (found[IDLE].status, "of each runner" in found[IDLE].figure) == ("unknown", True)
+    by_name = checks(changed(library, change, World(), monkeypatch))
+    assert (by_name[IDLE].status, "of each runner" in by_name[IDLE].figure) == ("unknown", True)
 
 
 def test_restarts_on_different_gpus_have_no_sum(library: Path) -> None:

@@ -59,8 +59,8 @@ def not_passed(checks: Iterable[Check]) -> dict[str, str]:
 )
 def test_what_spoils_or_colours_a_measurement_is_named(library: Path, gpu: FakeGpu, expected: dict[str, str]) -> None:
     """Each setting by its own line, and no other; the recording is another test's."""
-    found = inventory_of(library, gpu)
-    checks = not_passed(EACH_GPU.run(GpuSubject(found.gpus[0], found, NO_TIMELINE), prefix="GPU 0 "))
+    host_gpus = inventory_of(library, gpu)
+    checks = not_passed(EACH_GPU.run(GpuSubject(host_gpus.gpus[0], host_gpus, NO_TIMELINE), prefix="GPU 0 "))
     assert checks.pop("GPU 0 energy counter") == "fail"
     assert checks == {f"GPU 0 {name}": status for name, status in expected.items()}
 
@@ -91,8 +91,8 @@ def test_links_that_make_a_bad_group_are_named(
     library: Path, gpus: tuple[FakeGpu, ...], expected: dict[str, str]
 ) -> None:
     """Slow ways, missing peer access, mixed models, and what is known not to work."""
-    found = inventory_of(library, *gpus)
-    assert not_passed(GROUP.run(GroupSubject(found.gpus, found))) == expected
+    host_gpus = inventory_of(library, *gpus)
+    assert not_passed(GROUP.run(GroupSubject(host_gpus.gpus, host_gpus))) == expected
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_counter_is_judged_by_its_period_and_its_cost(
     library: Path, period_s: float | None, busy: float, source: str, status: str
 ) -> None:
     """Without a counter there is no publishable energy."""
-    found = inventory_of(library, FakeGpu(uuid=ONE))
+    host_gpus = inventory_of(library, FakeGpu(uuid=ONE))
     gpu = GpuTimeline(
         uuid=ONE,
         energy_source=source,  # type: ignore[arg-type]
@@ -118,6 +118,6 @@ def test_a_counter_is_judged_by_its_period_and_its_cost(
         period_s=period_s,
         busy_fraction=busy,
     )
-    outcome = energy_counter(GpuSubject(found.gpus[0], found, Timeline("nvml", 0, 1, {ONE: gpu})))
+    outcome = energy_counter(GpuSubject(host_gpus.gpus[0], host_gpus, Timeline("nvml", 0, 1, {ONE: gpu})))
     assert outcome.status == status
     assert ("one read takes 4.5 ms (longest 9.0)" in outcome.figure) == (status != "fail")

@@ -39,9 +39,9 @@ def outcome(
     leased: tuple[str, ...] = (),
     cpu_others: tuple[float | None, ...] = (0.02,),
 ) -> dict[str, Outcome]:
-    shown = {process.gpu_uuid: 4 for process in processes if process.of_runner}
+    lists = {process.gpu_uuid: 4 for process in processes if process.of_runner}
     gpus = {
-        uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=shown.get(uuid, 0))
+        uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=lists.get(uuid, 0))
         for uuid in ("GPU-a", "GPU-b")
     }
     passes = [SimpleNamespace(cpu_others_share=share) for share in cpu_others]
@@ -55,7 +55,7 @@ def outcome(
 
 
 @pytest.mark.parametrize(
-    ("processes", "status", "said"),
+    ("processes", "status", "words"),
     [
         ([process(1, of_runner=True)], "pass", "nobody but the runner in 4 process lists"),
         ([process(1, of_runner=True), process(9)], "fail", "process 9 (bob, unknown command) on GPU-a"),
@@ -64,12 +64,12 @@ def outcome(
     ],
 )
 def test_gpus_are_exclusive_only_where_the_lists_show_the_runner_and_nobody_else(
-    processes: list[ListedProcess], status: str, said: str
+    processes: list[ListedProcess], status: str, words: str
 ) -> None:
     """A list that shows not even the runner shows nothing; unknown never passes."""
     check = outcome(*processes)["exclusive GPUs"]
     assert check.status == status
-    assert said in check.figure
+    assert words in check.figure
 
 
 def test_each_gpu_that_was_used_has_to_show_the_runner() -> None:
@@ -87,9 +87,9 @@ def test_each_gpu_that_was_used_has_to_show_the_runner() -> None:
 
 def test_others_on_other_gpus_are_told_and_do_not_refuse() -> None:
     """How much they disturb is the reader's to judge."""
-    found = outcome(process(1, of_runner=True), process(9, "GPU-b"))
-    assert (found["exclusive GPUs"].status, found["no process on other GPUs"].status) == ("pass", "warn")
-    assert "process 9 (bob" in found["no process on other GPUs"].figure
+    outcomes = outcome(process(1, of_runner=True), process(9, "GPU-b"))
+    assert (outcomes["exclusive GPUs"].status, outcomes["no process on other GPUs"].status) == ("pass", "warn")
+    assert "process 9 (bob" in outcomes["no process on other GPUs"].figure
 
 
 def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_check() -> None:
@@ -99,7 +99,7 @@ def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_
 
 
 @pytest.mark.parametrize(
-    ("shares", "status", "said"),
+    ("shares", "status", "words"),
     [
         ((0.02, 0.1), "pass", "others used 10% in the worst pass"),
         ((0.02, 0.35), "fail", "others used 35% in the worst pass"),
@@ -108,9 +108,9 @@ def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_
     ],
 )
 def test_whoever_else_uses_the_cpus_in_any_pass_is_seen(
-    shares: tuple[float | None, ...], status: str, said: str
+    shares: tuple[float | None, ...], status: str, words: str
 ) -> None:
     """People who do not use wattdock hold no lease; a pass that nobody could look at is not a quiet one."""
     check = outcome(cpu_others=shares)["CPUs to itself"]
     assert check.status == status
-    assert said in check.figure
+    assert words in check.figure

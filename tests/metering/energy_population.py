@@ -129,12 +129,12 @@ def windows_of(
 ) -> list[Window]:
     """Draw windows of log-uniform length from one recording; a third begin and end where power steps."""
     curve = EnergyCurve(timeline)
-    found: list[Window] = []
-    while len(found) < count:
+    windows: list[Window] = []
+    while len(windows) < count:
         length_s = float(np.exp(rng.uniform(np.log(SHORTEST_S), np.log(LONGEST_S))))
         start_s = rng.uniform(1.0, RECORDED_S - 1 - length_s)
         end_s = start_s + length_s
-        aligned = bool(edges) and len(found) % 3 == 0
+        aligned = bool(edges) and len(windows) % 3 == 0
         if aligned:
             start_s, end_s = (edges[int(np.argmin(np.abs(np.array(edges) - at_s)))] for at_s in (start_s, end_s))
             if not SHORTEST_S <= end_s - start_s <= LONGEST_S or start_s < 1 or end_s > RECORDED_S - 0.5:
@@ -143,7 +143,7 @@ def windows_of(
         got = curve.between(start_ns, end_ns)
         assert got.energy_j is not None, got.reason
         assert got.timing_j is not None
-        found.append(
+        windows.append(
             Window(
                 profile=kind,
                 aligned=aligned,
@@ -155,16 +155,16 @@ def windows_of(
                 difference_j=(fake.counter_mj(0, end_ns) - fake.counter_mj(0, start_ns)) / 1000,
             )
         )
-    return found
+    return windows
 
 
 def draw_windows(folder: Path, *, gpus: int, windows_per_gpu: int, seed: int) -> list[Window]:
     """Return windows over many independent GPUs, profiles taken in turn."""
     rng = np.random.default_rng(seed)
-    found: list[Window] = []
+    windows: list[Window] = []
     for number in range(gpus):
         kind = PROFILES[number % len(PROFILES)]
         gpu, edges = gpu_of(number, kind, rng)
         with fake_nvml.loaded(folder, gpus=[gpu]) as fake:
-            found += windows_of(kind, record(fake), fake, edges, rng, windows_per_gpu)
-    return found
+            windows += windows_of(kind, record(fake), fake, edges, rng, windows_per_gpu)
+    return windows

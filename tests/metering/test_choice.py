@@ -21,7 +21,7 @@ ONE = GpuInventory((Gpu(index=0, uuid="GPU-1", name="NVIDIA H200"),))
 
 
 @pytest.mark.parametrize(
-    ("asked", "found", "rapl", "name"),
+    ("setting", "inventory", "rapl", "name"),
     [
         ("auto", ONE, False, "nvml"),
         ("auto", ONE, True, "nvml"),
@@ -33,14 +33,14 @@ ONE = GpuInventory((Gpu(index=0, uuid="GPU-1", name="NVIDIA H200"),))
         ("none", ONE, True, "none"),
     ],
 )
-def test_what_is_chosen(tmp_path: Path, asked: str, found: GpuInventory, rapl: bool, name: str) -> None:
+def test_what_is_chosen(tmp_path: Path, setting: str, inventory: GpuInventory, rapl: bool, name: str) -> None:
     """What was asked for; by itself NVML before RAPL before nothing; RAPL beside any of them where it is readable."""
     if rapl:
         two_sockets(tmp_path)
-    chosen = choose_meter(asked, found, powercap=tmp_path)
+    chosen = choose_meter(setting, inventory, powercap=tmp_path)
     assert chosen.name == name
     assert chosen.new_meter().peek().meter == name
-    with_rapl = rapl and asked != "none"
+    with_rapl = rapl and setting != "none"
     assert (chosen.new_meter().peek().host is not None) is with_rapl
     assert ("package-1" in chosen.reason) is with_rapl
 
@@ -57,14 +57,14 @@ def test_auto_says_why_and_how_zeus_would_be_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"), [("nvml", "libnvidia-ml"), ("zeus", "libnvidia-ml"), ("rapl", "no CPU package")]
+    ("setting", "message"), [("nvml", "libnvidia-ml"), ("zeus", "libnvidia-ml"), ("rapl", "no CPU package")]
 )
 def test_what_was_asked_for_and_cannot_be_had_is_refused_with_the_next_step(
-    tmp_path: Path, asked: str, said: str
+    tmp_path: Path, setting: str, message: str
 ) -> None:
     """Never another meter in its place."""
-    with pytest.raises(PreflightError, match=f"meter: {asked}: .*{said}.*--meter none"):
-        choose_meter(asked, NONE, powercap=tmp_path)
+    with pytest.raises(PreflightError, match=f"meter: {setting}: .*{message}.*--meter none"):
+        choose_meter(setting, NONE, powercap=tmp_path)
 
 
 def test_counters_for_root_only_are_named_with_what_would_open_them(tmp_path: Path) -> None:

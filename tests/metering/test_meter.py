@@ -191,13 +191,13 @@ def test_errors_that_pass_are_recorded_and_the_meter_goes_on(metered: Metered) -
 def test_a_dead_counter_is_told_once_and_costs_the_other_reads_nothing(metered: Metered) -> None:
     """Power that is read well must neither hide its errors nor suffer from them."""
     gpu = only(metered([FakeGpu(failing_from_s=4.0, failing="energy")], 60))
-    (told,) = (event for event in gpu.events if event.kind == "read_error")
-    assert told.at_ns == pytest.approx(ORIGIN_NS + 4 * S, abs=0.2 * S)
+    (error,) = (event for event in gpu.events if event.kind == "read_error")
+    assert error.at_ns == pytest.approx(ORIGIN_NS + 4 * S, abs=0.2 * S)
     pattern = r"energy counter: Unknown Error \((\d+) times, the last (\S+) s after the first\)"
-    said = re.fullmatch(pattern, told.message)
-    assert said is not None, told.message
-    assert 50 < int(said[1]) < 80
-    assert float(said[2]) == pytest.approx(58, abs=2)
+    repeats = re.fullmatch(pattern, error.message)
+    assert repeats is not None, error.message
+    assert 50 < int(repeats[1]) < 80
+    assert float(repeats[2]) == pytest.approx(58, abs=2)
     assert np.median(np.diff(gpu.series["power_w"].at_ns)) / S == pytest.approx(0.05, abs=0.005)
     assert gpu.series["power_w"].at_ns[-1] > ORIGIN_NS + 60 * S
     assert energy_of(gpu, 10, 50)[0] is None
@@ -216,9 +216,9 @@ def test_the_same_error_minutes_later_is_another_event(metered: Metered) -> None
         "energy power power_instant power_average memory_temperature clocks memory utilization pstate violation"
     )
     gpu = only(metered([FakeGpu(unsupported=unsupported, transient_error_every=101)], 500))
-    told = [event for event in gpu.events if event.message.startswith("temperature_c: Unknown Error")]
-    assert len(told) > 2
-    assert not [event.message for event in told if "times" in event.message]
+    errors = [event for event in gpu.events if event.message.startswith("temperature_c: Unknown Error")]
+    assert len(errors) > 2
+    assert not [event.message for event in errors if "times" in event.message]
 
 
 def test_processes_are_read_at_start_every_thirty_seconds_and_at_the_end(metered: Metered) -> None:
@@ -254,8 +254,8 @@ def test_a_run_without_a_source_has_a_timeline_that_says_why() -> None:
     assert timeline.end_ns >= timeline.start_ns
 
 
-@pytest.mark.parametrize(("init_error", "said"), [(12, "was not found"), (9, "no NVIDIA driver"), (0, "no GPU")])
-def test_a_machine_without_gpu_gives_a_timeline_that_says_why(library: Path, init_error: int, said: str) -> None:
+@pytest.mark.parametrize(("init_error", "message"), [(12, "was not found"), (9, "no NVIDIA driver"), (0, "no GPU")])
+def test_a_machine_without_gpu_gives_a_timeline_that_says_why(library: Path, init_error: int, message: str) -> None:
     """A laptop is a normal machine."""
     with fake_nvml.loaded(library, init_error=init_error) as fake:
         meter = Meter(NvmlSource(), clock=fake)
@@ -265,7 +265,7 @@ def test_a_machine_without_gpu_gives_a_timeline_that_says_why(library: Path, ini
         timeline = meter.stop()
     assert timeline.gpus == {}
     assert timeline.reason is not None
-    assert said in timeline.reason
+    assert message in timeline.reason
 
 
 def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> None:

@@ -52,17 +52,17 @@ def joules(series: Series, span: Span) -> tuple[float, float] | None:
 def test_packages_and_memory_are_found_and_nothing_that_would_count_twice(tmp_path: Path) -> None:
     """Cores lie in their package, packages in the platform, and MMIO shows a package twice."""
     two_sockets(tmp_path)
-    found = find_domains(tmp_path)
-    assert [domain.name for domain in found.readable] == ["package-0", "package-0-dram", "package-1"]
-    assert found.reason is None
-    assert str(found) == "RAPL: package-0, package-0-dram, package-1"
+    domains = find_domains(tmp_path)
+    assert [domain.name for domain in domains.readable] == ["package-0", "package-0-dram", "package-1"]
+    assert domains.reason is None
+    assert str(domains) == "RAPL: package-0, package-0-dram, package-1"
 
 
 def test_a_machine_without_rapl_says_so(tmp_path: Path) -> None:
     """No error where it was not asked for: most virtual machines have none."""
-    found = find_domains(tmp_path / "powercap")
-    assert found.readable == ()
-    assert "no CPU package" in str(found)
+    domains = find_domains(tmp_path / "powercap")
+    assert domains.readable == ()
+    assert "no CPU package" in str(domains)
 
 
 def test_two_packages_that_wrap_apart_give_the_joules_of_their_watts(tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_two_packages_that_wrap_apart_give_the_joules_of_their_watts(tmp_path: P
     host = recorded(find_domains(tmp_path).readable, Virtual(2.0, count))
     assert host.events == ()
     for series, power_w in zip(host.energy_j.values(), powers_w.values(), strict=True):
-        found = joules(series, Span("pass", NS_PER_S // 2, 3 * NS_PER_S // 2))
-        assert found is not None
-        assert found[0] == pytest.approx(power_w, rel=1e-6)
+        energy = joules(series, Span("pass", NS_PER_S // 2, 3 * NS_PER_S // 2))
+        assert energy is not None
+        assert energy[0] == pytest.approx(power_w, rel=1e-6)
 
 
 def test_a_meter_records_the_hosts_counters_beside_the_gpus(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_a_hole_in_the_samples_gives_no_energy() -> None:
     """A counter may have wrapped in it, who knows how often."""
     at_ns = np.array([0, 1, 2, 5, 6]) * NS_PER_S // 2
     holed = Series(at_ns, np.arange(5.0))
-    found = joules(holed, Span("pass", NS_PER_S // 4, NS_PER_S))
-    assert found is not None
-    assert found == pytest.approx((1.5, (2 / 12) ** 0.5))
+    energy = joules(holed, Span("pass", NS_PER_S // 4, NS_PER_S))
+    assert energy is not None
+    assert energy == pytest.approx((1.5, (2 / 12) ** 0.5))
     assert joules(holed, Span("pass", NS_PER_S // 4, 2 * NS_PER_S)) is None
 
 

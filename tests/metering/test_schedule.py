@@ -17,7 +17,7 @@ def watch(
     ticks_ns: list[int], cost_ns: Callable[[], int] = lambda: COST_NS
 ) -> tuple[list[int], list[int], TickSchedule]:
     """Follow a schedule over known changes; return where it read and how wide each change was bracketed."""
-    schedule, now_ns, reads_ns, widths_ns, seen = TickSchedule(0), 0, [], [], 0
+    schedule, now_ns, reads_ns, widths_ns, changes = TickSchedule(0), 0, [], [], 0
     previous_ns = 0
     while now_ns < ticks_ns[-1]:
         took_ns = cost_ns()
@@ -25,10 +25,10 @@ def watch(
         reads_ns.append(now_ns)
         schedule.note_cost(took_ns)
         passed = sum(tick <= sampled_ns for tick in ticks_ns)
-        if passed > seen and previous_ns:
+        if passed > changes and previous_ns:
             widths_ns.append(sampled_ns - previous_ns)
             schedule.note_change(previous_ns, sampled_ns)
-        seen, previous_ns = passed, sampled_ns
+        changes, previous_ns = passed, sampled_ns
         now_ns += took_ns
         due_ns = schedule.next_read_ns(now_ns)
         assert due_ns > now_ns, "a read with no pause before it is busy polling"

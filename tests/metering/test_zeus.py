@@ -139,9 +139,11 @@ def test_a_gpu_that_zeus_cannot_open_is_an_error_that_names_the_other_meter(libr
         Meter(ZeusSource(), clock=fake).start()
 
 
-@pytest.mark.parametrize(("counter", "said"), [(None, "Error reading package energy"), ("/proc/self/mem", "Errno 5")])
+@pytest.mark.parametrize(
+    ("counter", "message"), [(None, "Error reading package energy"), ("/proc/self/mem", "Errno 5")]
+)
 def test_cpu_counters_that_zeus_cannot_open_are_an_error_that_names_the_other_meter(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counter: str | None, said: str
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counter: str | None, message: str
 ) -> None:
     """A counter that is not there, and one whose reading the kernel refuses, though no CPU is to be measured."""
     energy_uj = add_domain(tmp_path, "intel-rapl:0", "package-0")
@@ -149,5 +151,5 @@ def test_cpu_counters_that_zeus_cannot_open_are_an_error_that_names_the_other_me
     if counter:
         energy_uj.symlink_to(counter)
     monkeypatch.setattr("zeus.device.cpu.rapl.RAPL_DIR", str(tmp_path))
-    with on(library, TWO) as fake, pytest.raises(MeterError, match=rf"counters, RAPL\?\).*{said}.*--meter nvml"):
+    with on(library, TWO) as fake, pytest.raises(MeterError, match=rf"counters, RAPL\?\).*{message}.*--meter nvml"):
         Meter(ZeusSource(), clock=fake).start()
