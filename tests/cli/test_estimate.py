@@ -52,8 +52,8 @@ def test_weights_of_a_hub_model_are_read_from_the_headers_of_its_files() -> None
     config = json.dumps(shape_config("tiny-llama")).encode()
     with serve() as hub:
         hub.files["owner/tiny"] = tiny.files() | {"config.json": config, "model.safetensors": weights}
-        seen = json.loads(asked_of(hub.url, "owner/tiny", "--gpu", "L4", "--json").stdout)
-    assert (seen["weights_bytes"], seen["parameters"]) == (4_999_424, 4_999_424)
+        estimate = json.loads(asked_of(hub.url, "owner/tiny", "--gpu", "L4", "--json").stdout)
+    assert (estimate["weights_bytes"], estimate["parameters"]) == (4_999_424, 4_999_424)
 
 
 def test_a_hub_that_does_not_answer_is_asked_once() -> None:

@@ -112,11 +112,11 @@ def test_the_doctor_asks_the_backend_in_its_own_environment(on: Called) -> None:
     """A real runner is started and stopped; a backend that does not exist is a finding."""
     asked = ("--backend", "fake", "--gpus", "0", "--runner-python", sys.executable, "--json")
     answer = json.loads(on((FakeGpu(uuid=FIRST), FakeGpu(uuid=SECOND)), "doctor", *asked).stdout)
-    found = {check["name"]: check for check in answer["checks"]}
-    assert found["fake"]["status"] == "pass"
-    assert found["runner's clock"]["figure"].startswith("the host's")
+    checks = {check["name"]: check for check in answer["checks"]}
+    assert checks["fake"]["status"] == "pass"
+    assert checks["runner's clock"]["figure"].startswith("the host's")
     # The test's interpreter has no torch, which is what a runner on a GPU would need.
-    assert (found["CUDA in the runner"]["status"], "torch" in found["CUDA in the runner"]["figure"]) == ("fail", True)
+    assert (checks["CUDA in the runner"]["status"], "torch" in checks["CUDA in the runner"]["figure"]) == ("fail", True)
 
 
 @pytest.mark.parametrize(

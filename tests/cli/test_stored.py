@@ -211,5 +211,5 @@ def test_the_documented_query_compares_the_tokens_of_two_results(called: Called)
     [folder] = store_golden(RESULTS, "fake-replicas")
     sql = next(line for line in HOW_TO.read_text().splitlines() if "b.output_ids" in line).split('"')[1]
     sql = sql.replace("%-pytorch-%", f"%{folder.name}").replace("%-vllm-%", f"%{folder.name}")
-    [found] = json.loads(called("results", "query", sql, "--json").stdout)
-    assert found["requests"] == found["identical"] > 0
+    [counts] = json.loads(called("results", "query", sql, "--json").stdout)
+    assert counts["requests"] == counts["identical"] > 0

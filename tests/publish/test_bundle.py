@@ -27,8 +27,8 @@ GOOD = "b/good.txt"
 
 
 def verify(path: Path) -> Bundle:
-    with open_bundle(path) as found:
-        return found
+    with open_bundle(path) as opened:
+        return opened
 
 
 def unpacked(path: Path, into: Path) -> Path:
@@ -363,13 +363,15 @@ def test_a_bundle_is_never_overwritten(bundle: CreatedBundle, tmp_path: Path) ->
 def test_a_bundle_names_the_code_that_measured(tmp_path: Path) -> None:
     """Not the checkout that it was made in: who cites it cites what measured."""
     first, second = "e" * 40, "f" * 40
-    seen = json.loads(SAMPLE.read_text())["environment"] | {"wattdock_version": "0.1.0"}
+    environment = json.loads(SAMPLE.read_text())["environment"] | {"wattdock_version": "0.1.0"}
     results = stored(
-        tmp_path / "results", environment=seen | {"wattdock_commit": second, "wattdock_dirty": True}
+        tmp_path / "results", environment=environment | {"wattdock_commit": second, "wattdock_dirty": True}
     ).parent
-    stored(results, name="20260101T000001-pytorch-0123abcd", environment=seen | {"wattdock_commit": first})
+    stored(results, name="20260101T000001-pytorch-0123abcd", environment=environment | {"wattdock_commit": first})
     made = bundled(results, tmp_path / "b.tar")
-    told = (unpacked(made.path, tmp_path) / "README.md").read_text()
-    assert f"measured with wattdock 0.1.0 at commit {first} and wattdock 0.1.0 at commit {second} with changes." in told
-    with open_bundle(made.path) as found:
-        assert results_table(found.results()) in told
+    readme = (unpacked(made.path, tmp_path) / "README.md").read_text()
+    assert (
+        f"measured with wattdock 0.1.0 at commit {first} and wattdock 0.1.0 at commit {second} with changes." in readme
+    )
+    with open_bundle(made.path) as opened:
+        assert results_table(opened.results()) in readme

@@ -27,9 +27,9 @@ def document() -> dict[str, Any]:
 
 def on_cpu(**config: Any) -> dict[str, Any]:
     """Return the sample's settings and environment as those of a run without a GPU."""
-    seen = document()
-    environment = seen["environment"] | {"gpu_count": 0, "gpu_names": [], "gpu_vram_gb": [], "gpu_uuids": []}
-    return {"config": seen["config"] | config, "environment": environment}
+    sample = document()
+    environment = sample["environment"] | {"gpu_count": 0, "gpu_names": [], "gpu_vram_gb": [], "gpu_uuids": []}
+    return {"config": sample["config"] | config, "environment": environment}
 
 
 def study_in(tmp_path: Path, **changes: Any) -> dict[str, Any]:
@@ -37,8 +37,8 @@ def study_in(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     made = bundled(stored(tmp_path / "results", **changes), tmp_path / "b.tar")
     with open_bundle(made.path) as bundle:
         [experiment] = yaml.safe_load((bundle.folder / "study.yaml").read_text())["experiments"]
-    found: dict[str, Any] = experiment
-    return found
+    settings: dict[str, Any] = experiment
+    return settings
 
 
 class PlannedError(Exception):
@@ -88,13 +88,13 @@ def rewritten(tmp_path: Path, written: str, other: str, **changes: Any) -> Path:
 
 def test_what_auto_meant_is_written_out_and_what_only_one_machine_has_is_left_out(tmp_path: Path) -> None:
     """Another machine's "auto" must not choose otherwise, and a path in a bundle not decide what is executed."""
-    seen = document()["environment"]
+    environment = document()["environment"]
     config = document()["config"] | {"runner_python": "/tmp/evil", "gpus": [2, 3], "launcher": "auto"}
     settings = study_in(tmp_path, config=config)
     assert "runner_python" not in settings
     assert settings["gpus"] == {"count": 2}
-    assert settings["launcher"] == seen["launcher"]
-    assert settings["accelerator"] == ("cuda" if seen["gpu_count"] else "cpu")
+    assert settings["launcher"] == environment["launcher"]
+    assert settings["accelerator"] == ("cuda" if environment["gpu_count"] else "cpu")
 
 
 def test_an_interpreter_that_a_study_names_is_not_used(tmp_path: Path) -> None:
@@ -162,11 +162,11 @@ def test_an_image_is_the_locked_one_where_its_lock_is_bundled_else_the_one_by_it
     lock.write_text("images: {}\n")
     inside = {"engine": "docker", "engine_version": "27", "rootless": False, "image": "wattdock-vllm:latest"}
     inside |= {"image_id": "sha256:0", "locked": True, "locked_digest": digest, "lock_sha256": sums_of({"": lock})[:64]}
-    for name, found, locked in (("same", None, True), ("other", digest, False)):
-        seen = document()["environment"] | {"launcher": "docker", "container": inside}
-        folder = stored(tmp_path / name / "results", environment=seen)
+    for name, image, locked in (("same", None, True), ("other", digest, False)):
+        environment = document()["environment"] | {"launcher": "docker", "container": inside}
+        folder = stored(tmp_path / name / "results", environment=environment)
         made = bundled(folder, tmp_path / name / "b.tar", lock=lock)
         with open_bundle(made.path) as bundle:
             [settings] = yaml.safe_load((bundle.folder / "study.yaml").read_text())["experiments"]
-        assert (settings["container"]["image"], settings["container"]["locked"]) == (found, locked)
+        assert (settings["container"]["image"], settings["container"]["locked"]) == (image, locked)
         lock.write_text("images: {} # another\n")
