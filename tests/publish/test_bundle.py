@@ -13,6 +13,7 @@ import pytest
 import yaml
 from stored_results import SAMPLE, bundled, stored
 
+from wattdock.config import load_study
 from wattdock.errors import ConfigError, StoreError
 from wattdock.publish import Bundle, open_bundle
 from wattdock.publish.bundle import results_table
@@ -147,6 +148,17 @@ def test_prompts_are_bundled_while_they_are_those_that_were_sent(tmp_path: Path)
     assert "has changed" in bundled(folder, tmp_path / "d.tar").manifest.missing[0]
     prompts.unlink()
     assert "No such file" in bundled(folder, tmp_path / "e.tar").manifest.missing[0]
+
+
+def test_results_of_two_studies_may_share_a_name(tmp_path: Path) -> None:
+    """Experiments of the bundle's one study may not, and it is read to reproduce them."""
+    config = json.loads(SAMPLE.read_text())["config"] | {"name": "same"}
+    for count in (1, 2):
+        name = f"2026010{count}T000000-pytorch-0123abcd"
+        stored(tmp_path / "results", name=name, config=config | {"cpu_tdp_w": 60.0 + count})
+    made = bundled(tmp_path / "results", tmp_path / "b.tar")
+    study = load_study(unpacked(made.path, tmp_path) / "study.yaml", {})
+    assert [experiment.name for experiment in study.experiments] == ["same", "same (2)"]
 
 
 def test_a_lock_of_images_goes_in_as_it_is(tmp_path: Path) -> None:

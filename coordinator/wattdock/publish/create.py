@@ -229,6 +229,10 @@ def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered) -> M
         identity = json.dumps(
             {key: settings[key] for key in settings if key not in ExperimentConfig.NOT_IDENTITY}, sort_keys=True
         )
+        # Results of different studies may share a name; experiments of one study may not.
+        names = {other["name"] for other in experiments.values()}
+        if identity not in experiments and settings["name"] and settings["name"] in names:
+            settings["name"] = f"{settings['name']} ({len(experiments) + 1})"
         experiments.setdefault(identity, settings)
         positions[row.folder.resolve().name] = [*experiments].index(identity)
     manifest = Manifest(name=name, results=positions, missing=gathered.missing)
