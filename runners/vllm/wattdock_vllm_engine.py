@@ -267,7 +267,9 @@ class VllmEngine(Engine):
         except RunnerFault:
             raise
         except Exception as error:
-            is_dead = fault_of(error).is_death or has_died(self._core)
+            # Only an executor with worker processes has this attribute.
+            lost_worker = getattr(self._core.model_executor, "is_failed", False)
+            is_dead = fault_of(error).is_death or bool(lost_worker)
             raise self._named(error, doing, since, is_dead=is_dead) from error
         finally:
             if not is_dead:
@@ -340,12 +342,6 @@ class VllmEngine(Engine):
                 f"the KV cache could not hold what was in flight: {len(self._scheduler.running)} of "
                 f"{len(self._running)} requests ran, and the next one waited for {needed} blocks; {MORE_ROOM}"
             )
-
-
-def has_died(core: Any) -> bool:
-    """Return whether an engine cannot go on because a worker's process has ended."""
-    # Only an executor with worker processes has this attribute.
-    return bool(getattr(core.model_executor, "is_failed", False))
 
 
 def _cache_blocks(cache: Any) -> int | None:

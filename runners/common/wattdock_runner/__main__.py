@@ -27,7 +27,6 @@ from wattdock_runner.spread import SpreadBackend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
     from wattdock_runner.backend import Backend
 
@@ -61,12 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def serve(backend: Backend, socket_path: str) -> int:
     """Serve `backend` until SIGTERM or SIGINT; return the exit status."""
     stop = threading.Event()
-
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     servicer = RunnerServicer(backend)
     server = grpc.server(ThreadPoolExecutor(SERVER_THREADS, "grpc"), interceptors=[FaultInterceptor()])
     # types-grpcio knows no servicer registration functions of generated code.
