@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 RECORDED_S = 2.0
 DIAGNOSE_S = 300.0
-# What a check calls the states of a runner's finding.
-RUNNER_STATUS: dict[str, Status] = {"ok": "pass", "warn": "warn", "fail": "fail"}
+# What a check calls the states of a runner's finding; any other is a warning.
+RUNNER_STATUS: dict[str, Status] = {"ok": "pass", "fail": "fail"}
 
 
 def examine(
@@ -76,9 +76,9 @@ def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
     timeline = meter.stop()
     for gpu in gpus:
         for check in EACH_GPU.run(GpuSubject(gpu, host_gpus, timeline), prefix=f"GPU {gpu.index} "):
-            # What is wrong with a GPU that a measurement here would not choose spoils none.
-            spoils = check.status == "fail" and (gpu in chosen or not chosen)
-            yield check if spoils or check.status != "fail" else check.model_copy(update={"status": "warn"})
+            # A measurement here would not choose this GPU, so what is wrong with it is only a warning.
+            harmless = check.status == "fail" and bool(chosen) and gpu not in chosen
+            yield check.model_copy(update={"status": "warn"}) if harmless else check
     yield from GROUP.run(GroupSubject(gpus, host_gpus))
 
 
@@ -121,4 +121,6 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
         trip_ns = client.check_clock().round_trip_ns
         yield Outcome("pass", f"the host's, to within {trip_ns / 1e6:.2f} ms").named("runner's clock")
         for finding in client.diagnose(DIAGNOSE_S):
-            yield Outcome(RUNNER_STATUS[finding.status], finding.value).named(finding.name, remedy=finding.advice)
+            yield Outcome(RUNNER_STATUS.get(finding.status, "warn"), finding.value).named(
+                finding.name, remedy=finding.advice
+            )
