@@ -145,79 +145,24 @@ def geometric_interval(values: Sequence[float]) -> Interval | None:
 
 
 @dataclass(frozen=True)
-class LogRatio:
-    """Logarithm of the ratio of two geometric means, second ÷ first.
-
-    Attributes:
-        estimate: The logarithm.
-        error: Its standard error; 0 where all repeats of each side are equal.
-        freedom: Degrees of freedom of the error; infinite where that is 0.
-    """
-
-    estimate: float
-    error: float
-    freedom: float
-
-    @property
-    def relative(self) -> float:
-        """The ratio − 1."""
-        return exp(self.estimate) - 1
-
-    def interval(self, confidence: float) -> Interval:
-        """Return the two-sided interval of the estimate; 0.95 for 95 %."""
-        from scipy.special import stdtrit
-
-        half = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error if self.error else 0.0
-        return Interval(self.estimate - half, self.estimate + half)
-
-    def p_below(self, log_ratio: float) -> float:
-        """Return the chance of an estimate this low or lower if the true logarithm were `log_ratio`."""
-        return self._p_up_to(self.estimate - log_ratio)
-
-    def p_above(self, log_ratio: float) -> float:
-        """Return the chance of an estimate this high or higher if the true logarithm were `log_ratio`."""
-        return self._p_up_to(log_ratio - self.estimate)
-
-    def _p_up_to(self, gap: float) -> float:
-        from scipy.special import stdtr
-
-        return float(stdtr(self.freedom, gap / self.error)) if self.error else float(gap >= 0)
-
-
-def welch(first: Sequence[float], second: Sequence[float]) -> LogRatio:
-    """Compare two sets of restart values, such as joules per token; their variances may differ.
-
-    Raises:
-        ValueError: A set has fewer than two values, or a value that is not above 0.
-
-    Source: Welch's unequal-variances t-test (Biometrika 34, 1947), degrees of freedom after Satterthwaite.
-    """
-    if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
-        raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
-    logs = [np.log(np.asarray(values, dtype=float)) for values in (first, second)]
-    parts = [float(np.var(values, ddof=1)) / len(values) for values in logs]
-    error = sqrt(sum(parts))
-    freedom = inf
-    if error:
-        freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
-    return LogRatio(float(logs[1].mean() - logs[0].mean()), error, freedom)
-
-
-@dataclass(frozen=True)
 class Difference:
     """How far the second mean lies from the first, as a ratio of geometric means − 1.
 
     Attributes:
         low, high: 95 % interval, relative.
         p_value: Chance of a difference at least this large between repeats of the same experiment.
-        log_ratio: The test that the other figures follow from.
+        log_ratio: Logarithm of the ratio.
+        log_error: Standard error of `log_ratio`; 0 where all repeats of each side are equal.
+        freedom: Degrees of freedom of the error; infinite where that is 0.
     """
 
     relative: float
     low: float
     high: float
     p_value: float
-    log_ratio: LogRatio
+    log_ratio: float
+    log_error: float
+    freedom: float
 
     @property
     def differs(self) -> bool:
@@ -226,23 +171,42 @@ class Difference:
 
     def p_not_above(self, relative: float) -> float:
         """Return the chance of an estimate this high or higher if the true difference were `relative`; one-sided."""
-        return self.log_ratio.p_above(log(1 + relative))
+        return _p_up_to(log(1 + relative) - self.log_ratio, self.log_error, self.freedom)
 
     def p_not_below(self, relative: float) -> float:
         """Return the chance of an estimate this low or lower if the true difference were `relative`; one-sided."""
-        return self.log_ratio.p_below(log(1 + relative))
+        return _p_up_to(self.log_ratio - log(1 + relative), self.log_error, self.freedom)
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Compare two sets of restart values, such as joules per token.
+    """Compare two sets of restart values, such as joules per token; their variances may differ.
 
     Raises:
         ValueError: A set has fewer than two values, or a value that is not above 0.
+
+    Source: Welch's unequal-variances t-test (Biometrika 34, 1947), degrees of freedom after Satterthwaite.
     """
-    log_ratio = welch(first, second)
-    low, high = (exp(end) - 1 for end in log_ratio.interval(CONFIDENCE))
-    p_value = min(1.0, 2 * min(log_ratio.p_below(0), log_ratio.p_above(0)))
-    return Difference(log_ratio.relative, low, high, p_value, log_ratio)
+    from scipy.special import stdtrit
+
+    if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
+        raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
+    logs = [np.log(np.asarray(values, dtype=float)) for values in (first, second)]
+    parts = [float(np.var(values, ddof=1)) / len(values) for values in logs]
+    estimate, error = float(logs[1].mean() - logs[0].mean()), sqrt(sum(parts))
+    freedom, half = inf, 0.0
+    if error:
+        freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
+        half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    low, high = exp(estimate - half) - 1, exp(estimate + half) - 1
+    p_value = min(1.0, 2 * min(_p_up_to(estimate, error, freedom), _p_up_to(-estimate, error, freedom)))
+    return Difference(exp(estimate) - 1, low, high, p_value, estimate, error, freedom)
+
+
+def _p_up_to(gap: float, error: float, freedom: float) -> float:
+    """Return the chance that a t-distributed error of this size is at most `gap`."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, gap / error)) if error else float(gap >= 0)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
