@@ -63,7 +63,7 @@ class Plan:
         yield from _unchecked(study.experiments)
         yield (
             f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
-            f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total} besides starting runners"
+            f"{pluralize(forecast.passes, 'pass', 'passes')}, expected without starting runners: {forecast.total}"
         )
 
 
