@@ -51,7 +51,7 @@ def test_a_row_says_that_a_container_served_it_and_which_image(in_no_registry: I
     done = in_no_registry("run", *SMALL, "--max-output-tokens", "7", "--set", "launcher=auto")
     assert done.returncode == 0, done.stderr
     reason = f"docker {image.engine.version} has image {image.name}"
-    assert done.stderr.startswith(f"launcher: docker ({reason}; change with --launcher process)")
+    assert done.stderr.startswith(f"launcher: docker ({reason}; for a process, --launcher process)")
     [row] = in_no_registry.results()
     assert row["status"] == "ok"
     assert row["performance"]["output_tokens"] == 4 * 7
@@ -74,8 +74,7 @@ def test_an_image_that_is_not_there_is_not_pulled_but_named(in_containers: InCon
     assert "image wattdock-absent is not there; make it with: make image-fake, or use" in refused.stderr
     plan = in_containers("plan", *SMALL, *absent)
     assert plan.stdout.startswith(
-        "launcher: process (image wattdock-absent is not there; change with --launcher docker; "
-        "first: make it with: make image-fake)"
+        "launcher: process (image wattdock-absent is not there; for containers, make it with: make image-fake)"
     )
 
 

@@ -76,7 +76,7 @@ class ExecutionPlan:
     @property
     def decisions(self) -> str:
         """Which launcher and meter, why, and what would change that; for a locked image, the variables it gets."""
-        launcher = f"launcher: {self.launch.name} ({self.launch.reason}; change with {self.launch.change})"
+        launcher = f"launcher: {self.launch.name} ({self.launch.reason}; {self.launch.change})"
         passing = " ".join(f"{name}={value}" for name, value in self.variables.items())
         # A pinned image is half of what decides how an engine runs.
         reaching = f"; variables that reach the runner: {passing}" if passing and self.launch.pin else ""

@@ -140,20 +140,20 @@ def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], Images
     """Return the launcher, why it, and what would change that."""
     if config.container.locked:
         image, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
-        return LauncherChoice("docker", f"locked image {image.name}", "no --locked", image, pin)
+        return LauncherChoice("docker", f"locked image {image.name}", "for another image, leave out --locked", image, pin)
     if config.launcher == "process":
-        return LauncherChoice("process", "asked for", "--launcher docker")
+        return LauncherChoice("process", "asked for", "for containers, --launcher docker")
     if config.runner_python and config.launcher == "auto":
-        return LauncherChoice("process", "runner_python names an interpreter", "--launcher docker without it")
+        return LauncherChoice("process", "runner_python names an interpreter", "for containers, leave it out")
     try:
         image_name = config.container.image or f"wattdock-{config.backend}"
         image = find_image(image_name, backend=config.backend, needs_gpu=on_gpu)
     except NoContainersError as error:
         if config.launcher == "docker":
             raise PreflightError(f"launcher: docker: {error}, or use --launcher process") from error
-        return LauncherChoice("process", error.reason, f"--launcher docker; first: {error.remedy}")
+        return LauncherChoice("process", error.reason, f"for containers, {error.remedy}")
     if config.runner_python:
         raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
     available = f"{image.engine.name} {image.engine.version} has image {image.name}"
     reason = available if config.launcher == "auto" else "asked for"
-    return LauncherChoice("docker", reason, "--launcher process", image)
+    return LauncherChoice("docker", reason, "for a process, --launcher process", image)
