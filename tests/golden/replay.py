@@ -317,9 +317,14 @@ def rows(columns: Plain) -> list[Plain]:
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Return every leaf of nested dicts and lists by its dotted path; an empty dict or list is a leaf."""
+    """Return every leaf of nested dicts and lists by its dotted path; an empty dict or list is a leaf.
+
+    The checks of an audit are found by their names, so that a new check moves none of the others.
+    """
     if not isinstance(value, dict | list) or not value:
         return {path: value}
+    if path == "audit.checks":
+        value = {check["name"]: check for check in value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
     flat: dict[str, Any] = {}
     for key, item in items:

@@ -1,7 +1,8 @@
 """Measure a whole study: plan, sessions (launch, load, idle, warm-up, passes), records, results.
 
 In: a `Study` and a folder for results. Out: stored results in `StudyRun.results`, and typed events while it runs; a
-journal and records that survive any end, from which a study is resumed. Read `StudyRun.run` and `Session._serve` first.
+journal and records that survive any end, from which a study is resumed. Read `StudyRun._measure` (restarts and load
+groups), `Session._serve` (one runner) and `MeasuringProcedure.measure` (one experiment on it) first.
 Must not know: terminals, reports, how energy is computed.
 """
 

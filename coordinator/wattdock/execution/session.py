@@ -1,7 +1,7 @@
 """One session: a fresh runner that serves experiments of one load group until none is left or one fails.
 
-`Session._serve` has the order: launch, load, idle, warm-up, passes. Whatever goes wrong becomes the failure of an
-experiment; what was measured before stays.
+`Session._serve` has the order: idle, launch, load, then for each experiment what `MeasuringProcedure.measure` says.
+Whatever goes wrong becomes the failure of an experiment; what was measured before stays.
 """
 
 from __future__ import annotations

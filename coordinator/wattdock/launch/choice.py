@@ -140,7 +140,9 @@ def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], Images
     """Return the launcher, why it, and what would change that."""
     if config.container.locked:
         image, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
-        return LauncherChoice("docker", f"locked image {image.name}", "for another image, leave out --locked", image, pin)
+        return LauncherChoice(
+            "docker", f"locked image {image.name}", "for another image, leave out --locked", image, pin
+        )
     if config.launcher == "process":
         return LauncherChoice("process", "asked for", "for containers, --launcher docker")
     if config.runner_python and config.launcher == "auto":

@@ -2,7 +2,8 @@
 
 In: an `ExperimentResult` with its restarts' records; a name, a study, a folder, a bundle, or a SELECT. Out: a
 `StoredResult` with its restarts, and the tidy table of results, a `Row` each (`COLUMNS`).
-A new column is a field of `Row`. Must not know: how results are measured, drawn or bundled.
+A new column is a field of `Row`; tables for people choose their columns (`LISTED`, `SUMMARY`, `PRINTED`).
+Must not know: how results are measured, drawn or bundled.
 """
 
 from wattdock.store.folders import RESULT, StoredResult, load_result, store_result
