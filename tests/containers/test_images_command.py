@@ -49,7 +49,11 @@ def images(*words: str, lock: Path, engine: str | None = None) -> subprocess.Com
         ("pull pytorch", 3, "names no image for pytorch; build one, then: wattdock images lock pytorch"),
         ("pull vllm", 3, f"cannot pull vllm: {NOT_PUSHED}"),
         ("pull", 2, "the lock holds no image that a registry has; see: wattdock images list"),
-        ("lock vllm tensorrt", 3, "image wattdock-vllm is not there; build it with: wattdock images build vllm"),
+        (
+            "lock tensorrt vllm",
+            3,
+            "image wattdock-tensorrt is not there; build it with: wattdock images build tensorrt",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_line_with_what_to_do(words: str, code: int, said: str, tmp_path: Path) -> None:
