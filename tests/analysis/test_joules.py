@@ -132,13 +132,27 @@ def test_an_excerpt_keeps_the_windows_and_host_samples_inside_it() -> None:
     assert (at_ns[0] / NS_PER_S, at_ns[-1] / NS_PER_S) == (pytest.approx(3.5), pytest.approx(26.5))
 
 
-def test_an_excerpt_keeps_its_own_gaps_and_what_holds_for_the_whole_timeline() -> None:
-    """Another experiment's gap is no fault of this one."""
-    gaps = (MeterEvent(12 * NS_PER_S, "gap", ""), MeterEvent(38 * NS_PER_S, "gap", ""))
-    events = (MeterEvent(0, "not_supported", "no temperature"), *gaps)
-    gpu = GpuTimeline("GPU-a", "counter", Ticks.from_rows(), events=events)
-    cut = Timeline("nvml", 0, 40 * NS_PER_S, {gpu.uuid: gpu}).excerpt([PASS.span])
-    assert cut.gpus[gpu.uuid].events == events[:2]
+@pytest.mark.parametrize(
+    ("kind", "at_s", "end_s", "is_kept"),
+    [
+        ("gap", 12, None, True),
+        ("gap", 38, None, False),
+        ("counter_frozen", 12, 60, True),
+        ("counter_frozen", 1, 12, True),
+        ("counter_frozen", 1, 60, True),
+        ("counter_frozen", 1, 3, False),
+        ("counter_frozen", 500, 600, False),
+        ("not_supported", 0, None, True),
+    ],
+)
+def test_an_excerpt_keeps_the_events_that_touch_it_and_what_holds_for_the_whole_timeline(
+    kind: Any, at_s: int, end_s: int | None, is_kept: bool
+) -> None:
+    """Another experiment's gap or frozen counter is no fault of this experiment, whose pass is at 10 to 20 s."""
+    event = MeterEvent(at_s * NS_PER_S, kind, "", end_s and end_s * NS_PER_S)
+    gpu = GpuTimeline("GPU-a", "counter", Ticks.from_rows(), events=(event,))
+    cut = Timeline("nvml", 0, 600 * NS_PER_S, {gpu.uuid: gpu}).excerpt([PASS.span])
+    assert cut.gpus[gpu.uuid].events == ((event,) if is_kept else ())
 
 
 def test_host_samples_are_stored_under_a_name_with_their_unit(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""When a warm-up is over, when a GPU is at rest, and what is left above idle."""
+"""When a warm-up is over, when a GPU is idle, and what is left above idle."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ CAUGHT = [
     (("memory in the passes is the runner's",), World(restarts=1, gpu=SHORT_STRANGER)),
     (("memory in the passes is the runner's",), World(restarts=1, gpu=HIDDEN_STRANGER)),
     (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 550_000_000})),
-    (("GPUs at rest around the passes",), World(restarts=1, gpu={"utilization_percent": 80})),
+    (("GPUs idle around the passes",), World(restarts=1, gpu={"utilization_percent": 80})),
     (("roofline",), World(restarts=1, gpu=UNREAD_PEAK)),
     (("repeats enough", "interval narrow enough"), World(restarts=1)),
     (("window long enough",), World(round_s=3.0)),

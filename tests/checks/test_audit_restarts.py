@@ -215,7 +215,7 @@ def test_a_stray_context_in_one_restart_is_no_third_of_one(library: Path, monkey
 
 @pytest.mark.parametrize(("name", "status"), [(IDLE, "pass"), (THROTTLING, "unknown")])
 def test_what_a_gpu_cannot_tell_is_said(name: str, status: str, library: Path) -> None:
-    """One without a temperature can be at rest; one without violation counters may be throttled."""
+    """One without a temperature can be idle; one without violation counters may be throttled."""
     by_name = checks(result_of(World(gpu={"unsupported": "temperature violation"}), library))
     assert by_name[name].status == status
     assert USED in by_name[name].figure

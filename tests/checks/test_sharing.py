@@ -59,7 +59,7 @@ def outcome(
     [
         ([process(1, of_runner=True)], "pass", "nobody but the runner in 4 process lists"),
         ([process(1, of_runner=True), process(9)], "fail", "process 9 (bob, unknown command) on GPU-a"),
-        ([process(9)], "unknown", "which may be it"),
+        ([process(9)], "unknown", "these may be the runner: process 9"),
         ([], "unknown", "show no process of the runner"),
     ],
 )
@@ -103,8 +103,8 @@ def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_
     [
         ((0.02, 0.1), "pass", "others used 10% in the worst pass"),
         ((0.02, 0.35), "fail", "others used 35% in the worst pass"),
-        ((0.02, None), "unknown", "not known"),
-        ((), "unknown", "not known"),
+        ((0.02, None), "unknown", "is unknown"),
+        ((), "unknown", "is unknown"),
     ],
 )
 def test_whoever_else_uses_the_cpus_in_any_pass_is_seen(

@@ -12,7 +12,7 @@ import pytest
 from execution.virtual import VirtualClock
 from merge_samples import measured, request, stepped_power, timeline
 
-from wattdock.analysis.steadiness import AtRest, above_band
+from wattdock.analysis.steadiness import IdleState, not_cooled_down
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
@@ -97,7 +97,7 @@ def test_a_later_runner_starts_when_gpus_have_cooled_down_to_what_they_were_at_f
         clock=clock,
         emit=events.append,
         check=lambda: None,
-        initial={GPU: AtRest(80.0, None)},
+        initial={GPU: IdleState(80.0, None)},
     )
     assert state[GPU].power_w == pytest.approx(watts, rel=1e-3)
     assert events == [IdleStarted("idle-empty", 0.5)]
@@ -105,10 +105,10 @@ def test_a_later_runner_starts_when_gpus_have_cooled_down_to_what_they_were_at_f
 
 def test_a_gpu_that_does_not_cool_down_is_told_at_the_cap() -> None:
     """In power and in temperature, each with what it was at first."""
-    hot, cold = {GPU: AtRest(90.0, 50.0)}, {GPU: AtRest(80.0, 40.0)}
-    assert above_band(hot, cold, IdleSpec()) == (
+    hot, cold = {GPU: IdleState(90.0, 50.0)}, {GPU: IdleState(80.0, 40.0)}
+    assert not_cooled_down(hot, cold, IdleSpec()) == (
         f"{GPU}: 90.0 W, 80.0 W at first (limit +5%)",
         f"{GPU}: 50 °C, 40 °C at first (limit +5 °C)",
     )
-    assert above_band(cold, hot, IdleSpec()) == ()
-    assert above_band(hot, {}, IdleSpec()) == ()
+    assert not_cooled_down(cold, hot, IdleSpec()) == ()
+    assert not_cooled_down(hot, {}, IdleSpec()) == ()

@@ -50,8 +50,8 @@ LIST_REACH_NS = 5 * NS_PER_S
 class GpuResult(Stored):
     """One GPU of the host: how well it was read, its state in the measured passes, and whether it was undisturbed.
 
-    Null where the driver does not tell, or no pass was measured. Counts and extremes under "worst restart" are those of
-    the restart with passes in which they look worst.
+    Null where the driver does not tell, or no pass was measured. "Worst restart" is the worst value over restarts
+    with passes.
 
     Attributes:
         used: It held a part of the model.
@@ -256,7 +256,7 @@ def _conditions(parts: list[Part], joules_in: SpanJoules) -> dict[str, Any]:
 
 
 def _evidence(uuid: str, restarts: Sequence[RestartRecord], joules_in: SpanJoules, *, is_used: bool) -> dict[str, Any]:
-    """Return the evidence that only the runner was on a GPU, of the worst of these restarts, which all have passes."""
+    """Return the evidence that only the runner was on a GPU: the worst values over restarts with passes."""
     if not restarts:
         return {}
     evidence: dict[str, Any] = {

@@ -136,15 +136,15 @@ class SpanJoules:
             return Joules(None, dict.fromkeys(uuids), reason=self.reason)
         if timeline is None or not uuids:
             return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
-        found = {uuid: self.of_gpu(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}
-        reasons = [f"{uuid}: {energy.reason}" for uuid, energy in found.items() if energy.energy_j is None]
-        reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in found]
-        per_gpu_j = {uuid: found[uuid].energy_j if uuid in found else None for uuid in uuids}
-        sources = frozenset(energy.source for energy in found.values() if energy.source)
+        energy_by_gpu = {uuid: self.of_gpu(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}
+        reasons = [f"{uuid}: {energy.reason}" for uuid, energy in energy_by_gpu.items() if energy.energy_j is None]
+        reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in energy_by_gpu]
+        per_gpu_j = {uuid: energy_by_gpu[uuid].energy_j if uuid in energy_by_gpu else None for uuid in uuids}
+        sources = frozenset(energy.source for energy in energy_by_gpu.values() if energy.source)
         if reasons:
             return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
         total_j = sum(value or 0.0 for value in per_gpu_j.values())
-        return Joules(total_j, per_gpu_j, known_sum(energy.timing_j for energy in found.values()), sources)
+        return Joules(total_j, per_gpu_j, known_sum(energy.timing_j for energy in energy_by_gpu.values()), sources)
 
     def of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
         """Return the energy of `span` on one GPU."""
@@ -172,8 +172,8 @@ def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str], joules_i
     ]
     if not windows:
         return None
-    known = [check for check in windows if check.difference_share is not None]
-    worst = max(known, key=lambda check: abs(check.difference_share or 0.0), default=None)
+    compared = [check for check in windows if check.difference_share is not None]
+    worst = max(compared, key=lambda check: abs(check.difference_share or 0.0), default=None)
     return CrossCheck(
         source=next(restart.timeline.meter for restart in restarts if restart.timeline and restart.timeline.windows),
         windows=windows,

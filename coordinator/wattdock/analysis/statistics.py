@@ -248,7 +248,7 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
         ci95_relative=interval[1] / mean - 1 if interval and mean else None,
         outliers=[
             f"restart {passes[i].restart + 1} pass {passes[i].pass_index + 1}: {per_pass[i]:.4g}"
-            for i in _far(per_pass)
+            for i in _outlier_positions(per_pass)
         ],
         covers=COVERS if interval else None,
         reason=None if interval else f"no interval from {pluralize(len(per_restart), 'restart')}; set repeats.restarts",
@@ -276,7 +276,7 @@ def _within(groups: Sequence[Sequence[float]]) -> float | None:
     return sqrt(squares / freedom) if freedom else None
 
 
-def _far(values: Sequence[float]) -> list[int]:
+def _outlier_positions(values: Sequence[float]) -> list[int]:
     """Positions of the values that stand out by their modified z-score.
 
     Where more than half of the values are equal, by the mean absolute deviation instead of the median one.

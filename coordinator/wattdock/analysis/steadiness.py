@@ -1,4 +1,4 @@
-"""Steady state of GPUs: over a warm-up, and at rest without work. Pure."""
+"""Steady state of GPUs: over a warm-up, and idle. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class IdleBaseline(Stored):
         state: "empty" before the runner started; "loaded_before" and "loaded_after" the passes, with context and
             weights.
         used: The GPU held a part of the model.
-        unsettled: Why the GPU was not at rest; null where it was.
+        unsettled: Why the GPU had not settled; null where it had.
         performance_state: NVML's P-state, 0 is the fastest.
     """
 
@@ -74,7 +74,7 @@ class Steadiness(Stored):
         drifting: What is not steady yet, with its figure and limit; empty when the warm-up is over.
         tokens_slope_per_min, energy_slope_per_min: Relative change per minute of tokens/s, and of joules per token;
             null with too few passes, or without energy.
-        temperature_range_c: Largest change of any sensor; null where none was read, or one of them only once.
+        temperature_range_c: Largest change of any sensor; null unless every sensor was read at least twice.
     """
 
     duration_s: float
@@ -166,7 +166,7 @@ def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) ->
 def idle_unsettled(
     gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str], limits: IdleSpec
 ) -> tuple[str, ...]:
-    """Return which of the GPUs were not at rest in a span without work, and why; empty where all were."""
+    """Return which of the GPUs had not settled in a span without work, and why; empty where all had."""
     middle_ns = (span.start_ns + span.end_ns) // 2
     unsettled = []
     for uuid in uuids:
@@ -182,7 +182,7 @@ def idle_unsettled(
             unsettled.append(f"{uuid}: {first:.1f} W, then {second:.1f} W (limit {limits.settled:.1%})")
         since_ns = min(span.start_ns, span.end_ns - round(TEMPERATURE_REACH_S * NS_PER_S))
         temperatures = series_values(gpu, TEMPERATURES[0], since_ns, span.end_ns)
-        if _has_no(gpu, TEMPERATURES[0]):
+        if _not_supported(gpu, TEMPERATURES[0]):
             continue
         if len(temperatures) < MIN_READINGS:
             unsettled.append(f"{uuid}: temperature unknown")
@@ -192,32 +192,34 @@ def idle_unsettled(
 
 
 @dataclass(frozen=True)
-class AtRest:
+class IdleState:
     """Mean power and temperature of a GPU in a span without work; None where unknown."""
 
     power_w: float | None
     temperature_c: float | None
 
 
-def at_rest(gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str]) -> dict[str, AtRest]:
+def idle_states(gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str]) -> dict[str, IdleState]:
     """Return mean power and temperature in a span without work of each GPU that the meter saw, by UUID."""
-    resting = {}
+    states = {}
     for uuid in uuids:
         if (gpu := gpus.get(uuid)) is not None:
             temperatures = series_values(gpu, TEMPERATURES[0], span.start_ns, span.end_ns)
-            resting[uuid] = AtRest(
+            states[uuid] = IdleState(
                 EnergyCurve(gpu).between(span.start_ns, span.end_ns).mean_power_w,
                 float(np.mean(temperatures)) if len(temperatures) else None,
             )
-    return resting
+    return states
 
 
-def above_band(now: Mapping[str, AtRest], first: Mapping[str, AtRest], limits: IdleSpec) -> tuple[str, ...]:
+def not_cooled_down(
+    current: Mapping[str, IdleState], initial: Mapping[str, IdleState], limits: IdleSpec
+) -> tuple[str, ...]:
     """Return which GPUs have not cooled down to their first idle power and temperature yet, and by how much."""
     warm = []
-    for uuid in (uuid for uuid in now if uuid in first):
-        watts, celsius = now[uuid].power_w, now[uuid].temperature_c
-        watts_first, celsius_first = first[uuid].power_w, first[uuid].temperature_c
+    for uuid in (uuid for uuid in current if uuid in initial):
+        watts, celsius = current[uuid].power_w, current[uuid].temperature_c
+        watts_first, celsius_first = initial[uuid].power_w, initial[uuid].temperature_c
         if watts and watts_first and watts / watts_first - 1 > limits.band:
             warm.append(f"{uuid}: {watts:.1f} W, {watts_first:.1f} W at first (limit {limits.band:+.0%})")
         if celsius is not None and celsius_first is not None and celsius - celsius_first > limits.band_c:
@@ -225,7 +227,7 @@ def above_band(now: Mapping[str, AtRest], first: Mapping[str, AtRest], limits: I
     return tuple(warm)
 
 
-def _has_no(gpu: GpuTimeline, name: str) -> bool:
+def _not_supported(gpu: GpuTimeline, name: str) -> bool:
     """Whether the driver has no such reading for this GPU."""
     return any(event.kind == "not_supported" and event.message.startswith(f"{name}:") for event in gpu.events)
 

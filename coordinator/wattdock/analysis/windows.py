@@ -29,6 +29,7 @@ REFILL_NS = NS_PER_S // 10
 # Largest share of the requests in flight that may be replaced together; with more, requests are in lock-step.
 LOCK_STEP_SHARE = 0.5
 BLOCKS = 4
+NO_COUNTER = "a GPU that was used has no energy counter"
 # Counter periods that a phase lasts at least, and each of its spans; in a shorter one, energy depends on where inside a
 # period it began.
 MIN_TICKS = 20
@@ -63,7 +64,7 @@ class Phases(Stored):
 
 
 class WindowFigure(Stored):
-    """One pass under one window definition; null with the reason where the pass holds no such window.
+    """One pass under one window definition; null with the reason where there is no such window or no energy in it.
 
     Attributes:
         timing_j: Null for "begin-end", which takes plain counter readings and cannot know it.
@@ -231,9 +232,10 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
     span = Span(name, start_ns, end_ns)
     tokens = measured.output_tokens if name == "drained" else tokens_between(measured, start_ns, end_ns)
     joules = source.joules_in.of(restart.timeline, span, source.used)
-    total_j, timing_j = joules.total_j, joules.timing_j
+    total_j, timing_j, reason = joules.total_j, joules.timing_j, joules.reason
     if name == "begin-end" and total_j is not None and restart.timeline:
         total_j, timing_j = restart.timeline.plain_difference_j(span, source.used), None
+        reason = NO_COUNTER if total_j is None else None
     return WindowFigure(
         **where,
         start_ns=start_ns,
@@ -244,7 +246,7 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
         timing_j=timing_j,
         energy_per_output_token_j=None if total_j is None or not tokens else total_j / tokens,
         block_spread=_block_spread(restart, measured, span, source),
-        reason=joules.reason,
+        reason=reason,
     )
 
 

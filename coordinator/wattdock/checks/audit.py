@@ -184,7 +184,7 @@ def cpus_alone(subject: Subject) -> Outcome:
     """Whether nobody else's work kept the CPUs busy in any pass: other people's jobs hold no lease."""
     shares = all_known(measured.cpu_others_share for measured in subject.energy.passes)
     if not shares:
-        return Outcome("unknown", "whose work they did is not known")
+        return Outcome("unknown", "CPU time of other processes is unknown")
     return Outcome(verdict(failed=max(shares) > OTHERS_SHARE), f"others used {max(shares):.0%} in the worst pass")
 
 
@@ -201,9 +201,9 @@ def gpus_alone(subject: Subject) -> Outcome | None:
     if foreign and len(foreign) < len(listed):
         return Outcome("fail", _processes(foreign))
     if not showing or used - showing or not lists:
-        others = f"and {_processes(foreign)}, which may be it" if foreign else "and no other"
+        others = f"; these may be the runner: {_processes(foreign)}" if foreign else " and no other"
         where = f" on {', '.join(sorted(used - showing))}" if showing and used - showing else ""
-        figure = f"{lists} process lists per GPU of a restart show no process of the runner{where} {others}"
+        figure = f"{lists} process lists per GPU of a restart show no process of the runner{where}{others}"
         return Outcome("unknown", figure)
     if unseen := max((evidence[uuid].unlisted_ends for uuid in used), default=0):
         figure = f"no process list near {unseen} begins or ends of passes of a restart shows the runner"

@@ -106,7 +106,7 @@ def power_consistent(subject: Subject) -> Outcome:
 
 @CHECKS.check(
     "meter without loss",
-    threshold="no reset, standstill or lost GPU, and no reading that broke off",
+    threshold="no counter reset, frozen counter, lost GPU or aborted recording",
     source="the meter's own events",
 )
 def meter_without_loss(subject: Subject) -> Outcome:
@@ -141,7 +141,7 @@ def roofline(subject: Subject) -> Outcome:
     source="energy counter in the passes and before their runner started",
     remedy="set idle.duration_s; end what runs on the host's other GPUs",
 )
-def strays(subject: Subject) -> Outcome:
+def unused_gpus_idle(subject: Subject) -> Outcome:
     """Whether unused GPUs drew no more in the passes than when idle: a GPU that does holds somebody's CUDA context."""
     above_w = {uuid: gpu.above_idle_w for uuid, gpu in subject.result.gpus.items() if not gpu.used}
     measured_w = {uuid: watts for uuid, watts in above_w.items() if watts is not None}
@@ -205,11 +205,11 @@ def memory_in_passes(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "GPUs at rest around the passes",
+    "GPUs idle around the passes",
     threshold=f"{MAX_EMPTY_PERCENT:g} %",
     source="utilisation in the idle spans before and after the passes",
 )
-def gpus_at_rest(subject: Subject) -> Outcome:
+def used_gpus_idle(subject: Subject) -> Outcome:
     """Whether no kernel ran while the loaded engine was idle: any kernel then was somebody else's."""
     spans = [idle for idle in subject.energy.idle_baselines or () if idle.used and idle.state != "empty"]
     percents = [idle.utilization_percent for idle in spans if idle.utilization_percent is not None]

@@ -27,7 +27,8 @@ IDLE_STATES = ("empty", "loaded_before", "loaded_after")
 MIN_ARRIVALS = 500
 # Quarters of fewer arrivals are medians of a handful.
 MIN_TELLING_ARRIVALS = 30
-# An engine this far behind at the end served that much less than was offered: its latencies grow with the pass.
+# An engine this far behind at the end served that much less than was offered: its latencies grow with the pass. The
+# share sees requests that never finish and a jam near the end, the slope a slow growth long before it is 5 % of a pass.
 MAX_SCHEDULE_LAG_SHARE = 0.05
 MAX_BACKLOG_SLOPE = 0.02
 UNKNOWN_ARRIVALS = "the intended arrivals of some pass are not known"
@@ -114,28 +115,28 @@ def drift_between_passes(subject: Subject) -> Outcome:
 def idle_missing(subject: Subject, states: Sequence[str] = IDLE_STATES) -> list[str]:
     """Return which idle spans are missing: of each GPU used, in each restart with passes."""
     energy = subject.energy
-    taken = {(idle.restart, idle.gpu_uuid, idle.state) for idle in energy.idle_baselines or ()}
+    recorded_spans = {(idle.restart, idle.gpu_uuid, idle.state) for idle in energy.idle_baselines or ()}
     return [
         f"restart {restart + 1}: no {', '.join(missing)} of {uuid}"
         for restart in sorted({measured.restart for measured in energy.passes})
         for uuid in subject.environment.gpu_uuids
-        if (missing := [state for state in states if (restart, uuid, state) not in taken])
+        if (missing := [state for state in states if (restart, uuid, state) not in recorded_spans])
     ]
 
 
 @CHECKS.check(
     "idle baselines",
-    threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, at rest within "
+    threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, settled within "
     f"{IDLE_LIMITS.settled:.0%} and {IDLE_LIMITS.temperature_c:g} °C",
     source="energy counter",
     remedy="set idle.duration_s=30",
 )
 def idle_baselines(subject: Subject) -> Outcome:
-    """Whether idle power was measured before and around each restart's passes, with the GPUs at rest."""
+    """Whether idle power was measured before and around each restart's passes, with the GPUs settled."""
     energy = subject.energy
     used = [idle for idle in energy.idle_baselines or () if idle.used]
-    restless = [f"{idle.gpu_uuid} {idle.state}: {idle.unsettled}" for idle in used if idle.unsettled]
-    restless += _looser("idle", subject.config.idle, IDLE_LIMITS)
+    unsettled = [f"{idle.gpu_uuid} {idle.state}: {idle.unsettled}" for idle in used if idle.unsettled]
+    unsettled += _looser("idle", subject.config.idle, IDLE_LIMITS)
     shortest = min((idle.duration_s for idle in used), default=0.0)
     watts = [idle.mean_power_w for idle in used if idle.mean_power_w is not None]
     missing = idle_missing(subject)
@@ -144,10 +145,10 @@ def idle_baselines(subject: Subject) -> Outcome:
         missing = [energy.net_reason or "above idle unknown"]
     cold = sorted({idle.gpu_uuid for idle in used if idle.temperature_c is None and not idle.unsettled})
     figures = [f"{min(watts):.1f} to {max(watts):.1f} W over {shortest:.0f} s"] if watts else ["none taken"]
-    figures = [*restless, *missing] or figures if watts else figures
+    figures = [*unsettled, *missing] or figures if watts else figures
     figures += [f"without a temperature, which {', '.join(cold)} does not have"] if cold else []
     complete = bool(used) and not missing and len(watts) == len(used)
-    failed = complete and (bool(restless) or shortest < MIN_IDLE_S)
+    failed = complete and (bool(unsettled) or shortest < MIN_IDLE_S)
     return Outcome(verdict(failed=failed, known=complete), "; ".join(figures))
 
 

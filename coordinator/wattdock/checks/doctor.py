@@ -92,7 +92,7 @@ def _chosen(config: ExperimentConfig, host_gpus: GpuInventory, visible: str | No
         outcome = Outcome("fail", f"none: CUDA_VISIBLE_DEVICES={visible}")
         return outcome.named("GPUs chosen", remedy="unset CUDA_VISIBLE_DEVICES, or name in it what is here"), ()
     indices = ", ".join(str(gpu.index) for gpu in chosen)
-    return Outcome("pass", f"{indices}, as free; others with --gpus").named("GPUs chosen"), chosen
+    return Outcome("pass", f"{indices} (free; choose others with --gpus)").named("GPUs chosen"), chosen
 
 
 def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:

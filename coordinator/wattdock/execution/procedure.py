@@ -264,8 +264,8 @@ def wait_until_idle(
     clock: Clock,
     emit: Emit,
     check: Callable[[], None],
-    initial: Mapping[str, steadiness.AtRest] | None = None,
-) -> tuple[Span, dict[str, steadiness.AtRest]]:
+    initial: Mapping[str, steadiness.IdleState] | None = None,
+) -> tuple[Span, dict[str, steadiness.IdleState]]:
     """Wait until the GPUs have been idle for `limits.duration_s`, or for the cap.
 
     Args:
@@ -286,9 +286,9 @@ def wait_until_idle(
         end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
         span = Span(name, end_ns - length_ns, end_ns, drained=True)
         gpus = meter.peek().gpus
-        current = steadiness.at_rest(gpus, span, gpu_uuids)
+        current = steadiness.idle_states(gpus, span, gpu_uuids)
         unsettled = steadiness.idle_unsettled(gpus, span, gpu_uuids, limits)
-        unsettled += steadiness.above_band(current, initial or {}, limits)
+        unsettled += steadiness.not_cooled_down(current, initial or {}, limits)
         if not unsettled or clock.now_ns() - began_ns >= cap_ns:
             for finding in unsettled:
                 emit(Note(f"{name}: not idle after {limits.cap_s:g} s: {finding}"))

@@ -90,7 +90,7 @@ class SessionContext:
     interrupts: Interrupts
     dependencies: RunDependencies
     remaining: Callable[[], tuple[int, str]]
-    initial_idle: dict[str, steadiness.AtRest] = field(default_factory=dict)
+    initial_idle: dict[str, steadiness.IdleState] = field(default_factory=dict)
 
 
 class Session:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _SamplerThread(threading.Thread):
-    """Runs one sampler; `completed` stays False when it broke off with an error of our own."""
+    """Runs one sampler; `completed` stays False when it ended with a bug of wattdock's."""
 
     def __init__(self, sampler: GpuSampler) -> None:
         super().__init__(name=f"meter-{sampler.uuid}", daemon=True)
@@ -94,7 +94,7 @@ class Meter:
 
     @contextmanager
     def window(self, key: str) -> Iterator[None]:
-        """Enter around a span: processes are listed soon at both ends, and the source may measure the span itself."""
+        """Mark a span: list processes at both ends; the source may measure the span too."""
         self.note_edge()
         try:
             with self._source.window(key, self.clock):

@@ -81,7 +81,7 @@ def find_domains(root: Path = POWERCAP) -> Domains:
             readable.append(domain)
     if not (readable or reasons):
         reasons.append(f"{root} has no CPU package; virtual machines have none")
-    # Mostly they share one reason, so the first is enough.
+    # Unreadable counters usually share one reason; the first is reported.
     return Domains(tuple(readable), reasons[0] if reasons else None)
 
 

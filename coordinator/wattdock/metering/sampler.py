@@ -377,5 +377,5 @@ def _standstills(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: i
             mean_w = float(np.mean(power_w))
             message = f"counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W"
             at_ns = int(begin_ns + FROZEN_S * NS_PER_S)
-            events.append(MeterEvent(at_ns=at_ns, kind="counter_frozen", message=message))
+            events.append(MeterEvent(at_ns=at_ns, kind="counter_frozen", message=message, end_ns=until_ns))
     return events

@@ -149,19 +149,25 @@ class ProcessSample:
     processes: tuple[GpuProcess, ...]
 
 
-# Events of one counter change, which concern nothing before or after it.
-MOMENTARY = ("gap", "counter_reset")
+# Events that concern nothing before or after them; the others hold for the whole timeline.
+TEMPORARY = ("gap", "counter_reset", "counter_frozen")
 
 
 @dataclass(frozen=True)
 class MeterEvent:
-    """A limit of what a GPU's timeline can say."""
+    """A limit of what a GPU's timeline can say; `end_ns` is the end of a counter's standstill."""
 
     at_ns: int
     kind: Literal[
         "gap", "counter_reset", "gpu_lost", "counter_frozen", "not_supported", "read_error", "broke_off", "card_unused"
     ]
     message: str
+    end_ns: int | None = None
+
+    def touches(self, span: Span) -> bool:
+        """Return whether the event, or a part of it, lies inside a span."""
+        end_ns = self.at_ns if self.end_ns is None else self.end_ns
+        return self.at_ns <= span.end_ns and span.start_ns <= end_ns
 
 
 @dataclass(frozen=True)
@@ -192,16 +198,18 @@ class GpuTimeline:
 
     def inside(self, spans: Sequence[Span]) -> GpuTimeline:
         """Return what lies inside any span, with neighbouring counter changes and events that concern every span."""
-
-        def is_inside(at_ns: int) -> bool:
-            return any(span.start_ns <= at_ns <= span.end_ns for span in spans)
-
         return replace(
             self,
             ticks=self.ticks.inside(spans),
             series={name: series.inside(spans) for name, series in self.series.items()},
-            processes=tuple(sample for sample in self.processes if is_inside(sample.at_ns)),
-            events=tuple(event for event in self.events if event.kind not in MOMENTARY or is_inside(event.at_ns)),
+            processes=tuple(
+                sample
+                for sample in self.processes
+                if any(span.start_ns <= sample.at_ns <= span.end_ns for span in spans)
+            ),
+            events=tuple(
+                event for event in self.events if event.kind not in TEMPORARY or any(map(event.touches, spans))
+            ),
         )
 
 
