@@ -14,14 +14,14 @@ Number = TypeVar("Number", int, float)
 
 
 def all_known(values: Iterable[T | None]) -> list[T] | None:
-    """Return the values; None where one of them is."""
+    """Return the values; None if any value is None."""
     listed = list(values)
     known_values = [value for value in listed if value is not None]
     return known_values if len(known_values) == len(listed) else None
 
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
-    """Return the sum, 0 of nothing; None where one of the values is."""
+    """Return the sum, 0 of nothing; None if any value is None."""
     summands = all_known(values)
     return None if summands is None else sum(summands)
 

@@ -38,7 +38,7 @@ BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
         (events.FallbacksPlanned("b", "hang", ()), "b: hang; no fallback"),
         (events.FallbackSkipped("x: 1", "left unfinished: m"), "fallback x: 1: left unfinished: m"),
         (events.BackendGivenUp("vllm", "vllm: 3 in a row"), "vllm: 3 in a row"),
-        (events.StudyLeftUnfinished(1), "not begun: 1 experiment; go on with --resume"),
+        (events.StudyLeftUnfinished(1), "not begun: 1 experiment; continue with --resume"),
     ],
 )
 def test_each_event_has_its_line_or_none(event: events.Event, line: str) -> None:

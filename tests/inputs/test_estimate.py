@@ -85,7 +85,7 @@ def test_an_illegal_split_is_refused_without_a_gpu_too() -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"model": "somebody/something"}, "its config is not here before it is fetched"),
+        ({"model": "somebody/something"}, "its config.json has not been downloaded yet"),
         ({"model": "shape:llama-3.1-70b", "vllm": {"cpu_offload_gb": 100}}, "settings move or quantise weights"),
         ({"model": "shape:llama-3.1-70b", "vllm": {"quantization": "fp8"}}, "settings move or quantise weights"),
         ({"model": "shape:llama-3.1-70b", "backend": "fake"}, "the backend does not tell how it uses memory"),

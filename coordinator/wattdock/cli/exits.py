@@ -26,10 +26,10 @@ def ignore_interrupts() -> None:
 def fail(message: str, code: ExitCode) -> NoReturn:
     """Print `message` on the error stream and end with `code`."""
     ignore_interrupts()
-    _let_go(sys.stdout)
+    _flush_or_discard(sys.stdout)
     with suppress(OSError):
         typer.echo(f"wattdock: {message}", err=True)
-    _let_go(sys.stderr)
+    _flush_or_discard(sys.stderr)
     sys.exit(code)
 
 
@@ -74,7 +74,7 @@ def interruptible(consequence: str) -> Iterator[None]:
         fail(f"interrupted; {consequence}", ExitCode.INTERRUPTED)
 
 
-def _let_go(stream: TextIO) -> None:
+def _flush_or_discard(stream: TextIO) -> None:
     """Write what the stream has buffered, or discard it where nobody reads or the disk is full."""
     try:
         stream.flush()

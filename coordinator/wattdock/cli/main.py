@@ -60,14 +60,14 @@ def _options(
     """Measure what LLM inference costs in energy."""
 
 
-def _nowhere() -> "TextIOWrapper":
+def _open_devnull() -> "TextIOWrapper":
     return Path(os.devnull).open("w")
 
 
 def main() -> NoReturn:
     """Run the command; every error that a user can meet becomes one line and a documented exit code."""
     # Both are None where the caller closed them: `wattdock … >&-`.
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    sys.stdout, sys.stderr = sys.stdout or _open_devnull(), sys.stderr or _open_devnull()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not cost the result.
         cast("TextIOWrapper", stream).reconfigure(errors="backslashreplace")

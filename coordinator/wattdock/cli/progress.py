@@ -138,7 +138,7 @@ def describe(event: events.Event) -> str:
         case events.BackendGivenUp():
             return event.reason
         case events.StudyLeftUnfinished():
-            return f"not begun: {pluralize(event.not_begun, 'experiment')}; go on with --resume"
+            return f"not begun: {pluralize(event.not_begun, 'experiment')}; continue with --resume"
         case events.ExperimentFailed():
             return f"{event.experiment}: failed in {event.stage}: {event.message}"
         case events.ResultStored():

@@ -135,12 +135,12 @@ def without_duplicates(
     return tuple(unique.values()), tuple(lines)
 
 
-def laid_over(under: Settings, over: Settings) -> Settings:
+def override(under: Settings, over: Settings) -> Settings:
     """Return `under` with `over` laid over it, mappings key by key; short forms are written out first.
 
     A model that is named anew replaces the whole model below: a revision means nothing to another model.
     """
-    under, over = _written_out(under), _written_out(over)
+    under, over = _expand_short_forms(under), _expand_short_forms(over)
     if isinstance(model := over.get("model"), dict) and not MODEL_NAMES.isdisjoint(model):
         under.pop("model", None)
     return _merged(under, over)
@@ -154,7 +154,7 @@ def nested(name: str, value: Any) -> Settings:
     return settings
 
 
-def _written_out(settings: Settings) -> Settings:
+def _expand_short_forms(settings: Settings) -> Settings:
     """Return a copy with mappings in place of the strings that stand for them."""
     settings = dict(settings)
     if "model" in settings:
@@ -185,7 +185,7 @@ def _candidates(written: StudyFile, flags: Settings) -> tuple[list[Candidate], l
         if not any(_matches(entry, point.settings) for point in swept):
             raise StudyError(f"exclude: {entry} excludes no point; correct or remove it", "exclude", number)
     explicit = [
-        Candidate(_with_its_section(laid_over(laid_over(written.defaults, settings), flags), sections), {}, index)
+        Candidate(_with_its_section(override(override(written.defaults, settings), flags), sections), {}, index)
         for index, settings in enumerate(written.experiments)
     ]
     excluded = len(swept) - len(included)
@@ -198,8 +198,8 @@ def _swept(written: StudyFile, sweep: Sequence[Point], flags: Settings, sections
     for point in sweep:
         settings = written.defaults
         for name, value in point.items():
-            settings = laid_over(settings, nested(name, value))
-        settings = laid_over(settings, flags)
+            settings = override(settings, nested(name, value))
+        settings = override(settings, flags)
         # What is swept in one backend's section multiplies that backend's points only.
         foreign = sections - {settings.get("backend", DEFAULT_BACKEND)}
         applied = {name: value for name, value in point.items() if name.partition(".")[0] not in foreign}
@@ -220,19 +220,20 @@ def _with_its_section(settings: Settings, sections: set[str]) -> Settings:
 
 
 def _matches(entry: Settings, settings: Settings) -> bool:
-    """Whether the settings have all those of an entry, or one of a list; a setting not written has its default."""
-    whole = laid_over(DEFAULTS, settings)
+    """Whether a point has every setting of an exclusion; a list matches any of its values."""
+    whole = override(DEFAULTS, settings)
     for name, value in entry.items():
         options = value if isinstance(value, list) else [value]
-        if not any(_lies_in(laid_over({}, nested(name, option)), whole) for option in options):
+        if not any(_is_subset(override({}, nested(name, option)), whole) for option in options):
             return False
     return True
 
 
-def _lies_in(part: Any, whole: Any) -> bool:
+def _is_subset(part: Any, whole: Any) -> bool:
+    """Whether every setting of `part` has the same value in `whole`."""
     if not isinstance(part, dict):
         return bool(part == whole)
-    return all(_lies_in(value, whole.get(key) if isinstance(whole, dict) else None) for key, value in part.items())
+    return all(_is_subset(value, whole.get(key) if isinstance(whole, dict) else None) for key, value in part.items())
 
 
 DEFAULTS: Settings = ExperimentConfig().model_dump(mode="json")

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from wattdock.config.sections import BackendSection, section_class
-from wattdock.config.workload import Positive, PromptSpec, Seconds, WorkloadSpec, Written
+from wattdock.config.workload import Positive, PromptSpec, Seconds, StrictSettings, WorkloadSpec
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 WrittenPath = Annotated[Path, Field(strict=False)]
@@ -35,7 +35,7 @@ def model_mapping(value: Any) -> Any:
     return {"path": value} if value.startswith(("/", "./", "../", "~")) else {"id": value}
 
 
-class ModelSpec(Written):
+class ModelSpec(StrictSettings):
     """Which model: exactly one of a Hugging Face `id`, a local folder, or a synthetic `shape` with random weights.
 
     A plain string stands for an id, for a folder where it starts with `/`, `./`, `../` or `~`, and for a shape where
@@ -76,14 +76,14 @@ class ModelSpec(Written):
         return self.id or (f"shape:{self.shape}" if self.shape else str(self.path))
 
 
-class RepeatsSpec(Written):
+class RepeatsSpec(StrictSettings):
     """`restarts` fresh runners, each with `passes` measured passes."""
 
     restarts: Positive = 1
     passes: Positive = 2
 
 
-class WarmUpSpec(Written):
+class WarmUpSpec(StrictSettings):
     """Unmeasured passes before the measured ones of every restart.
 
     Attributes:
@@ -113,7 +113,7 @@ class WarmUpSpec(Written):
         return self
 
 
-class IdleSpec(Written):
+class IdleSpec(StrictSettings):
     """Power of the GPUs without work, metered before the runner starts and around the passes.
 
     Attributes:
@@ -133,7 +133,7 @@ class IdleSpec(Written):
     cap_s: Seconds = 300
 
 
-class GpuCount(Written):
+class GpuCount(StrictSettings):
     """`gpus: {count: N}`; each with at least `min_free_gb` (1e9 bytes) of VRAM free."""
 
     count: Positive
@@ -143,7 +143,7 @@ class GpuCount(Written):
         return str(self.model_dump(exclude_none=True)).replace("'", "")
 
 
-class TimeoutsSpec(Written):
+class TimeoutsSpec(StrictSettings):
     """How long each stage may take; a runner past its limit is killed.
 
     Attributes:
@@ -163,7 +163,7 @@ class TimeoutsSpec(Written):
     experiment_s: Seconds | None = None
 
 
-class ContainerSpec(Written):
+class ContainerSpec(StrictSettings):
     """The container that a runner gets under `launcher: docker`; a plain process has none of it.
 
     Attributes:
@@ -188,7 +188,7 @@ LOAD_KEYS = {
 }
 
 
-class ExperimentConfig(Written):
+class ExperimentConfig(StrictSettings):
     """Everything that defines one experiment; its backend's settings stand under the backend's own name.
 
     Attributes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from wattdock.config.expand import Study, expand, laid_over, nested
+from wattdock.config.expand import Study, expand, nested, override
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
@@ -70,10 +70,10 @@ def load_study(path: Path | None, flags: Mapping[str, Any], *, written_as: Mappi
     flag_places: dict[Location, str] = {}
     for name, value in flags.items():
         flag_places[tuple(name.split("."))] = (written_as or {}).get(name, f"--set {name}")
-        over = laid_over(over, nested(name, value))
+        over = override(over, nested(name, value))
     places = Places(path, lines, flag_places)
     if not is_study(data):
-        config = _check(laid_over(data, over), places, ((),))
+        config = _check(override(data, over), places, ((),))
         return Study(name=path.stem if path else config.backend, experiments=(config,))
     written = _study_file(data, places)
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from wattdock.config.workload import Written
+from wattdock.config.workload import StrictSettings
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MAX_POINTS = 20_000
 MAX_DEPTH = 10
 
 
-class StudyFile(Written):
+class StudyFile(StrictSettings):
     """A file with `experiments:` or `sweep:`; a file without either is one experiment.
 
     Attributes:

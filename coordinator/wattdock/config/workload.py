@@ -11,7 +11,7 @@ Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Written(BaseModel):
+class StrictSettings(BaseModel):
     """Settings that a person writes: an unknown key is refused, and so is `yes` or "8" for a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="strings")
@@ -22,7 +22,7 @@ def prompts_mapping(value: Any) -> Any:
     return {"source": value} if isinstance(value, str) else value
 
 
-class PromptSpec(Written):
+class PromptSpec(StrictSettings):
     """Where prompts come from.
 
     Attributes:
@@ -49,7 +49,7 @@ class PromptSpec(Written):
         return None if self.source in (None, "bundled", "synthetic") else Path(self.source).expanduser()
 
 
-class WorkloadSpec(Written):
+class WorkloadSpec(StrictSettings):
     """What is asked of the engine in each pass.
 
     Attributes:

@@ -123,7 +123,7 @@ class ExperimentState:
         restart = next(number for number in range(self.config.repeats.restarts) if self.wants(number))
         failure = self.interruption or Failure(
             kind=Failure.INTERRUPTED,
-            message="the study ended before this experiment was complete; go on with --resume",
+            message="the study ended before this experiment was complete; continue with --resume",
             stage=f"restart {restart + 1}",
             exit_code=int(ExitCode.INTERRUPTED),
         )

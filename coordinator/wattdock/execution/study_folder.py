@@ -308,7 +308,7 @@ class StudyFolder:
     def _break(self, error: OSError) -> None:
         self.broken = self.broken or StoreError(
             f"cannot write to {self.path}: {error.strerror or error}; nothing more is measured; "
-            "make room and go on with --resume"
+            "make room and continue with --resume"
         )
 
 

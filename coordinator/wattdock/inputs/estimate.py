@@ -130,7 +130,7 @@ def memory_fit(
     figures, engine, label = known_figures(config.model), config.section.memory(), config.model.label
     unknown = f"memory of {label}: not estimated, "
     if figures is None:
-        return None, unknown + "its config is not here before it is fetched"
+        return None, unknown + "its config.json has not been downloaded yet"
     if engine is None:
         return None, unknown + "settings move or quantise weights, or the backend does not tell how it uses memory"
     split, published = config.section.split(gpus), figures.published_config

@@ -78,7 +78,7 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
 
 
 def _require_no_near_miss(model_id: str) -> None:
-    """Raise for a known shape's name, or a misspelt embedded model: a hub would only be asked for these in vain."""
+    """Refuse a shape's name or a misspelt embedded model before asking the hub."""
     if "/" in model_id:
         return
     if shape := presets().get(model_id.lower()):
@@ -120,7 +120,7 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
 
 
 def known_figures(spec: ModelSpec) -> ModelFigures | None:
-    """Return the figures of a model without a request to a hub; None where that takes one.
+    """Return the figures of a model without a request to a hub; None if only the hub has them.
 
     Raises:
         ConfigError: No shape has this name.

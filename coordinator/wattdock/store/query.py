@@ -1,4 +1,4 @@
-"""Stored results as tables: rows that filters let through, and SQL over all of them, no copy that could drift.
+"""Filter stored results, and query them in SQL where they are.
 
 Views of a query: `results` (a row each), `passes` (a row per measured pass), `requests` and `timeline` (the restarts'
 Parquet files), each without results that a later attempt of the same study replaces; `all_results`, `all_passes`, …
