@@ -64,12 +64,12 @@ def test_a_stored_result_with_an_infinite_engine_argument_is_json_and_says_so(tm
     """An engine's limit that is none must not read as an argument that was not set."""
     document = json.loads(SAMPLE.read_text())
     document["environment"]["runner"]["engine_args"] = {"longest_wait_s": math.inf}
-    document["config"]["pytorch"] = {"longest_wait_s": math.inf}
+    document["config"]["fake"] = {"longest_wait_s": math.inf}
     result = load_result(stored(tmp_path / "made", **document))
     folder = store_result(result, [], log=tmp_path / "none", output_dir=tmp_path / "results")
     written = strictly((folder / "result.json").read_text())
     assert written["environment"]["runner"]["engine_args"] == {"longest_wait_s": "Infinity"}
-    assert written["config"]["pytorch"] == {"longest_wait_s": "Infinity"}
+    assert written["config"]["fake"] == {"dtype": "auto", "longest_wait_s": "Infinity"}
     assert isinstance(load_result(folder), ExperimentResult)
 
 

@@ -96,9 +96,9 @@ def spoil(folder: Path, kind: str) -> None:
         file.write_bytes(file.read_bytes()[:500])
     elif kind == "lost":
         file.unlink()
-    elif kind == "bare":
+    elif kind == "setting":
         text = json.loads(file.read_text())
-        del text["config"]["workload"]
+        text["config"]["workload"]["batch"] = 2
         file.write_text(json.dumps(text))
     elif kind == "column":
         table = pq.ParquetFile(timeline).read()
@@ -113,7 +113,11 @@ def spoil(folder: Path, kind: str) -> None:
     [
         ("lost", "is not there; bring it back", ("show a", "show results/a", "report results")),
         ("cut", "is no JSON", ("show a", "report a")),
-        ("bare", "(workload: Field required)", ("show a", "scaling a", "plot batch a -o b.svg")),
+        (
+            "setting",
+            "(config.workload.batch: Extra inputs are not permitted)",
+            ("bundle create a", "show a", "scaling a", "plot batch a -o b.svg"),
+        ),
         ("requests", "does not hold what was measured", ("show a",)),
         ("column", "restarts/0 does not hold what was measured", ("show a --window drained",)),
     ],

@@ -59,7 +59,7 @@ def machine(tmp_path: Path) -> VirtualMachine:
 
 def passes(results: Sequence[StoredResult]) -> Counter[tuple[str, int, int]]:
     return Counter(
-        (str(stored.result.config["name"]), measured.restart, measured.pass_index)
+        (stored.result.config.name, measured.restart, measured.pass_index)
         for stored in results
         if stored.result.energy
         for measured in stored.result.energy.passes
@@ -67,7 +67,7 @@ def passes(results: Sequence[StoredResult]) -> Counter[tuple[str, int, int]]:
 
 
 def statuses(results: Sequence[StoredResult]) -> list[tuple[str, str]]:
-    return [(str(stored.result.config["name"]), stored.result.status) for stored in results]
+    return [(stored.result.config.name, stored.result.status) for stored in results]
 
 
 def journal(machine: VirtualMachine) -> list[dict[str, Any]]:
@@ -268,7 +268,7 @@ def test_a_fallback_that_the_study_asks_for_itself_is_measured_once_and_as_itsel
     tight = {"most_in_flight": 2}
     requested = experiment("asked", workload={"batch_size": 8}, fake=tight, on_failure="fallback")
     run = machine.run(study(requested, experiment("four", workload={"batch_size": 4}, fake=tight)))
-    results = {(stored.result.config["workload"]["batch_size"], bool(stored.result.fallback)) for stored in run.results}
+    results = {(stored.result.config.workload.batch_size, bool(stored.result.fallback)) for stored in run.results}
     assert results == {(2, True), (4, False), (8, False)}
 
 

@@ -92,15 +92,17 @@ def test_sweeps_that_differ_in_one_setting_are_matched_by_what_varies_within_the
     sides = [
         [
             row(
-                f"{dtype}{batch}", {"config.fake.dtype": dtype, "config.workload.batch_size": batch}, restarts=[1, 1.01]
+                f"{dtype}{batch}",
+                {"config.fake": {"dtype": dtype}, "config.workload.batch_size": batch},
+                restarts=[1, 1.01],
             )
             for batch in batches
         ]
         for dtype, batches in (("float16", (1, 2, 4)), ("bfloat16", (2, 1)))
     ]
     found = compare(*sides)
-    matched = [tuple(row.result.config for row in pair.rows) for pair in found.pairs]
-    assert [one["workload"]["batch_size"] for pair in matched for one in pair] == [1, 1, 2, 2]
+    matched = [row.result.config.workload.batch_size for pair in found.pairs for row in pair.rows]
+    assert matched == [1, 1, 2, 2]
     assert found.only_in_a == ("float164",)
     [apart] = found.differs_in
     assert (apart.name, apart.a, apart.b, apart.pairs) == ("setting: fake.dtype", "float16", "bfloat16", 2)
@@ -210,7 +212,7 @@ def test_a_result_that_the_other_side_lacks_leaves_a_regression_undecided() -> N
 
 def test_a_pair_is_called_what_both_sides_call_it() -> None:
     """One name where it is the same experiment's; both names where two are compared that differ."""
-    same = compare([row("one", restarts=[1, 1])], [row("one", {"config.seed": 5}, restarts=[1, 1])])
+    same = compare([row("one", restarts=[1, 1])], [row("one", {"config.workload.seed": 5}, restarts=[1, 1])])
     other = compare([row("one", restarts=[1, 1])], [row("two", restarts=[1, 1])])
     assert [found.pairs[0].label for found in (same, other)] == ["one", "one / two"]
 

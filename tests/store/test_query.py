@@ -170,7 +170,7 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
         "e": cut,
         "f": cut,
         "g": "not a result of schema version 1 (energy.",
-        "h": "not a result of schema version 1 (workload.rate_per_s: Input should be a valid number",
+        "h": "not a result of schema version 1 (config.workload.rate_per_s: Input should be a valid number",
         "i": "not a result of schema version 1 (",
         "j": "is not there; bring it back",
     }

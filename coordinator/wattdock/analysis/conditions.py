@@ -52,8 +52,8 @@ SPELLED = {
 
 def settings(result: ExperimentResult) -> dict[str, str]:
     """Return every setting that is part of the experiment's identity, by its dotted name."""
-    written = {name: value for name, value in result.config.items() if name not in ExperimentConfig.NOT_IDENTITY}
-    return {name: str(value) for name, value in dotted(written) if value is not None}
+    identity = result.config.model_dump(mode="json", exclude=ExperimentConfig.NOT_IDENTITY)
+    return {name: str(value) for name, value in dotted(identity) if value is not None}
 
 
 def everything(result: ExperimentResult) -> dict[str, str]:
@@ -85,7 +85,7 @@ def labels(results: Sequence[ExperimentResult]) -> list[str]:
     A result's label is its name. Results of one name, or without a name, get the settings in which they differ added;
     results that differ in no setting get their start and a number.
     """
-    texts = [str(result.config.get("name") or "") for result in results]
+    texts = [result.config.name for result in results]
     for name, positions in _positions(texts).items():
         if name and len(positions) == 1:
             continue

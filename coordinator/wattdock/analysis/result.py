@@ -17,6 +17,7 @@ from wattdock.analysis.performance import Compute, Performance, compute, perform
 from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import Statistics, statistics
 from wattdock.analysis.windows import windows
+from wattdock.config import ExperimentConfig
 from wattdock.records import EnvironmentSnapshot, Failure, snapshot
 from wattdock.values import Stored
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.analysis.windows import WindowSummary
-    from wattdock.config import ExperimentConfig
     from wattdock.metering import Span
     from wattdock.records import RestartRecord
 
@@ -127,7 +127,7 @@ class ExperimentResult(Stored):
     study: StudyFacts | None = None
     fallback: Fallback | None = None
     started_utc: str
-    config: dict[str, Any]
+    config: ExperimentConfig
     status: Literal["ok", "failed", "interrupted"]
     error: Failure | None
     environment: EnvironmentSnapshot | None = None
@@ -152,7 +152,7 @@ class ExperimentResult(Stored):
         """Requests that all engines together served at a time; under weak scaling, more than `workload.batch_size`."""
         if split := self.data_parallel:
             return split.in_flight_per_replica * split.data_parallel_size
-        return int(self.config["workload"]["batch_size"])
+        return self.config.workload.batch_size
 
     @classmethod
     def bare(
@@ -162,7 +162,7 @@ class ExperimentResult(Stored):
         return cls(
             experiment_id=config.experiment_id,
             started_utc=started_utc,
-            config=config.model_dump(mode="json"),
+            config=config,
             status=_status(failure),
             error=failure,
             **parts,

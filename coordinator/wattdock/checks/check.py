@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from wattdock.analysis import Check
-from wattdock.config import ExperimentConfig
 from wattdock.errors import WattdockError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class Subject:
         """
         if result.environment is None or result.energy is None or result.procedure is None:
             raise ValueError("a result without environment, energy and procedure cannot be audited")
-        self.result, self.config = result, ExperimentConfig.model_validate(result.config)
+        self.result, self.config = result, result.config
         self.environment, self.energy, self.procedure = result.environment, result.energy, result.procedure
 
 

@@ -167,7 +167,7 @@ def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> 
 
 def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bool) -> None:
     environment = result.environment
-    path = ExperimentConfig.model_validate(result.config).prompts.file
+    path = result.config.prompts.file
     if environment is None or path is None or not environment.dataset_sha256:
         return
     digest = environment.dataset_sha256
@@ -250,7 +250,7 @@ def _settings(result: ExperimentResult, prompts: dict[str, str], lock_sha256: st
 
     An interpreter's path is left out, and GPUs by index or UUID become their number.
     """
-    settings: dict[str, Any] = {key: value for key, value in result.config.items() if key != "runner_python"}
+    settings: dict[str, Any] = result.config.model_dump(mode="json", exclude={"runner_python"})
     if isinstance(settings.get("gpus"), list):
         settings["gpus"] = {"count": len(settings["gpus"])}
     environment = result.environment

@@ -92,7 +92,7 @@ def prepare_reproduction(
         config = _config_here(written[bundle.manifest.results[row.folder.name]], row.result, bundle, local, home)
         configs[config.experiment_id] = config
         # `compare` pairs results by their settings.
-        here = {"experiment_id": config.experiment_id, "config": config.model_dump(mode="json")}
+        here = {"experiment_id": config.experiment_id, "config": config}
         bundled.append(replace(row, result=row.result.model_copy(update=here)))
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
     plans = plan_study(study, output_dir=output_dir, home=home, emit=emit, lock=bundle.folder / LOCK)

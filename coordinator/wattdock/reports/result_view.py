@@ -48,8 +48,8 @@ def results_view(stored: Sequence[StoredResult], *, every_reason: bool = False) 
 def _result_view(stored: StoredResult, *, every_reason: bool) -> View:
     """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
     result = stored.result
-    name = result.config.get("name") or result.experiment_id[:8]
-    yield Text.assemble((str(name), "bold"), f"  {result.started_utc}  {result.status}")
+    name = result.config.name or result.experiment_id[:8]
+    yield Text.assemble((name, "bold"), f"  {result.started_utc}  {result.status}")
     yield pairs([*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)])
     yield from (f"  “{text}”" for text in _sample_texts(stored))
     yield f"stored in {stored.folder}"

@@ -36,7 +36,7 @@ SPLIT_KEYS = {
 }
 # How long and how often it was measured, not what.
 NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
-WEAK, SINGLE_GPU = "weak", "one GPU"
+SINGLE_GPU = "one GPU"
 METHOD = (
     "Joules: of GPU boards, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
     "unless a kind says weak: as many for each replica. Speed, power and joules: geometric means over restarts; "
@@ -180,10 +180,7 @@ class _Usable:
 
     @property
     def is_weak(self) -> bool:
-        section = self.result.config.get(self.environment.backend, {})
-        return (
-            section.get("data_parallel_scaling") == WEAK and Split.of(self.environment.runner.parallelism).replicas > 1
-        )
+        return self.result.config.section.work_factor > 1
 
     @property
     def split_key(self) -> tuple[int, str, bool]:
@@ -193,8 +190,8 @@ class _Usable:
     def setting_key(self) -> str:
         """What has to be equal for two results to be on one curve."""
         environment, config = self.environment, self.result.config
-        section = {key: value for key, value in config.get(environment.backend, {}).items() if key not in SPLIT_KEYS}
-        workload = {key: value for key, value in config["workload"].items() if key not in NOT_THE_WORK}
+        section = config.section.model_dump(mode="json", exclude=SPLIT_KEYS)
+        workload = config.workload.model_dump(mode="json", exclude=NOT_THE_WORK)
         # A file under the same path may have changed; other prompts follow from the workload.
         prompts = None if environment.dataset in GENERATED else environment.dataset_sha256
         software = [
@@ -254,16 +251,13 @@ def _read(folder: Path, result: ExperimentResult) -> _Usable | str:
 
 
 def _name(member: _Usable) -> str:
-    environment, work = member.environment, member.result.config["workload"]
-    prompts = work.get("prompts") or {}
-    lengths = (
-        f"{prompts['input_tokens']} in, " if environment.dataset == "synthetic" and "input_tokens" in prompts else ""
-    )
+    environment, work = member.environment, member.result.config.workload
+    lengths = f"{work.prompts.input_tokens} in, " if environment.dataset == "synthetic" else ""
     dtype = environment.runner.engine_args.get("dtype")
     engine = f"{environment.backend} {environment.runner.framework_version or ''}".strip()
     parts = [environment.model.name, engine, *([str(dtype)] if dtype else [])]
     gpus = " + ".join(sorted(set(environment.gpu_names)))
-    return ", ".join([*parts, gpus, f"batch {work['batch_size']}", f"{lengths}{work['max_output_tokens']} out"])
+    return ", ".join([*parts, gpus, f"batch {work.batch_size}", f"{lengths}{work.max_output_tokens} out"])
 
 
 def _point(same: Sequence[_Usable]) -> SplitPoint:
@@ -274,7 +268,7 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     done = [member.result.performance for member in same if member.result.performance]
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
-        kind=f"{split.kind} ({WEAK})" if is_weak else split.kind,
+        kind=f"{split.kind} (weak)" if is_weak else split.kind,
         split=split.label,
         gpus=same[0].environment.gpu_count,
         restarts=values,

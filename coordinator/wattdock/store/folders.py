@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
@@ -104,40 +104,6 @@ def begins(name: str, text: str) -> bool:
     return bool(text) and (name.startswith(text) or name.partition("-")[2].startswith(text))
 
 
-class _Prompts(BaseModel):
-    input_tokens: int | None = None
-
-
-class _Workload(BaseModel):
-    batch_size: int
-    max_output_tokens: int | None = None
-    arrival: str | None = None
-    rate_per_s: float | None = None
-    prompts: _Prompts = _Prompts()
-
-
-class _Model(BaseModel):
-    id: str | None = None
-    shape: str | None = None
-    path: str | None = None
-    revision: str | None = None
-
-
-class _Repeats(BaseModel):
-    restarts: int | None = None
-    passes: int | None = None
-
-
-class _Settings(BaseModel):
-    """The settings that readers of stored results need."""
-
-    name: str | None = None
-    backend: str
-    model: _Model
-    workload: _Workload
-    repeats: _Repeats = _Repeats()
-
-
 def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:
     """Write a result to a new folder under `output_dir`; return the folder, or the one that holds it already.
 
@@ -161,7 +127,7 @@ def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log:
 def folder_name(result: ExperimentResult) -> str:
     """Return "<UTC time>-<backend>-<first 8 digits of the experiment id>"."""
     started = datetime.fromisoformat(result.started_utc)
-    return f"{started:%Y%m%dT%H%M%S}-{result.config['backend']}-{result.experiment_id[:8]}"
+    return f"{started:%Y%m%dT%H%M%S}-{result.config.backend}-{result.experiment_id[:8]}"
 
 
 def _find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
@@ -193,7 +159,6 @@ def load_result(path: Path) -> ExperimentResult:
         raise StoreError(f"{file}: cannot be read ({error.strerror or error}); see its owner and mode") from error
     try:
         result = ExperimentResult.model_validate_json(content)
-        _Settings.model_validate(result.config)
         datetime.fromisoformat(result.started_utc)
     except ValueError as error:
         raise StoreError(f"{file}: {_problem(content, error)}") from error
@@ -222,17 +187,18 @@ def result_folders(output_dir: Path) -> list[Path]:
     if not output_dir.is_dir():
         return []
     names = sorted(entry.name for entry in os.scandir(output_dir) if entry.name[0] != "." and entry.is_dir())
-    return [output_dir / name for name in names if is_result_folder(f"{output_dir}/{name}")]
+    return [output_dir / name for name in names if _is_result_folder(f"{output_dir}/{name}")]
 
 
-def is_result_folder(folder: str | Path) -> bool:
+def _is_result_folder(folder: str) -> bool:
     """Whether a folder holds a file of a result, even if its result.json is lost."""
     return any(os.path.lexists(f"{folder}/{name}") for name in (RESULT, RESTARTS, LOG))
 
 
 def restart_folders(folder: Path) -> list[Path]:
     """Return the folders of a result's restarts, in the order measured."""
-    return sorted((folder / RESTARTS).glob("[0-9]*"), key=lambda restart: int(restart.name))
+    restarts = [restart for restart in (folder / RESTARTS).glob("*") if restart.name.isdecimal()]
+    return sorted(restarts, key=lambda restart: int(restart.name))
 
 
 def _problem(content: bytes, error: ValueError) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
-from wattdock.store.folders import RESULT, StoredResult, begins, is_result_folder, load_result, result_folders
+from wattdock.store.folders import RESTARTS, RESULT, StoredResult, begins, load_result, result_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,12 +24,13 @@ MOST_LISTED = 4
 
 @dataclass(frozen=True)
 class _Names:
-    """Folder names in one place and the results that each means.
+    """Names of results and studies in one folder, and the results that each means.
 
     Attributes:
         unreadable: Why results cannot be read; each may belong to any study.
     """
 
+    output_dir: Path
     results: dict[str, list[Path]]
     studies: dict[str, list[Path]]
     unreadable: list[str]
@@ -38,16 +39,20 @@ class _Names:
         """Return a study's results.
 
         Raises:
-            StoreError: There are none, or others may be among the results that cannot be read.
+            ConfigError: There are none.
+            StoreError: Others may be among the results that cannot be read.
         """
         if self.unreadable:
             raise StoreError(
                 f"{name}: a result of this study may be in what cannot be read: {_first(self.unreadable)}; "
                 "restore it, move its folder away, or name each result's folder"
             )
-        if not self.studies[name]:
-            raise ConfigError(f"{name}: this study has no results yet; go on with it by `wattdock run … --resume`")
-        return self.studies[name]
+        if folders := self.studies.get(name):
+            return folders
+        raise ConfigError(
+            f"{name}: no results of this study in {self.output_dir}; name the folder that holds them, "
+            "or continue with `wattdock run … --resume`"
+        )
 
 
 def find_results(named: Sequence[str], output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[StoredResult]:
@@ -95,7 +100,8 @@ def _folders(name: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -
 
 def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
     """Return a result folder itself, a bundle's results once it was verified, or the results that a folder holds."""
-    if is_result_folder(folder):
+    # A folder of results may hold other files, such as a log of the run.
+    if (folder / RESULT).exists() or ((folder / RESTARTS).is_dir() and not result_folders(folder)):
         return [folder]
     # A bundle's files may stand in one folder of its name.
     inside = [place for place in folder.iterdir() if (place / BUNDLED).is_dir()]
@@ -146,4 +152,4 @@ def _names(output_dir: Path) -> _Names:
         else:
             if study:
                 studies.setdefault(study.study_id, []).append(folder)
-    return _Names({folder.name: [folder] for folder in folders}, studies, unreadable)
+    return _Names(output_dir, {folder.name: [folder] for folder in folders}, studies, unreadable)

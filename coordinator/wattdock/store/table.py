@@ -112,13 +112,12 @@ class Row:
     def of(cls, stored: StoredResult) -> Row:
         """Return a result's row; only `in_order` knows whether another result supersedes it."""
         result = stored.result
-        environment, model = result.environment, result.config["model"]
-        configured = model.get("id") or (f"shape:{model['shape']}" if model.get("shape") else model.get("path"))
+        environment = result.environment
         computed = {
             "folder": str(stored.folder),
             "started_utc": utc(result.started_utc),
-            "name": str(result.config.get("name") or result.experiment_id[:8]),
-            "model": environment.model.name if environment else str(configured),
+            "name": result.config.name or result.experiment_id[:8],
+            "model": environment.model.name if environment else result.config.model.label,
             "gpus": _gpus(environment.gpu_names) if environment else None,
             "reason": _reason(result),
             "superseded": False,
@@ -203,7 +202,7 @@ def _value(result: ExperimentResult, place: str) -> Any:
     for name in place.split("."):
         if value is None:
             return None
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name)
+        value = getattr(value, name)
     return value
 
 
