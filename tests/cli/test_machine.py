@@ -7,8 +7,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
+import pynvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
+
+from wattdock.host.nvml import NvmlError
+from wattdock.metering.nvml import NvmlSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +110,21 @@ def test_a_busy_gpu_that_would_not_be_chosen_spoils_nothing(on: Called, monkeypa
     assert "fail    GPUs chosen: 1 GPU needed, free GPUs here: none (GPU 0: process 1 (root, " in done.stdout
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "fail    GPUs chosen: none: CUDA_VISIBLE_DEVICES=" in on((FakeGpu(uuid=FIRST),), "doctor").stdout
+
+
+def test_a_driver_that_dies_under_the_doctor_fails_a_check_and_the_others_still_run(
+    on: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list of GPUs and the meter."""
+
+    def broken(_: NvmlSource) -> str | None:
+        raise NvmlError(pynvml.NVML_ERROR_UNKNOWN)
+
+    monkeypatch.setattr(NvmlSource, "open", broken)
+    done = on((FakeGpu(uuid=FIRST),), "doctor")
+    assert done.returncode == 3, done.stderr
+    for line in ("fail    GPU 0 energy counter: NVML cannot be read", "pass    GPU 0 in use", "pass    clock source"):
+        assert line in done.stdout
 
 
 def test_the_doctor_asks_the_backend_in_its_own_environment(on: Called) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from execution.virtual import Snapshot, VirtualMachine, experiment, study
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError, ExitCode, PreflightError
 from wattdock.execution.events import (
     BackendGivenUp,
@@ -369,6 +370,21 @@ def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(
     assert statuses(resumed.results) == [("a", "failed")]
     assert len(passes(resumed.results)) == 2
     assert len(list(machine.results.glob("2*"))) == 2
+
+
+def test_a_driver_that_dies_between_two_runners_is_the_only_failure(machine: VirtualMachine) -> None:
+    """Nothing is said of a meter that had nothing to do yet."""
+
+    def limit_w(at_s: float) -> float:
+        if at_s > began_s:
+            raise PreflightError("the NVIDIA driver cannot be initialised")
+        return 700.0
+
+    began_s = machine.clock.now_ns() / NS_PER_S
+    machine.limit_w = limit_w
+    [stored] = machine.run(study(experiment("a", repeats={"restarts": 2}))).results
+    assert stored.result.error is not None
+    assert stored.result.error.message == "the NVIDIA driver cannot be initialised"
 
 
 def test_a_leased_gpu_that_holds_no_part_of_the_model_counts_for_the_lease_only(tmp_path: Path) -> None:

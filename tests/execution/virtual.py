@@ -18,7 +18,7 @@ from merge_samples import PERIOD_S
 from wattdock.checks import ExecutionPlan
 from wattdock.clock import NS_PER_S, Clock, ClockCheck, ClockIdentity
 from wattdock.config import ExperimentConfig, Study
-from wattdock.errors import RunnerError
+from wattdock.errors import MeterError, RunnerError
 from wattdock.execution import RunDependencies, StudyRun, events
 from wattdock.host import Gpu, GpuInventory
 from wattdock.host.machine import Machine
@@ -76,7 +76,7 @@ class VirtualMeter:
 
     clock: VirtualClock
     power: Mapping[str, Power]
-    start_ns: int = 0
+    start_ns: int | None = None
 
     def start(self) -> None:
         self.start_ns = self.clock.now_ns()
@@ -89,16 +89,18 @@ class VirtualMeter:
         return {uuid: power(now_s) for uuid, power in self.power.items()}
 
     def peek(self) -> Timeline:
-        end_ns = self.clock.now_ns()
-        gpus = {uuid: self._gpu(uuid, power, end_ns / NS_PER_S) for uuid, power in self.power.items()}
-        return Timeline("nvml", self.start_ns, end_ns, gpus, reason=None if gpus else "no GPU")
+        if self.start_ns is None:
+            raise MeterError("the meter was stopped before it was started")
+        start_ns, end_ns = self.start_ns, self.clock.now_ns()
+        gpus = {uuid: self._gpu(uuid, power, start_ns, end_ns) for uuid, power in self.power.items()}
+        return Timeline("nvml", start_ns, end_ns, gpus, reason=None if gpus else "no GPU")
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         self.clock.sleep(1.5)
         return self.peek()
 
-    def _gpu(self, uuid: str, power: Power, end_s: float) -> GpuTimeline:
-        at_s = np.arange(self.start_ns / NS_PER_S, end_s, PERIOD_S)
+    def _gpu(self, uuid: str, power: Power, start_ns: int, end_ns: int) -> GpuTimeline:
+        at_s = np.arange(start_ns / NS_PER_S, end_ns / NS_PER_S, PERIOD_S)
         # The counter trails by as much as is assumed of it.
         watts = np.array([power(at - COUNTER_LAG.mean_s) for at in at_s])
         energy_mj = np.round(np.cumsum(watts * PERIOD_S) * 1e3).astype(np.int64)
@@ -139,7 +141,7 @@ class VirtualRunner:
 
     def wait_ready(self, timeout_s: float) -> RunnerDescription:
         self.clock.sleep(LAUNCH_S)
-        return RunnerDescription("fake", 1, "fake", "1.0", "3.12", arrivals=("batch", "closed"))
+        return RunnerDescription("fake", "fake", "1.0", "3.12", arrivals=("batch", "closed"))
 
     def check_clock(self) -> ClockCheck:
         return ClockCheck("boot", 1)
@@ -189,7 +191,7 @@ class VirtualRunner:
                 heartbeat(Heartbeat(series[-1][1], len(requests), pass_over=False))
             for _ in range(in_flight):
                 requests.append(self._request(len(requests), submitted_ns, first_ns, tokens))
-        span = Span("pass", began_ns, self.clock.now_ns(), drained=True)
+        span = Span("pass", began_ns, self.clock.now_ns())
         self.clock.sleep(request.settle_s)
         at_ns, counts = np.array(series, dtype=np.int64).T
         record = TokenSeries(at_ns, counts)

@@ -138,7 +138,7 @@ def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> Re
         passes=tuple(_pass(**measured) for measured in plain["passes"]),
         clock_checks=tuple(ClockCheck(**check) for check in plain["clock_checks"]),
         timeline=_timeline(plain["timeline"]),
-        warm_up=tuple(WarmUpSample(**{**sample, "span": Span(**sample["span"])}) for sample in plain["warm_up"]),
+        warm_up=tuple(WarmUpSample(**{**sample, "span": _span(sample["span"])}) for sample in plain["warm_up"]),
         failure=Failure(**plain["failure"]) if plain["failure"] else None,
         runner_pids=frozenset(plain["own_pids"]),
         clock=plain["clock"],
@@ -164,17 +164,21 @@ def _runner(plain: Plain) -> RunnerEnvironment:
     return RunnerEnvironment(visible_gpu_uuids=visible, **fields)
 
 
+def _span(plain: Plain) -> Span:
+    return Span(plain["name"], plain["start_ns"], plain["end_ns"])
+
+
 def _spans(plain: Iterable[Plain]) -> tuple[Span, ...]:
-    return tuple(Span(**span) for span in plain)
+    return tuple(map(_span, plain))
 
 
 def _pass(generated: Plain, **host: Any) -> PassRecord:
     replicas = (
-        ReplicaPass(**{**replica, "gpu_uuids": tuple(replica["gpu_uuids"]), "span": Span(**replica["span"])})
+        ReplicaPass(**{**replica, "gpu_uuids": tuple(replica["gpu_uuids"]), "span": _span(replica["span"])})
         for replica in generated["replicas"]
     )
     return PassRecord(
-        span=Span(**generated["span"]),
+        span=_span(generated["span"]),
         requests=tuple(RequestRecord(**request) for request in rows(generated["requests"])),
         tokens=TokenSeries(**generated["tokens"]),
         output_tokens=generated["output_tokens"],

@@ -23,7 +23,7 @@ def test_ticks_are_read_as_proc_5_lays_them_out(tmp_path: Path) -> None:
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S 1 7 7 0 -1 4194304 1 2 3 4 {ticks} 20 0 1 0\n")
     assert cpu_times(proc=tmp_path) == CpuTimes(busy=200, total=1400, stolen=33)
-    assert cpu_times([1], own=7, proc=tmp_path) == CpuTimes(busy=30, total=630, own=7)
+    assert cpu_times([1], measurement_ticks=7, proc=tmp_path) == CpuTimes(busy=30, total=630, measurement_ticks=7)
     assert cpu_times(proc=tmp_path / "nowhere") is None
 
 

@@ -242,6 +242,29 @@ def test_the_folder_is_made_open_to_all_whatever_the_umask(tmp_path: Path) -> No
     assert sorted(file.name for file in made.iterdir()) == ["GPU-a.lease", "machine.lease"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "refuses"), [("nfs4", True), ("cifs", True), ("fuse.sshfs", True), ("ext4", False), ("tmpfs", False)]
+)
+def test_a_network_file_system_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, refuses: bool
+) -> None:
+    """Locks there are between machines, or do not hold at all."""
+    folder = tmp_path / "with blank" / "leases"
+    point = str(folder.parent.resolve()).replace(" ", "\\040")
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
+        f"2 1 0:5 / {point} rw - autofs systemd-1 rw\n"
+        f"3 2 0:6 / {point} rw,relatime shared:1 - {kind} server:/export rw\n"
+    )
+    monkeypatch.setattr(leases, "MOUNTS", mounts)
+    if refuses:
+        with pytest.raises(PreflightError, match=rf"network file system \({kind}\)"):
+            leases.ready_folder(folder)
+    else:
+        assert leases.ready_folder(folder) == folder
+
+
 def test_the_folder_is_the_one_named_else_the_first_default_that_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

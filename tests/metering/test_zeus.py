@@ -63,7 +63,7 @@ def pass_in(index: int, window: Window) -> PassRecord:
     import numpy as np
 
     nothing = np.array([], dtype=np.int64)
-    span = Span("pass", window.span.start_ns + 1000, window.span.end_ns - 1000, drained=True)
+    span = Span("pass", window.span.start_ns + 1000, window.span.end_ns - 1000)
     return PassRecord(span, (), TokenSeries(nothing, nothing), 1, 1, None, 0, index=index)
 
 

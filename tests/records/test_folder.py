@@ -46,7 +46,7 @@ def full() -> RestartRecord:
         started_utc="2026-01-02T03:04:05.678+00:00",
         environment=EnvironmentSnapshot.model_validate(json.loads(SAMPLE.read_text())["environment"]),
         architecture={"vocab_size": 7, "rope": {"type": None}},
-        spans=(Span("load", 1, 2, drained=True), Span("launch", 0, 1)),
+        spans=(Span("load", 1, 2), Span("launch", 0, 1)),
         passes=(measured(1, 1, 2, (seen, request(1, 1, 1.2, 2, 3))), measured(3, 3, 4, ())),
         clock_checks=(ClockCheck("boot", 12),),
         timeline=dataclasses.replace(timeline(gpu), host=host),

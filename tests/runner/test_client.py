@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+import grpc
 import pytest
 from contract.runner_process import FAKE_FOLDER, Runner, load_request, running
 from contract.subjects import write_config
 
 from wattdock.config import WorkloadSpec
-from wattdock.errors import RunnerError
+from wattdock.errors import LaunchError, RunnerError
 from wattdock.execution.failures import MEMORY, cause_of
 from wattdock.inputs.prompts import PromptSet
 from wattdock.runner import Heartbeat, LoadRequest, PassRequest, RunnerClient
+from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_proto.v1 import runner_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,6 +79,27 @@ def test_a_status_alone_tells_a_lack_of_memory(tmp_path: Path) -> None:
     cause = cause_of(str(caught.value))
     assert cause is not None
     assert cause.name == MEMORY
+
+
+class Newer(runner_pb2_grpc.RunnerServicer):
+    """A runner of a later protocol, with a kind of arrival that nobody has heard of."""
+
+    def Describe(self, request: pb.DescribeRequest, context: object) -> pb.DescribeResponse:  # noqa: N802
+        return pb.DescribeResponse(protocol_version=2, arrivals=[99])  # type: ignore[list-item]
+
+
+def test_a_runner_of_another_protocol_is_refused_by_its_version(tmp_path: Path) -> None:
+    """Before what only its own version can name is read."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    runner_pb2_grpc.add_RunnerServicer_to_server(Newer(), server)  # type: ignore[no-untyped-call]
+    server.add_insecure_port(f"unix:{tmp_path}/r.sock")
+    server.start()
+    runner = cast("Runner", SimpleNamespace(socket=tmp_path / "r.sock"))
+    try:
+        with RunnerClient(launched(runner)) as client, pytest.raises(LaunchError, match="speaks protocol 2, this"):
+            client.wait_ready(60)
+    finally:
+        server.stop(None)
 
 
 def test_an_interruption_while_a_finished_pass_is_drained_does_not_cost_it(loaded: Runner) -> None:

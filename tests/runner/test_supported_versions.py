@@ -9,7 +9,7 @@ from wattdock.runner import RunnerDescription
 
 
 def described(version: str, supported: str = ">=0.26,<0.34") -> RunnerDescription:
-    return RunnerDescription("vllm", 1, "vllm", version, "3.12", supported_versions=supported)
+    return RunnerDescription("vllm", "vllm", version, "3.12", supported_versions=supported)
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.32.0+cpu", "0.33.1rc1", "0.31.0a0+nv26.10"])

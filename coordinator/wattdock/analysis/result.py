@@ -41,7 +41,6 @@ class StoredSpan(Stored):
     pass_index: int | None = Field(default=None, alias="pass")
     start_ns: int
     end_ns: int
-    drained: bool
     clock: int = 0
     energy_j: float | None = None
     timing_j: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from wattdock.checks.check import Outcome
 from wattdock.checks.doctor_gpus import DRIVER, EACH_GPU, GROUP, GpuSubject, GroupSubject
 from wattdock.checks.doctor_machine import MACHINE, MachineSubject
 from wattdock.checks.preflight import preflight
-from wattdock.errors import PreflightError, WattdockError
+from wattdock.errors import MeterError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, leases
 from wattdock.launch import LaunchSpec
 from wattdock.metering import choose_meter
@@ -71,8 +71,10 @@ def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
     if config.accelerator != "cpu":
         yield choice
     meter = choose_meter("nvml", host_gpus).new_meter()
-    meter.start()
-    time.sleep(RECORDED_S)
+    # The timeline of a meter that did not start has no GPU and says why, which fails each one's energy counter.
+    with suppress(MeterError):
+        meter.start()
+        time.sleep(RECORDED_S)
     timeline = meter.stop()
     for gpu in gpus:
         for check in EACH_GPU.run(GpuSubject(gpu, host_gpus, timeline), prefix=f"GPU {gpu.index} "):

@@ -46,10 +46,11 @@ class Cause:
 
 
 SEE_LOG = (
-    "the runner's log holds its last words; without any, somebody killed it, or the kernel for lack of host memory"
+    "the runner's log holds its last words; an empty log means that it was killed, by a person or by the kernel's "
+    "out-of-memory killer"
 )
-# The first whose pattern occurs is the cause: what follows from another failure stands behind it. The words are ours,
-# vLLM's (v1/core/kv_cache_utils.py), torch's (allocators, ProcessGroupNCCL), gloo's, Python's and numpy's.
+# Ordered from root causes to consequences; the first match wins. The words are wattdock's, vLLM's
+# (v1/core/kv_cache_utils.py), torch's (allocators, ProcessGroupNCCL), gloo's, Python's and numpy's.
 CAUSES = (
     Cause(
         KV_CACHE,

@@ -284,7 +284,7 @@ def wait_until_idle(
         _sleep(wait_s, clock, check)
         # The counter's next changes show where the span ends.
         end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
-        span = Span(name, end_ns - length_ns, end_ns, drained=True)
+        span = Span(name, end_ns - length_ns, end_ns)
         gpus = meter.peek().gpus
         current = steadiness.idle_states(gpus, span, gpu_uuids)
         unsettled = steadiness.idle_unsettled(gpus, span, gpu_uuids, limits)

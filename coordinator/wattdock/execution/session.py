@@ -139,8 +139,8 @@ class Session:
 
     def _serve(self, meter: Meter) -> None:
         """Launch, load, and measure one experiment after another."""
-        self._refresh_plan()
         meter.start()
+        self._refresh_plan()
         model = self._resolve_model()
         if not self._pending:
             return

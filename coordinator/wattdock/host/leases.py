@@ -2,7 +2,7 @@
 
 A lease lasts as long as a process keeps its file flocked, never longer: a crashed holder blocks nobody. The file's text
 names the holder, and counts only while the lock is held. All files lie in one folder that every user of this machine
-can write to. Knows no GPUs, only names.
+can write to, on a file system of this machine. Knows no GPUs, only names.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import stat
 import time
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,12 +33,16 @@ MACHINE, CPU = "machine", "cpu"
 GRACE_S = 0.3
 GRACE_POLL_S, POLL_S = 0.02, 0.25
 MAX_NOTE_BYTES, MAX_WORD = 4096, 120
-EVERYBODY_MAY = 0o666
+LEASE_FILE_MODE = 0o666
 SETTING = "WATTDOCK_LEASES"
 # The first that exists, else the first that can be made: only root can write to /var/lock on some systems.
 DEFAULTS = (Path("/var/lock/wattdock"), Path("/dev/shm/wattdock"))
 # As for /tmp: all may make files, only owners remove theirs.
 FOLDER_MODE = 0o1777
+MOUNTS = Path("/proc/self/mountinfo")
+OCTAL = re.compile(r"\\(\d{3})")
+# flock there reaches other machines, or only this process; either way it says nothing about this machine.
+NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|ceph|lustre|gpfs|beegfs|glusterfs|fuse\.(sshfs|glusterfs|ceph|rclone)\S*")
 
 Exclusive = Literal["machine", "gpus"]
 
@@ -55,7 +60,7 @@ class Holder:
         return f"{self.user} (process {self.pid}, {self.experiment!r}, since {self.since_utc})"
 
 
-NOBODY_KNOWN = Holder("a process that its file does not name", 0, "", "")
+UNNAMED_HOLDER = Holder("a process that its file does not name", 0, "", "")
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class LeaseRequest:
     wait_s: float = 0.0
 
 
-class _HeldByOthersError(Exception):
+class LeaseHeldError(Exception):
     """Another process holds a lease; the text names the holder."""
 
 
@@ -97,7 +102,7 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
         with ExitStack() as stack:
             try:
                 descriptors = _take_all(stack, place, request)
-            except _HeldByOthersError as refusal:
+            except LeaseHeldError as refusal:
                 if waited_s > max(request.wait_s, GRACE_S):
                     raise PreflightError(_advice(str(refusal), request)) from None
                 if waited_s > GRACE_S and str(refusal) != announced:
@@ -121,9 +126,9 @@ def holders(folder: Path | None = None) -> dict[str, Holder]:
     for path in sorted(place.glob(f"*{SUFFIX}")):
         # A lease file that was just removed has no holder.
         with ExitStack() as stack, suppress(FileNotFoundError):
-            descriptor = _opened(stack, path, os.O_RDONLY)
+            descriptor = _open_existing(stack, path, os.O_RDONLY)
             if not _lock(descriptor, fcntl.LOCK_SH):
-                by_name[path.name.removesuffix(SUFFIX)] = _noted(descriptor)
+                by_name[path.name.removesuffix(SUFFIX)] = _read_holder(descriptor)
     return by_name
 
 
@@ -131,22 +136,22 @@ def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> tuple[in
     whole = request.exclusive == "machine"
     descriptors = [_open(stack, folder / f"{MACHINE}{SUFFIX}")]
     if not _lock(descriptors[0], fcntl.LOCK_EX if whole else fcntl.LOCK_SH):
-        raise _HeldByOthersError(_machine_holders(descriptors[0], folder))
+        raise LeaseHeldError(_machine_holders(descriptors[0], folder))
     for name in sorted(request.names):
         descriptor = _open(stack, folder / f"{name}{SUFFIX}")
         if not _lock(descriptor, fcntl.LOCK_EX):
-            raise _HeldByOthersError(f"{name} is leased by {_noted(descriptor)}")
+            raise LeaseHeldError(f"{name} is leased by {_read_holder(descriptor)}")
         descriptors.append(descriptor)
     holder = _ourselves(request.experiment)
     for descriptor in descriptors if whole else descriptors[1:]:
-        _note(descriptor, holder, folder)
+        _write_holder(descriptor, holder, folder)
     return tuple(descriptors)
 
 
 def _machine_holders(machine: int, folder: Path) -> str:
     """Who holds the machine alone, or who shares it."""
     if not _lock(machine, fcntl.LOCK_SH):
-        return f"this machine is in exclusive use by {_noted(machine)}"
+        return f"this machine is in exclusive use by {_read_holder(machine)}"
     fcntl.flock(machine, fcntl.LOCK_UN)
     others = "; ".join(f"{name} by {holder}" for name, holder in holders(folder).items() if name != MACHINE)
     return f"this machine is shared by other measurements: {others or 'a measurement that has just ended'}"
@@ -172,18 +177,18 @@ def _open(stack: ExitStack, path: Path) -> int:
     """
     while True:
         try:
-            return _opened(stack, path, os.O_RDWR)
+            return _open_existing(stack, path, os.O_RDWR)
         except FileNotFoundError:
             _make(path)
 
 
-def _opened(stack: ExitStack, path: Path, flags: int) -> int:
+def _open_existing(stack: ExitStack, path: Path, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _refused(path, error, f"remove it, or chmod {EVERYBODY_MAY:o} it, as its owner") from error
+        raise _refused(path, error, f"remove it, or chmod {LEASE_FILE_MODE:o} it, as its owner") from error
     stack.callback(os.close, descriptor)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise PreflightError(f"the lease {path} is not a file; remove it")
@@ -194,7 +199,7 @@ def _make(path: Path) -> None:
     """Make an empty lease file that every user can write to."""
     try:
         with _no_umask():
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL, EVERYBODY_MAY))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, LEASE_FILE_MODE))
     except FileExistsError:
         # Another coordinator was faster.
         pass
@@ -224,7 +229,7 @@ def _lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _note(descriptor: int, holder: Holder, folder: Path) -> None:
+def _write_holder(descriptor: int, holder: Holder, folder: Path) -> None:
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json_text(asdict(holder)).encode() + b"\n", 0)
@@ -232,13 +237,13 @@ def _note(descriptor: int, holder: Holder, folder: Path) -> None:
         raise _refused(folder, error, f"make room, or choose another folder with {SETTING}") from error
 
 
-def _noted(descriptor: int) -> Holder:
+def _read_holder(descriptor: int) -> Holder:
     try:
         note = json.loads(os.pread(descriptor, MAX_NOTE_BYTES, 0))
         return Holder(_plain(note["user"]), int(note["pid"]), _plain(note["experiment"]), _plain(note["since_utc"]))
     except (ValueError, KeyError, TypeError):
         # A holder takes the lock first and writes its name a moment later.
-        return NOBODY_KNOWN
+        return UNNAMED_HOLDER
 
 
 def _plain(word: object) -> str:
@@ -252,7 +257,7 @@ def folder_in_use() -> Path:
     A folder that exists comes before a better one that does not: others may hold leases in it.
 
     Raises:
-        PreflightError: It cannot be made or written to.
+        PreflightError: As `ready_folder`.
     """
     if named := os.environ.get(SETTING):
         return ready_folder(Path(named).expanduser().absolute())
@@ -265,7 +270,7 @@ def ready_folder(folder: Path) -> Path:
     """Return `folder`, made where it is not there.
 
     Raises:
-        PreflightError: It cannot be made or written to.
+        PreflightError: It cannot be made or written to, or lies on a network file system.
     """
     advice = f"as root: install -d -m {FOLDER_MODE:o} {folder}; or name another folder with {SETTING}"
     try:
@@ -276,9 +281,28 @@ def ready_folder(folder: Path) -> Path:
         raise PreflightError(f"the lease folder {folder} is a file; {advice}") from error
     except OSError as error:
         raise PreflightError(f"cannot make the lease folder {folder}: {error.strerror}; {advice}") from error
+    if NETWORK.fullmatch(kind := _file_system(folder)):
+        raise PreflightError(
+            f"the lease folder {folder} lies on a network file system ({kind}), where locks do not hold for this "
+            f"machine; name a local folder with {SETTING}"
+        )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise PreflightError(f"cannot write to the lease folder {folder}: permission denied; {advice}")
     return folder
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that holds `folder`.
+
+    Source: proc(5), mountinfo: the fifth field is the mount point, with blanks as octal escapes; the type follows the
+    separator "-". Of equal mount points the last hides the others.
+    """
+    real, type_by_point = folder.resolve(), {}
+    for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(OCTAL.sub(lambda escape: chr(int(escape[1], 8)), before.split()[4]))
+        type_by_point[point] = after.split()[0]
+    return next((type_by_point[place] for place in (real, *real.parents) if place in type_by_point), "")
 
 
 def is_shared(folder: Path) -> bool:

@@ -25,13 +25,14 @@ class CpuTimes:
 
     Attributes:
         busy, total: Of these CPUs since boot; what the hypervisor gave to other machines counts as busy.
-        own: Of this coordinator and its runner, with children that they waited for; None where unreadable.
+        measurement_ticks: Of this coordinator and its runner, with children that they waited for; None where
+            unreadable.
         stolen: The part of `busy` that the hypervisor gave to other machines.
     """
 
     busy: int
     total: int
-    own: int | None = None
+    measurement_ticks: int | None = None
     stolen: int = 0
 
     def busy_share_since(self, earlier: CpuTimes) -> float | None:
@@ -40,20 +41,23 @@ class CpuTimes:
         return (self.busy - earlier.busy) / passed if passed > 0 else None
 
     def others_share_since(self, earlier: CpuTimes) -> float | None:
-        """Return the mean share since `earlier` that went to processes other than `own`, 0 to 1; None where unknown."""
+        """Return the mean share since `earlier` that went to processes of others, 0 to 1; None where unknown."""
         passed = self.total - earlier.total
-        # Fewer than before: a child that was not waited for took its ticks with it.
-        if passed <= 0 or self.own is None or earlier.own is None or self.own < earlier.own:
+        if passed <= 0 or self.measurement_ticks is None or earlier.measurement_ticks is None:
             return None
-        return max(0, self.busy - earlier.busy - (self.own - earlier.own)) / passed
+        measurement = self.measurement_ticks - earlier.measurement_ticks
+        # Fewer than before: a child that was not waited for took its ticks with it.
+        return None if measurement < 0 else max(0, self.busy - earlier.busy - measurement) / passed
 
 
-def cpu_times(cpus: Collection[int] | None = None, *, own: int | None = None, proc: Path = PROC) -> CpuTimes | None:
+def cpu_times(
+    cpus: Collection[int] | None = None, *, measurement_ticks: int | None = None, proc: Path = PROC
+) -> CpuTimes | None:
     """Return the CPUs' times now, or None where the kernel hides them.
 
     Args:
         cpus: Their numbers; None is all of the machine.
-        own: Ticks of this coordinator and its runner.
+        measurement_ticks: Of this coordinator and its runner.
         proc: /proc, or a stand-in.
 
     Source: proc(5), /proc/stat: user nice system idle iowait irq softirq steal; the last two (guest) are in user.
@@ -65,11 +69,11 @@ def cpu_times(cpus: Collection[int] | None = None, *, own: int | None = None, pr
     ticks = [[int(field) for field in numbers[:8]] for name, *numbers in fields if name in names]
     total = sum(map(sum, ticks))
     idle, stolen = sum(sum(cpu[3:5]) for cpu in ticks), sum(cpu[7] for cpu in ticks)
-    return CpuTimes(total - idle, total, own, stolen)
+    return CpuTimes(total - idle, total, measurement_ticks, stolen)
 
 
 def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
-    """Return the times of all CPUs that a runner may use; `own` is what it and this process used.
+    """Return the times of all CPUs that a runner may use; `measurement_ticks` is what it and this process used.
 
     Args:
         runner: Its processes, as this host numbers them.
@@ -84,7 +88,7 @@ def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
     for pid in runner:
         with contextlib.suppress(OSError):
             cpus |= os.sched_getaffinity(pid)
-    return cpu_times(cpus, own=sum(count for count in ticks if count is not None), proc=proc)
+    return cpu_times(cpus, measurement_ticks=sum(count for count in ticks if count is not None), proc=proc)
 
 
 def owner_of(pid: int, proc: Path = PROC) -> tuple[str | None, str | None]:

@@ -79,7 +79,7 @@ class GpuSelection:
         )
 
     def _obstacles(self, gpus: Iterable[Gpu]) -> dict[str, str]:
-        """Return by UUID why GPUs cannot be taken; those that can are left out."""
+        """Return obstacles by UUID; GPUs without one are absent."""
         return {gpu.uuid: f"GPU {gpu.index}: {reason}" for gpu in gpus if (reason := self._obstacle(gpu))}
 
     def _obstacle(self, gpu: Gpu) -> str | None:

@@ -28,7 +28,7 @@ BYTES_PER_GB = 1_000_000_000
 NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
 LOG_SIZE = "20m"
 # Keep a container from everything that is not mounted into it.
-WALLS: dict[str, Any] = {
+ISOLATION: dict[str, Any] = {
     "network_mode": "none",
     # With no network, the container's own name would not resolve, which breaks gloo and MPI; this one does.
     "hostname": "localhost",
@@ -68,7 +68,7 @@ def create_arguments(
         "labels": labels,
         "user": f"{uid}:{gid}",
         "mounts": mounts,
-        **WALLS,
+        **ISOLATION,
         **_resources(limits),
         **_gpus(spec.gpu_uuids),
     }

@@ -175,10 +175,22 @@ def require_socket(address: str) -> None:
         except PermissionError as error:
             raise NoContainersError(
                 f"permission denied on {address}",
-                "join its group (as root: usermod -aG docker NAME, then log in again; that is as good as root)",
+                f"join its group (as root: usermod -aG {group_of(address)} NAME, then log in again; "
+                "that is as good as root)",
             ) from error
         except OSError as error:
             raise NoContainersError(f"no Docker engine answers at {address}", "start an engine") from error
+
+
+def group_of(address: str) -> str:
+    """Return the group of an engine's socket, by number where it has no name; "docker" where it cannot be read."""
+    path = Path(address.removeprefix("unix://"))
+    try:
+        return path.group()
+    except KeyError:
+        return str(path.stat().st_gid)
+    except OSError:
+        return "docker"
 
 
 def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Engine:

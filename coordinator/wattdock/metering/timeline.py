@@ -33,12 +33,11 @@ MJ_PER_J = 1_000
 
 @dataclass(frozen=True)
 class Span:
-    """A named interval; `drained` tells that the accelerators were idle at both ends."""
+    """A named interval."""
 
     name: str
     start_ns: int
     end_ns: int
-    drained: bool = False
 
     @property
     def duration_s(self) -> float:

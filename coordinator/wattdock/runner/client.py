@@ -83,7 +83,7 @@ class RunnerClient:
         while True:
             self._check()
             try:
-                described = wire.description(self._stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S))
+                answer: pb.DescribeResponse = self._stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S)
                 break
             except grpc.RpcError as error:
                 if error.code() not in NOT_THERE_YET:
@@ -95,11 +95,13 @@ class RunnerClient:
                         f"the runner did not answer within {timeout_s:g} s; raise timeouts.launch_s or see its log"
                     ) from error
                 self._clock.sleep(READY_POLL_S)
-        if described.protocol_version != PROTOCOL_VERSION:
+        # Before anything else is read: another version may hold values that this one has no name for.
+        if answer.protocol_version != PROTOCOL_VERSION:
             raise LaunchError(
-                f"the runner speaks protocol {described.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
+                f"the runner speaks protocol {answer.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
                 "use a runner of the same wattdock version"
             )
+        described = wire.description(answer)
         described.require_supported()
         return described
 

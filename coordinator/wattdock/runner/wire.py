@@ -39,7 +39,6 @@ class RunnerDescription:
     """
 
     backend: str
-    protocol_version: int
     framework: str
     framework_version: str
     python_version: str
@@ -142,7 +141,6 @@ def description(message: pb.DescribeResponse) -> RunnerDescription:
     """Return a runner's description of itself."""
     return RunnerDescription(
         backend=message.backend,
-        protocol_version=message.protocol_version,
         framework=message.framework,
         framework_version=message.framework_version,
         python_version=message.python_version,
@@ -221,7 +219,7 @@ def clock_identity(reading: pb.ClockReading) -> ClockIdentity:
 
 def span(message: pb.Span) -> Span:
     """Return one span."""
-    return Span(message.name, message.start_ns, message.end_ns, message.drained)
+    return Span(message.name, message.start_ns, message.end_ns)
 
 
 def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:

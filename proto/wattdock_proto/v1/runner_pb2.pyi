@@ -20,16 +20,14 @@ ARRIVAL_POISSON: Arrival
 ARRIVAL_SINGLE: Arrival
 
 class Span(_message.Message):
-    __slots__ = ("name", "start_ns", "end_ns", "drained")
+    __slots__ = ("name", "start_ns", "end_ns")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_NS_FIELD_NUMBER: _ClassVar[int]
     END_NS_FIELD_NUMBER: _ClassVar[int]
-    DRAINED_FIELD_NUMBER: _ClassVar[int]
     name: str
     start_ns: int
     end_ns: int
-    drained: bool
-    def __init__(self, name: _Optional[str] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., drained: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ...) -> None: ...
 
 class ClockReading(_message.Message):
     __slots__ = ("boot_id", "time_namespace", "monotonic_ns")

@@ -184,7 +184,7 @@ def loaded_message(backend: Backend, loaded: LoadedModel, span: Span) -> pb.Load
 
 def span_message(span: Span) -> pb.Span:
     """Return a span as a message."""
-    return pb.Span(**vars(span), drained=True)
+    return pb.Span(**vars(span))
 
 
 def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEvent]:

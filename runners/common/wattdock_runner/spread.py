@@ -185,8 +185,13 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
 
 def _cause(failures: Sequence[Exception]) -> Exception:
     """Return the failure that the others follow from; the first of its kind."""
-    kinds = (OutOfMemory, WorkerDied, InvalidRequest, WrongState, ExchangeFailed, RuntimeError, PassCancelled)
-    return min(failures, key=lambda failure: kinds.index(type(failure)))
+    kinds = (OutOfMemory, WorkerDied, InvalidRequest, WrongState, ExchangeFailed, Exception)
+
+    def rank(failure: Exception) -> tuple[bool, int]:
+        number = next(number for number, kind in enumerate(kinds) if isinstance(failure, kind))
+        return isinstance(failure, PassCancelled), number
+
+    return min(failures, key=rank)
 
 
 class SpreadBackend(Backend):

@@ -106,7 +106,7 @@ class Worker:
         try:
             return DONE, work(*arguments)
         except RunnerFault as fault:
-            return FAILED, fault
+            return FAILED, _shared(fault)
         except MemoryError as error:
             return FAILED, OutOfMemory(str(error) or "host memory is used up")
         except Exception as error:
@@ -138,6 +138,13 @@ class Worker:
     def _say(self, *words: Any) -> None:
         with self._sending:
             self._connection.send(words)
+
+
+def _shared(fault: RunnerFault) -> RunnerFault:
+    """Return a fault as its nearest class in `errors`: the runner's process may lack a backend's own classes."""
+    nearest = next(kind for kind in type(fault).__mro__ if kind.__module__ == RunnerFault.__module__)
+    shared: RunnerFault = nearest(str(fault))
+    return shared
 
 
 def main(backend: str, connection: str, tickets: str, cores: str) -> int:

@@ -80,7 +80,6 @@ def test_replicas_start_together_and_the_one_without_work_waits_for_the_other(fa
     prompts = [ids_prompt(3, max_output_tokens=400), ids_prompt(3, max_output_tokens=5)]
     done = fake.generate(workload(in_flight=2), prompts)
     span, replicas = done.summary.span, done.summary.replicas
-    assert span.drained
     assert [list(record.gpu_uuids) for record in replicas] == [["GPU-a"], ["GPU-b"]]
     assert {record.span.start_ns for record in replicas} == {span.start_ns}
     assert max(record.span.end_ns for record in replicas) == span.end_ns
@@ -137,15 +136,19 @@ def test_replicas_that_cannot_be_are_refused(
     fake.load(model_path)
 
 
-def test_running_out_of_memory_in_one_replica_ends_the_pass_by_name_and_the_next_one_runs(
-    fake: Runner, model_path: Path
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [("oom", "RESOURCE_EXHAUSTED", "the fake engine has no room"), ("refuse", "INTERNAL", "the fake engine refuses")],
+)
+def test_a_fault_in_one_replica_ends_the_pass_with_its_status_and_reason_and_the_next_one_runs(
+    fake: Runner, model_path: Path, fault: str, status: str, reason: str
 ) -> None:
-    """The other is told to stop, and both still hold their copy."""
+    """Whatever class the backend raised; the other is told to stop, and both still hold their copy."""
     fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     before = replicas_of(fake)
-    prompts = [ids_prompt(3, max_output_tokens=2000), pb.Prompt(text="fault:oom")]
+    prompts = [ids_prompt(3, max_output_tokens=2000), pb.Prompt(text=f"fault:{fault}")]
     code, detail = fake.refused_pass(workload(in_flight=2), prompts)
-    assert (code, "replica " in detail) == ("RESOURCE_EXHAUSTED", True), detail
+    assert (code, "replica " in detail, reason in detail) == (status, True, True), detail
     assert fake.generate(workload(in_flight=2), [ids_prompt(3)] * 2).summary.requests == 2
     assert replicas_of(fake) == before
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Backend, Gpu, LoadedModel
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import OutOfMemory
+from wattdock_runner.errors import OutOfMemory, RunnerFault
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wattdock_runner.serving import Answer
 
 VOCABULARY = 32_000
-FAULTS = ("none", "die", "raise", "hang", "oom", "orphan")
+FAULTS = ("none", "die", "raise", "hang", "oom", "orphan", "refuse")
 FAULT_PREFIX = "fault:"
 ORPHAN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 DEFAULTS: dict[str, Any] = {
@@ -43,6 +43,13 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+class NoRoom(OutOfMemory):
+    """An engine's own class of error, which only its own arguments can make."""
+
+    def __init__(self, engine: str, wanted: str) -> None:
+        super().__init__(f"the {engine} engine has no {wanted}")
+
+
 def strike(fault: object) -> None:
     """Do what a fault's name says; "none" does nothing."""
     if fault == "die":
@@ -52,7 +59,9 @@ def strike(fault: object) -> None:
     if fault == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)
     if fault == "oom":
-        raise OutOfMemory("the fake engine has no room")
+        raise NoRoom("fake", "room")
+    if fault == "refuse":
+        raise RunnerFault("the fake engine refuses")
     if fault == "orphan":
         # Its own session and deaf to SIGTERM: what ends only the runner's process group leaves it behind.
         subprocess.Popen([sys.executable, "-c", ORPHAN], start_new_session=True)

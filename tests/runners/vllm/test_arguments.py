@@ -44,7 +44,7 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_arguments_are_the_fields_that_wattdock_does_not_set_itself(arguments: Any) -> None:
     """Secrets, other machines and private fields are left out."""
-    declared = arguments.takeable_of(fields_in(SOURCE, "EngineArgs"))
+    declared = arguments.settable(fields_in(SOURCE, "EngineArgs"))
     assert set(declared) == {"max_model_len", "enforce_eager", "load_format", "plugins"}
 
 
@@ -52,7 +52,7 @@ def test_no_argument_swaps_the_model_or_its_config(arguments: Any) -> None:
     """One expert per token instead of two is another model, and FLOPs and revision would be of the one on disk."""
     source = "class EngineArgs:\n    hf_overrides: HfOverrides = 1\n    hf_config_path: str | None = None\n"
     source += "    model_weights: str = ''\n    seed: int = 0\n"
-    declared = arguments.takeable_of(fields_in(source, "EngineArgs"))
+    declared = arguments.settable(fields_in(source, "EngineArgs"))
     for name in ("hf_overrides", "hf_config_path", "model_weights"):
         with pytest.raises(InvalidRequest, match=rf"'{name}' is not taken: another model would run .* model\.path"):
             check_engine_args({name: {"num_experts_per_tok": 1}}, declared)
