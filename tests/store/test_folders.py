@@ -1,4 +1,4 @@
-"""Rows on disk: whole, never overwritten, and read back."""
+"""Results on disk: whole, never overwritten, and read back."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def result() -> ExperimentResult:
     return ExperimentResult.bare(ExperimentConfig(), None, started_utc="2026-01-02T03:04:05.678+00:00", energy=energy)
 
 
-def test_a_row_reads_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_result_reads_back_as_it_was_written(tmp_path: Path) -> None:
     """Every figure, to the last bit."""
     folder = store_result(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out")
     assert folder.name == f"20260102T030405-pytorch-{result().experiment_id[:8]}"
     assert load_result(folder) == result()
 
 
-def test_the_same_row_twice_is_two_folders(tmp_path: Path) -> None:
+def test_the_same_result_twice_is_two_folders(tmp_path: Path) -> None:
     """Two runs of one experiment can end in the same second."""
     folders = {
         store_result(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out") for _ in range(3)

@@ -5,9 +5,10 @@ Names carry units. Not measured is null, with a reason beside it, never 0.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from wattdock.analysis.conditions import ABSENT, differing, required_conditions
 from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, Gpus, measured_energy
@@ -117,11 +118,11 @@ class ExperimentResult(Stored):
         data_parallel: Null where one engine served the workload.
     """
 
-    SCHEMA_VERSION: ClassVar[int] = 1
+    SCHEMA_VERSION: ClassVar[Literal[1]] = 1
     BOUNDARY_STATEMENT: ClassVar[str] = BOUNDARY_STATEMENT
     NET_MEANING: ClassVar[str] = NET_MEANING
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     experiment_id: str
     study: StudyFacts | None = None
     fallback: Fallback | None = None
@@ -140,6 +141,12 @@ class ExperimentResult(Stored):
     audit: Audit | None = None
     procedure: Procedure | None = None
     spans: list[StoredSpan] = Field(default_factory=list)
+
+    @field_validator("started_utc")
+    @classmethod
+    def _is_instant(cls, text: str) -> str:
+        datetime.fromisoformat(text)
+        return text
 
     @property
     def used_gpus(self) -> dict[str, GpuResult]:

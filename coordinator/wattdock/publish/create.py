@@ -82,16 +82,18 @@ class _Gathered:
         studies: Ids of the studies whose journals are in the bundle.
         prompts: SHA-256 of a prompt file → its name in the bundle.
         missing: Sentences about what belongs in the bundle and could not be had.
+        lock_sha256: Of the lock file of images; None without one.
     """
 
     files: dict[str, Content] = field(default_factory=dict)
     studies: list[str] = field(default_factory=list)
     prompts: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    lock_sha256: str | None = None
 
 
 def create_bundle(
-    rows: Sequence[StoredResult],
+    results: Sequence[StoredResult],
     out: Path | None,
     *,
     home: Path,
@@ -112,18 +114,18 @@ def create_bundle(
         ConfigError: A name cannot be one in a bundle, or a file holds a secret.
         StoreError: A file cannot be read, or the bundle cannot be written; nothing is left of it.
     """
-    rows = sorted(rows, key=lambda row: row.folder.resolve().name)
+    results = sorted(results, key=lambda stored: stored.folder.resolve().name)
     try:
-        gathered = _gather(rows, home, logs=logs, prompts=prompts)
+        gathered = _gather(results, home, logs=logs, prompts=prompts)
         _gather_lock(lock, gathered)
-        out = out or Path(f"wattdock-{(gathered.studies or [rows[0].folder.resolve().name])[0]}{TAR}")
+        out = out or Path(f"wattdock-{(gathered.studies or [results[0].folder.resolve().name])[0]}{TAR}")
         if out.suffix != TAR or not is_safe(out.stem):
             raise ConfigError(f"{out.name!r} cannot be a bundle's name; use letters, digits, . _ - and end it in {TAR}")
         if unsafe := [name for name in gathered.files if not is_safe(name)]:
             raise ConfigError(f"{unsafe[0]!r} cannot be a name in a bundle; use letters, digits, . _ - only")
         texts = {name: _text(content) for name, content in gathered.files.items() if Path(name).suffix in TEXT_SUFFIXES}
         _refuse_secrets(gathered.files, texts)
-        manifest = _describe(rows, out.stem, gathered)
+        manifest = _describe(results, out.stem, gathered)
         sums = sums_of(gathered.files).encode()
         _write(gathered.files | {SUMS: sums}, out)
     except OSError as error:
@@ -133,11 +135,11 @@ def create_bundle(
     return CreatedBundle(out, manifest, hashlib.sha256(sums).hexdigest(), files)
 
 
-def _gather(rows: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bool) -> _Gathered:
+def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bool) -> _Gathered:
     """Return the files of results, journals of studies, cards of meters, and prompts."""
     gathered = _Gathered()
-    for row in rows:
-        folder = row.folder.resolve()
+    for stored in results:
+        folder = stored.folder.resolve()
         place = f"{BUNDLED}/{folder.name}"
         if any(name.startswith(f"{place}/") for name in gathered.files):
             raise ConfigError(f"two results have the name {folder.name}; make a bundle of each")
@@ -146,12 +148,12 @@ def _gather(rows: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bo
             hidden = any(part.startswith(".") for part in inside.parts)
             if path.is_file() and not hidden and (logs or path.suffix != LOG_SUFFIX):
                 gathered.files[f"{place}/{inside}"] = path
-        study = row.result.study.study_id if row.result.study else None
+        study = stored.result.study.study_id if stored.result.study else None
         if study and study not in gathered.studies and (file := folder.parent / STUDIES / study / JOURNAL).is_file():
             gathered.studies.append(study)
             gathered.files[f"{BUNDLED}/{STUDIES}/{study}/{JOURNAL}"] = file
-        _gather_cards(row.result, gathered, home)
-        _gather_prompts(row.result, gathered, wanted=prompts)
+        _gather_cards(stored.result, gathered, home)
+        _gather_prompts(stored.result, gathered, wanted=prompts)
     gathered.missing = [*dict.fromkeys(gathered.missing)]
     return gathered
 
@@ -192,12 +194,8 @@ def _gather_lock(lock: Path | None, gathered: _Gathered) -> None:
     if lock and not lock.is_file():
         raise ConfigError(f"--lock {lock}: there is no such file")
     if path.is_file():
-        gathered.files[LOCK] = path.read_bytes()
-
-
-def _lock_digest(gathered: _Gathered) -> str | None:
-    lock = gathered.files.get(LOCK)
-    return hashlib.sha256(lock).hexdigest() if isinstance(lock, bytes) else None
+        gathered.files[LOCK] = content = path.read_bytes()
+        gathered.lock_sha256 = hashlib.sha256(content).hexdigest()
 
 
 def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
@@ -220,12 +218,12 @@ def _text(content: Content) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
-def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered) -> Manifest:
+def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -> Manifest:
     """Add study.yaml, the manifest and README.md to the files."""
     positions: dict[str, int] = {}
     experiments: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        settings = _settings(row.result, gathered.prompts, _lock_digest(gathered))
+    for stored in results:
+        settings = _settings(stored.result, gathered)
         identity = json.dumps(
             {key: settings[key] for key in settings if key not in ExperimentConfig.NOT_IDENTITY}, sort_keys=True
         )
@@ -234,18 +232,18 @@ def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered) -> M
         if identity not in experiments and settings["name"] and settings["name"] in names:
             settings["name"] = f"{settings['name']} ({len(experiments) + 1})"
         experiments.setdefault(identity, settings)
-        positions[row.folder.resolve().name] = [*experiments].index(identity)
+        positions[stored.folder.resolve().name] = [*experiments].index(identity)
     manifest = Manifest(name=name, results=positions, missing=gathered.missing)
     study = {"name": name, "experiments": list(experiments.values())}
     gathered.files |= {
         STUDY: yaml.safe_dump(study, sort_keys=False).encode(),
         MANIFEST: (json_text(manifest, indent=2, ascii_only=False) + "\n").encode(),
-        README: _readme(manifest, rows).encode(),
+        README: _readme(manifest, results).encode(),
     }
     return manifest
 
 
-def _settings(result: ExperimentResult, prompts: dict[str, str], lock_sha256: str | None) -> dict[str, Any]:
+def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
     """Return a result's settings with "auto" replaced by what ran: model commit, image, GPUs, launcher, accelerator.
 
     An interpreter's path is left out, and GPUs by index or UUID become their number.
@@ -258,22 +256,22 @@ def _settings(result: ExperimentResult, prompts: dict[str, str], lock_sha256: st
         return settings
     if environment.model.kind == "hub" and environment.model.revision:
         settings["model"] = settings["model"] | {"revision": environment.model.revision}
-    if source := prompts.get(environment.dataset_sha256 or ""):
+    if source := gathered.prompts.get(environment.dataset_sha256 or ""):
         workload = settings["workload"]
         settings["workload"] = workload | {"prompts": workload["prompts"] | {"source": source}}
     settings |= {"accelerator": "cuda" if environment.gpu_count else "cpu", "launcher": environment.launcher}
     if not environment.gpu_count:
         settings["gpus"] = "auto"
     if container := environment.container:
-        locked = container.locked and container.lock_sha256 == lock_sha256
+        locked = container.locked and container.lock_sha256 == gathered.lock_sha256
         image = None if locked else container.locked_digest or environment.image_digest or container.image
-        settings["container"] = settings.get("container", {}) | {"image": image, "locked": locked}
+        settings["container"] = settings["container"] | {"image": image, "locked": locked}
     return settings
 
 
-def _versions(rows: Iterable[StoredResult]) -> str:
+def _versions(results: Iterable[StoredResult]) -> str:
     """Return every wattdock that measured: its version, its commit if known, and whether files were changed."""
-    environments = [row.result.environment for row in rows if row.result.environment]
+    environments = [stored.result.environment for stored in results if stored.result.environment]
     versions = {(env.wattdock_version, env.wattdock_commit or "", bool(env.wattdock_dirty)) for env in environments}
     return " and ".join(
         f"wattdock {version}{commit and f' at commit {commit}'}{' with changes' if dirty else ''}"
@@ -281,12 +279,12 @@ def _versions(rows: Iterable[StoredResult]) -> str:
     )
 
 
-def _readme(manifest: Manifest, rows: Sequence[StoredResult]) -> str:
+def _readme(manifest: Manifest, results: Sequence[StoredResult]) -> str:
     return f"""# {manifest.name}
 
-Energy of LLM inference, measured with {_versions(rows) or "wattdock"}.
+Energy of LLM inference, measured with {_versions(results) or "wattdock"}.
 
-{results_table(rows)}
+{results_table(results)}
 Boundary of energy: {ExperimentResult.BOUNDARY_STATEMENT}
 
 ## Check it, and run it again

@@ -76,24 +76,24 @@ def prepare_reproduction(
         PreflightError: This machine lacks the GPUs, images or model; nothing was started.
         StoreError: The bundle's results or study cannot be read, or no result was measured to its end.
     """
-    rows = bundle.results()
-    whole = [row for row in rows if row.result.status == "ok" and row.result.environment]
+    results = bundle.results()
+    whole = [stored for stored in results if stored.result.status == "ok" and stored.result.environment]
     if not whole:
         raise StoreError(f"{bundle.manifest.name} holds no result without an error; nothing to reproduce")
     skipped = tuple(
-        f"{_label(row.result)} is not measured again: it is {row.result.status} in the bundle"
-        for row in rows
-        if row not in whole
+        f"{_label(stored.result)} is not measured again: it is {stored.result.status} in the bundle"
+        for stored in results
+        if stored not in whole
     )
-    _require_gpus([row.result for row in whole])
+    _require_gpus([stored.result for stored in whole])
     written = _experiments(bundle)
     bundled, configs = [], {}
-    for row in whole:
-        config = _config_here(written[bundle.manifest.results[row.folder.name]], row.result, bundle, local, home)
+    for stored in whole:
+        config = _config_here(written[bundle.manifest.results[stored.folder.name]], stored.result, bundle, local, home)
         configs[config.experiment_id] = config
         # `compare` pairs results by their settings.
         here = {"experiment_id": config.experiment_id, "config": config}
-        bundled.append(replace(row, result=row.result.model_copy(update=here)))
+        bundled.append(replace(stored, result=stored.result.model_copy(update=here)))
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
     plans = plan_study(study, output_dir=output_dir, home=home, emit=emit, lock=bundle.folder / LOCK)
     return Reproduction(

@@ -6,7 +6,6 @@ A folder appears whole or not at all, and none is ever overwritten.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import secrets
@@ -158,13 +157,9 @@ def load_result(path: Path) -> ExperimentResult:
     except OSError as error:
         raise StoreError(f"{file}: cannot be read ({error.strerror or error}); see its owner and mode") from error
     try:
-        result = ExperimentResult.model_validate_json(content)
-        datetime.fromisoformat(result.started_utc)
-    except ValueError as error:
-        raise StoreError(f"{file}: {_problem(content, error)}") from error
-    if result.schema_version != ExperimentResult.SCHEMA_VERSION:
-        raise StoreError(f"{file}: {_other_version(result.schema_version)}")
-    return result
+        return ExperimentResult.model_validate_json(content)
+    except ValidationError as error:
+        raise StoreError(f"{file}: {_problem(error)}") from error
 
 
 def read_results(output_dir: Path, *, tell: Tell = lambda _: None) -> Iterator[StoredResult]:
@@ -201,27 +196,17 @@ def restart_folders(folder: Path) -> list[Path]:
     return sorted(restarts, key=lambda restart: int(restart.name))
 
 
-def _problem(content: bytes, error: ValueError) -> str:
+def _problem(error: ValidationError) -> str:
     """Return why a file is no result of this version, and what to do."""
-    try:
-        document = json.loads(content)
-    except ValueError:
+    first, version = error.errors()[0], ExperimentResult.SCHEMA_VERSION
+    if first["type"] == "json_invalid":
         return "is no JSON; was it cut short?"
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if not isinstance(version, int):
+    if not first["loc"]:
         return "is no result; name a result folder"
-    if version != ExperimentResult.SCHEMA_VERSION:
-        return _other_version(version)
-    reason = str(error)
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return f"not a result of schema version {ExperimentResult.SCHEMA_VERSION} ({reason}); did another version write it?"
-
-
-def _other_version(version: int) -> str:
-    known = ExperimentResult.SCHEMA_VERSION
-    return f"has schema version {version}, this wattdock reads {known}; use the wattdock that wrote it"
+    if first["loc"] == ("schema_version",):
+        return f"has schema version {first['input']}, this wattdock reads {version}; use the wattdock that wrote it"
+    place = ".".join(map(str, first["loc"]))
+    return f"not a result of schema version {version} ({place}: {first['msg']}); did another version write it?"
 
 
 def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> Path:
