@@ -27,7 +27,6 @@ NO_OUTPUT = {
     "inputs/shapes.py",
     "inputs/prompts.py",
     "publish/create.py",
-    "reports/scaling.py",
     "runner/wire.py",
     "text.py",
 }

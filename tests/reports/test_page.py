@@ -15,7 +15,7 @@ from stored_results import opener
 
 from wattdock.analysis.conditions import labels
 from wattdock.errors import ConfigError, StoreError
-from wattdock.reports.chart_data import SUM, Trace, pareto_front, points_of, thin, timelines, to_its_end
+from wattdock.reports.chart_data import SUM, Trace, hold_last_value, pareto_front, points_of, thin, timelines
 from wattdock.reports.page import page, write_report
 from wattdock.store import StoredResult, find_results
 
@@ -114,11 +114,11 @@ def test_thinning_keeps_every_extreme_of_a_line() -> None:
 def test_a_line_of_steps_reaches_the_end_of_each_pass() -> None:
     """A step is drawn to the next point: the last one of a pass, before a hole, needs one where it ends."""
     nan = float("nan")
-    line = to_its_end(Trace("tokens", "tokens", np.array([0.0, 1, 2, 5, 6]), np.array([10.0, 20, nan, 30, nan])))
+    line = hold_last_value(Trace("tokens", "tokens", np.array([0.0, 1, 2, 5, 6]), np.array([10.0, 20, nan, 30, nan])))
     assert line.at_s.tolist() == [0, 1, 2, 2, 5, 6, 6]
     assert line.value.tolist() == pytest.approx([10, 20, 20, nan, 30, 30, nan], nan_ok=True)
     reading = Trace("GPU-a", "reading", line.at_s, line.value)
-    assert to_its_end(reading) is reading
+    assert hold_last_value(reading) is reading
 
 
 @pytest.mark.slow

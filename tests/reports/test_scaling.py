@@ -12,11 +12,10 @@ from scaled_results import document, result
 from scipy import stats
 
 from wattdock.analysis.result import ExperimentResult
-from wattdock.analysis.statistics import SPEED, geometric_interval
+from wattdock.analysis.statistics import SPEED, Figure, geometric_interval
 from wattdock.errors import ConfigError
 from wattdock.reports import scale, show
 from wattdock.reports.scaling import Scaling, Setting, SplitPoint, optimum
-from wattdock.reports.terminal import Figure
 from wattdock.store import StoredResult
 
 # 5 % of the work is serial, and restarts differ by 1 %.
@@ -141,10 +140,10 @@ def test_the_interval_of_a_ratio_is_welch_s_on_logarithms() -> None:
     ours = curve[1].speed_up
     assert ours is not None
     theirs = stats.ttest_ind(np.log(over), np.log(under), equal_var=False).confidence_interval()
-    assert (ours.low, ours.high) == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)), rel=2e-4)
+    assert ours.interval == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)), rel=2e-4)
     _, [curve] = only(sides | {"over": result(two, [200.0], None)})
     assert curve[1].speed_up is not None
-    assert curve[1].speed_up.low is None
+    assert curve[1].speed_up.interval is None
 
 
 def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None:
@@ -173,7 +172,7 @@ def test_the_means_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.
     assert shown["settings"][0]["points"][1]["speed_up"]["value"] == pytest.approx(2)
     assert "geometric means over restarts" in shown["method"]
     ends = stats.t.interval(0.95, 1, np.log(100), np.std(np.log([50, 200]), ddof=1) / 2**0.5)
-    assert [first["low"], first["high"]] == pytest.approx(np.exp(ends))
+    assert first["interval"] == pytest.approx(np.exp(ends))
     assert geometric_interval([1.0]) is None
 
 

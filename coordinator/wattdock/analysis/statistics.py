@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import fmean, mean, stdev
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -41,6 +41,24 @@ class Interval(NamedTuple):
 
     low: float
     high: float
+
+    def __format__(self, form: str) -> str:
+        """Return "[0.0521, 0.0539]", both ends in this format."""
+        return f"[{self.low:{form}}, {self.high:{form}}]"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure and its 95 % interval.
+
+    Attributes:
+        interval: None without one.
+        covers: What the interval covers: timing alone where there was one restart only.
+    """
+
+    value: float
+    interval: Interval | None = None
+    covers: Literal["restarts", "timing"] = "restarts"
 
 
 class Statistics(Stored):
@@ -80,6 +98,45 @@ def restart_values(result: ExperimentResult) -> dict[str, list[float]]:
         return {}
     quantities = RATIOS if all(measured.total_j is not None for measured in passes) else [SPEED]
     return {quantity: [ratio(restart, quantity) for restart in restarts] for quantity in quantities}
+
+
+def energy_figure(result: ExperimentResult) -> Figure | None:
+    """Return the mean joules per output token over restarts; the interval of a single restart covers timing.
+
+    None where energy was not measured.
+    """
+    energy = result.energy
+    if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
+        return None
+    if figure := _over_restarts(result, ENERGY):
+        return figure
+    mean_j, timing_j = energy.energy_per_output_token_j, energy.uncertainty.timing95_j
+    if timing_j is None or not energy.total_j:
+        return Figure(mean_j)
+    half = timing_j / energy.total_j * mean_j
+    return Figure(mean_j, Interval(max(mean_j - half, 0.0), mean_j + half), "timing")
+
+
+def speed_figure(result: ExperimentResult) -> Figure | None:
+    """Return the mean output tokens per second over restarts; None where nothing was measured."""
+    if result.performance is None or result.performance.output_tokens_per_s is None:
+        return None
+    return _over_restarts(result, SPEED) or Figure(result.performance.output_tokens_per_s)
+
+
+def _over_restarts(result: ExperimentResult, quantity: str) -> Figure | None:
+    """Return the mean over restarts; None for a single restart."""
+    values = restart_values(result).get(quantity, [])
+    interval = mean_interval(values)
+    return Figure(mean(values), interval) if interval else None
+
+
+def value_and_ends(figure: Figure | None) -> tuple[float | None, float | None, float | None]:
+    """Return a figure and the ends of its interval, None for what was not measured."""
+    if figure is None:
+        return None, None, None
+    low, high = figure.interval or (None, None)
+    return figure.value, low, high
 
 
 def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
@@ -149,7 +206,7 @@ class Difference:
     """How far the second mean lies from the first, as a ratio of geometric means − 1.
 
     Attributes:
-        low, high: 95 % interval, relative.
+        interval: Of 95 %, relative.
         p_value: Chance of a difference at least this large between repeats of the same experiment.
         log_ratio: Logarithm of the ratio.
         log_error: Standard error of `log_ratio`; 0 where all repeats of each side are equal.
@@ -157,8 +214,7 @@ class Difference:
     """
 
     relative: float
-    low: float
-    high: float
+    interval: Interval
     p_value: float
     log_ratio: float
     log_error: float
@@ -167,7 +223,7 @@ class Difference:
     @property
     def differs(self) -> bool:
         """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
+        return self.interval.low > 0 or self.interval.high < 0
 
     def p_not_above(self, relative: float) -> float:
         """Return the chance of an estimate this high or higher if the true difference were `relative`; one-sided."""
@@ -197,9 +253,9 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     if error:
         freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
         half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-    low, high = exp(estimate - half) - 1, exp(estimate + half) - 1
+    interval = Interval(exp(estimate - half) - 1, exp(estimate + half) - 1)
     p_value = min(1.0, 2 * min(_p_up_to(estimate, error, freedom), _p_up_to(-estimate, error, freedom)))
-    return Difference(exp(estimate) - 1, low, high, p_value, estimate, error, freedom)
+    return Difference(exp(estimate) - 1, interval, p_value, estimate, error, freedom)
 
 
 def _p_up_to(gap: float, error: float, freedom: float) -> float:

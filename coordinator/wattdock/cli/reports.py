@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import typer
+from rich.filesize import decimal as size_text
 
 from wattdock.cli.exits import fail
 from wattdock.cli.options import RESULTS, RESULTS_HELP, Json, Named, OutputDir, open_results, parse_fraction
@@ -44,7 +45,7 @@ def report(
     replaced = ", which replaced another page" if output.exists() else ""
     with open_results(named, output_dir) as rows:
         write_report(rows, output, title=title)
-    typer.echo(f"{pluralize(len(rows), 'result')} in {output} ({output.stat().st_size / 1e6:.1f} MB){replaced}")
+    typer.echo(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
 
 
 def plot(

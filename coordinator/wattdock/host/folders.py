@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal as size_text
+
 from wattdock.errors import PreflightError
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def require_writable(folder: Path, *, setting: str, free_bytes: int = MIN_FREE_B
     free = disk.free
     if free < free_bytes:
         raise PreflightError(
-            f"only {free / 1e6:.0f} MB free for {folder}, at least {free_bytes / 1e6:.0f} MB are needed; "
+            f"only {size_text(free)} free for {folder}, at least {size_text(free_bytes)} are needed; "
             f"free some or {change}"
         )
 

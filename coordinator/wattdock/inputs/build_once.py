@@ -7,6 +7,8 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal as size_text
+
 from wattdock.errors import PreflightError
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def require_space(folder: Path, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
         raise PreflightError(
-            f"{folder} has {free_bytes / 1e9:.2f} GB free and {needed_bytes / 1e9:.2f} GB are needed; "
+            f"{folder} has {size_text(free_bytes)} free and {size_text(needed_bytes)} are needed; "
             "free space there or set WATTDOCK_HOME to another folder"
         )
 

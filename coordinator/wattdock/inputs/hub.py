@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.filesize import decimal as size_text
+
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.inputs.build_once import require_space
 from wattdock.inputs.model_folder import (
@@ -112,7 +114,7 @@ def _downloaded(snapshot: Snapshot, model_id: str, revision: str, cache: Path, p
     if missing_bytes:
         cache.mkdir(parents=True, exist_ok=True)
         require_space(cache, missing_bytes)
-        progress(f"downloading {model_id} at {commit[:8]} ({missing_bytes / 1e6:,.1f} MB)")
+        progress(f"downloading {model_id} at {commit[:8]} ({size_text(missing_bytes)})")
     return Path(snapshot(revision=commit, tqdm_class=_lines(progress)))
 
 
@@ -127,7 +129,7 @@ def _lines(progress: Callable[[str], None]) -> type:
             now_s = time.monotonic()
             if self.unit == "B" and self.n and now_s - Lines.reported_s > REPORT_EVERY_S:
                 Lines.reported_s = now_s
-                progress(f"{self.n / 1e6:,.0f} MB received")
+                progress(f"{size_text(int(self.n))} received")
 
     return Lines
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.filesize import decimal as size_text
 
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, MANIFEST
@@ -104,7 +105,7 @@ class Bundle(BundleFile):
 
     def as_view(self, *, with_results: bool = False) -> Iterator[str]:
         """Yield that the bundle is whole, and a table of its results if asked for."""
-        yield f"{self.path}: whole, {self.file_count} files, {self.size_bytes / 1e6:,.1f} MB"
+        yield f"{self.path}: whole, {self.file_count} files, {size_text(self.size_bytes)}"
         if with_results:
             yield from ("", *results_table(self.results()).splitlines())
         yield from super().as_view()

@@ -7,14 +7,13 @@ nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis import conditions
+from wattdock.analysis import conditions, statistics
 from wattdock.clock import NS_PER_S
-from wattdock.reports.terminal import Figure
 from wattdock.store import Row
 from wattdock.text import pluralize
 
@@ -53,36 +52,22 @@ class Point:
     Attributes:
         row: Its row in the table of results.
         label: A name that no other result of the same report has.
+        j_per_token: None where energy was not measured, and `row.reason` says why.
+        tokens_per_s: Output tokens per second; None where nothing was measured.
         phases: Joules of the GPUs used and seconds, by phase (`PHASES`).
     """
 
     stored: StoredResult
     row: Row
     label: str
+    j_per_token: statistics.Figure | None
+    tokens_per_s: statistics.Figure | None
     phases: dict[str, tuple[float, float]]
 
     @property
     def result(self) -> ExperimentResult:
         """The stored result."""
         return self.stored.result
-
-    @property
-    def j_per_token(self) -> Figure | None:
-        """Joules per output token; None where energy was not measured, and `row.reason` says why."""
-        row = self.row
-        if row.energy_per_output_token_mean_j is None:
-            return None
-        low, high = row.energy_per_output_token_low_j, row.energy_per_output_token_high_j
-        return Figure(row.energy_per_output_token_mean_j, low, high, row.interval_covers)
-
-    @property
-    def tokens_per_s(self) -> Figure | None:
-        """Output tokens per second; None where nothing was measured."""
-        row = self.row
-        if row.output_tokens_per_s_mean is None:
-            return None
-        low, high = row.output_tokens_per_s_low, row.output_tokens_per_s_high
-        return Figure(row.output_tokens_per_s_mean, low, high, None if low is None else "restarts")
 
     @property
     def gpus_text(self) -> str:
@@ -99,11 +84,14 @@ class Point:
 def points_of(results: Sequence[StoredResult]) -> list[Point]:
     """Return one point per result, by backend, model, GPUs and batch size."""
     labels = conditions.labels([stored.result for stored in results])
-    made = [
-        Point(stored, Row.of(stored), label, _phases(stored.result))
-        for stored, label in zip(results, labels, strict=True)
-    ]
-    return sorted(made, key=lambda point: _order(point.row))
+    points = [_point(stored, label) for stored, label in zip(results, labels, strict=True)]
+    return sorted(points, key=lambda point: _order(point.row))
+
+
+def _point(stored: StoredResult, label: str) -> Point:
+    result = stored.result
+    figures = statistics.energy_figure(result), statistics.speed_figure(result)
+    return Point(stored, Row.of(stored), label, *figures, _phases(result))
 
 
 def _order(row: Row) -> tuple[str, str, int, int, datetime]:
@@ -227,23 +215,25 @@ def thin(trace: Trace, most: int) -> Trace:
     ]
     drawn = np.unique(np.concatenate(places))
     drawn = drawn[drawn < count]
-    return Trace(trace.name, trace.source, trace.at_s[drawn], trace.value[drawn])
+    return replace(trace, at_s=trace.at_s[drawn], value=trace.value[drawn])
 
 
-def to_its_end(trace: Trace) -> Trace:
+def hold_last_value(trace: Trace) -> Trace:
     """Repeat the last value before each gap at the gap's start, or the drawn step ends one point early."""
     if trace.source == "reading":
         return trace
     unknown = np.isnan(trace.value)
     ends = np.flatnonzero(unknown[1:] & ~unknown[:-1]) + 1
     at_s, value = np.insert(trace.at_s, ends, trace.at_s[ends]), np.insert(trace.value, ends, trace.value[ends - 1])
-    return Trace(trace.name, trace.source, at_s, value)
+    return replace(trace, at_s=at_s, value=value)
 
 
 def _thinned(part: RestartTimeline, most: int) -> RestartTimeline:
-    power, host = (tuple(to_its_end(thin(trace, most)) for trace in traces) for traces in (part.power_w, part.host_w))
-    tokens = to_its_end(thin(part.tokens_per_s, most)) if part.tokens_per_s else None
-    return RestartTimeline(part.label, part.spans, power, host, tokens)
+    def thinned(traces: Sequence[Trace]) -> tuple[Trace, ...]:
+        return tuple(hold_last_value(thin(trace, most)) for trace in traces)
+
+    tokens = hold_last_value(thin(part.tokens_per_s, most)) if part.tokens_per_s else None
+    return replace(part, power_w=thinned(part.power_w), host_w=thinned(part.host_w), tokens_per_s=tokens)
 
 
 def _restart(label: str, record: RestartRecord, energy_j: Mapping[tuple[int, int], float | None]) -> RestartTimeline:

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import altair as alt
 
+from wattdock.analysis import statistics
 from wattdock.errors import ConfigError
 from wattdock.reports.chart_data import KINDS, PHASES, SUM, pareto_front, timelines, why_no_joules
-from wattdock.reports.terminal import with_ends
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from wattdock.reports.chart_data import Point, RestartTimeline, Trace
-    from wattdock.reports.scaling import Setting
-    from wattdock.reports.terminal import Figure
+    from wattdock.reports.scaling import Setting, SplitPoint
 
 Rows: TypeAlias = list[dict[str, Any]]
 # Altair types too loosely what its methods return.
@@ -61,7 +60,7 @@ def intervals(points: Sequence[Point]) -> Chart:
     """Return each result's figure with its interval: joules per token, or tokens/s where no result has joules."""
     unit, of = _main_quantity(points)
     drawn_points = _few([point for point in points if of(point)], "no result has a figure")
-    rows = [_identity(point) | with_ends(unit, of(point)) for point in drawn_points]
+    rows = [_identity(point) | _with_ends(unit, of(point)) for point in drawn_points]
     x = alt.X(unit, type="quantitative", scale=alt.Scale(zero=True))
     y, height = _names(drawn_points)
     base = _base(rows).encode(y=y)
@@ -79,7 +78,7 @@ def pareto(points: Sequence[Point]) -> Chart:
     _require(drawn_points, f"no result has joules ({why_no_joules(points)})")
 
     def row(point: Point) -> dict[str, Any]:
-        figures = with_ends(TOKENS_PER_S, point.tokens_per_s) | with_ends(J_PER_TOKEN, point.j_per_token)
+        figures = _with_ends(TOKENS_PER_S, point.tokens_per_s) | _with_ends(J_PER_TOKEN, point.j_per_token)
         return _identity(point) | figures
 
     rows = [row(point) for point in drawn_points]
@@ -188,15 +187,18 @@ def scaling_curves(settings: Sequence[Setting]) -> Chart:
     look = _look([("", kind) for kind in kinds], kinds)
     rows_of_panels = []
     for setting in settings:
-        rows = [
-            {"series": kind, "GPUs": point.gpus} | point.figures()
-            for kind, curve in setting.curves.items()
-            for point in curve
-        ]
-        units = [unit for unit in rows[0] if f"{unit} low" in rows[0] and rows[0][unit] is not None]
+        rows = [_row_over_gpus(kind, point) for kind, curve in setting.curves.items() for point in curve]
+        units = [unit for unit in setting.points[0].figures() if rows[0][unit] is not None]
         panels = [_line_panel(rows, "GPUs", unit, look) for unit in units]
         rows_of_panels.append(alt.hconcat(*panels, title=alt.TitleParams(setting.name, fontSize=8, anchor="start")))
     return alt.vconcat(*rows_of_panels)
+
+
+def _row_over_gpus(kind: str, point: SplitPoint) -> dict[str, Any]:
+    row: dict[str, Any] = {"series": kind, "GPUs": point.gpus}
+    for unit, figure in point.figures().items():
+        row |= _with_ends(unit, figure)
+    return row
 
 
 def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared: Callable[[Point], str]) -> Chart:
@@ -208,8 +210,8 @@ def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared:
     others = {id(p): ", ".join([*([p.row.model] if models else []), shared(p)]) for p in drawn_points}
     rows: Rows = [
         {"experiment": p.label, "series": f"{p.row.backend}, {others[id(p)]}", unit: x(p)}
-        | with_ends(J_PER_TOKEN, p.j_per_token)
-        | with_ends(TOKENS_PER_S, p.tokens_per_s)
+        | _with_ends(J_PER_TOKEN, p.j_per_token)
+        | _with_ends(TOKENS_PER_S, p.tokens_per_s)
         for p in drawn_points
     ]
     series = dict.fromkeys((p.row.backend, others[id(p)]) for p in drawn_points)
@@ -359,6 +361,11 @@ def _look(series: Sequence[Series], names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _with_ends(unit: str, figure: statistics.Figure | None) -> dict[str, float | None]:
+    """Return a figure and the ends of its interval under the names that a chart's rows have."""
+    return dict(zip((unit, f"{unit} low", f"{unit} high"), statistics.value_and_ends(figure), strict=True))
+
+
 def _identity(point: Point) -> dict[str, Any]:
     verdict = "not judged" if point.row.publishable is None else "yes" if point.row.publishable else "no"
     return {"experiment": point.label, "series": _series(point), "model": point.row.model, "publishable": verdict}
@@ -416,7 +423,7 @@ def _zoom(encodings: list[Literal["x", "y"]], views: list[str]) -> alt.TopLevelS
     return alt.TopLevelSelectionParameter(name="zoom", select=select, bind="scales", views=views)
 
 
-def _main_quantity(points: Sequence[Point]) -> tuple[str, Callable[[Point], Figure | None]]:
+def _main_quantity(points: Sequence[Point]) -> tuple[str, Callable[[Point], statistics.Figure | None]]:
     if any(point.j_per_token for point in points):
         return J_PER_TOKEN, lambda point: point.j_per_token
     return TOKENS_PER_S, lambda point: point.tokens_per_s

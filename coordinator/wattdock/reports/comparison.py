@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import conditions, statistics
-from wattdock.reports.terminal import NOTHING, Sheet, number, where_apart
+from wattdock.reports.terminal import NOTHING, Sheet, excerpts_at_difference, number
 from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
@@ -67,8 +67,9 @@ class Test:
     def rules_out(self, allowed: float) -> bool:
         """Whether the whole interval lies within what is allowed."""
         assert self.difference
+        interval = self.difference.interval
         more_is_worse = QUANTITIES[self.quantity] > 0
-        return self.difference.high <= allowed if more_is_worse else self.difference.low >= -allowed
+        return interval.high <= allowed if more_is_worse else interval.low >= -allowed
 
 
 @dataclass(frozen=True)
@@ -316,11 +317,11 @@ def _too_few(restarts: tuple[int, int]) -> str | None:
 def _adjusted(tests: Sequence[Test]) -> list[Test]:
     """Return the tests with p-values adjusted for how many of them there are."""
     adjusted = iter(statistics.holm([test.difference.p_value for test in tests if test.difference]))
-    made = []
+    adjusted_tests = []
     for test in tests:
         p_holm = next(adjusted) if test.difference else None
-        made.append(replace(test, p_holm=p_holm, differs=None if p_holm is None else p_holm < SIGNIFICANCE))
-    return made
+        adjusted_tests.append(replace(test, p_holm=p_holm, differs=None if p_holm is None else p_holm < SIGNIFICANCE))
+    return adjusted_tests
 
 
 def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
@@ -362,7 +363,7 @@ def _judge(compared: Comparison, allowed: float) -> Regression:
 
 def _line(pair: Pair, verdict: str) -> str:
     difference = pair.main.difference
-    interval = f" [{difference.low:+.2%}, {difference.high:+.2%}]" if difference else ""
+    interval = f" {difference.interval:+.2%}" if difference else ""
     return f"{pair.label}: {pair.main.quantity} {pair.main.relative or 0.0:+.2%}{interval}, {verdict}"
 
 
@@ -381,7 +382,7 @@ def _row(label: str, test: Test) -> tuple[str, ...]:
         number(test.b),
         f"{test.restarts[0]}, {test.restarts[1]}",
         number(test.relative, "+.2%"),
-        f"{difference.low:+.2%} … {difference.high:+.2%}" if difference else NOTHING,
+        format(difference.interval, "+.2%") if difference else NOTHING,
         number(test.p_holm, ".3g"),
         {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs],
     )
@@ -391,7 +392,7 @@ def _differences_view(compared: Comparison) -> Iterator[str | Sheet]:
     if not compared.differs_in:
         yield "nothing else that was recorded differs"
         return
-    # What only one of two backends has says no more than that they are two.
+    # Engine arguments that only one backend has are left out.
     listed = [
         difference
         for difference in compared.differs_in
@@ -400,7 +401,7 @@ def _differences_view(compared: Comparison) -> Iterator[str | Sheet]:
     ][:MOST_DIFFERENCES]
     many = len(compared.pairs)
     rows = [
-        (difference.name, *where_apart((difference.a, difference.b)), f"{difference.pairs} of {many}")
+        (difference.name, *excerpts_at_difference((difference.a, difference.b)), f"{difference.pairs} of {many}")
         for difference in listed
     ]
     yield Sheet(("", "A", "B", "pairs"), rows, "What else differs")

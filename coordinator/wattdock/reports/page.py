@@ -15,7 +15,7 @@ from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.reports.chart_data import points_of, timelines
-from wattdock.reports.terminal import cell_text, figure_text, row_cells, where_apart
+from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
 
@@ -88,7 +88,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             most_timelines=MOST_TIMELINES,
             has_timelines=bool(drawn),
             verdict=_verdict(points),
-            good=sum(point.row.publishable is True for point in points),
+            publishable_count=_publishable_count(points),
             count=len(points),
             reasons=_commonest_reasons(points),
             columns=[COLUMNS[name].heading for name in SUMMARY],
@@ -106,7 +106,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             energy_method=_energy_method(points),
             power_method=_power_method(restart for _, restart in drawn),
             net_meaning=ExperimentResult.NET_MEANING,
-            covers=next((found.covers for p in points if (found := p.result.statistics) and found.covers), None),
+            covers=_covers(points),
             lags=_lags(points),
         )
     )
@@ -194,12 +194,23 @@ def _asset(name: str) -> str:
     return resources.files("wattdock.reports").joinpath(ASSETS, name).read_text(encoding="utf-8")
 
 
+def _covers(points: Sequence[Point]) -> str | None:
+    """Return what the intervals over restarts hold for; None where no result has such an interval."""
+    every_statistics = (point.result.statistics for point in points)
+    return next((statistics.covers for statistics in every_statistics if statistics and statistics.covers), None)
+
+
+def _publishable_count(points: Sequence[Point]) -> int:
+    return sum(point.row.publishable is True for point in points)
+
+
 def _verdict(points: Sequence[Point]) -> str:
     """Return in one line how many results may be published."""
-    good, count = sum(point.row.publishable is True for point in points), len(points)
+    publishable, count = _publishable_count(points), len(points)
     if count == 1:
-        return f"This result may {'' if good else 'not '}be published"
-    how_many = f"All {good}" if good == count else f"{good} of {count}" if good else f"None of the {count}"
+        return f"This result may {'' if publishable else 'not '}be published"
+    some = f"{publishable} of {count}" if publishable else f"None of the {count}"
+    how_many = f"All {count}" if publishable == count else some
     return f"{how_many} results may be published"
 
 
@@ -269,7 +280,7 @@ def _measured_with(points: Sequence[Point]) -> tuple[dict[str, str], dict[str, l
         labels: dict[str, list[str]] = {}
         for label, by_name in texts.items():
             labels.setdefault(by_name.get(name, conditions.ABSENT), []).append(label)
-        differ[name] = list(zip(where_apart(list(labels)), map(_few, labels.values()), strict=True))
+        differ[name] = list(zip(excerpts_at_difference(list(labels)), map(_few, labels.values()), strict=True))
     return conditions.shared(list(texts.values())), differ
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.reports.chart_data import points_of
-from wattdock.reports.terminal import interval_text, number, row_cells
+from wattdock.reports.terminal import plus_minus, row_cells
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from wattdock.reports.chart_data import Point
     from wattdock.reports.charts import Chart
-    from wattdock.reports.terminal import Figure
     from wattdock.store import StoredResult
 
 # One and two columns of a journal's page, 89 and 183 mm, in points.
@@ -179,8 +178,8 @@ def _cells(point: Point) -> list[str]:
     fallback = point.row.fallback
     cells = row_cells(point.row, PRINTED) | {
         "name": point.label,
-        "energy_per_output_token_j": _plus_minus(point.j_per_token, ".4g"),
-        "output_tokens_per_s": _plus_minus(point.tokens_per_s, ",.1f"),
+        "energy_per_output_token_j": plus_minus(point.j_per_token, ".4g"),
+        "output_tokens_per_s": plus_minus(point.tokens_per_s, ",.1f"),
     }
     cells["publishable"] += f" (fallback: {fallback})" if fallback else ""
     return list(cells.values())
@@ -188,12 +187,6 @@ def _cells(point: Point) -> list[str]:
 
 def _note(points: Sequence[Point]) -> str:
     return f"{NOTE} {FALLBACK_NOTE}" if any(point.row.fallback for point in points) else NOTE
-
-
-def _plus_minus(figure: Figure | None, form: str) -> str:
-    if figure is None or figure.low is None or figure.high is None:
-        return number(figure.value if figure else None, form)
-    return interval_text(figure.value, (figure.low, figure.high), form) + ("*" if figure.covers == "timing" else "")
 
 
 def _one_line(text: str) -> str:

@@ -74,12 +74,8 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _compute_rows(result)
     if (spread := result.statistics) and spread.ci95 and spread.ci95_relative is not None:
         restarts = pluralize(len(spread.per_restart), "restart")
-        _, high = spread.ci95
-        ends_at_0 = high >= 2 * spread.mean
-        around = (
-            f"{spread.mean:.4g} [0, {high:.4g}]" if ends_at_0 else f"{spread.mean:.4g} ± {spread.ci95_relative:.2%}"
-        )
-        yield "95 % interval", f"{around} (mean of {restarts}, {spread.quantity})"
+        around = f"± {spread.ci95_relative:.2%}" if spread.ci95.low else f"{spread.ci95:.4g}"
+        yield "95 % interval", f"{spread.mean:.4g} {around} (mean of {restarts}, {spread.quantity})"
 
 
 def _verdict_rows(audit: Audit | None, *, every_reason: bool) -> Iterable[tuple[str, str]]:
@@ -117,23 +113,24 @@ def _short(value: str) -> str:
 
 
 def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    if (done := result.performance) is None:
+    if (performance := result.performance) is None:
         return
     passes = pluralize(len(result.energy.passes) if result.energy else 0, "pass", "passes")
-    yield "requests", f"{done.requests} in {passes}, {done.duration_s:.2f} s"
-    if done.offered_rate_per_s and done.schedule_lag_share is not None:
-        rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
+    yield "requests", f"{performance.requests} in {passes}, {performance.duration_s:.2f} s"
+    if performance.offered_rate_per_s and performance.schedule_lag_share is not None:
+        rates = f"{performance.offered_rate_per_s:g} requests/s offered, {performance.requests_per_s:.3g} achieved"
         behind = result.audit and result.audit.failure(Audit.ARRIVALS_SERVED)
         saturated = ": saturated, so that latencies grow with the pass" if behind else ""
-        left_out = f"; {done.arrivals_left_out}" if done.arrivals_left_out else ""
-        yield "arrivals", f"{rates}{saturated}; {done.schedule_lag_share:.1%} of a pass behind at its end{left_out}"
-    prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
-    cached = f", {done.cached_prompt_tokens:,} of them from a cache" if done.cached_prompt_tokens else ""
-    yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt{cached}"
-    yield "speed", f"{done.output_tokens_per_s:,.1f} output tokens/s"
+        left_out = f"; {performance.arrivals_left_out}" if performance.arrivals_left_out else ""
+        lag = f"{performance.schedule_lag_share:.1%} of a pass behind at its end"
+        yield "arrivals", f"{rates}{saturated}; {lag}{left_out}"
+    prompt = NOTHING if performance.prompt_tokens is None else f"{performance.prompt_tokens:,}"
+    cached = f", {performance.cached_prompt_tokens:,} of them from a cache" if performance.cached_prompt_tokens else ""
+    yield "tokens", f"{performance.output_tokens:,} output, {prompt} prompt{cached}"
+    yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s"
     if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
         yield "disturbed", f"{shared.figure}: other programs kept the CPUs busy"
-    for name, quantiles in (("TTFT", done.ttft), ("TPOT", done.tpot), ("end to end", done.e2e)):
+    for name, quantiles in (("TTFT", performance.ttft), ("TPOT", performance.tpot), ("end to end", performance.e2e)):
         at = {} if quantiles is None else {"p50": quantiles.p50_s, "p95": quantiles.p95_s, "p99": quantiles.p99_s}
         yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items()) or NOTHING
 
@@ -149,7 +146,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
                 "CPU estimate",
                 (
                     f"{guess.energy_j:,.0f} J if the CPUs draw {guess.assumed_tdp_w:g} W when busy "
-                    f"({guess.cpu_busy:.0%} busy, whosever work that was); an estimate, not a measurement"
+                    f"({guess.cpu_busy:.0%} busy, by all processes); an estimate, not a measurement"
                 ),
             )
         return
@@ -183,8 +180,8 @@ def _replica_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each ({meaning})"
     for replica in split.replicas:
         joules = NOTHING if replica.tail_idle_j is None else f"{replica.tail_idle_j:,.1f} J"
-        done = f"{replica.requests} requests, {replica.output_tokens:,} tokens"
-        yield f"  replica {replica.replica}", f"{done}; waited {replica.tail_s or 0.0:.2f} s for the others: {joules}"
+        work = f"{replica.requests} requests, {replica.output_tokens:,} tokens"
+        yield f"  replica {replica.replica}", f"{work}; waited {replica.tail_s or 0.0:.2f} s for the others: {joules}"
 
 
 def _share(result: ExperimentResult, uuid: str) -> str:
@@ -210,11 +207,11 @@ def _cross_check_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 
 
 def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    if (done := result.compute) is None or done.flops_per_s is None:
+    if (compute := result.compute) is None or compute.flops_per_s is None:
         return
-    per_joule = "" if done.flops_per_j is None else f", {done.flops_per_j / 1e9:,.3g} GFLOP/J"
-    share = f"{done.peak_flops_share:.1%} of peak" if done.peak_flops_share is not None else done.peak_reason
-    yield "arithmetic", f"{done.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
+    per_joule = "" if compute.flops_per_j is None else f", {compute.flops_per_j / 1e9:,.3g} GFLOP/J"
+    share = f"{compute.peak_flops_share:.1%} of peak" if compute.peak_flops_share is not None else compute.peak_reason
+    yield "arithmetic", f"{compute.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
 
 
 def _sample_texts(stored: StoredResult) -> list[str]:

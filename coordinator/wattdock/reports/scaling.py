@@ -5,17 +5,16 @@ Results that differ only in how the model is split over GPUs share a `Setting`; 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import statistics
+from wattdock.analysis import conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
-from wattdock.reports.terminal import Figure, Sheet, figure_text, number, seconds_text, with_ends
+from wattdock.reports.terminal import Sheet, figure_text, number, seconds_text
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -36,6 +35,11 @@ SPLIT_KEYS = {
 }
 # How long and how often it was measured, not what.
 NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
+# Conditions that have to be equal on one curve.
+SAME_CONDITIONS = (
+    *("model", "model revision", "weights", "backend", "framework version"),
+    *("GPU", "GPU power limit, W", "variables"),
+)
 SINGLE_GPU = "one GPU"
 METHOD = (
     "Joules: of GPU boards, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
@@ -73,27 +77,26 @@ class SplitPoint:
     split: str
     gpus: int
     restarts: dict[str, tuple[float, ...]]
-    tokens_per_s: Figure
-    j_per_token: Figure | None
-    power_w: Figure | None
+    tokens_per_s: statistics.Figure
+    j_per_token: statistics.Figure | None
+    power_w: statistics.Figure | None
     ttft_p50_s: float | None
     tpot_p50_s: float | None
     load_imbalance: float | None
     results: tuple[str, ...]
-    speed_up: Figure | None = None
-    efficiency: Figure | None = None
-    energy_ratio: Figure | None = None
+    speed_up: statistics.Figure | None = None
+    efficiency: statistics.Figure | None = None
+    energy_ratio: statistics.Figure | None = None
 
-    def figures(self) -> dict[str, float | None]:
-        """Return what is drawn over the number of GPUs, each with the ends of its interval."""
-        drawn = {
+    def figures(self) -> dict[str, statistics.Figure | None]:
+        """Return what is drawn over the number of GPUs, by its unit."""
+        return {
             SPEED: self.tokens_per_s,
             "efficiency": self.efficiency,
-            "TPOT p50, ms": None if self.tpot_p50_s is None else Figure(self.tpot_p50_s * 1e3),
+            "TPOT p50, ms": None if self.tpot_p50_s is None else statistics.Figure(self.tpot_p50_s * 1e3),
             POWER: self.power_w,
             f"{ENERGY} (GPU boards)": self.j_per_token,
         }
-        return {name: value for unit, figure in drawn.items() for name, value in with_ends(unit, figure).items()}
 
 
 @dataclass(frozen=True)
@@ -153,10 +156,10 @@ class Scaling:
         from wattdock.reports.charts import scaling_curves
         from wattdock.reports.paper import WIDTHS, save_chart
 
-        drawn = [setting for setting in self.settings if setting.curves]
-        if not drawn:
+        settings_with_curves = [setting for setting in self.settings if setting.curves]
+        if not settings_with_curves:
             raise ConfigError("no setting was measured on more than one GPU; there is no curve to draw")
-        save_chart(scaling_curves(drawn), file, width=WIDTHS["page"], flag="--plot")
+        save_chart(scaling_curves(settings_with_curves), file, width=WIDTHS["page"], flag="--plot")
 
     def as_view(self) -> View:
         """Yield every setting's curves and cheapest split."""
@@ -171,12 +174,22 @@ class Scaling:
 
 @dataclass(frozen=True)
 class _Usable:
-    """A result that can be on a curve, with its environment and its values per restart by quantity."""
+    """A result that can be on a curve.
+
+    Attributes:
+        restarts: Values per restart by quantity.
+        common: What has to be equal for two results to be on one curve.
+    """
 
     name: str
     result: ExperimentResult
     environment: EnvironmentSnapshot
     restarts: dict[str, list[float]]
+    common: tuple[tuple[str, str], ...]
+
+    @property
+    def split(self) -> Split:
+        return Split.of(self.environment.runner.parallelism)
 
     @property
     def is_weak(self) -> bool:
@@ -184,25 +197,7 @@ class _Usable:
 
     @property
     def split_key(self) -> tuple[int, str, bool]:
-        return self.environment.gpu_count, Split.of(self.environment.runner.parallelism).label, self.is_weak
-
-    @property
-    def setting_key(self) -> str:
-        """What has to be equal for two results to be on one curve."""
-        environment, config = self.environment, self.result.config
-        section = config.section.model_dump(mode="json", exclude=SPLIT_KEYS)
-        workload = config.workload.model_dump(mode="json", exclude=NOT_THE_WORK)
-        # A file under the same path may have changed; other prompts follow from the workload.
-        prompts = None if environment.dataset in GENERATED else environment.dataset_sha256
-        software = [
-            environment.backend,
-            environment.runner.framework_version,
-            json.dumps(environment.variables, sort_keys=True),
-            prompts,
-        ]
-        what = [environment.model.name, environment.model.revision, environment.model.weights, *software]
-        gpus = [sorted(set(environment.gpu_names)), sorted({str(gpu.power_limit_w) for gpu in environment.used_gpus})]
-        return json.dumps([what, gpus, section, workload], sort_keys=True, default=str)
+        return self.environment.gpu_count, self.split.label, self.is_weak
 
 
 def scale(rows: Sequence[StoredResult]) -> Scaling:
@@ -211,30 +206,30 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     Raises:
         ConfigError: No result can be compared, with the commonest reason.
     """
-    read = [_read(row.folder, row.result) for row in rows]
+    outcomes = [(row.folder.name, _usable_or_reason(row.folder, row.result)) for row in rows]
     usable = sorted(
-        (usable_result for usable_result in read if isinstance(usable_result, _Usable)),
-        key=lambda u: (u.setting_key, u.split_key, u.name),
+        (member for _, member in outcomes if isinstance(member, _Usable)),
+        key=lambda member: (member.common, member.split_key, member.name),
     )
-    left_out = {row.folder.name: reason for row, reason in zip(rows, read, strict=True) if isinstance(reason, str)}
+    left_out = {name: reason for name, reason in outcomes if isinstance(reason, str)}
     if not usable:
         [(reason, count)] = Counter(left_out.values()).most_common(1)
         who = "all" if count == len(left_out) else f"{count} of them"
         raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
-    groups = [list(group) for _, group in groupby(usable, key=lambda u: u.setting_key)]
+    groups = [list(group) for _, group in groupby(usable, key=lambda member: member.common)]
     return Scaling(tuple(map(_setting, groups)), left_out)
 
 
 def _setting(members: Sequence[_Usable]) -> Setting:
-    points = [_point(list(same)) for _, same in groupby(members, key=lambda u: u.split_key)]
+    points = [_point(list(same)) for _, same in groupby(members, key=lambda member: member.split_key)]
     points.sort(key=lambda point: (point.kind != SINGLE_GPU, point.gpus, point.split))
-    setting = Setting(_name(members[0]), tuple(points), optimum(points))
+    setting = Setting(_setting_name(members[0]), tuple(points), optimum(points))
     first = {id(point): curve[0] for curve in setting.curves.values() for point in curve}
     relative = [_relative(point, first[id(point)]) if id(point) in first else point for point in points]
     return replace(setting, points=tuple(relative))
 
 
-def _read(folder: Path, result: ExperimentResult) -> _Usable | str:
+def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
     """Return a result that can be on a curve, or why it cannot."""
     if result.status != "ok":
         return f"status {result.status}" + (f": {result.error.message}" if result.error else "")
@@ -247,10 +242,24 @@ def _read(folder: Path, result: ExperimentResult) -> _Usable | str:
     restarts = statistics.restart_values(result)
     if statistics.SPEED not in restarts or min(restarts.get(statistics.ENERGY, [1.0])) <= 0:
         return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
-    return _Usable(folder.name, result, result.environment, restarts)
+    return _Usable(folder.name, result, result.environment, restarts, _common(result, result.environment))
 
 
-def _name(member: _Usable) -> str:
+def _common(result: ExperimentResult, environment: EnvironmentSnapshot) -> tuple[tuple[str, str], ...]:
+    """Return the conditions and settings of a result that do not follow from its split or from how long it ran."""
+    # A file under the same path may have changed; other prompts follow from the workload.
+    prompts = () if environment.dataset in GENERATED else ("prompts' SHA-256",)
+    section, workload = f"setting: {environment.backend}.", "setting: workload."
+    left_out = (*(section + key for key in SPLIT_KEYS), *(workload + key for key in NOT_THE_WORK))
+    return tuple(
+        (name, text)
+        for name, text in sorted(conditions.everything(result).items())
+        if name in (*SAME_CONDITIONS, *prompts)
+        or (name.startswith((section, workload, conditions.VARIABLE)) and not name.startswith(left_out))
+    )
+
+
+def _setting_name(member: _Usable) -> str:
     environment, work = member.environment, member.result.config.workload
     lengths = f"{work.prompts.input_tokens} in, " if environment.dataset == "synthetic" else ""
     dtype = environment.runner.engine_args.get("dtype")
@@ -261,11 +270,11 @@ def _name(member: _Usable) -> str:
 
 
 def _point(same: Sequence[_Usable]) -> SplitPoint:
-    split, is_weak = Split.of(same[0].environment.runner.parallelism), same[0].is_weak
+    split, is_weak = same[0].split, same[0].is_weak
     measured = all(statistics.ENERGY in member.restarts for member in same)
     quantities = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
     values = {name: tuple(value for member in same for value in member.restarts[name]) for name in quantities}
-    done = [member.result.performance for member in same if member.result.performance]
+    performances = [member.result.performance for member in same if member.result.performance]
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
         kind=f"{split.kind} (weak)" if is_weak else split.kind,
@@ -275,16 +284,15 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         tokens_per_s=_mean_figure(values[statistics.SPEED]),
         j_per_token=_mean_figure(values[statistics.ENERGY]) if measured else None,
         power_w=_mean_figure(values[statistics.POWER]) if measured else None,
-        ttft_p50_s=_mean([speed.ttft.p50_s if speed.ttft else None for speed in done]),
-        tpot_p50_s=_mean([speed.tpot.p50_s if speed.tpot else None for speed in done]),
+        ttft_p50_s=_mean([speed.ttft.p50_s if speed.ttft else None for speed in performances]),
+        tpot_p50_s=_mean([speed.tpot.p50_s if speed.tpot else None for speed in performances]),
         load_imbalance=max(imbalances, default=None),
         results=tuple(member.name for member in same),
     )
 
 
-def _mean_figure(values: Sequence[float]) -> Figure:
-    low, high = statistics.geometric_interval(values) or (None, None)
-    return Figure(statistics.geometric_mean(values), low, high, "restarts")
+def _mean_figure(values: Sequence[float]) -> statistics.Figure:
+    return statistics.Figure(statistics.geometric_mean(values), statistics.geometric_interval(values))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -296,25 +304,25 @@ def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
     """Return a point with its ratios to the first of its curve."""
     speed_up = _ratio(point, first, statistics.SPEED)
     share = first.gpus / point.gpus
-    low, high = (None if end is None else end * share for end in (speed_up.low, speed_up.high))
+    interval = speed_up.interval and statistics.Interval(*(end * share for end in speed_up.interval))
     has_energy = point.j_per_token and first.j_per_token
     return replace(
         point,
         speed_up=speed_up,
-        efficiency=Figure(speed_up.value * share, low, high),
+        efficiency=statistics.Figure(speed_up.value * share, interval),
         energy_ratio=_ratio(point, first, statistics.ENERGY) if has_energy else None,
     )
 
 
-def _ratio(point: SplitPoint, base: SplitPoint, quantity: str) -> Figure:
+def _ratio(point: SplitPoint, base: SplitPoint, quantity: str) -> statistics.Figure:
     """Return how a quantity relates to the curve's first point; without an interval from a single restart."""
     over, under = point.restarts[quantity], base.restarts[quantity]
     if point is base:
-        return Figure(1.0)
+        return statistics.Figure(1.0)
     if min(len(over), len(under)) < 2:
-        return Figure(statistics.geometric_mean(over) / statistics.geometric_mean(under))
+        return statistics.Figure(statistics.geometric_mean(over) / statistics.geometric_mean(under))
     difference = statistics.difference(under, over)
-    return Figure(1 + difference.relative, 1 + difference.low, 1 + difference.high, "restarts")
+    return statistics.Figure(1 + difference.relative, statistics.Interval(*(1 + end for end in difference.interval)))
 
 
 def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
@@ -350,5 +358,5 @@ def _optimum_text(best: Optimum | None) -> str:
     if (difference := best.difference) is None:
         return f"{text}; next is {best.next_best.split}, {more:+.1%}; whether they differ needs two restarts of each"
     verdict = "differ" if difference.differs else "do not differ"
-    apart = f"{difference.relative:+.1%} [{difference.low:+.1%}, {difference.high:+.1%}]"
+    apart = f"{difference.relative:+.1%} {difference.interval:+.1%}"
     return f"{text}; next is {best.next_best.split}, {apart}: they {verdict}"

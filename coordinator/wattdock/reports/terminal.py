@@ -1,4 +1,4 @@
-"""Text on standard output: tables no wider than the terminal, lines, JSON of the same objects; and figures as text."""
+"""Text on standard output: tables, lines, JSON of the same objects; and figures as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import takewhile
 from math import floor, log10
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Never, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
@@ -19,16 +19,15 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import ConsoleOptions, RenderableType
+    from rich.console import RenderableType
 
+    from wattdock.analysis import statistics
     from wattdock.store import Row
 
 # What a view of an object is made of: tables, and lines of text that are never cut.
 View: TypeAlias = "Iterable[str | RenderableType]"
 UNLIMITED = 100_000
-# Between two columns of a table.
-GAP = 2
-# Words are broken into pieces no shorter than this; figures never are.
+# A column of texts becomes no narrower than this.
 SHORTEST_PIECE = 12
 NOTHING = "–"
 # Control characters but for line feeds and tabs.
@@ -45,27 +44,12 @@ class _Output(Console):
         raise BrokenPipeError
 
 
-class _Trimmed:
-    """Standard output whose lines end with their last character; rich fills them up to the widest."""
-
-    def write(self, text: str) -> int:
-        return sys.stdout.write(re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stdout, name)
-
-
 def print_view(view: View) -> None:
     """Print tables and lines in turn, as wide as the terminal or an exported `COLUMNS`; a pipe has no limit."""
-    out = _Output(highlight=False)
-    if not sys.stdout.isatty():
-        width = None if "COLUMNS" in os.environ else UNLIMITED
-        out = _Output(highlight=False, width=width, file=cast("IO[str]", _Trimmed()))
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    out = _Output(highlight=False, width=None if has_width else UNLIMITED)
     for part in view:
-        if isinstance(part, str):
-            out.print(_harmless(part), markup=False, soft_wrap=True)
-        else:
-            out.print(part, soft_wrap=isinstance(part, Text))
+        out.print(_harmless(part) if isinstance(part, str) else part, markup=False, soft_wrap=True)
 
 
 def _harmless(text: str) -> str:
@@ -92,42 +76,32 @@ def to_plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table for rich to print, in which nothing is ever cut; columns of figures stand at the right.
+    """A table for rich to print; columns of figures stand at the right.
 
-    Where the terminal is too narrow texts are wrapped; where figures would not fit side by side any more, each row is
-    printed as lines of heading and value.
+    Where the terminal is too narrow texts are wrapped, figures never.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str | None = None
 
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """Yield what fits."""
+    def __rich_console__(self, *_: object) -> Iterator[RenderableType]:
+        """Yield the title and the table."""
         if self.title:
             yield Text(self.title, style="bold")
-        columns = list(zip(self.headings, *self.rows, strict=True))
-        figures = [len(cells) > 1 and all(map(FIGURE.fullmatch, cells[1:])) for cells in columns]
-        least = [
-            max(len(piece) for cell in cells for piece in (cell.splitlines() if fixed else cell.split()) or [""])
-            for cells, fixed in zip(columns, figures, strict=True)
-        ]
-        least = [max(w if fixed else min(w, SHORTEST_PIECE), 1) for w, fixed in zip(least, figures, strict=True)]
-        if sum(least) + GAP * (len(columns) - 1) > options.max_width:
-            yield from self._rows_below_each_other()
-            return
         table = Table(box=None, pad_edge=False)
-        for name, fixed in zip(self.headings, figures, strict=True):
-            table.add_column(Text(name), justify="right" if fixed else "left", no_wrap=fixed, overflow="fold")
+        for name, *cells in zip(self.headings, *self.rows, strict=True):
+            holds_figures = bool(cells) and all(map(FIGURE.fullmatch, cells))
+            longest = max(map(len, [name, *cells]))
+            table.add_column(
+                Text(name),
+                justify="right" if holds_figures else "left",
+                min_width=longest if holds_figures else min(longest, SHORTEST_PIECE),
+                overflow="fold",
+            )
         for row in self.rows:
             table.add_row(*(Text(_harmless(cell)) for cell in row))
         yield table
-
-    def _rows_below_each_other(self) -> Iterator[RenderableType]:
-        for number, row in enumerate(self.rows):
-            if number:
-                yield Text()
-            yield pairs([(name, value) for name, value in zip(self.headings, row, strict=True) if value])
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:
@@ -138,21 +112,6 @@ def pairs(rows: Iterable[tuple[str, str]]) -> Table:
     for name, value in rows:
         table.add_row(Text(name), Text(_harmless(value)))
     return table
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure and its 95 % interval.
-
-    Attributes:
-        low, high: None without an interval.
-        covers: What the interval covers: "restarts", or "timing" where there was one restart only.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    covers: str | None = None
 
 
 def number(value: float | None, form: str = ".4g") -> str:
@@ -182,37 +141,32 @@ def row_cells(row: Row, names: Sequence[str]) -> dict[str, str]:
     return {name: cell_text(getattr(row, name), COLUMNS[name].form) for name in names}
 
 
-def figure_text(figure: Figure | None, form: str = ".4g") -> str:
+def figure_text(figure: statistics.Figure | None, form: str = ".4g") -> str:
     """Return "0.0530 [0.0521, 0.0539]", marked where the interval is of timing alone."""
     if figure is None:
         return NOTHING
-    if figure.low is None or figure.high is None:
+    if figure.interval is None:
         return format(figure.value, form)
     only = " timing only" if figure.covers == "timing" else ""
-    return f"{figure.value:{form}} [{figure.low:{form}}, {figure.high:{form}}]{only}"
+    return f"{figure.value:{form}} {figure.interval:{form}}{only}"
 
 
-def with_ends(unit: str, figure: Figure | None) -> dict[str, float | None]:
-    """Return a figure and the ends of its interval under names for a chart; None for what was not measured."""
-    if figure is None:
-        return {unit: None, f"{unit} low": None, f"{unit} high": None}
-    return {unit: figure.value, f"{unit} low": figure.low, f"{unit} high": figure.high}
-
-
-def interval_text(value: float, interval: tuple[float, float] | None, form: str) -> str:
+def plus_minus(figure: statistics.Figure | None, form: str) -> str:
     """Return "0.13501 ± 0.00055", both to the half width's second digit; "0.05 [0, 0.14]" where it ends at 0.
+
+    A star marks an interval of timing alone.
 
     Args:
         form: Format of the value where there is no half width to round to.
     """
-    if interval is None:
-        return format(value, form)
-    low, high = interval
-    half = (high - low) / 2
+    if figure is None or figure.interval is None:
+        return number(figure.value if figure else None, form)
+    low, high = figure.interval
+    half, star = (high - low) / 2, "*" if figure.covers == "timing" else ""
     if low <= 0 or not half:
-        return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+        return f"{figure.value:{form}} {figure.interval:{form}}{star}"
     places = max(0, 1 - floor(log10(half)))
-    return f"{value:,.{places}f} ± {half:,.{places}f}"
+    return f"{figure.value:,.{places}f} ± {half:,.{places}f}{star}"
 
 
 def seconds_text(value_s: float | None) -> str:
@@ -222,7 +176,7 @@ def seconds_text(value_s: float | None) -> str:
     return f"{value_s * 1e3:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
 
 
-def where_apart(texts: Sequence[str]) -> list[str]:
+def excerpts_at_difference(texts: Sequence[str]) -> list[str]:
     """Return texts whole, or, where one is long, cut around the first place where they differ."""
     if max(map(len, texts), default=0) <= LONG:
         return list(texts)

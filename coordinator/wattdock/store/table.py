@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from wattdock.analysis import statistics
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
 
     from wattdock.analysis import ExperimentResult
     from wattdock.store.folders import StoredResult
+
+# Columns of a mean over restarts and of the ends of its interval.
+ENERGY_ENDS = tuple(f"energy_per_output_token_{part}_j" for part in ("mean", "low", "high"))
+SPEED_ENDS = tuple(f"output_tokens_per_s_{part}" for part in ("mean", "low", "high"))
 
 
 class Column(NamedTuple):
@@ -113,7 +116,8 @@ class Row:
         """Return a result's row; only `in_order` knows whether another result supersedes it."""
         result = stored.result
         environment = result.environment
-        computed = {
+        energy = statistics.energy_figure(result)
+        computed: dict[str, Any] = {
             "folder": str(stored.folder),
             "started_utc": utc(result.started_utc),
             "name": result.config.name or result.experiment_id[:8],
@@ -121,8 +125,9 @@ class Row:
             "gpus": _gpus(environment.gpu_names) if environment else None,
             "reason": _reason(result),
             "superseded": False,
-            **_energy_interval(result),
-            **_speed_interval(result),
+            **dict(zip(ENERGY_ENDS, statistics.value_and_ends(energy), strict=True)),
+            "interval_covers": energy.covers if energy and energy.interval else None,
+            **dict(zip(SPEED_ENDS, statistics.value_and_ends(statistics.speed_figure(result)), strict=True)),
         }
         read = {name: _value(result, column.place) for name, column in COLUMNS.items() if column.place}
         return cls(**read, **computed)
@@ -216,40 +221,3 @@ def _reason(result: ExperimentResult) -> str | None:
     if result.energy and result.energy.reason:
         return result.energy.reason
     return next(iter(result.audit.reasons), None) if result.audit else None
-
-
-def _energy_interval(result: ExperimentResult) -> dict[str, Any]:
-    """Return the mean joules per output token with its interval: over restarts, or of timing in a single restart."""
-    mean_j = low = high = covers = None
-    energy = result.energy
-    if energy and energy.total_j is not None and energy.energy_per_output_token_j is not None:
-        mean_j, low, high = _over_restarts(result, statistics.ENERGY) or (energy.energy_per_output_token_j, None, None)
-        covers = None if low is None else "restarts"
-        timing_j = energy.uncertainty.timing95_j
-        if low is None and timing_j is not None and energy.total_j:
-            half = timing_j / energy.total_j * mean_j
-            low, high, covers = max(mean_j - half, 0.0), mean_j + half, "timing"
-    return {
-        "energy_per_output_token_mean_j": mean_j,
-        "energy_per_output_token_low_j": low,
-        "energy_per_output_token_high_j": high,
-        "interval_covers": covers,
-    }
-
-
-def _speed_interval(result: ExperimentResult) -> dict[str, float | None]:
-    speed = result.performance.output_tokens_per_s if result.performance else None
-    over_restarts = _over_restarts(result, statistics.SPEED) if speed is not None else None
-    mean_per_s, low, high = over_restarts or (speed, None, None)
-    return {
-        "output_tokens_per_s_mean": mean_per_s,
-        "output_tokens_per_s_low": low,
-        "output_tokens_per_s_high": high,
-    }
-
-
-def _over_restarts(result: ExperimentResult, quantity: str) -> tuple[float, float, float] | None:
-    """Return the mean over restarts and its interval; None for a single restart."""
-    values = statistics.restart_values(result).get(quantity, [])
-    interval = statistics.mean_interval(values)
-    return (mean(values), *interval) if interval else None
