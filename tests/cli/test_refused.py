@@ -123,6 +123,12 @@ def test_a_name_that_leads_nowhere_is_one_line_and_exit_code_2(called: Called, w
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.parametrize("words", ["show", "report", "plan --model", "bundle verify", "results list --output-dir"])
+def test_a_path_that_the_system_refuses_to_look_up_is_one_line_and_exit_code_2(called: Called, words: str) -> None:
+    """Too long a name, as a folder of somebody else."""
+    assert_one_clear_line(called(*words.split(), f"./{'x' * 300}"), CONFIG, "File name too long; check the path")
+
+
 def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(called: Called) -> None:
     """In the form of every other message."""
     for words, said in (

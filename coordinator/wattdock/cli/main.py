@@ -33,6 +33,8 @@ app = typer.Typer(
     help="Measure what LLM inference costs in energy.",
 )
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# Of a path that a person named: a folder of somebody else, or no possible name.
+NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 ABOUT_RUNS = (run, plan, show, reproduce)
 ABOUT_RESULTS = (report, plot, compare, scaling)
 ABOUT_MACHINES = (estimate, gpus, doctor, reap)
@@ -83,9 +85,11 @@ def main() -> NoReturn:
             raise
         exit_by_sigpipe()
     except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        fail(f"cannot write: {error.strerror}; free some space, or write elsewhere", ExitCode.STORE)
+        if error.errno in NO_ROOM:
+            fail(f"cannot write: {error.strerror}; free some space, or write elsewhere", ExitCode.STORE)
+        if error.errno in NO_ACCESS and error.filename:
+            fail(f"{error.filename}: {error.strerror}; check the path and its permissions", ExitCode.CONFIG)
+        raise
     except SystemExit as exit_:
         # Typer's answer to a broken pipe.
         if exit_.code == ExitCode.BUG and reader_is_gone():
