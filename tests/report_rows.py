@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SAMPLE = Path(__file__).parent / "data/result.json"
 TOKENS = 1000
 STEP_NS = 100_000_000
+PASS_S = 20.0
 
 
 def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> dict[str, Any]:
@@ -47,6 +49,52 @@ def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ())
             part = part[int(parent)] if isinstance(part, list) else part[parent]
         part[last] = value
     return made
+
+
+def split_document(
+    split: dict[str, int],
+    tokens_per_s: Sequence[float],
+    power_w: Sequence[float] | None,
+    *,
+    batch_size: int = 128,
+) -> dict[str, Any]:
+    """Return a result of vLLM whose restarts, one pass each, had these speeds and these watts over all GPUs.
+
+    Args:
+        split: As a runner says it, `tensor_parallel_size` and the like; `device_map` for its number of GPUs.
+        power_w: None: energy was not measured.
+    """
+    gpus = prod(split.values())
+    uuids = [f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(1, gpus + 1)]
+    is_map = "device_map" in split
+    parallelism = {"kind": "device_map", "devices": dict.fromkeys(uuids, 1)} if is_map else {"kind": "x", **split}
+    made = document(
+        {
+            "config.backend": "vllm",
+            "config.vllm": {"dtype": "bfloat16", **split},
+            "config.name": str(split),
+            "config.workload.batch_size": batch_size,
+            "environment.backend": "vllm",
+            "environment.runner.framework_version": "0.26.0",
+            "environment.runner.parallelism": parallelism,
+            "environment.gpu_count": gpus,
+            "environment.gpu_names": ["NVIDIA H200"] * gpus,
+            "environment.gpu_uuids": uuids,
+        }
+    )
+    [first, *_] = made["energy"]["passes"]
+    passes = []
+    for restart, speed in enumerate(tokens_per_s):
+        total_j = power_w[restart] * PASS_S if power_w else None
+        measured = {"duration_s": PASS_S, "output_tokens": round(speed * PASS_S), "total_j": total_j}
+        passes.append(first | measured | {"restart": restart, "pass": 0})
+    made["energy"]["passes"] = passes
+    return made
+
+
+def split_result(*args: Any, **options: Any) -> ExperimentResult:
+    """Return the same as a result that was read."""
+    return ExperimentResult.model_validate(split_document(*args, **options))
 
 
 def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> StoredResult:

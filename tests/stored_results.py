@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from golden.replay import analysed, load
+from report_rows import document
 
 from wattdock.publish import CreatedBundle, create_bundle, open_bundle
 from wattdock.records import EnvironmentSnapshot, RestartRecord
@@ -15,22 +15,20 @@ from wattdock.store import StoredResult, load_result, store_result
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
-
-SAMPLE = Path(__file__).parent / "data" / "result.json"
+    from pathlib import Path
 
 
 def stored(folder: Path, *, name: str = "20260101T000000-pytorch-0123abcd", **changes: Any) -> Path:
-    """Make a result folder below `folder` and return it; `changes` are laid over the sample's keys."""
+    """Make a result folder below `folder` and return it; `changes` are laid over the sample's."""
     result = folder / name
     result.mkdir(parents=True)
-    document = json.loads(SAMPLE.read_text()) | changes
-    (result / "result.json").write_text(json.dumps(document))
+    (result / "result.json").write_text(json.dumps(document(changes)))
     return complete(result)
 
 
 def complete(result: Path) -> Path:
     """Put beside a result.json the other files of a result, without any sample in them."""
-    environment = EnvironmentSnapshot.model_validate(json.loads(SAMPLE.read_text())["environment"])
+    environment = EnvironmentSnapshot.model_validate(document()["environment"])
     (result / "restarts").mkdir()
     RestartRecord(0, environment=environment).write(result / "restarts/0")
     (result / "runner.log").write_text("loaded\n")

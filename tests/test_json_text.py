@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_results import SAMPLE, stored
+from report_rows import document
+from stored_results import stored
 
 from wattdock.analysis.result import ExperimentResult
 from wattdock.store.folders import load_result, store_result
@@ -61,10 +62,10 @@ def test_what_json_has_no_number_for_is_a_text_wherever_it_stands() -> None:
 
 def test_a_stored_result_with_an_infinite_engine_argument_is_json_and_says_so(tmp_path: Path) -> None:
     """An engine's limit that is none must not read as an argument that was not set."""
-    document = json.loads(SAMPLE.read_text())
-    document["environment"]["runner"]["engine_args"] = {"longest_wait_s": math.inf}
-    document["config"]["fake"] = {"longest_wait_s": math.inf}
-    result = load_result(stored(tmp_path / "made", **document))
+    changed = document()
+    changed["environment"]["runner"]["engine_args"] = {"longest_wait_s": math.inf}
+    changed["config"]["fake"] = {"longest_wait_s": math.inf}
+    result = load_result(stored(tmp_path / "made", **changed))
     folder = store_result(result, [], log=tmp_path / "none", output_dir=tmp_path / "results")
     written = strictly((folder / "result.json").read_text())
     assert written["environment"]["runner"]["engine_args"] == {"longest_wait_s": "Infinity"}

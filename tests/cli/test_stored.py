@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from scaled_results import document
+from report_rows import split_document
 from stored_results import store_golden, stored
 
 if TYPE_CHECKING:
@@ -150,14 +150,14 @@ def test_a_study_with_a_result_that_cannot_be_read_is_refused_with_the_file(stud
 def test_scaling_holds_curves_and_the_cheapest_split(called: Called) -> None:
     """As a table, as JSON for a notebook and as a figure for a paper; it says which result is on no curve."""
     made = {
-        f"20261121T10000{gpus}-vllm-0000000{gpus}": document(
+        f"20261121T10000{gpus}-vllm-0000000{gpus}": split_document(
             {"tensor_parallel_size": gpus} if gpus > 1 else {},
             [100.0 * gpus**0.9, 101.0 * gpus**0.9],
             [600.0 * gpus, 601.0 * gpus],
         )
         for gpus in (1, 2, 4)
     }
-    made["20261121T100009-vllm-00000009"] = document({}, [1.0], [1.0]) | {"status": "failed"}
+    made["20261121T100009-vllm-00000009"] = split_document({}, [1.0], [1.0]) | {"status": "failed"}
     for name, result in made.items():
         (RESULTS / name).mkdir(parents=True)
         (RESULTS / name / "result.json").write_text(json.dumps(result))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from stored_results import SAMPLE, bundled, stored
+from report_rows import document
+from stored_results import bundled, stored
 
 from wattdock.config import load_study
 from wattdock.errors import ConfigError, StoreError
@@ -136,7 +137,7 @@ def test_prompts_are_bundled_while_they_are_those_that_were_sent(tmp_path: Path)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Write"}')
     digest = hashlib.sha256(prompts.read_bytes()).hexdigest()
-    sample = json.loads(SAMPLE.read_text())
+    sample = document()
     environment = sample["environment"] | {"dataset": str(prompts), "dataset_sha256": digest}
     config = sample["config"]
     config["workload"]["prompts"]["source"] = str(prompts)
@@ -153,7 +154,7 @@ def test_prompts_are_bundled_while_they_are_those_that_were_sent(tmp_path: Path)
 
 def test_results_of_two_studies_may_share_a_name(tmp_path: Path) -> None:
     """Experiments of the bundle's one study may not, and it is read to reproduce them."""
-    config = json.loads(SAMPLE.read_text())["config"] | {"name": "same"}
+    config = document()["config"] | {"name": "same"}
     for count in (1, 2):
         name = f"2026010{count}T000000-pytorch-0123abcd"
         stored(tmp_path / "results", name=name, config=config | {"cpu_tdp_w": 60.0 + count})
@@ -345,7 +346,7 @@ def test_a_manifest_that_names_other_results_is_refused(folder: Path) -> None:
 
 def test_what_would_be_run_again_under_one_id_is_all_in_the_study(tmp_path: Path) -> None:
     """An id is only what a result says of itself."""
-    config = json.loads(SAMPLE.read_text())["config"]
+    config = document()["config"]
     other = config | {"workload": config["workload"] | {"batch_size": 77}}
     results = stored(tmp_path / "results", config=other).parent
     stored(results, name="20260101T000001-pytorch-0123abcd", config=config | {"name": "again"})
@@ -376,7 +377,7 @@ def test_a_bundle_is_never_overwritten(bundle: CreatedBundle, tmp_path: Path) ->
 def test_a_bundle_names_the_code_that_measured(tmp_path: Path) -> None:
     """Not the checkout that it was made in: who cites it cites what measured."""
     first, second = "e" * 40, "f" * 40
-    environment = json.loads(SAMPLE.read_text())["environment"] | {"wattdock_version": "0.1.0"}
+    environment = document()["environment"] | {"wattdock_version": "0.1.0"}
     results = stored(
         tmp_path / "results", environment=environment | {"wattdock_commit": second, "wattdock_dirty": True}
     ).parent

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from stored_results import SAMPLE, bundled, stored
+from report_rows import document
+from stored_results import bundled, stored
 
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
-
-
-def document() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(SAMPLE.read_text())
-    return loaded
 
 
 def on_cpu(**config: Any) -> dict[str, Any]:

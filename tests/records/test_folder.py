@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from golden.replay import HERE, load_inputs, restarts_of
 from merge_samples import constant_power, measured, request, timeline
-from stored_results import SAMPLE
+from report_rows import document
 
 from wattdock.clock import ClockCheck
 from wattdock.errors import StoreError
@@ -44,7 +43,7 @@ def full() -> RestartRecord:
     return RestartRecord(
         restart=2,
         started_utc="2026-01-02T03:04:05.678+00:00",
-        environment=EnvironmentSnapshot.model_validate(json.loads(SAMPLE.read_text())["environment"]),
+        environment=EnvironmentSnapshot.model_validate(document()["environment"]),
         architecture={"vocab_size": 7, "rope": {"type": None}},
         spans=(Span("load", 1, 2), Span("launch", 0, 1)),
         passes=(measured(1, 1, 2, (seen, request(1, 1, 1.2, 2, 3))), measured(3, 3, 4, ())),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scaled_results import document, result
+from report_rows import split_document, split_result
 from scipy import stats
 
 from wattdock.analysis.result import ExperimentResult
@@ -22,7 +22,7 @@ from wattdock.store import StoredResult
 SERIAL = 0.05
 SPREAD = (0.99, 1.0, 1.01)
 # The host's GPU under a lower power limit.
-SLOWED = document({}, [1.0], None)["environment"]["host_gpus"][0] | {"power_limit_w": 400.0}
+SLOWED = split_document({}, [1.0], None)["environment"]["host_gpus"][0] | {"power_limit_w": 400.0}
 
 
 def speeds(gpus: int) -> list[float]:
@@ -33,7 +33,7 @@ def speeds(gpus: int) -> list[float]:
 def tensor(gpus: int, *, power_w: float = 650.0, **options: Any) -> ExperimentResult:
     """Return a result of tensor parallelism; every GPU draws the same."""
     split = {"tensor_parallel_size": gpus} if gpus > 1 else {}
-    return result(split, speeds(gpus), [power_w * gpus] * 3, **options)
+    return split_result(split, speeds(gpus), [power_w * gpus] * 3, **options)
 
 
 def scaled(results: dict[str, ExperimentResult]) -> Scaling:
@@ -81,7 +81,7 @@ def test_every_kind_of_split_is_a_curve_of_its_own_that_begins_with_one_gpu() ->
         {"data_parallel_size": 2},
         {"device_map": 2},
     ]
-    made = {str(split): result(split, [100.0, 101.0], [600.0, 610.0]) for split in splits}
+    made = {str(split): split_result(split, [100.0, 101.0], [600.0, 610.0]) for split in splits}
     setting, _ = only(made)
     assert {kind: [point.gpus for point in points] for kind, points in setting.curves.items()} == {
         "tensor": [1, 2],
@@ -94,11 +94,11 @@ def test_every_kind_of_split_is_a_curve_of_its_own_that_begins_with_one_gpu() ->
 
 def test_replicas_that_each_got_the_whole_work_are_a_curve_of_their_own() -> None:
     """Weak scaling: the work grows with the GPUs."""
-    strong = result({"data_parallel_size": 2}, [190.0, 191.0], [1200.0, 1201.0])
-    made = document({"data_parallel_size": 2}, [199.0, 200.0], [1200.0, 1201.0])
+    strong = split_result({"data_parallel_size": 2}, [190.0, 191.0], [1200.0, 1201.0])
+    made = split_document({"data_parallel_size": 2}, [199.0, 200.0], [1200.0, 1201.0])
     made["config"]["vllm"]["data_parallel_scaling"] = "weak"
     weak = ExperimentResult.model_validate(made)
-    setting, _ = only({"one": result({}, [100.0, 101.0], [600.0, 601.0]), "strong": strong, "weak": weak})
+    setting, _ = only({"one": split_result({}, [100.0, 101.0], [600.0, 601.0]), "strong": strong, "weak": weak})
     assert list(setting.curves) == ["data", "data (weak)"]
 
 
@@ -123,7 +123,7 @@ def test_another_power_limit_engine_variable_or_prompts_file_is_another_setting(
     changes: dict[str, Any], points: list[int]
 ) -> None:
     """Neither's mean would be of both; synthetic prompts of another seed are the same work."""
-    first, other = (document({"tensor_parallel_size": 1}, [100.0, 101.0, 102.0], None) for _ in range(2))
+    first, other = (split_document({"tensor_parallel_size": 1}, [100.0, 101.0, 102.0], None) for _ in range(2))
     first["environment"] |= {"dataset": changes.get("dataset", "bundled"), "dataset_sha256": "d" * 64}
     other["environment"] |= first["environment"] | changes
     found = scaled({name: ExperimentResult.model_validate(made) for name, made in (("a", first), ("b", other))})
@@ -135,21 +135,21 @@ def test_the_interval_of_a_ratio_is_welch_s_on_logarithms() -> None:
     draw = np.random.default_rng(4)
     over, under = draw.normal(200, 4, 5), draw.normal(100, 1, 3)
     two = {"tensor_parallel_size": 2}
-    sides = {"under": result({}, under.tolist(), None), "over": result(two, over.tolist(), None)}
+    sides = {"under": split_result({}, under.tolist(), None), "over": split_result(two, over.tolist(), None)}
     _, [curve] = only(sides)
     ours = curve[1].speed_up
     assert ours is not None
     theirs = stats.ttest_ind(np.log(over), np.log(under), equal_var=False).confidence_interval()
     assert ours.interval == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)), rel=2e-4)
-    _, [curve] = only(sides | {"over": result(two, [200.0], None)})
+    _, [curve] = only(sides | {"over": split_result(two, [200.0], None)})
     assert curve[1].speed_up is not None
     assert curve[1].speed_up.interval is None
 
 
 def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None:
     """A hundredth more with a spread of a hundredth is no difference; a tenth is."""
-    near = {"one": tensor(1), "two": result({"pipeline_parallel_size": 2}, speeds(1), [656.0] * 3)}
-    far = near | {"two": result({"pipeline_parallel_size": 2}, speeds(1), [800.0] * 3)}
+    near = {"one": tensor(1), "two": split_result({"pipeline_parallel_size": 2}, speeds(1), [656.0] * 3)}
+    far = near | {"two": split_result({"pipeline_parallel_size": 2}, speeds(1), [800.0] * 3)}
     for results, differs in ((near, False), (far, True)):
         found, _ = only(results)
         best = optimum(found.points)
@@ -162,8 +162,8 @@ def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None
 def test_the_means_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """Geometric: arithmetic ones of these restarts, 125 and 200, would make 1.6 beside a speed-up of 2."""
     made = {
-        "one": result({}, [50.0, 200.0], [600.0, 600.0]),
-        "two": result({"tensor_parallel_size": 2}, [200.0, 200.0], [1200.0, 1200.0]),
+        "one": split_result({}, [50.0, 200.0], [600.0, 600.0]),
+        "two": split_result({"tensor_parallel_size": 2}, [200.0, 200.0], [1200.0, 1200.0]),
     }
     show(scaled(made), as_json=True)
     shown = json.loads(capsys.readouterr().out)
@@ -187,11 +187,11 @@ def test_a_model_too_large_for_one_gpu_is_compared_with_its_smallest_split() -> 
 
 def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
     """A failed row must not look like a slow one."""
-    failed = document({"tensor_parallel_size": 2}, [1.0], [1.0]) | {"status": "failed"}
-    on_cpu = document({}, [1.0], None)
+    failed = split_document({"tensor_parallel_size": 2}, [1.0], [1.0]) | {"status": "failed"}
+    on_cpu = split_document({}, [1.0], None)
     on_cpu["environment"] |= {"gpu_count": 0, "gpu_names": [], "gpu_uuids": []}
     made = {"failed": ExperimentResult.model_validate(failed), "cpu": ExperimentResult.model_validate(on_cpu)}
-    made["silent"] = result({}, [100.0, 100.0], [600.0, 0.0])
+    made["silent"] = split_result({}, [100.0, 100.0], [600.0, 0.0])
     found = scaled(made | {"whole": tensor(1)})
     silent = "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
     assert list(found.left_out.values()) == ["status failed", "no GPU was used", silent]
@@ -201,7 +201,9 @@ def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
 
 def test_without_joules_there_is_speed_and_no_cheapest_split() -> None:
     """Not measured is none, not zero."""
-    found, [curve] = only({str(n): result({"tensor_parallel_size": n} if n > 1 else {}, [100.0], None) for n in (1, 2)})
+    found, [curve] = only(
+        {str(n): split_result({"tensor_parallel_size": n} if n > 1 else {}, [100.0], None) for n in (1, 2)}
+    )
     assert optimum(found.points) is None
     assert [point.energy_ratio for point in curve] == [None, None]
     assert all(point.j_per_token is None for point in found.points)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from stored_results import SAMPLE
+from report_rows import document
 
 import wattdock
 from wattdock.analysis import ExperimentResult
@@ -26,17 +26,12 @@ if TYPE_CHECKING:
 
 def put(folder: Path, letter: str, *, restarts: bool = False, **changes: Any) -> Path:
     """Store the sample, of day `letter` of January, with values changed, each named by its place: `config__backend`."""
-    document = json.loads(SAMPLE.read_text())
     day = ord(letter) - ord("a") + 1
-    for place, value in {"started_utc": f"2026-01-{day:02}T00:00:00+00:00", **changes}.items():
-        *parents, last = place.split("__")
-        part = document
-        for parent in parents:
-            part = part[parent]
-        part[last] = value
+    places = {place.replace("__", "."): value for place, value in changes.items()}
+    sample = document({"started_utc": f"2026-01-{day:02}T00:00:00+00:00", **places})
     made = folder / f"202601{day:02}T000000-{letter}"
     made.mkdir(parents=True)
-    (made / "result.json").write_text(json.dumps(document))
+    (made / "result.json").write_text(json.dumps(sample))
     if restarts:
         (made / "restarts/0").mkdir(parents=True)
         for name in ("requests", "timeline"):
