@@ -74,7 +74,7 @@ def test_a_study_is_a_list_in_json_though_it_is_of_one_result(called: Called) ->
     [
         ("report 2 -o x.html", 2, NAMES[0]),
         ("show two-sizes --window all", 2, "takes one result, and two-sizes is 2"),
-        ("report study.yaml", 2, "study.yaml: is no bundle, which ends in .tar, and no result.json"),
+        ("report study.yaml", 2, "study.yaml: is neither a bundle, which ends in .tar, nor a result.json"),
         ("bundle create two-sizes -o missing/deep/b.tar", 2, "there is no folder missing/deep; make it"),
         ("results query SELEC", 2, "the query failed"),
     ],
@@ -111,8 +111,8 @@ def spoil(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "said", "verbs"),
     [
-        ("lost", "is not there; bring it back", ("show a", "show results/a", "report results")),
-        ("cut", "is no JSON", ("show a", "report a")),
+        ("lost", "is missing; restore it", ("show a", "show results/a", "report results")),
+        ("cut", "is not JSON", ("show a", "report a")),
         (
             "setting",
             "(config.workload.batch: Extra inputs are not permitted)",
@@ -143,7 +143,7 @@ def test_a_study_with_a_result_that_cannot_be_read_is_refused_with_the_file(stud
     ):
         done = study(*verb.split())
         assert (done.returncode, done.stderr.count("\n")) == (7, 1), verb
-        assert f"results/{NAMES[0]}/result.json: is no JSON; was it cut short?" in done.stderr
+        assert f"results/{NAMES[0]}/result.json: is not JSON; was it cut short?" in done.stderr
     assert study("show", NAMES[1]).returncode == 0
 
 

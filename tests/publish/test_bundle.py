@@ -321,7 +321,7 @@ def _info(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.T
 def test_a_hostile_tar_file_is_refused_and_writes_nothing_outside(tmp_path: Path, hostile: tarfile.TarInfo) -> None:
     """Nor does it stay unpacked anywhere."""
     path = _tar(tmp_path / "hostile.tar", _info(GOOD), hostile)
-    with pytest.raises(StoreError, match=r"is no plain file, is hidden or .*; do not unpack it"), open_bundle(path):
+    with pytest.raises(StoreError, match=r"is not a plain file, is hidden or .*; do not unpack it"), open_bundle(path):
         pytest.fail("it was opened")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hostile.tar"]
 

@@ -133,7 +133,7 @@ def test_a_damaged_or_lost_parquet_file_is_named_and_the_others_answer(called: C
     asked = called("results", "query", "--json", "SELECT count(*) AS n, max(text) AS last FROM requests")
     assert (asked.returncode, json.loads(asked.stdout)) == (0, [{"n": 2_000, "last": "c 999"}])
     [line] = asked.stderr.splitlines()
-    problem = "is not there" if kind == "lost" else "is no whole Parquet file ("
+    problem = "is missing" if kind == "lost" else "is not a whole Parquet file ("
     assert line.startswith(f"wattdock: {file}: {problem}")
     assert line.endswith("; left out of requests")
     # A question about something else has nothing to do with it.
@@ -157,17 +157,17 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     hidden = put(results, "k")
     hidden.rename(hidden.with_name(f".{hidden.name}"))
     (results / "plots").mkdir()
-    cut = "is no JSON; was it cut short?"
+    cut = "is not JSON; was it cut short?"
     expected = {
         "b": f"has schema version {known + 1}, this wattdock reads {known}; use the wattdock that wrote it",
         "c": cut,
-        "d": "is no result; name a result folder",
+        "d": "is not a result; name a result folder",
         "e": cut,
         "f": cut,
         "g": "not a result of schema version 1 (energy.",
         "h": "not a result of schema version 1 (config.workload.rate_per_s: Input should be a valid number",
         "i": "not a result of schema version 1 (",
-        "j": "is not there; bring it back",
+        "j": "is missing; restore it",
     }
     listed = called("results", "list", "--json", "--output-dir", str(results))
     assert (listed.returncode, len(json.loads(listed.stdout))) == (0, 1)
@@ -186,20 +186,20 @@ def test_results_without_their_restarts_are_asked_all_the_same(tmp_path: Path) -
     put(tmp_path, "a")
     lines: list[str] = []
     assert query(tmp_path, "SELECT requests FROM results", tell=lines.append).num_rows == 1
-    assert lines == [f"{tmp_path}/20260101T000000-a/restarts: is not there; left out of requests"]
+    assert lines == [f"{tmp_path}/20260101T000000-a/restarts: is missing; left out of requests"]
 
 
 @pytest.mark.parametrize(
     ("sql", "problem"),
     [
-        ("COPY results TO '{}'", "is no question"),
-        ("SELECT 1; COPY (SELECT 1) TO '{}'; SELECT 2", "is no question"),
-        ("EXPORT DATABASE '{}'", "is no question"),
-        ("EXPLAIN ANALYZE COPY (SELECT 42 AS a) TO '{}'", "is no question"),
+        ("COPY results TO '{}'", "is not a SELECT"),
+        ("SELECT 1; COPY (SELECT 1) TO '{}'; SELECT 2", "is not a SELECT"),
+        ("EXPORT DATABASE '{}'", "is not a SELECT"),
+        ("EXPLAIN ANALYZE COPY (SELECT 42 AS a) TO '{}'", "is not a SELECT"),
         # Settings are functions too, and some of them name a file.
         ("FROM enable_profiling(save_location = '{}')", "locked"),
         ("FROM enable_profiling(save_location = '{}'); SELECT 1", "one at a time"),
-        ("SELECT 1; SELECT 2", "asks 2 questions"),
+        ("SELECT 1; SELECT 2", "holds 2 queries"),
     ],
 )
 def test_a_query_that_would_write_or_asks_twice_is_refused_before_it_does(
@@ -248,7 +248,7 @@ def test_no_results_and_a_date_that_is_none_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no results in"):
         wattdock.load_results(tmp_path)
     put(tmp_path, "a")
-    with pytest.raises(ConfigError, match="'yesterday' is no date"):
+    with pytest.raises(ConfigError, match="'yesterday' is not a date"):
         select(tmp_path, Filters(since="yesterday"))
 
 

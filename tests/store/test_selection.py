@@ -45,7 +45,7 @@ def test_a_folder_of_results_may_hold_other_files(tmp_path: Path) -> None:
     (tmp_path / "results/runner.log").write_text("loaded\n")
     assert chosen(tmp_path / "results") == [result.name]
     (result / "result.json").unlink()
-    with pytest.raises(StoreError, match=r"result\.json: is not there"):
+    with pytest.raises(StoreError, match=r"result\.json: is missing"):
         chosen(result)
 
 

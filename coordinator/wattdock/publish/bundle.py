@@ -175,7 +175,7 @@ def _unpacked(path: Path, scratch: Path) -> Bundle:
             tar.extraction_filter = getattr(tarfile, "data_filter", None)
             tar.extractall(scratch)
     except (tarfile.TarError, ValueError, EOFError) as error:
-        raise StoreError(f"is no tar file, or is damaged or cut short ({error}); {AGAIN}") from error
+        raise StoreError(f"is not a tar file, or is damaged or cut short ({error}); {AGAIN}") from error
     top = members[0].name.partition("/")[0]
     bundle = _checked(path, scratch / top)
     # SHA256SUMS covers the files' content. Their headers, padding, names told twice, and files beside the top folder
@@ -192,12 +192,12 @@ def _unpacked(path: Path, scratch: Path) -> Bundle:
 def _require_plain(members: Sequence[tarfile.TarInfo], size_bytes: int) -> None:
     """Refuse what no bundle holds before anything is unpacked."""
     if not members or sum(member.size for member in members) > size_bytes:
-        raise StoreError(f"holds no files, or claims more than it holds; it is no bundle, or was cut short; {AGAIN}")
+        raise StoreError(f"holds no files, or claims more than it holds; it is not a bundle, or was cut short; {AGAIN}")
     for member in members:
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or not is_safe(member.name):
             raise StoreError(
-                f"holds {member.name!r}, which is no plain file, is hidden or lies outside its folder: "
-                f"no bundle holds such; do not unpack it; {REPACKED}"
+                f"holds {member.name!r}, which is not a plain file, is hidden or lies outside its folder: "
+                f"wattdock packs no such file; do not unpack it; {REPACKED}"
             )
 
 
@@ -206,7 +206,7 @@ def _checked(path: Path, folder: Path) -> Bundle:
     files = _files_of(folder)
     for name in (SUMS, MANIFEST, STUDY):
         if name not in files:
-            raise StoreError(f"has no {name}; it is no bundle, or was cut short")
+            raise StoreError(f"has no {name}; it is not a bundle, or was cut short")
     sums = files.pop(SUMS)
     listed = sums.read_text(encoding="utf-8", errors="backslashreplace")
     actual = sums_of(files)

@@ -73,7 +73,7 @@ class StoredResult:
         """
         folders = restart_folders(self.folder)
         if not folders:
-            raise StoreError(f"{self.folder / RESTARTS} is not there or empty; bring it back, or name another result")
+            raise StoreError(f"{self.folder / RESTARTS} is missing or empty; restore it, or name another result")
         return tuple(map(RestartRecord.read, folders))
 
     def replacement(self) -> Path | None:
@@ -153,7 +153,7 @@ def load_result(path: Path) -> ExperimentResult:
     try:
         content = file.read_bytes()
     except FileNotFoundError as error:
-        raise StoreError(f"{file}: is not there; bring it back, or move its folder away") from error
+        raise StoreError(f"{file}: is missing; restore it, or move its folder away") from error
     except OSError as error:
         raise StoreError(f"{file}: cannot be read ({error.strerror or error}); see its owner and mode") from error
     try:
@@ -197,12 +197,12 @@ def restart_folders(folder: Path) -> list[Path]:
 
 
 def _problem(error: ValidationError) -> str:
-    """Return why a file is no result of this version, and what to do."""
+    """Return why a file cannot be read as a result of this version, and what to do."""
     first, version = error.errors()[0], ExperimentResult.SCHEMA_VERSION
     if first["type"] == "json_invalid":
-        return "is no JSON; was it cut short?"
+        return "is not JSON; was it cut short?"
     if not first["loc"]:
-        return "is no result; name a result folder"
+        return "is not a result; name a result folder"
     if first["loc"] == ("schema_version",):
         return f"has schema version {first['input']}, this wattdock reads {version}; use the wattdock that wrote it"
     place = ".".join(map(str, first["loc"]))

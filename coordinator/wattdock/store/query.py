@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 PARQUET = ("requests", "timeline")
 # A restart's file → the result's folder.
 RESULT_FOLDER = "regexp_replace(parse_dirpath(filename), '/restarts/[^/]*$', '')"
-# DuckDB's names of statements that only answer; MULTI is a PIVOT. An EXPLAIN ANALYZE runs what it explains.
-QUESTIONS = {"SELECT", "MULTI"}
+# DuckDB's names of statements that only read; MULTI is a PIVOT. EXPLAIN ANALYZE runs what it explains.
+READ_ONLY = {"SELECT", "MULTI"}
 # A SELECT can call functions that change settings, one of which is a file to write a profile to.
 LOCKED = "SET lock_configuration = true"
 # A SELECT from an address would have DuckDB fetch an extension for it; one from a Python name would read our variables.
@@ -59,7 +59,7 @@ class Filters:
         """Return the rows that match.
 
         Raises:
-            ConfigError: A date makes no sense.
+            ConfigError: A date cannot be read.
         """
         since, until = _date(self.since), _date(self.until)
         return [
@@ -85,7 +85,7 @@ def _date(text: str | None) -> datetime | None:
     try:
         return None if text is None else utc(text)
     except ValueError as error:
-        raise ConfigError(f"{text!r} is no date; write 2026-01-31 or 2026-01-31T12:00") from error
+        raise ConfigError(f"{text!r} is not a date; write 2026-01-31 or 2026-01-31T12:00") from error
 
 
 def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -> pa.Table:
@@ -95,7 +95,7 @@ def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -
         tell: Receives a line about each result that is left out because it cannot be read.
 
     Raises:
-        ConfigError: A date makes no sense.
+        ConfigError: A date cannot be read.
         ConfigError: There are no results.
     """
     _require_results(output_dir)
@@ -110,7 +110,7 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
         tell: Receives a line about each result or file that the answer lacks.
 
     Raises:
-        ConfigError: The SQL is wrong, with what DuckDB says of it, or is no question.
+        ConfigError: The SQL is wrong, with what DuckDB says of it, or is not one SELECT.
         ConfigError: There are no results.
     """
     import duckdb
@@ -147,13 +147,13 @@ def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]
     paths = []
     for folder in folders:
         if not (folder / RESTARTS).is_dir():
-            tell(f"{folder / RESTARTS}: is not there; left out of {name}")
+            tell(f"{folder / RESTARTS}: is missing; left out of {name}")
         for restart in restart_folders(folder):
             file = restart / f"{name}.parquet"
             if os.access(file, os.R_OK):
                 paths.append(file)
             else:
-                problem = "cannot be read; see its owner and mode" if file.exists() else "is not there"
+                problem = "cannot be read; see its owner and mode" if file.exists() else "is missing"
                 tell(f"{file}: {problem}; left out of {name}")
     return paths
 
@@ -162,7 +162,7 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
     import duckdb
 
     with duckdb.connect(config=ENGINE) as connection:
-        _require_question(connection, sql)
+        _require_one_select(connection, sql)
         for name, table in tables.items():
             connection.register(name, table)
         connection.execute("CREATE VIEW results AS FROM all_results WHERE NOT superseded")
@@ -176,19 +176,19 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE folder IN (SELECT folder FROM results)")
         connection.execute(LOCKED)
         if (answer := connection.sql(sql)) is None:
-            raise ConfigError(f"{sql!r} asks nothing; write a SELECT")
+            raise ConfigError(f"{sql!r} is empty; write a SELECT")
         return answer.to_arrow_table()
 
 
-def _require_question(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuse a second question, and what could write over stored results or fetch code, before any of it is done."""
+def _require_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuse several queries, and statements that could overwrite results or fetch code, before anything is run."""
     statements = connection.extract_statements(sql)
     for statement in statements:
-        if statement.type.name not in QUESTIONS:
-            raise ConfigError(f"{statement.query.strip()!r} is no question; write a SELECT, and see `results export`")
-    # A PIVOT is several statements that ask one thing.
+        if statement.type.name not in READ_ONLY:
+            raise ConfigError(f"{statement.query.strip()!r} is not a SELECT; `wattdock results export` writes files")
+    # A PIVOT is several statements, one of which is a SELECT.
     if [statement.type.name for statement in statements].count("SELECT") > 1:
-        raise ConfigError(f"{sql!r} asks {len(statements)} questions and one is answered; ask one at a time")
+        raise ConfigError(f"{sql!r} holds {len(statements)} queries; write one at a time")
 
 
 def _damaged(files: dict[str, list[Path]], tell: Tell) -> set[Path]:
@@ -204,7 +204,7 @@ def _damaged(files: dict[str, list[Path]], tell: Tell) -> set[Path]:
                     for _ in content.iter_batches():
                         pass
             except (OSError, pa.ArrowException) as error:
-                tell(f"{file}: is no whole Parquet file ({' '.join(str(error).split())}); left out of {name}")
+                tell(f"{file}: is not a whole Parquet file ({' '.join(str(error).split())}); left out of {name}")
                 damaged.add(file)
     return damaged
 

@@ -89,7 +89,9 @@ def _folders(name: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -
     if path.name == RESULT:
         return [path.parent]
     if path.is_file() and path.suffix != TAR:
-        raise ConfigError(f"{name}: is no bundle, which ends in {TAR}, and no {RESULT}; name results or their study")
+        raise ConfigError(
+            f"{name}: is neither a bundle, which ends in {TAR}, nor a {RESULT}; name results or their study"
+        )
     if path.is_file():
         return result_folders(open_bundle(path) / BUNDLED)
     if (path / JOURNAL).exists():
