@@ -103,7 +103,7 @@ def test_a_busy_gpu_that_would_not_be_chosen_spoils_nothing(on: Called, monkeypa
     """Servers are shared; where all are busy there is nothing to choose."""
     done = on((BUSY, FakeGpu(uuid=SECOND)), "doctor")
     assert done.returncode == 0, done.stdout
-    assert "pass    GPUs chosen: 1, as free" in done.stdout
+    assert "pass    GPUs chosen: 1 (free; choose others with --gpus)" in done.stdout
     assert "warn    GPU 0 in use: process 1 (root, " in done.stdout
     done = on((BUSY,), "doctor")
     assert done.returncode == 3
