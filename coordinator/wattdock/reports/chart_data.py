@@ -213,9 +213,9 @@ def thin(trace: Trace, most: int) -> Trace:
         *(starts + lowest.argmin(axis=1), starts + highest.argmax(axis=1)),
         *((starts + gaps.argmax(axis=1))[gaps.any(axis=1)], [count - 1]),
     ]
-    drawn = np.unique(np.concatenate(places))
-    drawn = drawn[drawn < count]
-    return replace(trace, at_s=trace.at_s[drawn], value=trace.value[drawn])
+    positions = np.unique(np.concatenate(places))
+    positions = positions[positions < count]
+    return replace(trace, at_s=trace.at_s[positions], value=trace.value[positions])
 
 
 def hold_last_value(trace: Trace) -> Trace:

@@ -59,7 +59,7 @@ NAMED_SHARE = 0.04
 def intervals(points: Sequence[Point]) -> Chart:
     """Return each result's figure with its interval: joules per token, or tokens/s where no result has joules."""
     unit, of = _main_quantity(points)
-    drawn_points = _few([point for point in points if of(point)], "no result has a figure")
+    drawn_points = _few_enough([point for point in points if of(point)], "no result has a figure")
     rows = [_identity(point) | _with_ends(unit, of(point)) for point in drawn_points]
     x = alt.X(unit, type="quantitative", scale=alt.Scale(zero=True))
     y, height = _names(drawn_points)
@@ -101,18 +101,22 @@ def pareto(points: Sequence[Point]) -> Chart:
 
 def phases(points: Sequence[Point]) -> Chart:
     """Return where each result's joules went, from launch to its last pass."""
-    drawn_points = _few([point for point in points if point.phases], f"no result has joules ({why_no_joules(points)})")
+    drawn_points = _few_enough(
+        [point for point in points if point.phases], f"no result has joules ({why_no_joules(points)})"
+    )
     rows: Rows = [
         {"experiment": point.label, "phase": name, "J": joules, "s": seconds, "mean W": seconds and joules / seconds}
         for point in drawn_points
         for name, (joules, seconds) in point.phases.items()
     ]
-    names = list(dict.fromkeys([*PHASES, *(row["phase"] for row in rows)]))
-    drawn = [name for name in names if any(row["phase"] == name for row in rows)]
-    shades = [PHASE_COLOURS.get(name, HOST) for name in drawn]
-    colour = alt.Color("phase", type="nominal", sort=None, title=None, scale=alt.Scale(domain=drawn, range=shades))
+    names = {row["phase"] for row in rows}
+    phase_names = [*(name for name in PHASES if name in names), *sorted(names - set(PHASES))]
+    shades = [PHASE_COLOURS.get(name, HOST) for name in phase_names]
+    colour = alt.Color(
+        "phase", type="nominal", sort=None, title=None, scale=alt.Scale(domain=phase_names, range=shades)
+    )
     y, height = _names(drawn_points)
-    bars = _base([row | {"order": drawn.index(row["phase"])} for row in rows]).mark_bar()
+    bars = _base([row | {"order": phase_names.index(row["phase"])} for row in rows]).mark_bar()
     return bars.encode(
         x=alt.X("J", type="quantitative", title="J (GPU boards)"),
         y=y,
@@ -330,7 +334,7 @@ def _base(rows: Rows) -> Chart:
 
 def _dots(base: Chart, points: Sequence[Point]) -> Chart:
     """Return a marker per result: colour by backend, shape by GPUs and model; hollow may not be published."""
-    series = {_series(point): (point.row.backend, _rest(point)) for point in points}
+    series = {_series(point): (point.row.backend, _model_and_gpus(point)) for point in points}
     look = _look(list(series.values()), list(series))
     fill = alt.condition("datum.publishable == 'yes'", look["fill"], alt.value("transparent"))
     tooltip = _tooltip(base.data.values)
@@ -372,10 +376,10 @@ def _identity(point: Point) -> dict[str, Any]:
 
 
 def _series(point: Point) -> str:
-    return f"{point.row.backend}, {_rest(point)}"
+    return f"{point.row.backend}, {_model_and_gpus(point)}"
 
 
-def _rest(point: Point) -> str:
+def _model_and_gpus(point: Point) -> str:
     return f"{point.row.model}, {point.gpus_text}"
 
 
@@ -437,7 +441,7 @@ def _spans_decades(rows: Rows, unit: str) -> bool:
     return bool(values) and min(values + lows) > 0 and min(values) < max(values) / DECADE
 
 
-def _few(points: list[Point], otherwise: str) -> list[Point]:
+def _few_enough(points: list[Point], otherwise: str) -> list[Point]:
     _require(points, otherwise)
     if len(points) > MOST_ROWS:
         raise ConfigError(f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most")

@@ -69,7 +69,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     points = points_of(rows)
-    charts, drawn = _charts(points), _timelines(points)
+    charts, restarts = _charts(points), _timelines(points)
     same, differ = _measured_with(points)
     script = vlc.javascript_bundle(_asset("page.js"))
     loader = PackageLoader("wattdock.reports", ASSETS)
@@ -84,9 +84,9 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             policy=_policy(script),
             style=_asset("page.css"),
             script=script,
-            data=_embedded(_data(charts, drawn)),
+            data=_embedded(_data(charts, restarts)),
             most_timelines=MOST_TIMELINES,
-            has_timelines=bool(drawn),
+            has_timelines=bool(restarts),
             verdict=_verdict(points),
             publishable_count=_publishable_count(points),
             count=len(points),
@@ -104,7 +104,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             checks=_checks(points),
             boundary=ExperimentResult.BOUNDARY_STATEMENT,
             energy_method=_energy_method(points),
-            power_method=_power_method(restart for _, restart in drawn),
+            power_method=_power_method(restart for _, restart in restarts),
             net_meaning=ExperimentResult.NET_MEANING,
             covers=_covers(points),
             lags=_lags(points),
@@ -156,7 +156,7 @@ def _timelines(points: Sequence[Point]) -> list[tuple[Point, RestartTimeline]]:
     return [(point, line) for point in part for line in timelines(point.stored, points=each) if line.has_lines]
 
 
-def _data(charts: Iterable[dict[str, Any]], drawn: Iterable[tuple[Point, RestartTimeline]]) -> dict[str, Any]:
+def _data(charts: Iterable[dict[str, Any]], restarts: Iterable[tuple[Point, RestartTimeline]]) -> dict[str, Any]:
     """Return what the page's script draws."""
     from wattdock.reports.charts import SPAN_COLUMNS, timeline_of
 
@@ -169,7 +169,7 @@ def _data(charts: Iterable[dict[str, Any]], drawn: Iterable[tuple[Point, Restart
                 "spec": _spec(timeline_of(restart, point)),
                 "spans": [[row[name] for name in SPAN_COLUMNS] for row in restart.spans],
             }
-            for point, restart in drawn
+            for point, restart in restarts
         ],
     }
 
@@ -312,10 +312,10 @@ def _energy_method(points: Iterable[Point]) -> str:
     )
 
 
-def _power_method(drawn: Iterable[RestartTimeline]) -> str:
+def _power_method(restarts: Iterable[RestartTimeline]) -> str:
     """Return what the lines of GPU power are computed from."""
     return _method(
-        {trace.source for restart in drawn for trace in restart.power_w},
+        {trace.source for restart in restarts for trace in restart.power_w},
         "energy between two changes of a GPU's counter ÷ the time between them",
         "the driver's power readings",
     )

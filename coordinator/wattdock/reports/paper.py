@@ -102,7 +102,7 @@ def save_chart(chart: Chart, file: Path, *, width: float, flag: str) -> None:
     _require_format(file, FORMATS, "figures are written as", flag)
     spec = chart.to_dict()
     panels = max((len(part.get("hconcat", [part])) for part in spec.get("vconcat", [])), default=1)
-    svg = _drawn(spec, width, panels)
+    svg = _svg_of(spec, width, panels)
     if file.suffix == ".pdf":
         content = vlc.svg_to_pdf(svg)
     elif file.suffix == ".png":
@@ -117,7 +117,7 @@ def _version(schema: str) -> str:
     return ".".join(schema.removeprefix("v").split(".")[:2])
 
 
-def _drawn(spec: dict[str, Any], width: float, panels: int) -> str:
+def _svg_of(spec: dict[str, Any], width: float, panels: int) -> str:
     """Return the SVG of a chart that is `width` points wide, with as many columns in its legend as that allows."""
     import altair as alt
     import vl_convert as vlc
@@ -131,10 +131,10 @@ def _drawn(spec: dict[str, Any], width: float, panels: int) -> str:
             view = {"continuousWidth": inner, "continuousHeight": height, "stroke": None}
             spec["config"] = CONFIG | {"view": view, "legend": CONFIG["legend"] | {"columns": columns}}
             svg = vlc.vegalite_to_svg(spec, vl_version=_version(alt.SCHEMA_VERSION))
-            drawn = float(re.search(r'width="([\d.]+)"', svg)[1])  # type: ignore[index]
-            if abs(drawn - width) < 1:
+            width_drawn = float(re.search(r'width="([\d.]+)"', svg)[1])  # type: ignore[index]
+            if abs(width_drawn - width) < 1:
                 return svg
-            inner = max(inner + (width - drawn) / panels, 20)
+            inner = max(inner + (width - width_drawn) / panels, 20)
     return svg
 
 
