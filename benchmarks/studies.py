@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 RESULTS = 10_000
 SQL = "SELECT batch_size, avg(energy_per_output_token_j) FROM results GROUP BY ALL"
-AXIS = "{from: 1, to: 100, step: 1}"
+AXIS = list(range(1, 101))
 SWEEP = f"sweep:\n  workload.batch_size: {AXIS}\n  workload.max_output_tokens: {AXIS}\n"
 WORKLOADS = """\
 defaults: {backend: pytorch, model: 'shape:tiny-llama', repeats: {passes: 1},
   workload: {max_output_tokens: 4, prompts: {source: synthetic, input_tokens: 16}}}
-sweep: {workload.batch_size: {from: 1, to: 12, step: 1}}
+sweep: {workload.batch_size: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}
 """
 
 
