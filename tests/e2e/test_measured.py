@@ -96,7 +96,8 @@ def test_without_a_counter_power_is_integrated_and_marked(wattdock: Command) -> 
     assert result["energy"]["total_j"] == pytest.approx(300 * result["performance"]["duration_s"], rel=STALLED)
     reasons = result["audit"]["reasons"]
     assert any("counter, not integrated power" in reason for reason in reasons)
-    said = f"wattdock: not publishable: {len(reasons)} reasons, the first: {reasons[0]}"
+    name, _, figure = reasons[0].partition(": ")
+    said = f'wattdock: not publishable: {len(reasons)} checks failed or unknown, the first: "{name}": {figure}'
     assert done.stderr.splitlines()[-1] == said
 
 

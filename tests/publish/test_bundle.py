@@ -130,6 +130,9 @@ def test_files_that_hold_our_own_names_are_told(tmp_path: Path, monkeypatch: pyt
     made = bundled(folder, tmp_path / "b.tar", logs=True)
     assert made.identifying_files == (f"results/{folder.name}/runner.log",)
     assert bundled(folder, tmp_path / "c.tar").identifying_files == ()
+    monkeypatch.setenv("HOME", "/root")
+    (folder / "runner.log").write_text("loaded /root/.local/share/wattdock/model")
+    assert bundled(folder, tmp_path / "d.tar", logs=True).identifying_files == (f"results/{folder.name}/runner.log",)
 
 
 def test_prompts_are_bundled_while_they_are_those_that_were_sent(tmp_path: Path) -> None:

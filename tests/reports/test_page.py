@@ -37,6 +37,8 @@ def test_names_from_results_cannot_become_markup() -> None:
     """In tables, in attributes, and inside the figures that the script reads."""
     changes = {"config.name": HOSTILE, "config.backend": HOSTILE, "environment.model.name": HOSTILE}
     text = shown(row("one", changes), row("two", changes | {"audit.reasons": [HOSTILE], "audit.publishable": False}))
+    assert "output tokens/s, mean of restarts" in text
+    assert "Means of restarts" in text
     assert "alert(1)" in text
     assert "<script>alert" not in text
     assert "<img" not in text
@@ -176,6 +178,11 @@ def test_results_of_one_name_are_told_apart_by_what_differs_in_them() -> None:
     twice = [row(name, {"config.name": "same"}).result for name in "ab"]
     assert len(set(labels(twice))) == 2
     assert labels([row("own").result, row("another").result]) == ["own", "another"]
+    unnamed = [
+        row(letter, {"config.name": "", "config.workload.batch_size": size, "experiment_id": letter * 64}).result
+        for letter, size in (("a", 1), ("b", 2))
+    ]
+    assert labels(unnamed) == ["a" * 8, "b" * 8]
 
 
 def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_none(tmp_path: Path) -> None:

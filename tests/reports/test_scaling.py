@@ -197,6 +197,9 @@ def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
     assert list(found.left_out.values()) == ["status failed", "no GPU was used", silent]
     with pytest.raises(ConfigError, match="none of 3 results can be compared; 1 of them: status failed"):
         scaled(made)
+    half = [ExperimentResult.model_validate(failed | {"status": "interrupted"})] * 2
+    with pytest.raises(ConfigError, match="none of 2 results can be compared; all: interrupted; finish with"):
+        scaled(dict(zip("ab", half, strict=True)))
 
 
 def test_without_joules_there_is_speed_and_no_cheapest_split() -> None:

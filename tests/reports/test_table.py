@@ -49,6 +49,30 @@ def test_other_programs_that_kept_the_cpus_busy_are_named(tmp_path: Path, capsys
         assert (line in " ".join(capsys.readouterr().out.split())) is said
 
 
+def test_the_mean_of_restarts_and_the_checks_that_did_not_pass_are_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pooled figure and a mean of restarts differ; a check's bare name reads as a success."""
+    spread = {
+        "quantity": "output_tokens_per_s",
+        "per_pass": [],
+        "per_restart": [6.6, 43.5],
+        "mean": 25.08,
+        "standard_deviation_between_restarts": 26.0,
+        "ci95": {"low": 0.0, "high": 259.4},
+        "ci95_relative": 9.3,
+    }
+    changes = {
+        "statistics": spread,
+        "audit.publishable": False,
+        "audit.reasons": ["energy measured: none", "b: c"],
+    }
+    show([StoredResult(tmp_path, row("a", changes).result)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "mean of 2 restarts 25.08 output tokens/s, 95 % interval [0, 259.4]" in said
+    assert 'publishable no: 2 checks failed or unknown, the first: "energy measured": none' in said
+
+
 def test_a_result_says_how_to_read_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where there are more than the one that it shows."""
     assert f"every reason: wattdock show {tmp_path}" in printed(tmp_path, capsys, "fail")

@@ -157,7 +157,7 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     hidden = put(results, "k")
     hidden.rename(hidden.with_name(f".{hidden.name}"))
     (results / "plots").mkdir()
-    cut = "is not JSON; was it cut short?"
+    cut = "is not JSON; was it cut short? restore it from a copy, or move its folder away"
     expected = {
         "b": f"has schema version {known + 1}, this wattdock reads {known}; use the wattdock that wrote it",
         "c": cut,
@@ -200,6 +200,7 @@ def test_results_without_their_restarts_are_asked_all_the_same(tmp_path: Path) -
         ("FROM enable_profiling(save_location = '{}')", "locked"),
         ("FROM enable_profiling(save_location = '{}'); SELECT 1", "one at a time"),
         ("SELECT 1; SELECT 2", "holds 2 queries"),
+        ("", "the query is empty"),
     ],
 )
 def test_a_query_that_would_write_or_asks_twice_is_refused_before_it_does(

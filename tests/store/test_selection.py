@@ -62,6 +62,16 @@ def test_a_studys_folder_away_from_its_results_is_one_line(tmp_path: Path) -> No
         chosen(moved)
 
 
+def test_a_beginning_of_several_names_lists_results_before_studies(tmp_path: Path) -> None:
+    """Studies are marked, since their names look like results'."""
+    study = "20260101T000000-two-0123abcd"
+    for name in ("20260101T000001-pytorch-aaaaaaaa", "20260101T000002-pytorch-bbbbbbbb"):
+        stored(tmp_path, name=name, study={"study_id": study, "attempt": 1})
+    listed = f"begins the names of 20260101T000001-pytorch-aaaaaaaa, 20260101T000002-pytorch-bbbbbbbb, study {study};"
+    with pytest.raises(ConfigError, match=listed):
+        find_results(["2026"], tmp_path, opener(ExitStack()))
+
+
 def test_other_files_beside_the_restarts_are_no_restarts(tmp_path: Path) -> None:
     """An editor or a person may leave a copy there."""
     result = stored(tmp_path / "results")

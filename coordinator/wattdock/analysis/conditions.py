@@ -82,18 +82,16 @@ def shared(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
 def labels(results: Sequence[ExperimentResult]) -> list[str]:
     """Return a short label for each result, all different.
 
-    A result's label is its name. Results of one name, or without a name, get the settings in which they differ added;
-    results that differ in no setting get their start and a number.
+    A result's label is its name, without a name the beginning of its experiment's id. Results of one name get the
+    settings in which they differ added; results that differ in no setting get their start and a number.
     """
-    texts = [result.config.name for result in results]
+    texts = [result.config.name or result.experiment_id[:8] for result in results]
     for name, positions in _positions(texts).items():
-        if name and len(positions) == 1:
-            continue
         by_position = {position: settings(results[position]) for position in positions}
         varying = differing(list(by_position.values()))
         for position, values in by_position.items():
             values_text = [f"{key.rpartition('.')[2]}={values[key]}" for key in varying if key in values]
-            texts[position] = " ".join(filter(None, [name, *values_text])) or results[position].experiment_id[:8]
+            texts[position] = " ".join([name, *values_text])
     for label, positions in _positions(texts).items():
         if len(positions) > 1:
             for number, position in enumerate(positions, 1):

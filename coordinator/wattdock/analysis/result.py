@@ -78,6 +78,11 @@ class Audit(Stored):
     reasons: list[str]
     checks: list[Check]
 
+    @property
+    def quoted_reasons(self) -> list[str]:
+        """The reasons with their checks' names in quotes: a bare "energy measured: no driver" reads as a success."""
+        return [f'"{name}": {figure}' for name, _, figure in (reason.partition(": ") for reason in self.reasons)]
+
     def failure(self, name: str) -> Check | None:
         """Return the check of this name if it failed."""
         return next((check for check in self.checks if check.name == name and check.status == "fail"), None)

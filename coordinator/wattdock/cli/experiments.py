@@ -86,11 +86,11 @@ def plan(flags: SettingFlags, file: File = None, output_dir: OutputDir = RESULTS
 
 
 def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
-    reasons = [[*result.audit.reasons] if result.audit else ["no audit"] for result in results]
+    reasons = [result.audit.quoted_reasons if result.audit else ["no audit"] for result in results]
     if unfit := [of_result for of_result in reasons if of_result]:
         which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
-        count = pluralize(len(unfit[0]), "reason")
-        fail(f"not publishable: {which}{count}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
+        count = pluralize(len(unfit[0]), "check")
+        fail(f"not publishable: {which}{count} failed or unknown, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
 
 
 def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:

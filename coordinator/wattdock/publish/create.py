@@ -209,7 +209,7 @@ def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
 def _identifying_names() -> re.Pattern[str]:
     """Return a pattern of this user's name and home folder and this machine's name, except names that many have."""
     names = {platform.node(), *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "HOME", "HOSTNAME"))}
-    identifying = sorted(map(re.escape, names - {"", "/", "root", "/root", "localhost"}))
+    identifying = sorted(map(re.escape, names - {"", "/", "root", "localhost"}))
     return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(identifying) or '(?!)'})(?![A-Za-z0-9])")
 
 

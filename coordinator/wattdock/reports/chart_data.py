@@ -14,7 +14,7 @@ import numpy as np
 
 from wattdock.analysis import conditions, statistics
 from wattdock.clock import NS_PER_S
-from wattdock.store import Row
+from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ POWER_READINGS = ("power_w", "power_average_w")
 GAP_S, GAP_PERIODS = 1.0, 10
 # With fewer tokens in a bin its rate is noise of whole numbers.
 RATE_BINS, TOKENS_PER_BIN, SHORTEST_BIN_S = 400, 20, 0.05
+
+
+# Columns whose figures in a table of points are means of restarts, where the table of results pools all passes.
+MEANS = ("energy_per_output_token_j", "output_tokens_per_s")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,11 @@ def points_of(results: Sequence[StoredResult]) -> list[Point]:
     labels = conditions.labels([stored.result for stored in results])
     points = [_point(stored, label) for stored, label in zip(results, labels, strict=True)]
     return sorted(points, key=lambda point: _order(point.row))
+
+
+def headings(names: Sequence[str]) -> list[str]:
+    """Return the headings of these columns of the table of results, for a table of points."""
+    return [COLUMNS[name].heading + (", mean of restarts" if name in MEANS else "") for name in names]
 
 
 def _point(stored: StoredResult, label: str) -> Point:

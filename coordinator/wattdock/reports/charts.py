@@ -67,8 +67,8 @@ def intervals(points: Sequence[Point]) -> Chart:
     marks = alt.layer(*_errors(base, "x", unit), _dots(base, drawn_points).encode(x=x))
     return marks.properties(
         height=height,
-        description="Bars are 95 % intervals: over restarts, or of timing alone where there was one restart. "
-        "Hollow: may not be published.",
+        description="Means of restarts. Bars are 95 % intervals: over restarts, or of timing alone where there was "
+        "one restart. Hollow: may not be published.",
     )
 
 
@@ -94,8 +94,8 @@ def pareto(points: Sequence[Point]) -> Chart:
     layers += [*_errors(base, "y", J_PER_TOKEN), *_errors(base, "x", TOKENS_PER_S)]
     layers.append(_dots(base, drawn_points).properties(name="dots"))
     return alt.layer(*layers, data=alt.InlineData(values=rows), params=[_zoom(["x", "y"], ["dots"])]).properties(
-        description="Lower right is better. A grey line joins what no other result of its model beats in both. "
-        "Hollow: may not be published."
+        description="Means of restarts; lower right is better. A grey line joins what no other result of its model "
+        "beats in both. Hollow: may not be published."
     )
 
 
@@ -223,8 +223,8 @@ def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared:
     units = [J_PER_TOKEN, TOKENS_PER_S] if any(point.j_per_token for point in drawn_points) else [TOKENS_PER_S]
     panels = [_line_panel(rows, unit, quantity, look, last=quantity is units[-1]) for quantity in units]
     return alt.vconcat(*panels, data=alt.InlineData(values=rows), bounds="flush").properties(
-        description="Lines join results of one model and backend that differ in this quantity; other settings may "
-        "differ too, which the summary tells."
+        description="Means of restarts. Lines join results of one model and backend that differ in this quantity; "
+        "other settings may differ too, which the summary tells."
     )
 
 

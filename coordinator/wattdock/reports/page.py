@@ -14,9 +14,8 @@ from wattdock import __version__
 from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
-from wattdock.reports.chart_data import points_of, timelines
+from wattdock.reports.chart_data import headings, points_of, timelines
 from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
-from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             publishable_count=_publishable_count(points),
             count=len(points),
             reasons=_commonest_reasons(points),
-            columns=[COLUMNS[name].heading for name in SUMMARY],
+            columns=headings(SUMMARY),
             points=points,
             cells=_cells,
             reasons_of=_reasons,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
-from wattdock.reports.chart_data import points_of
+from wattdock.reports.chart_data import headings, points_of
 from wattdock.reports.terminal import plus_minus, row_cells
 from wattdock.store import COLUMNS
 
@@ -51,8 +51,11 @@ PRINTED = (
     *("name", "backend", "model", "gpu_count", "batch_size", "energy_per_output_token_j", "output_tokens_per_s"),
     "publishable",
 )
-HEADINGS = [COLUMNS[name].heading for name in PRINTED]
-NOTE = "± is half of the 95 % interval: over restarts, or (marked *) of timing alone. Energy of GPU boards."
+HEADINGS = headings(PRINTED)
+NOTE = (
+    "± is half of the 95 % interval, [low, high] the whole interval where it reaches 0: over restarts, or (marked *) "
+    "of timing alone. Energy of GPU boards."
+)
 FALLBACK_NOTE = "A fallback was measured because another experiment failed; it does not replace that experiment."
 # Characters with a meaning in LaTeX.
 ESCAPED = {

@@ -73,22 +73,22 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _replica_rows(result)
     yield from _compute_rows(result)
     if (spread := result.statistics) and spread.ci95 and spread.ci95_relative is not None:
-        restarts = pluralize(len(spread.per_restart), "restart")
         around = f"± {spread.ci95_relative:.2%}" if spread.ci95.low else f"{spread.ci95:.4g}"
-        yield "95 % interval", f"{spread.mean:.4g} {around} (mean of {restarts}, {spread.quantity})"
+        figure = f"{spread.mean:.4g} {COLUMNS[spread.quantity].heading}"
+        yield f"mean of {pluralize(len(spread.per_restart), 'restart')}", f"{figure}, 95 % interval {around}"
 
 
 def _verdict_rows(audit: Audit | None, *, every_reason: bool) -> Iterable[tuple[str, str]]:
     if audit is None:
         return
-    many = f"{len(audit.reasons)} reason{'' if len(audit.reasons) == 1 else 's'}"
+    many = f"{pluralize(len(audit.reasons), 'check')} failed or unknown"
     if audit.publishable:
         yield "publishable", "yes"
     elif every_reason:
         yield "publishable", f"no: {many}"
-        yield from (("", f"{number}. {reason}") for number, reason in enumerate(audit.reasons, 1))
+        yield from (("", f"{number}. {reason}") for number, reason in enumerate(audit.quoted_reasons, 1))
     else:
-        yield "publishable", f"no: {many}, the first: {audit.reasons[0]}"
+        yield "publishable", f"no: {many}, the first: {audit.quoted_reasons[0]}"
 
 
 def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

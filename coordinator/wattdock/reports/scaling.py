@@ -213,7 +213,9 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     )
     left_out = {name: reason for name, reason in outcomes if isinstance(reason, str)}
     if not usable:
-        [(reason, count)] = Counter(left_out.values()).most_common(1)
+        [(status, count)] = Counter(reason.partition(":")[0] for reason in left_out.values()).most_common(1)
+        reasons = {reason: None for reason in left_out.values() if reason.partition(":")[0] == status}
+        reason = next(iter(reasons)).replace(": ", ", the first: " if len(reasons) > 1 else ": ", 1)
         who = "all" if count == len(left_out) else f"{count} of them"
         raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
     groups = [list(group) for _, group in groupby(usable, key=lambda member: member.common)]
@@ -231,6 +233,8 @@ def _setting(members: Sequence[_Usable]) -> Setting:
 
 def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
     """Return a result that can be on a curve, or why it cannot."""
+    if result.status == "interrupted":
+        return "interrupted; finish with `wattdock run … --resume`"
     if result.status != "ok":
         return f"status {result.status}" + (f": {result.error.message}" if result.error else "")
     if result.environment is None or result.performance is None or result.energy is None:

@@ -200,7 +200,7 @@ def _problem(error: ValidationError) -> str:
     """Return why a file cannot be read as a result of this version, and what to do."""
     first, version = error.errors()[0], ExperimentResult.SCHEMA_VERSION
     if first["type"] == "json_invalid":
-        return "is not JSON; was it cut short?"
+        return "is not JSON; was it cut short? restore it from a copy, or move its folder away"
     if not first["loc"]:
         return "is not a result; name a result folder"
     if first["loc"] == ("schema_version",):

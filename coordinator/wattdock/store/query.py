@@ -176,7 +176,7 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE folder IN (SELECT folder FROM results)")
         connection.execute(LOCKED)
         if (answer := connection.sql(sql)) is None:
-            raise ConfigError(f"{sql!r} is empty; write a SELECT")
+            raise ConfigError("the query is empty; write a SELECT")
         return answer.to_arrow_table()
 
 

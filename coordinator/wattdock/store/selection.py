@@ -45,7 +45,7 @@ class _Names:
         if self.unreadable:
             raise StoreError(
                 f"{name}: a result of this study may be in what cannot be read: {_first(self.unreadable)}; "
-                "restore it, move its folder away, or name each result's folder"
+                "or name each result's folder"
             )
         if folders := self.studies.get(name):
             return folders
@@ -130,7 +130,9 @@ def _of_name(text: str, output_dir: Path) -> list[Path]:
         )
     # A run of one experiment is a study and a result; both mean the same.
     if len({tuple(folders[name]) for name in matches}) > 1:
-        raise ConfigError(f"{text}: begins the names of {_first(matches)}; write more of one")
+        begun = [name for name in matches if name in names.results]
+        begun += [f"study {name}" for name in matches if name in names.studies]
+        raise ConfigError(f"{text}: begins the names of {_first(begun)}; write more of one")
     study = next((name for name in matches if name in names.studies), None)
     return names.of_study(study) if study else folders[matches[0]]
 
