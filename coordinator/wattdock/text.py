@@ -40,6 +40,16 @@ SECRET_SHAPES = re.compile(
 # Shorter values are no secrets, and stand in every text.
 SECRET_CHARACTERS = 6
 COMPACT = (",", ":")
+# What to write, by pydantic's type of a mistake; the limit stands in the mistake's context.
+EXPECTED = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "bool_type": "true or false",
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "less than {lt:g}",
+}
 # As difflib's ratio. Names of models and GPUs are long, and people shorten them.
 SIMILARITY_CUTOFF = 0.4
 
@@ -53,6 +63,12 @@ def pluralize(count: int, singular: str, plural: str | None = None) -> str:
         plural: The plural where it is not the singular and an s.
     """
     return f"{count or 'no'} {singular}" if count < 2 else f"{count} {plural or singular + 's'}"
+
+
+def expected(mistake: Mapping[str, Any]) -> str | None:
+    """Return what to write instead, such as "write 1 or more"; None for a mistake that pydantic words well itself."""
+    wanted = EXPECTED.get(mistake["type"])
+    return f"write {wanted.format(**mistake.get('ctx', {}))}" if wanted else None
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -92,6 +92,7 @@ def test_a_plan_starts_nothing_and_says_what_it_could_not_check(called: Called) 
     assert planned.returncode == 0, planned.stderr
     said = "not checked: fake.step_s, fake.another, arrival: batch; only fake's runner knows what its engine takes"
     assert said in planned.stdout
+    assert "expected time: unknown (nothing like it has been measured here)" in planned.stdout
     assert "[/x] [b]" in planned.stdout
     assert "not checked" not in called("plan", "--backend", "pytorch", "--accelerator", "cpu").stdout
     on_hub = called("plan", *FAKE[:2], "--model", "nobody/nothing").stdout
@@ -134,12 +135,14 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
     for words, said in (
         ("pln", "no such command 'pln'; did you mean 'plan'? see `"),
         ("run --bach-size 3", "no such option: --bach-size; did you mean '--batch-size'? see `"),
-        ("run --batch-size x", "--batch-size x should be a valid integer"),
-        ("doctor --pulses 3", "--pulses 3 should be greater than or equal to 30; see `"),
+        ("run --batch-size x", "--batch-size: write a whole number, not 'x'; see `"),
+        ("doctor --pulses 3", "--pulses: write 30 or more, not 3; see `"),
         (
             "plot pareta x -o y",
             "KIND pareta is not one of intervals, pareto, phases, scaling, batch, timeline, table; did",
         ),
+        ("run --output-dir=", "--output-dir is empty; name a folder"),
+        ("results query", "missing argument 'SQL'"),
         ("plot", "missing argument 'KIND'; choose from: intervals, pareto, "),
         ("run a b", "got unexpected extra argument"),
     ):

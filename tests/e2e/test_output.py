@@ -50,7 +50,7 @@ def test_a_pipe_gets_whole_lines_and_a_narrow_terminal_every_figure(wattdock: Co
     """Of the known GPUs, the widest table that needs no measurement."""
     piped = wattdock("estimate").stdout
     [line] = [line for line in piped.splitlines() if line.startswith("A100-PCIE-40")]
-    assert line.rstrip().endswith("NOT VERIFIED: peak rates, link")
+    assert line.rstrip().endswith("not verified: peak rates, link")
     shown = on_terminal(wattdock, "estimate", columns=60)
     assert "…" not in shown
     assert all(word in shown for word in ("1.555", "362.05", "250"))

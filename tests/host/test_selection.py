@@ -122,6 +122,8 @@ def test_a_gpu_that_does_not_answer_never_means_the_cpu() -> None:
         indices_of(lost)
     with pytest.raises(PreflightError, match="GPU is lost"):
         indices_of(GpuInventory((), unreadable=("GPU 0: GPU is lost",)))
+    with pytest.raises(PreflightError, match="GPUs here: none; leave out --gpus, or use --accelerator cpu"):
+        indices_of(GpuInventory(()), gpus=[0])
     assert indices_of(lost, gpus=[1]) == [1]
     assert indices_of(lost, accelerator="cpu") == []
 

@@ -108,6 +108,7 @@ def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> No
         ({"id": "owner/bin"}, {}, "has no *.safetensors files"),
         ({"id": MODEL}, {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
         ({"id": MODEL}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "does not answer (ConnectError)"),
+        ({"id": "nosuch"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "is no name of a model (OWNER/NAME, ./FOLDER or"),
         ({"id": "owner/broken"}, {}, "was refused by http://127.0.0.1:"),
     ],
 )

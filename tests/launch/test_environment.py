@@ -344,8 +344,9 @@ def test_a_backend_that_is_not_for_this_machine_says_so(
         ('exec {python} -I -S "$@"', "named ModuleNotFoundError: No module named 'grpc'"),
         ('shift; exec {python} -c "{old}" "$@"', r"is Python 3\.9\.1, 3\.10 or later is needed"),
         ("echo not today >&2; exit 4", "not today"),
+        ("exit 1", "ended with code 1; name a Python interpreter"),
     ],
-    ids=["absent", "no program", "without grpc", "too old", "no Python"],
+    ids=["absent", "no program", "without grpc", "too old", "no Python", "silent"],
 )
 def test_an_interpreter_that_cannot_run_a_runner_is_refused_with_the_reason(
     script: str | None, said: str, tmp_path: Path

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from wattdock.config import EngineMemory
 
 Model = Annotated[
-    str | None, typer.Argument(help="A known model, OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME.")
+    str | None,
+    typer.Argument(metavar="MODEL", help="A known model, OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME."),
 ]
 Gpus = Annotated[
     list[str] | None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import typer
 
 from wattdock.errors import ExitCode
-from wattdock.text import nearest
+from wattdock.text import expected, nearest
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -41,7 +41,11 @@ def usage_line(error: Any) -> str:
     if hasattr(error.__cause__, "errors"):
         [problem, *_] = error.__cause__.errors()
         value, reason = str(problem["input"]), problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        wanted = expected(problem)
         message = f"{error.param.get_error_hint()} {value} {reason.removeprefix(repr(value)).lstrip()}".replace("'", "")
+        if wanted:
+            shown = repr(value) if problem["type"].endswith("parsing") else value
+            message = f"{error.param.opts[-1]}: {wanted}, not {shown}"
         near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
     elif possibilities := getattr(error, "possibilities", None):
         message, near = error.message, nearest(error.option_name, possibilities)

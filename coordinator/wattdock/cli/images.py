@@ -9,7 +9,7 @@ from wattdock.errors import ConfigError
 
 app = typer.Typer(help="Build, list, lock and pull container images.")
 
-Name = Annotated[str, typer.Argument(help="pytorch, vllm, …")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="pytorch, vllm, …")]
 Variant = Annotated[Literal["cuda", "cpu"], typer.Option(help="Hardware that the image is for.")]
 Base = Annotated[str | None, typer.Option(help="Base image.  [default: the Dockerfile's; for cpu Debian's Python]")]
 BuildOptions = Annotated[str, typer.Option(help="Further options of `docker build`, as in '--network=none --quiet'.")]

@@ -21,7 +21,15 @@ RESULTS = Path("results")
 RESULTS_HELP = (
     "Results, studies, bundles, or folders of results; in the results folder, the beginning of a name is enough."
 )
-OutputDir = Annotated[Path, typer.Option(help="Folder of results.")]
+
+
+def _folder(text: str | Path) -> Path:
+    if not str(text):
+        raise ConfigError("--output-dir is empty; name a folder")
+    return Path(text)
+
+
+OutputDir = Annotated[Path, typer.Option(help="Folder of results.", parser=_folder, metavar="FOLDER")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 File = Annotated[

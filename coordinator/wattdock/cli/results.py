@@ -68,7 +68,10 @@ def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS
 @app.command()
 def query(
     sql: Annotated[
-        str, typer.Argument(help="A SELECT (DuckDB's SQL) over the tables results, passes, requests and timeline.")
+        str,
+        typer.Argument(
+            metavar="SQL", help="A SELECT (DuckDB's SQL) over the tables results, passes, requests and timeline."
+        ),
     ],
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,

@@ -17,6 +17,7 @@ from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
+from wattdock.text import expected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from wattdock.config.expand import Candidate
+
+
+# As difflib's ratio. Engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
+MISSPELT = 0.88
+# The same for keys at the level of the unknown key, which go before those of other levels.
+ALIKE = 0.7
 
 
 class Places:
@@ -38,6 +45,10 @@ class Places:
         lines = {name: line for name in names if (line := self._lines.get(("sweep", name))) is not None}
         moved: dict[Location, str] = {tuple(name.split(".")): f"{self._path}:{line}" for name, line in lines.items()}
         return Places(self._path, self._lines, {**moved, **self._flags})
+
+    def is_flag(self, location: Location) -> bool:
+        """Whether a flag gives exactly this setting."""
+        return self._flags.get(location, "").startswith("--")
 
     def of(self, location: Location, prefixes: tuple[Location, ...]) -> str:
         """Return "file:line" or the flag for `location`, looked up under each prefix and then ever more roughly."""
@@ -113,7 +124,11 @@ def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -
         # The section by itself first: inside an experiment, its errors would not name the section.
         if isinstance(backend, str) and isinstance(settings.get(backend), dict):
             root = (backend,)
-            section_class(backend).model_validate(settings[backend])
+            section = section_class(backend).model_validate(settings[backend])
+            for name in section.passed_through:
+                if near := difflib.get_close_matches(name, type(section).model_fields, n=1, cutoff=MISSPELT):
+                    where = places.of((backend, name), prefixes)
+                    raise ConfigError(f"{where}: unknown key {name!r}; did you mean {near[0]!r}?")
             root = ()
         return ExperimentConfig.model_validate(settings)
     except ValidationError as error:
@@ -128,7 +143,9 @@ def _config_error(
     location = (*root, *(part for part in first["loc"] if not _names_a_branch(part)))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     name = ".".join(map(str, location)) or "settings"
-    return ConfigError(f"{places.of(location, prefixes)}: {name}: {_message(first, location)}{more}")
+    where = places.of(location, prefixes)
+    where = where if places.is_flag(location) else f"{where}: {name}"
+    return ConfigError(f"{where}: {_message(first, location)}{more}")
 
 
 def _names_a_branch(part: str | int) -> bool:
@@ -148,6 +165,10 @@ def _message(error: ErrorDetails, location: Location) -> str:
         return f"must be a number, not {shortened(error['input'])}; write it without quotes, and 1e-3 as 1.0e-3"
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
         return f"must be text, not {shortened(error['input'])}; quote it"
+    if wanted := expected(error):
+        is_bool = isinstance(error["input"], bool)
+        value = f"{error['input']} (YAML reads yes and no as such)" if is_bool else shortened(error["input"])
+        return f"{wanted}, not {value}"
     text = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     return text if error["type"] == "value_error" else f"{text}, not {shortened(error['input'])}"
@@ -156,6 +177,9 @@ def _message(error: ErrorDetails, location: Location) -> str:
 def _nearest(wrong: str, parents: Location) -> str | None:
     """Return the key that is most like `wrong`, written from the top unless it belongs under `parents`."""
     paths = [tuple(path.split(".")) for path in _paths(ExperimentConfig)]
+    siblings = {path[-1] for path in paths if path[:-1] == parents} | (set() if parents else {*StudyFile.model_fields})
+    if beside := difflib.get_close_matches(wrong, sorted(siblings - {wrong}), n=1, cutoff=ALIKE):
+        return beside[0]
     near = difflib.get_close_matches(wrong, sorted({path[-1] for path in paths}), n=1)
     matches = [path for path in paths if path[-1] in near]
     if any(path[:-1] == parents for path in matches):

@@ -140,4 +140,5 @@ def _find(name: int | str, gpus: Sequence[Gpu], hidden: str) -> Gpu:
                 f"{name} is a MIG slice of GPU {gpu.index} and has no energy counter of its own; "
                 "name a whole GPU with MIG off"
             )
-    raise PreflightError(f"there is no GPU {name!r}; GPUs here: {_listed(gpus)}{hidden}")
+    advice = "" if gpus else "; leave out --gpus, or use --accelerator cpu"
+    raise PreflightError(f"there is no GPU {name!r}; GPUs here: {_listed(gpus)}{hidden}{advice}")

@@ -140,6 +140,7 @@ def _explained(
     """Return what went wrong with the hub and what to do; `otherwise` is the advice that needs no hub."""
     from huggingface_hub import constants, errors
 
+    form = "" if "/" in model_id else "is no name of a model (OWNER/NAME, ./FOLDER or shape:NAME), and "
     match error:
         case errors.GatedRepoError():
             why = "is gated; accept its terms on its page and set HF_TOKEN to a token of that account"
@@ -155,7 +156,7 @@ def _explained(
             why = f"cannot be written to {error.filename}: {error.strerror}; set WATTDOCK_HOME to another folder"
         case _:
             why = (
-                f"cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
+                f"{form}cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
                 f"check the network, {otherwise}"
             )
     return PreflightError(f"{model_id} {why}")

@@ -85,7 +85,9 @@ def check_python(python: str | Path) -> Path:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PreflightError(f"runner_python: {path} does not run: {error}") from error
     if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
+        reason = (
+            done.stderr.strip().splitlines() or [f"ended with code {done.returncode}; name a Python interpreter"]
+        )[-1]
         raise PreflightError(f"runner_python: {path} {reason}")
     if SUITABLE not in done.stdout:
         raise PreflightError(f"runner_python: {path} is not a Python interpreter; name one, or leave it out")

@@ -24,13 +24,13 @@ GB = 1e9
 PLAN_COLUMNS = ("group", "experiment", "id", "model", "prompts", "batch", "restarts × passes", "on", "expected")
 # A terminal is no place for more; --json has all.
 SHOWN = 200
-UNVERIFIED = "NOT VERIFIED"
+UNVERIFIED = "not verified"
 COLUMNS = (
     *("GPU", "memory", "fewest TP", "fewest PP", "split", "weights", "KV cache", "activations", "overhead"),
     *("total", "verdict"),
 )
-KNOWN_MODELS = ("model", "hub id", "parameters", "figures")
-KNOWN_GPUS = ("GPU", "memory", "bandwidth", "16-bit", "link", "limit", "figures")
+KNOWN_MODELS = ("model", "hub id", "parameters", "source")
+KNOWN_GPUS = ("GPU", "memory", "bandwidth", "16-bit", "link", "power limit", "source")
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,11 @@ class Plan:
         if len(numbered) > SHOWN:
             yield f"… and {len(numbered) - SHOWN} more; --json prints all"
         yield from _unchecked(study.experiments)
+        unknown = forecast.total == "time unknown"
+        total = "unknown (nothing like it has been measured here)" if unknown else forecast.total
         yield (
             f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
-            f"{pluralize(forecast.passes, 'pass', 'passes')}, expected without starting runners: {forecast.total}"
+            f"{pluralize(forecast.passes, 'pass', 'passes')}, expected time: {total}"
         )
 
 
@@ -81,7 +83,7 @@ class KnownHardware:
     def as_view(self) -> View:
         """Yield the models and GPUs that are known by name."""
         models = [
-            (model.name, model.id or NOTHING, f"{model.parameters or 0:,}", "read" if model.verified else UNVERIFIED)
+            (model.name, model.id or NOTHING, f"{model.parameters or 0:,}", "vendor" if model.verified else UNVERIFIED)
             for model in presets().values()
         ]
         yield Sheet(KNOWN_MODELS, models)
@@ -180,5 +182,5 @@ def _gpu_cells(gpu: gpu_models.GpuModel) -> tuple[str, ...]:
         f"{gpu.flops_per_s / 1e12:g} TFLOP/s",
         f"{gpu.link}, {gpu.link_bytes_per_s / GB:g} GB/s",
         f"{gpu.power_limit_w:g} W",
-        f"{UNVERIFIED}: {', '.join(gpu.unverified)}" if gpu.unverified else "read",
+        f"{UNVERIFIED}: {', '.join(gpu.unverified)}" if gpu.unverified else "vendor",
     )
