@@ -96,7 +96,7 @@ def sound(library: Path) -> tuple[GpuTimeline, MeterCard]:
 
 
 def cards_in(home: Path) -> Cards:
-    return Cards(home, [gpu_info(0, loaded(0.012))])
+    return Cards.read(home, [gpu_info(0, loaded(0.012))])
 
 
 def test_a_timeline_cites_the_card_that_its_lag_comes_from(

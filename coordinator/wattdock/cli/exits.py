@@ -41,11 +41,12 @@ def usage_line(error: Any) -> str:
     if hasattr(error.__cause__, "errors"):
         [problem, *_] = error.__cause__.errors()
         value, reason = str(problem["input"]), problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        wanted = expected(problem)
-        message = f"{error.param.get_error_hint()} {value} {reason.removeprefix(repr(value)).lstrip()}".replace("'", "")
-        if wanted:
+        if wanted := expected(problem):
             shown = repr(value) if problem["type"].endswith("parsing") else value
             message = f"{error.param.opts[-1]}: {wanted}, not {shown}"
+        else:
+            said = f"{error.param.get_error_hint()} {value} {reason.removeprefix(repr(value)).lstrip()}"
+            message = said.replace("'", "")
         near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
     elif possibilities := getattr(error, "possibilities", None):
         message, near = error.message, nearest(error.option_name, possibilities)

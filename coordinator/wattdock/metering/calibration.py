@@ -275,42 +275,58 @@ def _additivity(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> float | None:
 
 @dataclass(frozen=True)
 class Cards:
-    """The cards of this machine's counters.
+    """The cards of this machine's counters, as they stood when they were read.
 
     Attributes:
-        home: WATTDOCK_HOME, where cards are stored.
-        gpus: The GPUs of this host now.
+        fitting: Cards that know their counter's lag, by GPU.
+        problems: Why the card of a GPU is not used.
     """
 
-    home: Path
-    gpus: Sequence[Gpu]
+    fitting: dict[str, MeterCard]
+    problems: dict[str, str]
+
+    @classmethod
+    def read(cls, home: Path, gpus: Sequence[Gpu]) -> Cards:
+        """Return the cards of these GPUs; a GPU may have none.
+
+        Args:
+            home: WATTDOCK_HOME, where cards are stored.
+            gpus: The GPUs of this host now.
+        """
+        cards = cls({}, {})
+        for gpu in gpus:
+            file = _file(gpu.uuid, home)
+            if not file.exists():
+                continue
+            try:
+                card = MeterCard.model_validate_json(file.read_bytes())
+            except (OSError, ValidationError) as error:
+                cards.problems[gpu.uuid] = f"{file} cannot be read ({type(error).__name__})"
+                continue
+            if doubt := card.doubt or _mismatch(card, gpu):
+                cards.problems[gpu.uuid] = f"the card of {card.measured_utc} does not fit: {doubt}"
+            else:
+                cards.fitting[gpu.uuid] = card
+        return cards
 
     def applied_to(self, timeline: GpuTimeline, *, at_ns: int) -> GpuTimeline:
         """Return a GPU's timeline with the lag from its card, or with an event at `at_ns` that says why not.
 
         A GPU without a card keeps the assumed lag.
         """
-        file = _file(timeline.uuid, self.home)
-        if not file.exists():
+        card = self.fitting.get(timeline.uuid)
+        if card and card.lag_s is not None and card.lag_std_s is not None:
+            return replace(timeline, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
+        if (problem := self.problems.get(timeline.uuid)) is None:
             return timeline
-        try:
-            card = MeterCard.model_validate_json(file.read_bytes())
-        except (OSError, ValidationError) as error:
-            why = f"{file} cannot be read ({type(error).__name__})"
-        else:
-            gpu = next((gpu for gpu in self.gpus if gpu.uuid == timeline.uuid), None)
-            why = card.doubt or _mismatch(card, gpu) or ""
-            if not why and card.lag_s is not None and card.lag_std_s is not None:
-                return replace(timeline, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
-            why = f"the card of {card.measured_utc} does not fit: {why}"
-        message = f"the counter's lag is assumed: {why}; make a new card with wattdock doctor --meter"
+        message = f"the counter's lag is assumed: {problem}; make a new card with wattdock doctor --meter"
         return replace(timeline, events=(*timeline.events, MeterEvent(at_ns, "card_unused", message)))
 
 
-def _mismatch(card: MeterCard, gpu: Gpu | None) -> str | None:
+def _mismatch(card: MeterCard, gpu: Gpu) -> str | None:
     """Return why a card does not describe this GPU under this driver; None where it does."""
-    if gpu is None or gpu.driver_version is None:
-        return "GPU model or driver is unknown"
+    if gpu.driver_version is None:
+        return "the driver's version is unknown"
     made, here = f"{card.gpu_name}, driver {card.driver_version}", f"{gpu.name}, driver {gpu.driver_version}"
     return None if made == here else f"it was made on {made}, and this is {here}"
 

@@ -54,7 +54,7 @@ class MeterChoice:
         """
         sources: dict[str, Callable[[], Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
         make = sources.get(self.name, lambda: Source(self.no_gpu_reason, self.name))
-        cards = Cards(home, gpus) if home else None
+        cards = Cards.read(home, gpus) if home else None
         return Meter(make(), self.domains.readable, cards=cards)
 
 

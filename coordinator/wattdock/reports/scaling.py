@@ -214,8 +214,9 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     left_out = {name: reason for name, reason in outcomes if isinstance(reason, str)}
     if not usable:
         [(status, count)] = Counter(reason.partition(":")[0] for reason in left_out.values()).most_common(1)
-        reasons = {reason: None for reason in left_out.values() if reason.partition(":")[0] == status}
-        reason = next(iter(reasons)).replace(": ", ", the first: " if len(reasons) > 1 else ": ", 1)
+        reason, *others = dict.fromkeys(reason for reason in left_out.values() if reason.partition(":")[0] == status)
+        if others:
+            reason = reason.replace(": ", ", the first: ", 1)
         who = "all" if count == len(left_out) else f"{count} of them"
         raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
     groups = [list(group) for _, group in groupby(usable, key=lambda member: member.common)]
