@@ -17,6 +17,9 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    # Calls the command line in the test's process.
+    Called = Callable[..., CompletedProcess[str]]
+
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 # More threads than cores wait for each other: engines side by side would crawl.
 ONE_THREAD_EACH = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
@@ -97,9 +100,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., CompletedProcess[str]]:
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Called:
     """Call the command line in this process, in an empty current folder and with a home of its own."""
     from wattdock.cli import exits, main
 

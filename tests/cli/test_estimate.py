@@ -17,9 +17,7 @@ from safetensors.numpy import save
 from wattdock.inputs.shapes import shape_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Called = Callable[..., subprocess.CompletedProcess[str]]
+    from conftest import Called
 
 
 def test_a_70b_model_needs_two_80_gb_gpus_and_fewer_are_refused(called: Called) -> None:

@@ -15,11 +15,10 @@ from wattdock.host.nvml import NvmlError
 from wattdock.metering.nvml import NvmlSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
     from subprocess import CompletedProcess
 
-    Called = Callable[..., CompletedProcess[str]]
+    from conftest import Called
 
 FIRST, SECOND = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 BUSY = FakeGpu(uuid=FIRST, processes=(FakeProcess(1),))

@@ -11,10 +11,9 @@ import pytest
 from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from subprocess import CompletedProcess
 
-    Called = Callable[..., CompletedProcess[str]]
+    from conftest import Called
 
 CONFIG, PREFLIGHT = ExitCode.CONFIG, ExitCode.PREFLIGHT
 FAKE = ("--backend", "fake", "--model", "shape:tiny-llama")

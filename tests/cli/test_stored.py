@@ -12,10 +12,7 @@ from report_rows import split_document
 from stored_results import store_golden, stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from subprocess import CompletedProcess
-
-    Called = Callable[..., CompletedProcess[str]]
+    from conftest import Called
 
 RESULTS = Path("results")
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/data.md"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
@@ -18,9 +19,8 @@ from wattdock.reports.charts import CHARTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from command import Command
+    from conftest import Called
 
     from wattdock.store import StoredResult
 
@@ -131,13 +131,12 @@ def test_a_thousand_results_are_not_drawn_as_bars() -> None:
         spec("intervals", study(models=["m"], batches=range(1, 122)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in get_args(Kind) if kind not in ("timeline", "table")])
-def test_each_kind_is_drawn_with_fonts_that_publishers_take(gpu_study: Command, kind: str) -> None:
+def test_each_kind_is_drawn_with_fonts_that_publishers_take(called: Called, gpu_study: Path, kind: str) -> None:
     """TrueType inside the PDF and no Type 3; one column of 89 mm wide."""
-    done = gpu_study("plot", kind, "results", "-o", f"{kind}.pdf")
+    done = called("plot", kind, gpu_study, "-o", f"{kind}.pdf")
     assert done.returncode == 0, done.stderr
-    drawn = (gpu_study.folder / f"{kind}.pdf").read_bytes()
+    drawn = Path(f"{kind}.pdf").read_bytes()
     assert b"/FontFile2" in drawn
     assert b"/Type3" not in drawn
     assert b"/MediaBox [0 0 252 " in drawn
@@ -160,31 +159,29 @@ def test_a_figure_is_as_wide_as_a_column_or_a_page_and_equal_figures_are_equal_f
     assert drawn == pytest.approx(paper.WIDTHS[width], abs=1)
 
 
-@pytest.mark.slow
-def test_a_timeline_is_of_one_result(gpu_study: Command) -> None:
+def test_a_timeline_is_of_one_result(called: Called, gpu_study: Path) -> None:
     """Several results have none."""
-    folder = next(folder for folder in (gpu_study.folder / "results").glob("2*") if "fake" in folder.name)
-    done = gpu_study("plot", "timeline", folder, "-o", "one.svg", "--width", "page")
+    done = called("plot", "timeline", min(gpu_study.glob("2*")), "-o", "one.svg", "--width", "page")
     assert done.returncode == 0, done.stderr
-    assert "pass 1" in (gpu_study.folder / "one.svg").read_text()
-    several = gpu_study("plot", "timeline", "results", "-o", "all.svg")
+    assert "pass 1" in Path("one.svg").read_text()
+    several = called("plot", "timeline", gpu_study, "-o", "all.svg")
     assert several.returncode == 2
     assert several.stderr == "wattdock: a timeline shows one result, these are 5; name one result folder\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("pie", "results", "-o", "f.pdf"), "KIND pie is not one of intervals, "),
-        (("pareto", "results", "-o", "f.gif"), "f.gif: figures are written as .pdf, .svg, .png"),
-        (("table", "results", "-o", "t.pdf"), "t.pdf: tables are written as .md, .csv, .tex"),
-        (("pareto", "results", "-o", "f.pdf", "--width", "poster"), "--width poster is not one of column, page"),
+        (("pie", "-o", "f.pdf"), "KIND pie is not one of intervals, "),
+        (("pareto", "-o", "f.gif"), "f.gif: figures are written as .pdf, .svg, .png"),
+        (("table", "-o", "t.pdf"), "t.pdf: tables are written as .md, .csv, .tex"),
+        (("pareto", "-o", "f.pdf", "--width", "poster"), "--width poster is not one of column, page"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(gpu_study: Command, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_drawn_is_one_line(called: Called, gpu_study: Path, words: tuple[str, ...], said: str) -> None:
     """What was written, and what could be."""
-    done = gpu_study("plot", *words)
+    kind, *options = words
+    done = called("plot", kind, gpu_study, *options)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1

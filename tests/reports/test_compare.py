@@ -17,14 +17,11 @@ from wattdock.reports import compare, show
 from wattdock.reports.comparison import PRIMARY, Regression, is_equivalent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from subprocess import CompletedProcess
+    from collections.abc import Sequence
 
-    from command import Command
+    from conftest import Called
 
     from wattdock.store import StoredResult
-
-    Called = Callable[..., CompletedProcess[str]]
 
 REPO = Path(__file__).parents[2]
 RECORDED: dict[str, list[float]] = json.loads((REPO / "tests/data/h200-rounds.json").read_text())["rounds"]
@@ -241,10 +238,9 @@ def test_the_command_ends_with_its_verdict(called: Called) -> None:
         assert done.stderr.removeprefix("wattdock: ").startswith(line)
 
 
-@pytest.mark.slow
-def test_two_studies_of_one_thing_do_not_differ_and_the_json_says_so(gpu_study: Command) -> None:
+def test_two_studies_of_one_thing_do_not_differ_and_the_json_says_so(called: Called, gpu_study: Path) -> None:
     """A study against itself: no difference, the failing experiment named as not measured."""
-    done = gpu_study("compare", "results", "results", "--json")
+    done = called("compare", gpu_study, gpu_study, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert len(told["pairs"]) == 5

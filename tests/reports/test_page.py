@@ -22,8 +22,6 @@ from wattdock.store import StoredResult, find_results
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from command import Command
-
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -123,11 +121,10 @@ def test_a_line_of_steps_reaches_the_end_of_each_pass() -> None:
     assert hold_last_value(reading) is reading
 
 
-@pytest.mark.slow
-def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Command) -> None:
+def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Path) -> None:
     """The area under the drawn steps of each restart is its passes' tokens."""
     with ExitStack() as unpacked:
-        rows = find_results(["two-simulated"], gpu_study.folder / "results", opener(unpacked))
+        rows = find_results(["two-simulated"], gpu_study, opener(unpacked))
     finished = [result for result in rows if result.result.status == "ok"]
     for result in finished:
         assert result.result.energy
@@ -143,12 +140,10 @@ def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Comman
     assert len(finished) == 4
 
 
-@pytest.mark.slow
-def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Command) -> None:
+def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Path) -> None:
     """The line between counter changes, integrated over a pass, is the pass's joules, each GPU and summed."""
-    folders = [folder for folder in (gpu_study.folder / "results").glob("2*") if (folder / "result.json").exists()]
     with ExitStack() as unpacked:
-        rows = find_results([str(folder) for folder in folders], gpu_study.folder, opener(unpacked))
+        rows = find_results([str(gpu_study)], gpu_study, opener(unpacked))
     checked = 0
     for result in rows:
         for restart in timelines(result, points=1_000_000):

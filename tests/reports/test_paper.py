@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
@@ -12,25 +13,25 @@ from report_rows import row
 
 from wattdock.reports.chart_data import points_of
 from wattdock.reports.paper import comma_separated, latex, markdown
+from wattdock.store import load_result
 
 if TYPE_CHECKING:
-    from command import Command
+    from conftest import Called
 
 
-@pytest.mark.slow
-def test_the_csv_holds_the_figures_with_their_units(gpu_study: Command) -> None:
+def test_the_csv_holds_the_figures_with_their_units(called: Called, gpu_study: Path) -> None:
     """Means over restarts, as the results have them; what was not measured is empty; why none may be published."""
-    done = gpu_study("plot", "table", "results", "-o", "table.csv")
+    done = called("plot", "table", gpu_study, "-o", "table.csv")
     assert done.returncode == 0, done.stderr
-    rows = list(csv.DictReader(io.StringIO((gpu_study.folder / "table.csv").read_text())))
-    finished = [result for result in gpu_study.results() if result["status"] == "ok"]
-    stored = {result["config"]["name"]: result["statistics"] for result in finished}
+    rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_text())))
+    finished = [result for result in map(load_result, gpu_study.glob("2*")) if result.status == "ok"]
+    stored = {result.config.name: result.statistics.per_restart for result in finished if result.statistics}
     assert len(rows) == 5
     for line in rows:
         assert (line["publishable"], bool(line["reason"])) == ("False", True)
         if line["name"] in stored:
             joules = float(line["energy_per_output_token_mean_j"])
-            assert joules == pytest.approx(mean(stored[line["name"]]["per_restart"]))
+            assert joules == pytest.approx(mean(stored[line["name"]]))
         else:
             assert (line["name"], line["energy_per_output_token_mean_j"]) == ("one that fails", "")
 

@@ -18,10 +18,7 @@ from wattdock.errors import ConfigError
 from wattdock.store import COLUMNS, Filters, StoredResult, load_result, query, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from subprocess import CompletedProcess
-
-    Called = Callable[..., CompletedProcess[str]]
+    from conftest import Called
 
 
 def put(folder: Path, letter: str, *, restarts: bool = False, **changes: Any) -> Path:

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from datetime import UTC, datetime
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +65,12 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     Raises:
         StoreError: A timeline cannot be read.
     """
-    import vl_convert as vlc
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     points = points_of(rows)
     charts, restarts = _charts(points), _timelines(points)
     same, differ = _measured_with(points)
-    script = vlc.javascript_bundle(_asset("page.js"))
+    script = _script()
     loader = PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     return (
@@ -191,6 +191,15 @@ def _policy(script: str) -> str:
 
 def _asset(name: str) -> str:
     return resources.files("wattdock.reports").joinpath(ASSETS, name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    """Return the page's script and the libraries that it needs; bundling them takes a second."""
+    import vl_convert as vlc
+
+    bundle: str = vlc.javascript_bundle(_asset("page.js"))
+    return bundle
 
 
 def _covers(points: Sequence[Point]) -> str | None:
