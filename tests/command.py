@@ -82,7 +82,7 @@ class Command:
         """Return the command lines of `processes`."""
         return list(self.processes().values())
 
-    def left_after(self, seconds: float) -> list[str]:
+    def left_after(self, seconds: float = 60) -> list[str]:
         """Return what of `running` does not end within so long; as soon as nothing is left, nothing."""
         deadline = time.monotonic() + seconds
         while (left := self.running()) and time.monotonic() < deadline:

@@ -50,7 +50,7 @@ APART = ("tests/containers/test_publication.py",)
 # Much computing and no tight timing: whatever is simulated in real time beside it, such as a meter's GPU, goes before.
 GIVE_WAY = (
     *("tests/containers/", "tests/docs/", "tests/runners/", "tests/inputs/", "tests/reports/"),
-    *("tests/e2e/test_vllm.py", "tests/e2e/test_pytorch.py", "tests/e2e/test_split.py"),
+    *("tests/e2e/test_vllm.py", "tests/e2e/test_pytorch.py"),
 )
 NICENESS = 10
 # A long file must not begin last.

@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,12 +28,14 @@ from wattdock.execution.events import (
     StudyStarted,
     TokensSeen,
 )
+from wattdock.metering.timeline import MeterEvent, Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from wattdock.execution.events import Event
+    from wattdock.metering import Timeline
     from wattdock.store import StoredResult
 
 GPU, OTHER = "GPU-1", "GPU-2"
@@ -385,6 +388,57 @@ def test_a_driver_that_dies_between_two_runners_is_the_only_failure(machine: Vir
     [stored] = machine.run(study(experiment("a", repeats={"restarts": 2}))).results
     assert stored.result.error is not None
     assert stored.result.error.message == "the NVIDIA driver cannot be initialised"
+
+
+@pytest.mark.parametrize("breaks", [GPU, OTHER])
+def test_a_meter_that_breaks_off_on_one_gpu_costs_the_energy_of_that_gpu_only(tmp_path: Path, breaks: str) -> None:
+    """A used GPU without energy fails the result with its reason and keeps the speed; a bystander's is only unknown."""
+
+    def broken(timeline: Timeline) -> Timeline:
+        event = MeterEvent(timeline.end_ns, "broke_off", "reading this GPU broke off")
+        gpu = replace(timeline.gpus[breaks], ticks=Ticks.from_rows(), events=(event,))
+        return replace(timeline, gpus={**timeline.gpus, breaks: gpu})
+
+    machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0, OTHER: lambda _: 100.0}, at_meter_end=broken)
+    result = machine.run(study(experiment("a")), gpus=[GPU]).results[0].result
+    energy, performance, error = result.energy, result.performance, result.error
+    assert energy is not None
+    assert performance is not None
+    assert performance.output_tokens > 0
+    if breaks == OTHER:
+        assert (result.status, energy.bystander_j) == ("ok", {OTHER: None})
+        assert energy.total_j == pytest.approx(300 * performance.duration_s, rel=0.02)
+    else:
+        assert error is not None
+        assert (error.kind, error.stage, error.exit_code) == ("MeterError", "meter", ExitCode.METER)
+        assert "broke off" in error.message
+        assert (energy.total_j, GPU in str(energy.reason)) == (None, True)
+
+
+def test_a_meter_that_cannot_be_stopped_does_not_hide_what_went_wrong_first(machine: VirtualMachine) -> None:
+    """The first error is the result's and decides the exit code; the meter's is appended."""
+
+    def broken(_: Timeline) -> Timeline:
+        raise RuntimeError("put in by a test")
+
+    machine.at_meter_end = broken
+    error = machine.run(study(experiment("a", fake={"pass_fault": "die"}))).results[0].result.error
+    assert error is not None
+    first, _, second = error.message.partition("; then the meter: ")
+    assert (error.kind, "died" in first, second) == ("RunnerError", True, "a bug in wattdock: put in by a test")
+
+
+def test_an_interrupt_while_the_meter_stops_costs_nothing(machine: VirtualMachine) -> None:
+    """The last pass is over and its result is whole: nothing was left to interrupt."""
+
+    def interrupted(timeline: Timeline) -> Timeline:
+        os.kill(os.getpid(), signal.SIGINT)
+        return timeline
+
+    machine.at_meter_end = interrupted
+    run = machine.run(study(experiment("a")))
+    assert statuses(run.results) == [("a", "ok")]
+    assert len(passes(run.results)) == 2
 
 
 def test_a_leased_gpu_that_holds_no_part_of_the_model_counts_for_the_lease_only(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ class VirtualMeter:
 
     clock: VirtualClock
     power: Mapping[str, Power]
+    at_end: Callable[[Timeline], Timeline]
     start_ns: int | None = None
 
     def start(self) -> None:
@@ -97,7 +98,7 @@ class VirtualMeter:
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         self.clock.sleep(1.5)
-        return self.peek()
+        return self.at_end(self.peek())
 
     def _gpu(self, uuid: str, power: Power, start_ns: int, end_ns: int) -> GpuTimeline:
         at_s = np.arange(start_ns / NS_PER_S, end_ns / NS_PER_S, PERIOD_S)
@@ -230,6 +231,7 @@ class VirtualMachine:
         limit_w: The GPUs' power limit at an instant, in seconds.
         vram_used_bytes: Memory of each GPU in use at an instant, in seconds, when no runner of ours runs.
         load_fault: Strikes whatever an experiment's settings say.
+        at_meter_end: What a meter makes of its timeline when it is stopped.
         launches: How many runners were started.
         emitted: The events of the last run.
     """
@@ -240,6 +242,7 @@ class VirtualMachine:
     clock: VirtualClock = field(default_factory=VirtualClock)
     vram_used_bytes: Callable[[float], int] = lambda _: 0
     load_fault: str = "none"
+    at_meter_end: Callable[[Timeline], Timeline] = lambda timeline: timeline
     launches: int = 0
     emitted: list[events.Event] = field(default_factory=list)
 
@@ -310,7 +313,7 @@ class VirtualMachine:
 
         return RunDependencies(
             clock=self.clock,
-            new_meter=lambda *_: cast("Any", VirtualMeter(self.clock, self.power)),
+            new_meter=lambda *_: cast("Any", VirtualMeter(self.clock, self.power, self.at_meter_end)),
             launcher=cast("Any", launcher),
             connect=cast("Any", connect),
             inventory=self.inventory,

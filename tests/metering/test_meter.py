@@ -129,6 +129,36 @@ def test_a_counter_that_fails_is_an_event_and_gives_no_energy(
         assert energy_of(faulty, 7, 11)[0] == pytest.approx(320, rel=0.01)
 
 
+def test_a_counter_of_nonsense_gives_no_energy_and_a_reason(metered: Metered) -> None:
+    """More than any GPU can have used."""
+    gpu = only(metered([FakeGpu(counter_offset_mj=1.8e19)], 10))
+    energy_j, _, reason = energy_of(gpu, 3, 8)
+    assert (energy_j, reason is None) == (None, False)
+    assert [event.kind for event in gpu.events if "energy counter" in event.message] == ["read_error"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_breaks_costs_its_own_gpu_only(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug of ours is an event of that GPU; what was read before stays."""
+    read = GpuSampler._read_counter
+
+    def broken(sampler: GpuSampler) -> None:
+        if sampler.uuid == fake_nvml.uuid_of(1) and len(sampler.recording.ticks) > 50:
+            raise RuntimeError("put in by a test")
+        read(sampler)
+
+    monkeypatch.setattr(GpuSampler, "_read_counter", broken)
+    gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1)), FakeGpu(uuid=fake_nvml.uuid_of(2))]
+    with fake_nvml.loaded(library, gpus=gpus) as fake:
+        meter = Meter(NvmlSource(), clock=fake)
+        meter.start()
+        breaks, well = meter.stop(ORIGIN_NS + 10 * S).gpus.values()
+    assert (kinds(breaks), kinds(well)) == ({"broke_off"}, set())
+    assert energy_of(breaks, 2, 4)[0] == pytest.approx(160, rel=0.02)
+    assert energy_of(breaks, 2, 8)[0] is None
+    assert energy_of(well, 2, 8)[0] == pytest.approx(480, rel=0.01)
+
+
 def test_a_gpu_that_is_lost_from_the_start_is_still_listed(library: Path) -> None:
     """A GPU without a name is still a GPU that was not metered."""
     gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=0), FakeGpu(uuid=fake_nvml.uuid_of(2))]

@@ -15,7 +15,7 @@ from contract.subjects import write_config
 
 from wattdock.config import WorkloadSpec
 from wattdock.errors import LaunchError, RunnerError
-from wattdock.execution.failures import MEMORY, cause_of
+from wattdock.execution.failures import HANG, MEMORY, cause_of
 from wattdock.inputs.prompts import PromptSet
 from wattdock.runner import Heartbeat, LoadRequest, PassRequest, RunnerClient
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -79,6 +79,36 @@ def test_a_status_alone_tells_a_lack_of_memory(tmp_path: Path) -> None:
     cause = cause_of(str(caught.value))
     assert cause is not None
     assert cause.name == MEMORY
+
+
+@pytest.mark.parametrize(
+    ("fault", "load_s", "silence_s", "words"),
+    [
+        ({"load_fault": "hang"}, 1, 60, "silent for too long during loading"),
+        ({"pass_fault": "hang"}, 60, 1, "silent for too long during a pass"),
+        ({"step_s": 1000}, 60, 60, "produced nothing for 1 s though its runner lives"),
+    ],
+)
+def test_a_runner_that_hangs_is_told_from_one_whose_engine_does(
+    tmp_path: Path, fault: dict[str, object], load_s: float, silence_s: float, words: str
+) -> None:
+    """A stopped process answers nothing; an engine that hangs still sends heartbeats."""
+    order = LoadRequest(write_config(tmp_path / "model"), engine_args=fault)
+    request = PassRequest(WorkloadSpec(batch_size=2), PROMPTS, min_requests=2)
+
+    def serve(client: RunnerClient) -> None:
+        client.load(order, timeout_s=load_s, progress=lambda stage: None)
+        client.generate(request, silence_s=silence_s, stall_s=1, heartbeat=lambda beat: None)
+
+    with (
+        running("fake", FAKE_FOLDER) as runner,
+        RunnerClient(launched(runner)) as client,
+        pytest.raises(RunnerError, match=words) as caught,
+    ):
+        serve(client)
+    cause = cause_of(str(caught.value))
+    assert cause is not None
+    assert cause.name == HANG
 
 
 class Newer(runner_pb2_grpc.RunnerServicer):

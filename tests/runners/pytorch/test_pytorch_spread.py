@@ -12,6 +12,8 @@ from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, output_ids, 
 from contract.subjects import SMALL_UNIFORM, write_config
 from runners.checkpoints import Checkpoint, make_checkpoint, run
 
+from wattdock.execution.failures import WORKER, cause_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -96,6 +98,9 @@ def test_a_process_killed_mid_pass_is_named_and_none_is_left(
     code, detail = refusal(call)
     assert code == "ABORTED"
     assert f"{called} 1 of 2 (pid {victim}) died: it was killed by SIGKILL" in detail
+    cause = cause_of(detail)
+    assert cause is not None
+    assert cause.name == WORKER
     assert workers(runner) == []
 
 

@@ -10,6 +10,7 @@ from contract.runner_process import VLLM_PYTHON, ids_prompt, output_ids, workloa
 from contract.subjects import SMALL_UNIFORM
 from runners.checkpoints import NEW_TOKENS, run
 
+from wattdock.execution.failures import KV_CACHE, cause_of
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, P
     assert code == "RESOURCE_EXHAUSTED"
     # 190 tokens take 6 blocks and 60 take 2.
     assert "5 requests in flight need 22 blocks of KV cache" in detail
+    cause = cause_of(detail)
+    assert cause is not None
+    assert cause.name == KV_CACHE
     assert run(runner, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
 
 
