@@ -11,6 +11,9 @@ BIN := $(VENV)/bin
 # uv, with what is configured for pip; only uv itself comes by pip.
 UV := $(BIN)/python -I coordinator/wattdock/launch/uv.py
 UV_VERSION = $(shell sed -n 's/^  "\(uv>=[^"]*\)".*/\1/p' pyproject.toml)
+# Its wheel is kept, so that a later clone needs no network.
+UV_WHEELS := "$${XDG_CACHE_HOME:-$$HOME/.cache}/wattdock/uv"
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 SETUP := $(VENV)/.wattdock-setup
 SETUP_DEV := $(VENV)/.wattdock-setup-dev
 SETUP_DOCS := $(VENV)/.wattdock-setup-docs
@@ -57,7 +60,10 @@ install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 3; }
 	@test $(lastword $(STAMPS)) -nt pyproject.toml || \
 	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && \
-	    $(BIN)/python -m pip install -qq --disable-pip-version-check '$(UV_VERSION)' && \
+	    { $(PIP) install --no-index --find-links $(UV_WHEELS) '$(UV_VERSION)' 2>/dev/null || \
+	      { $(PIP) download --no-deps --dest $(UV_WHEELS) '$(UV_VERSION)' 2>/dev/null; \
+	        $(PIP) install --find-links $(UV_WHEELS) '$(UV_VERSION)'; } || \
+	      { echo 'cannot fetch uv; check the network, and the package index in `pip config list`' >&2; exit 3; }; } && \
 	    $(UV) pip install --quiet --python $(BIN)/python --editable '$(WHAT)' && rm -rf $(STRAYS) && touch $(STAMPS); }
 
 # A file says which backend it is for, unless BACKEND was given by hand.

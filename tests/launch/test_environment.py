@@ -106,6 +106,21 @@ def test_first_use_makes_it_and_every_later_use_finds_it(
     assert len(index.requests) == requests
 
 
+def test_without_a_network_a_filled_cache_will_do(
+    index: LocalIndex, runner_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier clone fetched serves the next; a line says that the index was silent."""
+    monkeypatch.delenv("UV_NO_CACHE")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    with LocalIndex(*index.wheels.items()) as earlier:
+        monkeypatch.setenv("PIP_INDEX_URL", earlier.url)
+        Environment(runner_dir, "cpu", lambda _: None).ensure()
+    shutil.rmtree(runner_dir / ".venv")
+    lines: list[str] = []
+    assert version_in(Environment(runner_dir, "cpu", lines.append).ensure(), "stem") == "1.5"
+    assert "the configured package index does not answer; taking packages from uv's cache" in lines
+
+
 def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: Path) -> None:
     """The second waits, says so, and uses what the first made."""
     command = [sys.executable, "-c", MAKE, str(runner_dir)]

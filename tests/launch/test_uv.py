@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LISTED = """\
-:env:.find-links='{here} /absent'
+:env:.find-links='~ /absent'
 :env:.default-timeout='180'
 global.index-url='https://mirror.example/simple'
 global.extra-index-url='\\nhttps://one.example/simple\\nfile:///two/simple'
@@ -24,9 +24,10 @@ global.no-color='true'
 """
 
 
-def test_pips_configuration_reaches_uv(tmp_path: Path) -> None:
+def test_pips_configuration_reaches_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment wins over a file; a folder of wheels that is not there is left out, as pip does."""
-    assert uv_variables(pip_settings(LISTED.format(here=tmp_path))) == {
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert uv_variables(pip_settings(LISTED)) == {
         "UV_DEFAULT_INDEX": "https://mirror.example/simple",
         "UV_INDEX": "https://one.example/simple file:///two/simple",
         "UV_FIND_LINKS": str(tmp_path),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import ConfigError, LaunchError, PreflightError
 from wattdock.launch.process import KEEPER
-from wattdock.launch.uv import failure, uv_call
+from wattdock.launch.uv import run_uv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -302,19 +302,22 @@ class Uv:
     def run(self, *words: str) -> None:
         """Run uv to its end; its output goes to the log, its steps to `progress`.
 
-        uv runs below a keeper, so that neither it nor anything it starts outlives this process or this call, nor do its
-        temporary files.
-
         Raises:
             LaunchError: It failed; holds its last words and the log's path.
         """
-        command, environ = uv_call(words, os.environ)
+        if error := run_uv(words, self._call, self.progress):
+            raise LaunchError(f"{error} (all of it: {self.notes / 'uv.log'})")
+
+    def _call(self, command: list[str], environ: dict[str, str]) -> list[str] | None:
+        """Run a command line below a keeper; return its last lines if it fails.
+
+        Neither it nor anything it starts outlives this process or this call, nor do its temporary files.
+        """
         temporary = self.notes / "tmp"
         temporary.mkdir(exist_ok=True)
         recent: deque[str] = deque(maxlen=200)
-        log_path = self.notes / "uv.log"
         with (
-            log_path.open("a", encoding="utf-8") as log,
+            (self.notes / "uv.log").open("a", encoding="utf-8") as log,
             subprocess.Popen(
                 [*KEEPER, "process", "0", str(temporary), *command],
                 stdin=subprocess.PIPE,
@@ -336,9 +339,9 @@ class Uv:
                 if STEPS.match(line):
                     self.progress(line.strip())
             ending = keeper.stdout.read().rpartition("\n")[0].rpartition("\n")[2]
-        if ending != "ended exited with code 0":
-            how = "" if ending.startswith("ended exited") else f"{ending}; "
-            raise LaunchError(f"{failure(recent)} ({how}all of it: {log_path})")
+        if ending == "ended exited with code 0":
+            return None
+        return [*recent, "" if ending.startswith("ended exited") else f"error: uv {ending}"]
 
 
 def _is_for_cpu(pins: Path) -> bool:

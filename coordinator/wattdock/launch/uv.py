@@ -1,7 +1,8 @@
 """Run uv with the user's configuration of pip: indexes, wheel folders, certificates, timeouts, proxies.
 
 uv itself reads no pip configuration. Variables `UV_…` win over it. This file imports the standard library only:
-`python -I uv.py pip install …` is how the Makefile fills an environment that holds nothing but uv.
+`python -I uv.py pip install …` is how the Makefile fills an environment that holds nothing but uv. Where no index
+answers, what uv has cached must do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 # pip's option → uv's variable, and the separator between several values.
 # Source: https://docs.astral.sh/uv/reference/environment/ and `pip install --help`.
@@ -39,6 +40,27 @@ SECTIONS = ("global", "install", ":env:")
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
 ADDRESS = re.compile(r"[a-z+]+://[^\s`'\")]+")
 CONFIGURED = "it is set in `pip config list`, or in variables UV_…"
+UNANSWERED = ("Failed to fetch", "error sending request")
+
+
+def run_uv(
+    words: Sequence[str],
+    call: Callable[[list[str], dict[str, str]], Sequence[str] | None],
+    say: Callable[[str], None],
+) -> str | None:
+    """Call uv, and where no index answers once more without a network; return why it failed, None if it did not.
+
+    Args:
+        call: Runs a command line with an environment; returns its output, by lines, if it fails.
+        say: Receives a line if the network is given up.
+    """
+    command, environ = uv_call(words, os.environ)
+    output = call(command, environ)
+    if output and _is_unanswered(output):
+        say("the configured package index does not answer; taking packages from uv's cache")
+        if call(command, environ | {"UV_OFFLINE": "1"}) is None:
+            return None
+    return None if output is None else failure(output)
 
 
 def uv_call(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -73,7 +95,8 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
     for option, (variable, separator) in VARIABLES.items():
         values = settings.get(option, "").split()
         if option == "find-links":
-            values = [value for value in values if _is_there(value)]
+            places = (str(Path(value).expanduser()) if value.startswith("~") else value for value in values)
+            values = [place for place in places if _is_there(place)]
         if values:
             variables[variable] = separator.join(values)
     return variables
@@ -81,7 +104,7 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
 
 def _is_there(place: str) -> bool:
     """Whether a folder of wheels exists, or is an address; uv fails where pip only warns."""
-    return "://" in place or Path(place).expanduser().exists()
+    return "://" in place or Path(place).exists()
 
 
 def failure(lines: Sequence[str]) -> str:
@@ -100,9 +123,13 @@ def failure(lines: Sequence[str]) -> str:
         return f"{text}; make room"
     if "No solution found" in text:
         return f"{text} The configured package index lacks it; {CONFIGURED}"
-    if any("Failed to fetch" in line or "error sending request" in line for line in error):
-        return f"{text}; the configured package index does not answer; {CONFIGURED}"
+    if _is_unanswered(error):
+        return f"{text}; the configured package index does not answer and uv's cache lacks packages; {CONFIGURED}"
     return text
+
+
+def _is_unanswered(lines: Sequence[str]) -> bool:
+    return any(words in line for line in lines for words in UNANSWERED)
 
 
 def _without_index(address: re.Match[str]) -> str:
@@ -111,11 +138,22 @@ def _without_index(address: re.Match[str]) -> str:
     return f"{path[-1] if path else 'an answer'} from the configured package index"
 
 
-def main() -> None:
-    """Become uv."""
-    command, environ = uv_call(sys.argv[1:], os.environ)
-    os.execve(command[0], command, environ)
+def main() -> int:
+    """Run uv; return 0, or 3 with the reason on stderr."""
+
+    def call(command: list[str], environ: dict[str, str]) -> list[str] | None:
+        done = subprocess.run(command, env=environ, stderr=subprocess.PIPE, text=True, check=False)
+        return done.stderr.splitlines() if done.returncode else None
+
+    error = run_uv(sys.argv[1:], call, _say)
+    if error:
+        _say(error)
+    return 3 if error else 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
