@@ -265,10 +265,10 @@ class VirtualMachine:
             self.emitted.append(event)
             on(event)
 
-        plans = [self._plan(config, tuple(self.power if gpus is None else gpus)) for config in study.experiments]
+        plans = self.plans(study, gpus)
         home = self.folder / "home"
         self.last = StudyRun(
-            study, plans, output_dir=self.results, home=home, dependencies=self._dependencies(), **options
+            study, plans, output_dir=self.results, home=home, dependencies=self.dependencies(), **options
         )
         self.last.run(emit)
         return self.last
@@ -290,18 +290,24 @@ class VirtualMachine:
         ]
         return GpuInventory(tuple(gpus), reason=None if gpus else "no GPU")
 
-    def _plan(self, config: ExperimentConfig, uuids: Sequence[str]) -> ExecutionPlan:
+    def plans(self, study: Study, gpus: Sequence[str] | None = None) -> list[ExecutionPlan]:
+        """Return what preflight would decide about a study on these GPUs, or on all of this machine."""
         inventory = self.inventory()
-        return ExecutionPlan(
-            config=config,
-            machine=Machine("CPU", 8, 1, "Linux"),
-            inventory=inventory,
-            gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid in uuids),
-            launch=LauncherChoice("process", "virtual", "nothing"),
-            meter=MeterChoice("nvml", "virtual", "" if self.power else "no GPU"),
-        )
+        return [
+            ExecutionPlan(
+                config=config,
+                machine=Machine("CPU", 8, 1, "Linux"),
+                inventory=inventory,
+                gpus=tuple(gpu for gpu in inventory.gpus if gpus is None or gpu.uuid in gpus),
+                launch=LauncherChoice("process", "virtual", "nothing"),
+                meter=MeterChoice("nvml", "virtual", "" if self.power else "no GPU"),
+            )
+            for config in study.experiments
+        ]
 
-    def _dependencies(self) -> RunDependencies:
+    def dependencies(self) -> RunDependencies:
+        """Return simulations of all that a run meets."""
+
         @contextmanager
         def launcher(*_: object) -> Iterator[Any]:
             yield self

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from execution.virtual import VirtualMachine, experiment, study
 from report_rows import document
 from stored_results import bundled, stored
 
 from wattdock.errors import ConfigError, PreflightError, StoreError
+from wattdock.execution import StudyRun
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
 from wattdock.publish.bundle import pack, sums_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from subprocess import CompletedProcess
+
+    from conftest import Called
 
     from wattdock.config import Study
 
@@ -165,3 +173,59 @@ def test_an_image_is_the_locked_one_where_its_lock_is_bundled_else_the_one_by_it
             [settings] = yaml.safe_load((bundle.folder / "study.yaml").read_text())["experiments"]
         assert (settings["container"]["image"], settings["container"]["locked"]) == (image, locked)
         lock.write_text("images: {} # another\n")
+
+
+@pytest.fixture
+def called_on(called: Called, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CompletedProcess[str]]:
+    """Call `wattdock reproduce` on a machine in virtual time."""
+
+    def call(machine: VirtualMachine, *words: str | Path) -> CompletedProcess[str]:
+        module = "wattdock.publish.reproduce"
+        monkeypatch.setattr(f"{module}.GpuInventory.here", machine.inventory)
+        monkeypatch.setattr(f"{module}.plan_study", lambda study, **_: machine.plans(study))
+        monkeypatch.setattr(f"{module}.StudyRun", functools.partial(StudyRun, dependencies=machine.dependencies()))
+        return called("reproduce", *words)
+
+    return call
+
+
+def measured(machine: VirtualMachine, bundle: Path) -> Path:
+    """Measure three restarts of an experiment on a machine, and return their bundle."""
+    machine.run(study(experiment("a", repeats={"restarts": 3})))
+    return bundled(machine.results, bundle).path
+
+
+@pytest.mark.parametrize(("watts", "equivalent", "code"), [(300, True, 0), (600, False, 9)])
+def test_another_gpu_is_equivalent_at_the_same_power_and_not_at_twice_the_power(
+    tmp_path: Path, called_on: Callable[..., CompletedProcess[str]], watts: float, equivalent: bool, code: int
+) -> None:
+    """The difference with its interval, the exit code, and the power limit that another machine has."""
+    bundle = measured(VirtualMachine(tmp_path / "first", {"GPU-1": lambda _: 300.0}), tmp_path / "b.tar")
+    other = VirtualMachine(tmp_path / "other", {"GPU-2": lambda _: watts}, limit_w=lambda _: 500.0)
+    done = called_on(other, bundle, "--json")
+    assert done.returncode == code, done.stderr
+    said = "wattdock: not reproduced: 1 of 1 experiments not equivalent, the first: a"
+    assert (done.stderr.splitlines()[-1] == said) is not equivalent
+    comparison = json.loads(done.stdout)
+    [pair] = comparison["pairs"]
+    test = pair["tests"]["energy_per_output_token_j"]
+    assert test["equivalent"] is equivalent
+    assert test["relative"] == pytest.approx(watts / 300 - 1, abs=0.02)
+    assert (test["difference"]["interval"][0] > 0.05) is not equivalent
+    assert "GPU power limit, W" in {difference["name"] for difference in comparison["differs_in"]}
+
+
+def test_a_bundle_without_joules_is_compared_by_speed_and_says_so(
+    tmp_path: Path, called_on: Callable[..., CompletedProcess[str]]
+) -> None:
+    """No figure stands in for the one that was not measured; what was measured is not measured again."""
+    bundle = measured(VirtualMachine(tmp_path / "first"), tmp_path / "b.tar")
+    other = VirtualMachine(tmp_path / "other")
+    done = called_on(other, bundle, "--margin", "4%")
+    assert done.returncode == 0, done.stderr
+    assert "equivalent within ± 0.04 (ratio of output_tokens_per_s)" in done.stdout
+    again = called_on(other, bundle, "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    [pair] = json.loads(again.stdout)["pairs"]
+    assert pair["tests"]["output_tokens_per_s"]["equivalent"] is True
+    assert other.launches == 3
