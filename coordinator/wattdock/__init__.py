@@ -24,10 +24,10 @@ def load_results(path: str | os.PathLike[str] = "results") -> pa.Table:
     import warnings
     from pathlib import Path
 
-    from wattdock.store import Filters, select
+    from wattdock.store import Filters, Row, select
 
     lines: list[str] = []
-    table = select(Path(path), Filters(), tell=lines.append)
+    rows = select(Path(path), Filters(), tell=lines.append)
     for line in lines:
         warnings.warn(line, stacklevel=2)
-    return table
+    return Row.table(rows)

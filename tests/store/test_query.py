@@ -15,7 +15,7 @@ from report_rows import document
 import wattdock
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import ConfigError
-from wattdock.store import COLUMNS, Filters, StoredResult, load_result, query, select
+from wattdock.store import COLUMNS, Filters, Row, StoredResult, load_result, query, select
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -42,15 +42,16 @@ def letters(table: pa.Table) -> str:
 
 
 def selected(folder: Path, **filters: Any) -> str:
-    return letters(select(folder, Filters(**filters)))
+    return letters(Row.table(select(folder, Filters(**filters))))
 
 
 def test_a_stored_sample_is_a_row_of_the_table(tmp_path: Path) -> None:
     """Whole, with its passes."""
     result = load_result(put(tmp_path, "a"))
     assert result.energy is not None
-    [row] = select(tmp_path, Filters()).to_pylist()
+    [row] = Row.table(select(tmp_path, Filters())).to_pylist()
     assert list(row) == list(COLUMNS)
+    assert row == vars(Row.of(StoredResult(Path(row["folder"]), result)))
     assert row["total_j"] == result.energy.total_j
     assert row["schema_version"] == ExperimentResult.SCHEMA_VERSION
     assert (row["model"], row["gpus"]) == ("shape:tiny-llama", "1 × NVIDIA H200")
@@ -256,7 +257,7 @@ def test_an_export_holds_every_column_of_every_result_or_is_not_written(called: 
         put(Path("results"), letter)
     assert called("results", "export", "--csv", "x.csv").stdout == "2 results written to x.csv\n"
     assert called("results", "export", "--parquet", "x.parquet").returncode == 0
-    table = select(Path("results"), Filters())
+    table = Row.table(select(Path("results"), Filters()))
     with Path("x.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["folder"] for row in rows] == table["folder"].to_pylist()

@@ -6,9 +6,9 @@ Names carry units. Not measured is null, with a reason beside it, never 0.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from wattdock.analysis.conditions import ABSENT, differing, required_conditions
 from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, Gpus, measured_energy
@@ -114,6 +114,16 @@ class Fallback(Stored):
     change: str
 
 
+def _instant(text: str) -> str:
+    """Return an instant as it is written.
+
+    Raises:
+        ValueError: The text is no instant.
+    """
+    datetime.fromisoformat(text)
+    return text
+
+
 class ExperimentResult(Stored):
     """An experiment's figures and circumstances; the result of a failed experiment has every key, too.
 
@@ -131,7 +141,7 @@ class ExperimentResult(Stored):
     experiment_id: str
     study: StudyFacts | None = None
     fallback: Fallback | None = None
-    started_utc: str
+    started_utc: Annotated[str, AfterValidator(_instant)]
     config: ExperimentConfig
     status: Literal["ok", "failed", "interrupted"]
     error: Failure | None
@@ -146,12 +156,6 @@ class ExperimentResult(Stored):
     audit: Audit | None = None
     procedure: Procedure | None = None
     spans: list[StoredSpan] = Field(default_factory=list)
-
-    @field_validator("started_utc")
-    @classmethod
-    def _is_instant(cls, text: str) -> str:
-        datetime.fromisoformat(text)
-        return text
 
     @property
     def used_gpus(self) -> dict[str, GpuResult]:

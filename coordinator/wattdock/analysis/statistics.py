@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, reduce
 from math import exp, inf, log, sqrt
-from statistics import fmean, mean, stdev
+from operator import add, mul
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ from wattdock.text import pluralize
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from wattdock.analysis.energy import PassEnergy
     from wattdock.analysis.result import ExperimentResult
@@ -87,17 +89,18 @@ class Statistics(Stored):
     reason: str | None = None
 
 
-def restart_values(result: ExperimentResult) -> dict[str, list[float]]:
-    """Return each restart's joules per output token, output tokens per second and mean watts, by quantity.
+def restart_values(result: ExperimentResult, quantity: str) -> list[float]:
+    """Return a quantity of each restart, in order; empty where a pass lacks it, or a restart has no output token.
 
-    A quantity that one of the passes lacks is left out.
+    Args:
+        quantity: A key of `RATIOS`.
     """
     passes = result.energy.passes if result.energy else []
     restarts = by_restart(passes)
-    if not restarts or not all(sum(measured.output_tokens for measured in restart) for restart in restarts):
-        return {}
-    quantities = RATIOS if all(measured.total_j is not None for measured in passes) else [SPEED]
-    return {quantity: [ratio(restart, quantity) for restart in restarts] for quantity in quantities}
+    lacking = "total_j" in RATIOS[quantity] and any(measured.total_j is None for measured in passes)
+    if lacking or not all(any(measured.output_tokens for measured in restart) for restart in restarts):
+        return []
+    return [ratio(restart, quantity) for restart in restarts]
 
 
 def energy_figure(result: ExperimentResult) -> Figure | None:
@@ -126,9 +129,9 @@ def speed_figure(result: ExperimentResult) -> Figure | None:
 
 def _over_restarts(result: ExperimentResult, quantity: str) -> Figure | None:
     """Return the mean over restarts; None for a single restart."""
-    values = restart_values(result).get(quantity, [])
+    values = restart_values(result, quantity)
     interval = mean_interval(values)
-    return Figure(mean(values), interval) if interval else None
+    return Figure(_mean(values), interval) if interval else None
 
 
 def value_and_ends(figure: Figure | None) -> tuple[float | None, float | None, float | None]:
@@ -153,8 +156,17 @@ def ratio(passes: Sequence[PassEnergy], quantity: str) -> float:
     Args:
         quantity: A key of `RATIOS`; no pass lacks either of its fields.
     """
-    numerator, denominator = (sum(getattr(measured, field) for measured in passes) for field in RATIOS[quantity])
-    return float(numerator / denominator)
+    numerator, denominator = (_sum(getattr(measured, field) for measured in passes) for field in RATIOS[quantity])
+    return numerator / denominator
+
+
+def _sum(values: Iterable[float]) -> float:
+    """Add up from left to right: `sum` of Python 3.12 rounds differently from that of 3.11."""
+    return reduce(add, values)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return _sum(values) / len(values)
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
@@ -164,12 +176,24 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     """
     if len(values) < 2:
         return None
+    mean, spread = _mean(values), _standard_deviation(values)
+    half = _t_factor(len(values) - 1) * spread / sqrt(len(values))
+    return Interval(max(mean - half, 0.0), mean + half)
+
+
+def _standard_deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of two values or more, with n−1 in the denominator."""
+    mean = _mean(values)
+    deviations = [value - mean for value in values]
+    return sqrt(_sum(map(mul, deviations, deviations)) / (len(values) - 1))
+
+
+@cache
+def _t_factor(freedom: float) -> float:
+    """Return how many standard errors lie between a mean and an end of its interval, by Student's t."""
     from scipy.special import stdtrit
 
-    mean = float(np.mean(values))
-    factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-    half = factor * float(np.std(values, ddof=1)) / sqrt(len(values))
-    return Interval(max(mean - half, 0.0), mean + half)
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -193,11 +217,8 @@ def geometric_interval(values: Sequence[float]) -> Interval | None:
     """
     if len(values) < 2:
         return None
-    from scipy.special import stdtrit
-
-    mean = geometric_mean(values)
-    factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-    reach = exp(factor * stdev(map(log, values)) / sqrt(len(values)))
+    mean, spread = geometric_mean(values), _standard_deviation(list(map(log, values)))
+    reach = exp(_t_factor(len(values) - 1) * spread / sqrt(len(values)))
     return Interval(mean / reach, mean * reach)
 
 
@@ -242,8 +263,6 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
 
     Source: Welch's unequal-variances t-test (Biometrika 34, 1947), degrees of freedom after Satterthwaite.
     """
-    from scipy.special import stdtrit
-
     if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
         raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
     logs = [np.log(np.asarray(values, dtype=float)) for values in (first, second)]
@@ -252,7 +271,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     freedom, half = inf, 0.0
     if error:
         freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
-        half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+        half = _t_factor(freedom) * error
     interval = Interval(exp(estimate - half) - 1, exp(estimate + half) - 1)
     p_value = min(1.0, 2 * min(_p_up_to(estimate, error, freedom), _p_up_to(-estimate, error, freedom)))
     return Difference(exp(estimate) - 1, interval, p_value, estimate, error, freedom)
@@ -289,14 +308,14 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
     restarts = by_restart(passes)
     per_pass = [ratio([measured], quantity) for measured in passes]
     per_restart = [ratio(group, quantity) for group in restarts]
-    mean = float(np.mean(per_restart))
+    mean = _mean(per_restart)
     interval = mean_interval(per_restart)
     return Statistics(
         quantity=quantity,
         per_pass=per_pass,
         per_restart=per_restart,
         mean=mean,
-        standard_deviation_between_restarts=_spread(per_restart),
+        standard_deviation_between_restarts=_standard_deviation(per_restart) if len(per_restart) > 1 else None,
         standard_deviation_within_restarts=_within(
             [[ratio([measured], quantity) for measured in group] for group in restarts]
         ),
@@ -341,7 +360,3 @@ def _outlier_positions(values: Sequence[float]) -> list[int]:
     distances = np.abs(np.array(values) - np.median(values))
     deviation = float(np.median(distances)) / MAD_TO_SCORE or MEAN_DEVIATION_TO_SCORE * float(np.mean(distances))
     return np.flatnonzero(distances > OUTLIER_SCORE * deviation).tolist() if deviation else []
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None

@@ -55,14 +55,14 @@ def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS
     from wattdock.reports import show
     from wattdock.store import select
 
-    results = select(output_dir, _filters(flags, output_dir), tell=_say_left_out)
-    latest = results.slice(0, limit)
+    rows = select(output_dir, _filters(flags, output_dir), tell=_say_left_out)
     if as_json:
-        show(latest, as_json=True)
+        show(rows[:limit], as_json=True)
     else:
-        show(latest.select(LISTED), for_people=True)
-        more = f", the latest {limit} shown; --limit shows more" if results.num_rows > limit else ""
-        typer.echo(f"{pluralize(results.num_rows, 'result')}{more}")
+        if rows:
+            show(rows[:limit], columns=LISTED)
+        more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
+        typer.echo(f"{pluralize(len(rows), 'result')}{more}")
 
 
 @app.command()
@@ -91,11 +91,11 @@ def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_
     import pyarrow.parquet
 
     from wattdock.files import write_output
-    from wattdock.store import select
+    from wattdock.store import Row, select
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
-    results = select(output_dir, _filters(flags, output_dir), tell=_say_left_out)
+    results = Row.table(select(output_dir, _filters(flags, output_dir), tell=_say_left_out))
     content = io.BytesIO()
     if csv:
         pyarrow.csv.write_csv(results, content)
@@ -168,7 +168,7 @@ def _require_known_backend(backend: str | None, output_dir: Path) -> None:
 
     # Stored results may have a backend that no longer exists.
     if backend not in (None, *backends()):
-        stored = select(output_dir, Filters(superseded=True))["backend"].to_pylist()
-        valid = sorted({*backends(), *stored})
+        stored = select(output_dir, Filters(superseded=True))
+        valid = sorted({*backends(), *(row.backend for row in stored)})
         if backend not in valid:
             raise ConfigError(f"--backend {backend}: unknown; there are {', '.join(valid)}")

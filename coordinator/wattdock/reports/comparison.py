@@ -268,7 +268,7 @@ def _names(matches: Sequence[Match]) -> list[str]:
 
 
 def _test(match: Sequence[StoredResult], quantity: str, margin: float | None) -> Test:
-    sides = [statistics.restart_values(row.result).get(quantity, []) for row in match]
+    sides = [statistics.restart_values(row.result, quantity) for row in match]
     a, b = (statistics.geometric_mean(values) if values and min(values) > 0 else None for values in sides)
     test = Test(quantity, a, b, (len(sides[0]), len(sides[1])))
     if not a or not b:

@@ -244,7 +244,8 @@ def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
         return "no GPU was used"
     if not result.energy.passes:
         return "no pass was measured"
-    restarts = statistics.restart_values(result)
+    every_quantity = {quantity: statistics.restart_values(result, quantity) for quantity in statistics.RATIOS}
+    restarts = {quantity: values for quantity, values in every_quantity.items() if values}
     if statistics.SPEED not in restarts or min(restarts.get(statistics.ENERGY, [1.0])) <= 0:
         return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
     return _Usable(folder.name, result, result.environment, restarts, _common(result, result.environment))

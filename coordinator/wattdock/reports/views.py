@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from wattdock.reports.terminal import NOTHING, Sheet, cell_text, number, pairs, print_view, to_plain
+from wattdock.reports.terminal import NOTHING, Sheet, cell_text, number, pairs, print_view, row_cells, to_plain
 from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wattdock.launch.images import ImageStatus
     from wattdock.metering import MeterCard
     from wattdock.reports.terminal import View
+    from wattdock.store import Row
 
 # Classes of other rooms → the module here and the function that shows an object, or for a plural a list of them. By
 # name, so that a command imports what it shows and nothing else.
@@ -26,6 +27,7 @@ VIEWS = {
     "Estimate": ("plan_view", "estimate_view"),
     "ImageStatus": ("views", "images_view"),
     "MeterCard": ("views", "card_view"),
+    "Row": ("views", "rows_view"),
     "StoredResult": ("result_view", "results_view"),
     "Table": ("views", "table_view"),
     "WindowSummary": ("views", "windows_view"),
@@ -149,23 +151,26 @@ def windows_view(summary: WindowSummary) -> View:
     yield f"the definitions differ by {number(summary.relative_spread, '.2%')}"
 
 
-def table_view(table: pa.Table, *, for_people: bool = False) -> View:
-    """Yield the first rows of a table, every column, and how many there are where that is not all.
+def table_view(table: pa.Table) -> View:
+    """Yield the first rows of a table, every column, and how many there are where that is not all."""
+    # Of columns that are called the same, a list of objects would hold the last only.
+    columns = [map(cell_text, column.to_pylist()) for column in table.slice(0, MOST_ROWS).columns]
+    yield Sheet(table.column_names, list(zip(*columns, strict=True)))
+    yield from _more(table.num_rows)
 
-    Args:
-        for_people: Columns are those of the table of results, and have their headings and formats.
-    """
+
+def rows_view(rows: Sequence[Row], *, columns: Sequence[str]) -> View:
+    """Yield some columns of the first rows of the table of results, and how many there are where that is not all."""
     from wattdock.store import COLUMNS
 
-    names = table.column_names
-    headings = [COLUMNS[name].heading if for_people else name for name in names]
-    forms = [COLUMNS[name].form if for_people else "" for name in names]
-    # Of columns that are called the same, a list of objects would hold the last only.
-    columns = [column.to_pylist() for column in table.slice(0, MOST_ROWS).columns]
-    cells = [[cell_text(value, form) for value in values] for form, values in zip(forms, columns, strict=True)]
-    yield Sheet(headings, list(zip(*cells, strict=True)))
-    if table.num_rows > MOST_ROWS:
-        yield f"{table.num_rows:,} rows, the first {MOST_ROWS:,} shown; --json shows all"
+    cells = [list(row_cells(row, columns).values()) for row in rows[:MOST_ROWS]]
+    yield Sheet([COLUMNS[name].heading for name in columns], cells)
+    yield from _more(len(rows))
+
+
+def _more(count: int) -> View:
+    if count > MOST_ROWS:
+        yield f"{count:,} rows, the first {MOST_ROWS:,} shown; --json shows all"
 
 
 def card_view(card: MeterCard) -> View:

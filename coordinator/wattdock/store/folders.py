@@ -25,10 +25,11 @@ from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
 from wattdock.files import sync
 from wattdock.records import RestartRecord
+from wattdock.store.table import SUMMARY, Row, replacements
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 RESULT, RESTARTS, LOG = "result.json", "restarts", "runner.log"
@@ -54,17 +55,6 @@ class StoredResult:
         """Whether the records of the restarts are there; a result may be copied without them."""
         return (self.folder / RESTARTS).is_dir()
 
-    @property
-    def study_place(self) -> tuple[str, str] | None:
-        """The study and the experiment that the result is an attempt at; None outside a study."""
-        study = self.result.study
-        return (study.study_id, self.result.experiment_id) if study else None
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt at its experiment the result is, from 1."""
-        return self.result.study.attempt if self.result.study else 1
-
     def restarts(self) -> tuple[RestartRecord, ...]:
         """Read the records of the restarts, in the order measured.
 
@@ -78,12 +68,11 @@ class StoredResult:
 
     def replacement(self) -> Path | None:
         """Return the folder of the latest later attempt at the same experiment of the study; None without one."""
-        if self.study_place is None:
+        if self.result.study is None:
             return None
-        neighbours = read_results(self.folder.resolve().parent)
-        attempts = [other for other in neighbours if other.study_place == self.study_place]
-        latest = max(attempts, key=lambda other: other.attempt, default=self)
-        return latest.folder if latest.attempt > self.attempt else None
+        folder = self.folder.resolve()
+        latest = replacements(map(Row.of, read_summaries(result_folders(folder.parent)))).get(str(folder))
+        return Path(latest) if latest else None
 
     def is_named(self, text: str) -> bool:
         """Whether `text` names this result, not a study, a bundle or a folder that happens to hold only this one."""
@@ -143,8 +132,11 @@ def _find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
     return None
 
 
-def load_result(path: Path) -> ExperimentResult:
+def load_result(path: Path, schema: type[ExperimentResult] = ExperimentResult) -> ExperimentResult:
     """Return the result in `path`, a result folder or its result.json.
+
+    Args:
+        schema: What of it is read; the rest is not checked.
 
     Raises:
         StoreError: There is none, or this version cannot read it.
@@ -157,20 +149,21 @@ def load_result(path: Path) -> ExperimentResult:
     except OSError as error:
         raise StoreError(f"{file}: cannot be read ({error.strerror or error}); see its owner and mode") from error
     try:
-        return ExperimentResult.model_validate_json(content)
+        return schema.model_validate_json(content)
     except ValidationError as error:
         raise StoreError(f"{file}: {_problem(error)}") from error
 
 
-def read_results(output_dir: Path, *, tell: Tell = lambda _: None) -> Iterator[StoredResult]:
-    """Yield the readable results in a folder, by name.
+def read_summaries(folders: Iterable[Path], *, tell: Tell = lambda _: None) -> Iterator[StoredResult]:
+    """Yield the readable results, each with only those parts that a row of the table of results needs (`SUMMARY`).
 
     Args:
+        folders: Of results, as `result_folders` returns them.
         tell: Receives a line about each result that cannot be read, or whose result.json is lost.
     """
-    for folder in result_folders(output_dir):
+    for folder in folders:
         try:
-            result = load_result(folder)
+            result = load_result(folder, SUMMARY)
         except StoreError as error:
             tell(f"{error}; left out")
         else:

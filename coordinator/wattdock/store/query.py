@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
-from wattdock.store.folders import RESTARTS, read_results, restart_folders, result_folders
-from wattdock.store.table import Row, in_order, passes_of, passes_table, results_table, utc
+from wattdock.store.folders import RESTARTS, read_summaries, restart_folders, result_folders
+from wattdock.store.table import Row, in_order, passes_of, passes_table, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     import duckdb
     import pyarrow as pa
 
-    from wattdock.store.folders import Tell
+    from wattdock.store.folders import StoredResult, Tell
 
 # Views over the restarts' Parquet files of that name.
 PARQUET = ("requests", "timeline")
@@ -88,7 +88,7 @@ def _date(text: str | None) -> datetime | None:
         raise ConfigError(f"{text!r} is not a date; write 2026-01-31 or 2026-01-31T12:00") from error
 
 
-def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -> pa.Table:
+def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -> list[Row]:
     """Return the rows of the table of results that `filters` let through, the latest first.
 
     Args:
@@ -98,9 +98,7 @@ def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -
         ConfigError: A date cannot be read.
         ConfigError: There are no results.
     """
-    _require_results(output_dir)
-    rows = [Row.of(stored) for stored in read_results(output_dir, tell=tell)]
-    return results_table(filters.select(in_order(rows)))
+    return filters.select(in_order(list(map(Row.of, _read(output_dir, tell)))))
 
 
 def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Table:
@@ -115,12 +113,11 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
     """
     import duckdb
 
-    _require_results(output_dir)
-    rows, passes = [], []
-    for stored in read_results(output_dir, tell=tell):
+    rows, passes, asks_for_passes = [], [], "passes" in sql.lower()
+    for stored in _read(output_dir, tell):
         rows.append(Row.of(stored))
-        passes += passes_of(stored)
-    tables = {"all_results": results_table(in_order(rows)), "all_passes": passes_table(passes)}
+        passes += passes_of(stored) if asks_for_passes else []
+    tables = {"all_results": Row.table(in_order(rows)), "all_passes": passes_table(passes)}
     folders = [Path(row.folder) for row in rows]
     files = {name: _parquet_files(folders, name, tell) for name in PARQUET if name in sql.lower()}
     try:
@@ -137,9 +134,10 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
-def _require_results(output_dir: Path) -> None:
-    if not result_folders(output_dir):
-        raise ConfigError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
+def _read(output_dir: Path, tell: Tell) -> Iterator[StoredResult]:
+    if folders := result_folders(output_dir):
+        return read_summaries(folders, tell=tell)
+    raise ConfigError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
 
 
 def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]:

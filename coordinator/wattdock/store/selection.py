@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
 from wattdock.store.folders import RESTARTS, RESULT, StoredResult, begins, load_result, result_folders
+from wattdock.store.table import SUMMARY, Row, replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,16 +71,9 @@ def find_results(named: Sequence[str], output_dir: Path, open_bundle: Callable[[
         StoreError: A result cannot be read, or an unreadable one may belong to a named study.
     """
     folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle)]
-    return _without_superseded([StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)])
-
-
-def _without_superseded(results: Sequence[StoredResult]) -> list[StoredResult]:
-    """Leave out results that a later attempt of the same study replaces."""
-    latest: dict[tuple[str, str], int] = {}
-    for result in results:
-        if place := result.study_place:
-            latest[place] = max(latest.get(place, 0), result.attempt)
-    return [result for result in results if not result.study_place or result.attempt == latest[result.study_place]]
+    results = [StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
+    replaced = replacements(map(Row.of, results))
+    return [result for result in results if str(result.folder) not in replaced]
 
 
 def _folders(name: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[Path]:
@@ -150,7 +144,7 @@ def _names(output_dir: Path) -> _Names:
     unreadable = []
     for folder in folders:
         try:
-            study = load_result(folder).study
+            study = load_result(folder, SUMMARY).study
         except StoreError as error:
             unreadable.append(str(error))
         else:
