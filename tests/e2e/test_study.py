@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import pytest
 from command import SMALL as SINGLE
 from command import on_gpus, wait_for, wait_in_pass
 from fake_nvml import FakeGpu
+from unprivileged import give_to_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,23 +25,21 @@ if TYPE_CHECKING:
 
     from command import Command
 
-CONFIG, STORE, INTERRUPTED = 2, 7, 130
+STORE, INTERRUPTED = 7, 130
 HEAD = "defaults:\n  backend: fake\n  model: 'shape:tiny-llama'\n"
-# Two loads × three batch sizes × two restarts × two passes of a fifth of a second.
+# Two loads × two batch sizes × two restarts × two passes of a tenth of a second.
 SWEEP = (
-    HEAD + "  workload: {max_output_tokens: 10}\n  repeats: {restarts: 2, passes: 2}\n"
-    "sweep:\n  workload.batch_size: [1, 2, 4]\n  fake.step_s: [0.008, 0.01]\n"
+    HEAD + "  workload: {max_output_tokens: 5}\n  warmup: {passes: 0}\n  repeats: {restarts: 2, passes: 2}\n"
+    "sweep:\n  workload.batch_size: [1, 2]\n  fake.step_s: [0.008, 0.01]\n"
 )
-# Two experiments of two short passes on one runner.
-PAIR = HEAD + "  workload: {max_output_tokens: 10}\nsweep: {workload.batch_size: [1, 2]}\n"
-# One experiment of passes of two seconds: time enough to do something to each.
+# One experiment of passes of a second: time enough to do something to each.
 SLOW = (
-    HEAD + "  workload: {max_output_tokens: 20, batch_size: 1}\n  warmup: {passes: 0}\n  repeats: {passes: 3}\n"
+    HEAD + "  workload: {max_output_tokens: 10, batch_size: 1}\n  warmup: {passes: 0}\n  repeats: {passes: 3}\n"
     "  fake: {step_s: 0.05}\nexperiments: [{name: slow}]\n"
 )
 EXPECTED = {
     (f"batch_size={size} step_s={step}", restart, number): 1
-    for size in (1, 2, 4)
+    for size in (1, 2)
     for step in ("0.008", "0.01")
     for restart in (0, 1)
     for number in (0, 1)
@@ -71,15 +71,17 @@ def passes(results: list[dict[str, Any]]) -> Counter[tuple[str, int, int]]:
 def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing_measured_twice(
     wattdock: Command,
 ) -> None:
-    """SIGKILL at random moments; in the end the table is that of a run that was left alone."""
+    """SIGKILL at random events; in the end the table is that of a run that was left alone."""
     chance = random.Random(7)
     file = wattdock.write(SWEEP)
     before = durable(wattdock)
-    for _ in range(3):
-        running = wattdock.start("run", file, "--resume", stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        time.sleep(chance.uniform(0.8, 4.0))
-        wattdock.interrupt(signal.SIGKILL)
-        running.wait(10)
+    for _ in range(2):
+        pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+        with wattdock.start("run", file, "--resume", "--progress-json", **pipes) as running:
+            assert running.stderr is not None
+            for _ in itertools.islice(running.stderr, chance.randrange(10, 40)):
+                pass
+            wattdock.interrupt(signal.SIGKILL)
         assert wattdock.left_after() == []
         assert durable(wattdock) >= before, "a pass that was durable is gone"
         before = durable(wattdock)
@@ -88,16 +90,16 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
     results = wattdock.results()
     assert passes(results) == EXPECTED
     assert {result["status"] for result in results} == {"ok"}
-    assert len(durable(wattdock)) == 24
+    assert len(durable(wattdock)) == 16
     for result in results:
         assert result["performance"]["requests"] == 2 * 2 * 2 * result["config"]["workload"]["batch_size"]
     after = wattdock("run", file, "--resume")
     assert (after.returncode, "left: no pass, 0 s" in after.stderr) == (0, True)
-    assert len(wattdock.results()) == 6
+    assert len(wattdock.results()) == 4
 
 
 def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wattdock: Command) -> None:
-    """The pass being measured counts; a study that was changed meanwhile is refused with what changed."""
+    """The pass being measured counts."""
     file = wattdock.write(SLOW)
     running = wattdock.start("run", file, "--progress-json", stderr=subprocess.PIPE)
     wait_in_pass(running, 2)
@@ -105,10 +107,6 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
     assert "Ctrl-C again stops now" in err
-    wattdock.write(SLOW.replace("max_output_tokens: 20", "max_output_tokens: 11"))
-    refused = wattdock("run", file, "--resume")
-    assert (refused.returncode, "workload.max_output_tokens 20 → 11" in refused.stderr) == (CONFIG, True)
-    wattdock.write(SLOW)
     assert wattdock("run", file, "--resume").returncode == 0
     results = sorted(wattdock.results(), key=lambda result: result["study"]["attempt"])
     seen = [(result["status"], len(result["energy"]["passes"])) for result in results]
@@ -137,48 +135,41 @@ def fill(wattdock: Command) -> Iterator[Callable[[], Path]]:
 def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(
     wattdock: Command, fill: Callable[[], Path]
 ) -> None:
-    """What was durable is still there, what was not was put elsewhere, and the rest is measured later."""
+    """What was durable is still there, results without room go elsewhere, and the others are measured later."""
     file = wattdock.write(SWEEP)
     running = wattdock.start("run", file, stderr=subprocess.PIPE)
-    wait_for(running, "left: 18 passes")
+    wait_for(running, "left: 12 passes")
     filler = fill()
     _, err = running.communicate(timeout=240)
     assert running.returncode == STORE, err
     assert ("Traceback" in err, "No space left" in err) == (False, True)
-    assert len(durable(wattdock)) >= 6
+    assert len(durable(wattdock)) >= 4
+    rescued = [file.parent for file in (wattdock.home / "tmp").glob("wattdock-rescued-*/*/result.json")]
+    assert rescued
+    assert all(f"{folder.parent.name}/{folder.name} instead" in err for folder in rescued)
     filler.unlink()
     resumed = wattdock("run", file, "--resume", timeout=300)
     assert resumed.returncode == 0, resumed.stderr
     assert passes([result for result in wattdock.results() if result["status"] == "ok"]) == EXPECTED
 
 
-def test_a_result_that_finds_no_room_goes_to_the_temporary_folder(wattdock: Command, fill: Callable[[], Path]) -> None:
-    """Nothing that was measured is lost, and the message says where it is."""
-    running = wattdock.start("run", *SINGLE, "--set", "fake.step_s=0.05", stderr=subprocess.PIPE)
-    wait_for(running, "warm-up")
-    fill()
-    _, err = running.communicate(timeout=240)
-    assert running.returncode == STORE, err
-    [rescued] = (wattdock.home / "tmp").glob("wattdock-rescued-*/*/result.json")
-    assert f"{rescued.parents[1].name}/{rescued.parent.name} instead" in err
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="another user's files are made by root")
 def test_what_others_keep_to_themselves_in_one_results_folder_stops_nobody(wattdock: Command) -> None:
-    """A study and a result of another user, closed to us: ours are resumed and listed, and we are told what is not."""
-    file = wattdock.write(PAIR)
-    assert wattdock("run", file).returncode == 0
+    """A study and a result of another user, closed to us: ours is measured and listed, and we are told what is not."""
     results = wattdock.folder / "results"
+    results.mkdir()
+    give_to_user(results)
     study, result = results / "studies" / "20990101T000000-theirs-12345678", results / "20260101T000000-fake-12345678"
     for folder in (study, result):
-        folder.mkdir()
+        folder.mkdir(parents=True)
+    give_to_user(study.parent)
     (result / "result.json").write_text("{}")
     (result / "result.json").chmod(0o600)
     study.chmod(0o700)
-    resumed = wattdock("run", file, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
+    run = wattdock("run", *SINGLE, "--resume")
+    assert run.returncode == 0, run.stderr
     listed = wattdock("results", "list")
-    assert "2 results" in listed.stdout
+    assert "1 result" in listed.stdout
     problem = "cannot be read (Permission denied); see its owner and mode; left out"
     assert f"{result.name}/result.json: {problem}" in listed.stderr
 
@@ -209,4 +200,4 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
     for measured in result["energy"]["passes"]:
         expected_j = IDLE_W * measured["duration_s"]
         assert measured["total_j"] == pytest.approx(expected_j, abs=DEVIATIONS * measured["timing_j"])
-        assert measured["timing_j"] < 0.1 * measured["total_j"]
+        assert measured["timing_j"] < 0.5 * measured["total_j"]
