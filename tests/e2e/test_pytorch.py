@@ -1,65 +1,70 @@
-"""The whole product on a real model: SmolLM2 through transformers, in its own environment."""
+"""`wattdock run` with its default backend from outside: text through a tokenizer, a checkpoint and transformers."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from contract.runner_process import PYTORCH_PYTHON
+from contract.subjects import TINY_LLAMA, write_config, write_tokenizer
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer
+from unprivileged import give_to_user
 
-from wattdock.config import ModelSpec
-from wattdock.inputs import resolve_model
+if TYPE_CHECKING:
+    from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
-WATTDOCK = Path(sys.executable).with_name("wattdock")
-RUNNER_PYTHON = REPO / "runners/pytorch/.venv/bin/python"
-# <|im_end|>, which ends an answer of this model.
-END_OF_TURN = 2
+    from command import Command
+
+WIDTH, INNER, LAYERS, VOCABULARY, KEYS = (
+    TINY_LLAMA[name]
+    for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "num_key_value_heads")
+)
+
+
+def write_checkpoint(folder: Path) -> None:
+    """Write a tiny model with float32 weights and a tokenizer."""
+    write_config(folder, dtype="float32", max_position_embeddings=8192)
+    write_tokenizer(folder)
+    keys = KEYS * WIDTH // TINY_LLAMA["num_attention_heads"]
+    attention = {"q": (WIDTH, WIDTH), "k": (keys, WIDTH), "v": (keys, WIDTH), "o": (WIDTH, WIDTH)}
+    shapes = {"model.embed_tokens": (VOCABULARY, WIDTH), "model.norm": (WIDTH,)}
+    for layer in (f"model.layers.{number}" for number in range(LAYERS)):
+        shapes |= {f"{layer}.self_attn.{name}_proj": shape for name, shape in attention.items()}
+        shapes |= {f"{layer}.mlp.{name}_proj": (INNER, WIDTH) for name in ("gate", "up")}
+        shapes |= {f"{layer}.mlp.down_proj": (WIDTH, INNER)}
+        shapes |= {f"{layer}.{name}_layernorm": (WIDTH,) for name in ("input", "post_attention")}
+    draw = np.random.default_rng(1)
+    weights = {f"{name}.weight": draw.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for path in (folder, *folder.iterdir()):
+        give_to_user(path)
 
 
 @pytest.mark.slow
-def test_real_text_with_the_token_counts_that_the_tokenizer_gives(embedded_home: Path, tmp_path: Path) -> None:
-    """Counts are ids, for prompts and for answers; text is their decoding; the model can speak."""
-    if not RUNNER_PYTHON.exists():
-        pytest.skip("runners/pytorch/.venv is not there: `make test` makes it")
-    small = ("--passes", "1", "--batch-size", "3", "--max-output-tokens", "24")
-    done = subprocess.run(
-        [WATTDOCK, "run", *small, "--output-dir", tmp_path, "--runner-python", RUNNER_PYTHON],
-        env={**os.environ, "WATTDOCK_HOME": str(embedded_home), "WATTDOCK_LEASES": str(tmp_path / "leases")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
+def test_text_comes_back_with_the_token_counts_that_the_tokenizer_gives(wattdock: Command) -> None:
+    """Counts are ids, for prompts and for answers; text is their decoding."""
+    write_checkpoint(wattdock.folder / "model")
+    small = ("--model", "./model", "--passes", "1", "--batch-size", "3", "--max-output-tokens", "24")
+    done = replace(wattdock, runner_python=PYTORCH_PYTHON)("run", *small)
     assert done.returncode == 0, done.stderr
-    [folder] = tmp_path.glob("*-pytorch-*")
-    result = json.loads((folder / "result.json").read_text())
-    requests = pq.read_table(folder / "restarts/0/requests.parquet").to_pylist()
-    tokenizer = Tokenizer.from_file(str(embedded_home / "models/smollm2-135m-instruct/tokenizer.json"))
+    [result] = wattdock.results()
+    [file] = (wattdock.folder / "results").glob("*-pytorch-*/restarts/0/requests.parquet")
+    requests = pq.read_table(file).to_pylist()
+    tokenizer = Tokenizer.from_file(str(wattdock.folder / "model/tokenizer.json"))
     assert len(requests) == 6
     for request in requests:
-        assert request["output_tokens"] == len(request["output_ids"])
-        assert request["text"] == tokenizer.decode(request["output_ids"], skip_special_tokens=True)
-        assert (request["finish_reason"] == "length") == (request["output_tokens"] == 24) or request["output_ids"][
-            -1
-        ] == 2
+        ids = request["output_ids"]
+        assert request["output_tokens"] == len(ids)
+        assert request["text"] == tokenizer.decode(ids, skip_special_tokens=True)
+        assert (request["finish_reason"], len(ids)) == ("length", 24) or ids[-1] == TINY_LLAMA["eos_token_id"]
         assert request["submitted_ns"] < request["first_token_ns"] <= request["finished_ns"]
-        assert len(request["text"].split()) > 3
     performance = result["performance"]
     assert performance["output_tokens"] == sum(request["output_tokens"] for request in requests)
     assert performance["prompt_tokens"] == sum(request["prompt_tokens"] for request in requests)
     assert performance["output_tokens_per_s"] * performance["duration_s"] == pytest.approx(performance["output_tokens"])
     assert result["environment"]["model"]["weights"] == "real"
-
-
-@pytest.fixture(scope="module")
-def embedded_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with the embedded model, fetched and converted once."""
-    home = tmp_path_factory.mktemp("home")
-    resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=home, progress=print)
-    return home
