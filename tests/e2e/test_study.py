@@ -76,8 +76,7 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
     file = wattdock.write(SWEEP)
     before = durable(wattdock)
     for _ in range(2):
-        pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-        with wattdock.start("run", file, "--resume", "--progress-json", **pipes) as running:
+        with wattdock.start("run", file, "--resume", "--progress-json", stderr=subprocess.PIPE) as running:
             assert running.stderr is not None
             for _ in itertools.islice(running.stderr, chance.randrange(10, 40)):
                 pass
