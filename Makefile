@@ -25,7 +25,7 @@ PROTO_VENV := build/proto-venv
 VARIANT ?= cuda
 BASE ?=
 
-.PHONY: help setup install run study schema environments test lint format proto docs images compose-run compose-up compose-down bench clean
+.PHONY: help setup install run study schema environments test test-quick lint format proto docs images compose-run compose-up compose-down bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -86,6 +86,9 @@ environments: $(SETUP_DEV) ## Make the runners' own environments, as their first
 test: environments ## Run every test that this machine can run
 	@$(BIN)/python -m compileall -q coordinator proto runners/common runners/*/*.py
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) $(ARGS)
+
+test-quick: $(SETUP_DEV) ## Run the tests that start no engine, container or browser: about a minute
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not slow' $(ARGS)
 
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .

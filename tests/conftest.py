@@ -57,8 +57,21 @@ NICENESS = 10
 FIRST = (*APART, "tests/containers/", "tests/docs/", "tests/runners/", "tests/e2e/")
 
 
+# Engines, containers, the whole command and what the docs say of it; elsewhere a file marks itself as slow.
+SLOW = (
+    *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/"),
+    *("tests/docs/test_commands.py", "tests/docs/test_site.py"),
+    *(f"tests/runners/{name}" for name in ("pytorch/", "tensorrt/", "vllm/", "test_real_engines.py")),
+)
+# Transformers' own counts, the embedded model, and Chromium.
+SLOW_FIXTURES = {"theirs", "wheel", "browser"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what takes longest first; the rest stays in its order."""
+    """Mark what is slow, and put what takes longest first; the rest stays in its order."""
+    for item in items:
+        if item.nodeid.startswith(SLOW) or SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
     items.sort(
         key=lambda item: next((at for at, place in enumerate(FIRST) if item.nodeid.startswith(place)), len(FIRST))
     )

@@ -60,7 +60,6 @@ def measured(tmp_path: Path, model: Path, backend: str, launcher: str) -> tuple[
     return row, pq.read_table(stored / "restarts/0/requests.parquet")["output_ids"].to_pylist()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["pytorch", "vllm"])
 def test_a_container_gives_the_token_ids_that_a_process_gives(backend: str, model: Path, tmp_path: Path) -> None:
     """Same model, same prompts, same engine, another way to start it."""

@@ -150,7 +150,6 @@ def is_free(lease: Path) -> bool:
     return True
 
 
-@pytest.mark.slow
 def test_two_users_at_once_take_turns_own_their_results_and_leave_nothing(
     users: tuple[User, User], client: DockerClient
 ) -> None:
@@ -179,7 +178,6 @@ def test_two_users_at_once_take_turns_own_their_results_and_leave_nothing(
     assert all(is_free(lease) for lease in (ana.shared / "leases").glob("*.lease"))
 
 
-@pytest.mark.slow
 def test_the_reaper_ends_a_runner_whose_coordinators_container_was_killed(
     users: tuple[User, User], client: DockerClient
 ) -> None:

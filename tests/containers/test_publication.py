@@ -103,7 +103,6 @@ def execute(lines: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.slow
 def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_machine(
     registry: str, client: DockerClient, engines: tuple[str, str], tmp_path: Path
 ) -> None:

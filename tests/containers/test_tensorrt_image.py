@@ -30,8 +30,6 @@ PYTHON = "3.12"
 PLACE = f"/opt/python{PYTHON}"
 RUNNERS_OWN = ("grpcio>=1.62", "protobuf>=4.25")
 
-pytestmark = pytest.mark.slow
-
 
 def python_prefix() -> Path:
     """Return where a Python 3.12 of this machine lies; skips the test where there is none."""

@@ -91,7 +91,6 @@ def test_a_runner_can_write_its_socket_its_cache_and_memory_and_nothing_else(pro
     assert answer["model"] == texts
 
 
-@pytest.mark.slow
 def test_compiled_kernels_run_inside(probe_image: Image, home: Path) -> None:
     """They are written to the cache, which belongs to the user, and loaded from there."""
     assert probe("compile", probe_image, home) == {"equal": True, "kernels_in_cache": True}
@@ -99,7 +98,6 @@ def test_compiled_kernels_run_inside(probe_image: Image, home: Path) -> None:
     assert (home / "cache").stat().st_uid == UID
 
 
-@pytest.mark.slow
 def test_two_processes_reduce_over_loopback_inside(probe_image: Image, home: Path) -> None:
     """gloo finds itself by the container's host name, with no network there."""
     assert probe("gloo", probe_image, home) == {"sums": ["3.0", "3.0"]}

@@ -38,7 +38,6 @@ def python_for(folder: Path, interpreter: str, packages: tuple[str, ...]) -> Pat
     return python
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("packages", [OLDEST, NEWEST], ids=["oldest", "newest"])
 def test_describe_load_and_generate_round_trip(tmp_path: Path, model_path: Path, packages: tuple[str, ...]) -> None:
     """This environment's client speaks to a runner on other versions; the oldest on Python 3.10 where there is one."""

@@ -79,7 +79,6 @@ def run(block: Block, clone: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=clone, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_of_a_page_succeeds(page: Path, clone: Path, subtests: pytest.Subtests) -> None:
     """Blocks that this machine cannot run are skipped by name."""

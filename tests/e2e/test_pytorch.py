@@ -44,7 +44,6 @@ def write_checkpoint(folder: Path) -> None:
         give_to_user(path)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
 def test_text_comes_back_with_the_token_counts_that_the_tokenizer_gives(wattdock: Command) -> None:
     """Counts are ids, for prompts and for answers; text is their decoding."""

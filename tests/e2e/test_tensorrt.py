@@ -19,7 +19,6 @@ GPU = "GPU-5a0d1000-0000-0000-0000-000000000000"
 
 pytestmark = [
     pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no environment with torch at {PYTORCH_PYTHON}"),
-    pytest.mark.slow,
 ]
 
 

@@ -29,7 +29,6 @@ CACHED_TOKENS = 64
 
 pytestmark = [
     pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}"),
-    pytest.mark.slow,
 ]
 
 # One engine for both: prompts that come again to a prefix cache, and a pass to be killed in.

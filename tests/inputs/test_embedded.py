@@ -111,7 +111,6 @@ def test_a_tensor_without_a_place_in_llama_is_refused() -> None:
         hf_name("blk.0.attn_q.bias")
 
 
-@pytest.mark.slow
 def test_model_and_tokenizer_are_those_that_transformers_reads_from_their_source(
     embedded: ModelFolder, wheel: Path, tmp_path: Path
 ) -> None:

@@ -20,6 +20,8 @@ from wattdock.inputs import check_model
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 MODEL = "owner/tiny"
 RESOLVE = """
 import dataclasses, json, sys

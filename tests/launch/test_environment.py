@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from wattdock.launch.environment import Variant
 
+pytestmark = pytest.mark.slow
+
 MAKE = """
 import sys
 from pathlib import Path

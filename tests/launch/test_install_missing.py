@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from launch.local_index import make_wheel
 
+pytestmark = pytest.mark.slow
+
 INSTALLER = Path(__file__).parents[2] / "docker" / "install_missing.py"
 
 

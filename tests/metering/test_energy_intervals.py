@@ -12,6 +12,8 @@ from metering.energy_population import PROFILES, Window, draw_windows
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 EDGES_S = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0)
 
 

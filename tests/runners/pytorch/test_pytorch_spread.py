@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}"),
-    pytest.mark.slow,
 ]
 
 TENSOR: dict[str, Any] = {"tp_plan": "auto", "tp_size": 2}

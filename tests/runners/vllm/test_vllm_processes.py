@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}"),
-    pytest.mark.slow,
 ]
 
 

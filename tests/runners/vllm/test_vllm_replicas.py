@@ -18,7 +18,6 @@ SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 24, "max_model_len": 256}
 
 
 @pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
-@pytest.mark.slow
 def test_two_engines_with_a_common_queue_give_a_single_engines_greedy_tokens(tmp_path: Path) -> None:
     """Continuous batching in each; a closed loop of two keeps one request at each, and both arrivals serve all."""
     shape = write_config(tmp_path, dtype="float32")
