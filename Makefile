@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BACKEND ?= pytorch
 FILE ?=
-# How many processes the tests are spread over: as many as there are cores, or a number.
-JOBS ?= auto
+# How many processes the tests are spread over: more than cores, since many tests wait.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 STUDY ?=
 ARGS ?=
 VENV := .venv

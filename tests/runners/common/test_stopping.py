@@ -27,6 +27,7 @@ def test_a_runner_stops_when_another_of_its_threads_takes_the_signal() -> None:
         assert runner.process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_a_runner_whose_engine_hangs_leaves_without_it_and_logs_where_it_hangs(tmp_path: Path) -> None:
     """Whoever has to find out what an engine waits for finds the stack of every thread in the runner's log."""
     with running("fake", FAKE_FOLDER) as runner:
