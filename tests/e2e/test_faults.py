@@ -102,7 +102,7 @@ def test_a_run_that_is_terminated_keeps_the_passes_it_had(wattdock: Command) -> 
 
 
 def test_nothing_outlives_a_coordinator_that_was_killed(wattdock: Command) -> None:
-    """SIGKILL gives it no chance to clean up; the keeper does, also what left the runner's session."""
+    """SIGKILL gives it no chance to clean up; the keeper does, and the leases are free then."""
     running = wattdock.start("run", *SMALL, *SLOW, "--set", "fake.pass_fault=orphan", stderr=subprocess.PIPE)
     wait_for(running, "warm-up")
     wattdock.interrupt(signal.SIGKILL)

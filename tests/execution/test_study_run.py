@@ -324,6 +324,18 @@ def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
     assert statuses(machine.run(planned, resume=True).results) == [("a", "ok")]
 
 
+@pytest.mark.parametrize("variables", [{"NCCL_NTHREADS": "3"}, {}])
+def test_a_study_is_not_gone_on_with_under_other_engine_settings_of_the_environment(
+    machine: VirtualMachine, variables: dict[str, str]
+) -> None:
+    """They decide how an engine runs as much as its arguments do."""
+    machine.variables = {"NCCL_NTHREADS": "2"}
+    machine.run(study(experiment("a")))
+    machine.variables = variables
+    with pytest.raises(PreflightError, match=rf"variables\.NCCL_NTHREADS 2 → {variables.get('NCCL_NTHREADS')}"):
+        machine.run(study(experiment("a")), resume=True)
+
+
 def test_a_limit_that_changes_between_restarts_is_told_and_not_publishable(tmp_path: Path) -> None:
     """Each runner's conditions are those it finds, not those that the run began with."""
     machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0}, limit_w=lambda at_s: 700.0 if at_s < 110 else 500.0)

@@ -231,6 +231,7 @@ class VirtualMachine:
         limit_w: The GPUs' power limit at an instant, in seconds.
         vram_used_bytes: Memory of each GPU in use at an instant, in seconds, when no runner of ours runs.
         load_fault: Strikes whatever an experiment's settings say.
+        variables: Engine settings of the environment.
         at_meter_end: What a meter makes of its timeline when it is stopped.
         launches: How many runners were started.
         emitted: The events of the last run.
@@ -242,6 +243,7 @@ class VirtualMachine:
     clock: VirtualClock = field(default_factory=VirtualClock)
     vram_used_bytes: Callable[[float], int] = lambda _: 0
     load_fault: str = "none"
+    variables: Mapping[str, str] = field(default_factory=dict)
     at_meter_end: Callable[[Timeline], Timeline] = lambda timeline: timeline
     launches: int = 0
     emitted: list[events.Event] = field(default_factory=list)
@@ -301,6 +303,7 @@ class VirtualMachine:
                 gpus=tuple(gpu for gpu in inventory.gpus if gpus is None or gpu.uuid in gpus),
                 launch=LauncherChoice("process", "virtual", "nothing"),
                 meter=MeterChoice("nvml", "virtual", "" if self.power else "no GPU"),
+                variables=self.variables,
             )
             for config in study.experiments
         ]
