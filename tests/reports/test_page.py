@@ -80,6 +80,19 @@ def test_intervals_stand_beside_figures_and_say_what_they_cover() -> None:
     assert "timing only" in text
 
 
+def test_a_page_of_many_results_says_what_it_leaves_out() -> None:
+    """Reasons beyond the third, tables below charts, timelines beyond the twentieth result; the summary is whole."""
+    reasons = {"audit.reasons": [f"reason {at}: so" for at in range(5)]}
+    rows = [row(f"{at}", reasons, restarts=[1.0, 1.1]) for at in range(121)]
+    many, whole = shown(*rows), shown(*rows[:2])
+    assert many.count('<span class="folder">') == 121
+    assert "<li>reason 2: so</li><li>and 2 more</li>" in many
+    assert "Of the first 20 results" in many
+    assert ("These figures as a table" in many, "the summary holds the same figures" in many) == (False, True)
+    assert "These figures as a table" in whole
+    assert "Of the first" not in whole
+
+
 def test_a_fallback_is_said_to_be_one_and_whose_place_it_took() -> None:
     """Also where it may be published: it is an answer, but not to what was asked."""
     own = {"fallback_of": "abcdef0123456789", "step": 1, "change": "workload.batch_size: 4"}

@@ -75,8 +75,9 @@ def differing(mappings: Sequence[Mapping[str, str]]) -> list[str]:
 
 def shared(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Return the names and texts that all mappings have in common."""
-    differ = set(differing(mappings))
-    return {name: text for mapping in mappings[:1] for name, text in mapping.items() if name not in differ}
+    first = mappings[0] if mappings else {}
+    in_all = set(first.items()).intersection(*(mapping.items() for mapping in mappings))
+    return {name: text for name, text in first.items() if (name, text) in in_all}
 
 
 def labels(results: Sequence[ExperimentResult]) -> list[str]:

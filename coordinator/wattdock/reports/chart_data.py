@@ -289,8 +289,8 @@ def _span(name: str, span: Span, energy_j: float | None, origin_ns: int) -> dict
         "kind": kind if kind in KINDS else "other",
         "begins, s": round((span.start_ns - origin_ns) / NS_PER_S, 3),
         "lasts, s": round(span.duration_s, 3),
-        "J (GPUs used)": energy_j,
-        "mean W": energy_j / span.duration_s if energy_j is not None and span.duration_s else None,
+        "J (GPUs used)": None if energy_j is None else round(energy_j, 3),
+        "mean W": round(energy_j / span.duration_s, 3) if energy_j is not None and span.duration_s else None,
     }
 
 

@@ -6,6 +6,7 @@ on the page; its description is the note above it. Sizes, fonts and colours of t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import isnan
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -18,7 +19,7 @@ from wattdock.reports.chart_data import KINDS, PHASES, SUM, pareto_front, timeli
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wattdock.reports.chart_data import Point, RestartTimeline, Trace
     from wattdock.reports.scaling import Setting, SplitPoint
@@ -93,7 +94,7 @@ def pareto(points: Sequence[Point]) -> Chart:
         layers.append(line.encode(x=x, y=y))
     layers += [*_errors(base, "y", J_PER_TOKEN), *_errors(base, "x", TOKENS_PER_S)]
     layers.append(_dots(base, drawn_points).properties(name="dots"))
-    return alt.layer(*layers, data=alt.InlineData(values=rows), params=[_zoom(["x", "y"], ["dots"])]).properties(
+    return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)), params=[_zoom(["x", "y"], ["dots"])]).properties(
         description="Means of restarts; lower right is better. A grey line joins what no other result of its model "
         "beats in both. Hollow: may not be published."
     )
@@ -155,7 +156,8 @@ def timeline(points: Sequence[Point]) -> Chart:
     restarts = timelines(points[0].stored, points=20_000)
     if not restarts or not restarts[0].has_lines:
         raise ConfigError("nothing to draw: no timeline is stored with this result")
-    return timeline_of(restarts[0], points[0])
+    drawing = TimelineDrawing.of(restarts[0], points[0])
+    return timeline_chart(drawing.look, drawing.ends).properties(datasets=drawing.datasets)
 
 
 # What `plot` draws and, but for the timelines, the page shows, by title.
@@ -169,19 +171,71 @@ CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
 }
 
 
-def timeline_of(restart: RestartTimeline, point: Point) -> Chart:
-    """Return power per GPU and tokens/s of one restart over time, its spans shaded."""
-    measured = [row for row in restart.spans if row["kind"] in ("pass", "warm-up")] or restart.spans
-    ends = (measured[0]["begins, s"] - LEAD_S, measured[-1]["begins, s"] + measured[-1]["lasts, s"] + LEAD_S)
-    styles = _power_styles(restart, point)
-    panels = []
-    if styles:
-        panels.append(_panel_over_time(restart, ends, _power_lines(styles), "power, W", last=not restart.tokens_per_s))
-    if restart.tokens_per_s:
-        tokens = _over_time([(restart.tokens_per_s, TOKENS_PER_S)]).mark_line(
-            interpolate="step-after", clip=True, strokeWidth=1, color=PALETTE[1]
+@dataclass(frozen=True)
+class TimelineLook:
+    """How restarts are drawn over time; the same for restarts of the same kinds of spans on the same GPUs.
+
+    Attributes:
+        lines: Name, colour and dash of each line of power.
+        kinds: Of the spans.
+        has_readings: Whether a line of power is of readings.
+        has_sum: Whether a line of power is the sum over the GPUs used.
+    """
+
+    lines: tuple[tuple[str, str, tuple[int, ...]], ...]
+    kinds: tuple[str, ...]
+    has_readings: bool
+    has_sum: bool
+    has_tokens: bool
+
+
+@dataclass(frozen=True)
+class TimelineDrawing:
+    """One restart as it is drawn over time.
+
+    Attributes:
+        ends: Of the axis of time, seconds.
+        datasets: Rows of the spans and of the lines, under the names that the chart has for them.
+    """
+
+    look: TimelineLook
+    ends: tuple[float, float]
+    datasets: dict[str, Rows]
+
+    @classmethod
+    def of(cls, restart: RestartTimeline, point: Point) -> TimelineDrawing:
+        """Return what is drawn of a restart of this result."""
+        measured = [row for row in restart.spans if row["kind"] in ("pass", "warm-up")] or restart.spans
+        ends = (measured[0]["begins, s"] - LEAD_S, measured[-1]["begins, s"] + measured[-1]["lasts, s"] + LEAD_S)
+        shortest_s = NAMED_SHARE * (ends[1] - ends[0])
+        spans = [
+            row
+            | {"end": row["begins, s"] + row["lasts, s"], "text": row["span"] if row["lasts, s"] > shortest_s else ""}
+            for row in restart.spans
+        ]
+        styles = _power_styles(restart, point)
+        traces = [trace for trace, _, _ in styles.values()]
+        tokens = [_line(restart.tokens_per_s, TOKENS_PER_S)] if restart.tokens_per_s else []
+        look = TimelineLook(
+            lines=tuple((name, shade, tuple(dash)) for name, (_, shade, dash) in styles.items()),
+            kinds=tuple(kind for kind in SPAN_COLOURS if any(row["kind"] == kind for row in spans)),
+            has_readings=any(trace.source == "reading" for trace in traces),
+            has_sum=any(trace.name == SUM for trace in traces),
+            has_tokens=bool(tokens),
         )
-        panels.append(_panel_over_time(restart, ends, tokens, TOKENS_PER_S, last=True))
+        power = [_line(trace, name) for name, (trace, _, _) in styles.items()]
+        return cls(look, ends, {"spans": spans, "power": power, "tokens": tokens})
+
+
+def timeline_chart(look: TimelineLook, ends: tuple[Any, Any]) -> Chart:
+    """Return power per GPU and tokens/s of one restart over time, its spans shaded; without its `datasets`."""
+    panels = []
+    if look.lines:
+        lines = _power_lines(look)
+        panels.append(_panel_over_time(look, ends, lines, "power, W", last=not look.has_tokens))
+    if look.has_tokens:
+        tokens = _over_time("tokens").mark_line(interpolate="step-after", clip=True, strokeWidth=1, color=PALETTE[1])
+        panels.append(_panel_over_time(look, ends, tokens, TOKENS_PER_S, last=True))
     return alt.vconcat(*panels, bounds="flush", params=[_zoom(["x"], ["power, W", TOKENS_PER_S])])
 
 
@@ -222,7 +276,7 @@ def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared:
     look = _look(list(series), [", ".join(names) for names in series])
     units = [J_PER_TOKEN, TOKENS_PER_S] if any(point.j_per_token for point in drawn_points) else [TOKENS_PER_S]
     panels = [_line_panel(rows, unit, quantity, look, last=quantity is units[-1]) for quantity in units]
-    return alt.vconcat(*panels, data=alt.InlineData(values=rows), bounds="flush").properties(
+    return alt.vconcat(*panels, data=alt.InlineData(values=tuple(rows)), bounds="flush").properties(
         description="Means of restarts. Lines join results of one model and backend that differ in this quantity; "
         "other settings may differ too, which the summary tells."
     )
@@ -241,51 +295,44 @@ def _line_panel(rows: Rows, x: str, unit: str, look: Mapping[str, Any], *, last:
     return alt.layer(*_errors(base, "y", unit), lines, base.mark_point().encode(shape=look["shape"]))
 
 
-def _panel_over_time(
-    restart: RestartTimeline, ends: tuple[float, float], lines: Chart, unit: str, *, last: bool
-) -> Chart:
-    width_s = ends[1] - ends[0]
-    spans = [row | {"end": row["begins, s"] + row["lasts, s"]} for row in restart.spans]
-    kinds = [kind for kind in SPAN_COLOURS if any(row["kind"] == kind for row in spans)]
-    shades = alt.Scale(domain=kinds, range=[SPAN_COLOURS[kind] for kind in kinds])
+def _panel_over_time(look: TimelineLook, ends: tuple[Any, Any], lines: Chart, unit: str, *, last: bool) -> Chart:
+    shades = alt.Scale(domain=list(look.kinds), range=[SPAN_COLOURS[kind] for kind in look.kinds])
     x = alt.X(
         "begins, s",
         type="quantitative",
         axis=_shared_axis("seconds since the first span", last=last),
         scale=alt.Scale(domain=ends),
     )
-    base = alt.Chart(alt.InlineData(values=spans)).encode(x=x)
+    base = alt.Chart(alt.NamedData("spans")).encode(x=x)
     tooltip = [
         alt.Tooltip(name, type="quantitative", format=form) if form else alt.Tooltip(name, type="nominal")
         for name, form in SPAN_COLUMNS.items()
     ]
     fill = alt.Fill("kind", type="nominal", sort=None, scale=shades, title=None)
     areas = base.mark_rect(opacity=0.22, clip=True).encode(x2="end", fill=fill, tooltip=tooltip)
-    named = base.transform_filter(f"datum['lasts, s'] > {NAMED_SHARE * width_s}")
-    texts = named.mark_text(align="left", baseline="top", dx=3, dy=3, clip=True).encode(text="span:N", y=alt.value(0))
+    texts = base.mark_text(align="left", baseline="top", dx=3, dy=3, clip=True).encode(text="text:N", y=alt.value(0))
     y = alt.Y("value", type="quantitative", title=unit, scale=alt.Scale(zero=True))
     over_time = lines.properties(name=unit).encode(x=alt.X("s", type="quantitative"), y=y)
     # Names of spans stand in the first panel only.
-    return alt.layer(areas, over_time, *([] if last and restart.power_w else [texts]))
+    return alt.layer(areas, over_time, *([] if last and look.lines else [texts]))
 
 
 SPAN_COLUMNS = {"span": "", "begins, s": ".2f", "lasts, s": ".2f", "J (GPUs used)": ",.1f", "mean W": ",.1f"}
 
 
-def _power_lines(styles: Mapping[str, tuple[Trace, str, list[int]]]) -> Chart:
+def _power_lines(look: TimelineLook) -> Chart:
     """Return the lines of power; where there is a sum over the GPUs used, a choice between them and it."""
-    domain, looks = list(styles), list(styles.values())
-    chart = _over_time([(trace, name) for name, (trace, _, _) in styles.items()])
-    if any(trace.name == SUM for trace, _, _ in looks):
+    domain, shades, dashes = (list(part) for part in zip(*look.lines, strict=True))
+    chart = _over_time("power")
+    if look.has_sum:
         choice = alt.param(
             name="gpus", value="each", bind=alt.binding_radio(options=["each", "summed"], name="GPUs used: ")
         )
         chart = chart.add_params(choice).transform_filter(
             f"(gpus == 'summed') == (datum.series == '{SUM}') || test(/RAPL|not used/, datum.series)"
         )
-    interpolate: Any = "linear" if any(trace.source == "reading" for trace, _, _ in looks) else "step-after"
-    colour = alt.Scale(domain=domain, range=[shade for _, shade, _ in looks])
-    dash = alt.Scale(domain=domain, range=[dash for *_, dash in looks])
+    interpolate: Any = "linear" if look.has_readings else "step-after"
+    colour, dash = alt.Scale(domain=domain, range=shades), alt.Scale(domain=domain, range=list(map(list, dashes)))
     return chart.mark_line(interpolate=interpolate, clip=True, strokeWidth=1).encode(
         color=alt.Color("series", type="nominal", sort=None, title=None, scale=colour),
         strokeDash=alt.StrokeDash("series", type="nominal", sort=None, title=None, scale=dash),
@@ -312,24 +359,25 @@ def _power_styles(restart: RestartTimeline, point: Point) -> dict[str, tuple[Tra
     }
 
 
-def _over_time(lines: Iterable[tuple[Trace, str]]) -> Chart:
-    """Return a chart of lines over time: a row of two lists per line, a third as long as a row per point.
+def _line(trace: Trace, name: str) -> dict[str, Any]:
+    """Return a line over time as a row of two lists, a third as long as a row per point.
 
     A thousandth of a second and a tenth of a watt are more than a screen shows.
     """
-    rows = [
-        {
-            "series": name,
-            "s": [round(at_s, 3) for at_s in trace.at_s.tolist()],
-            "value": [None if isnan(value) else round(value, 1) for value in trace.value.tolist()],
-        }
-        for trace, name in lines
-    ]
-    return _base(rows).transform_flatten(["s", "value"])
+    return {
+        "series": name,
+        "s": [round(at_s, 3) for at_s in trace.at_s.tolist()],
+        "value": [None if isnan(value) else round(value, 1) for value in trace.value.tolist()],
+    }
+
+
+def _over_time(dataset: str) -> Chart:
+    return alt.Chart(alt.NamedData(dataset)).transform_flatten(["s", "value"])
 
 
 def _base(rows: Rows) -> Chart:
-    return alt.Chart(alt.InlineData(values=rows))
+    # Altair copies lists at each step, but not what stands in a tuple.
+    return alt.Chart(alt.InlineData(values=tuple(rows)))
 
 
 def _dots(base: Chart, points: Sequence[Point]) -> Chart:
@@ -366,8 +414,9 @@ def _look(series: Sequence[Series], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _with_ends(unit: str, figure: statistics.Figure | None) -> dict[str, float | None]:
-    """Return a figure and the ends of its interval under the names that a chart's rows have."""
-    return dict(zip((unit, f"{unit} low", f"{unit} high"), statistics.value_and_ends(figure), strict=True))
+    """Return a figure and the ends of its interval, to six digits, under the names that a chart's rows have."""
+    ends = (None if value is None else float(f"{value:.6g}") for value in statistics.value_and_ends(figure))
+    return dict(zip((unit, f"{unit} low", f"{unit} high"), ends, strict=True))
 
 
 def _identity(point: Point) -> dict[str, Any]:

@@ -7,9 +7,10 @@ import hashlib
 import re
 from collections import Counter
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock import __version__
 from wattdock.analysis import ExperimentResult, conditions
@@ -31,10 +32,7 @@ if TYPE_CHECKING:
 ASSETS = "page_assets"
 # Differences that the page folds away.
 WITHIN = (conditions.ENGINE, conditions.PACKAGE)
-# About 25 bytes each: a page of many results stays below 10 MB.
-TIMELINE_POINTS, MOST_POINTS_PER_RESULT = 150_000, 6_000
-# The timelines of further results are left out, which the page says.
-MOST_TIMELINES = 100
+MOST_POINTS_PER_RESULT = 6_000
 # The palette's colours on a dark ground, where some of them would be dim.
 ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#555555": "#D0D0D0", "#777777": "#A0A0A0"}
 # Columns of the table of results in the summary.
@@ -42,9 +40,31 @@ SUMMARY = (
     *("energy_per_output_token_j", "output_tokens_per_s", "mean_power_w", "ttft_p50_s", "tpot_p50_s", "output_tokens"),
     *("batch_size", "restarts", "gpus", "backend", "model"),
 )
+# Where a timeline's script puts the ends of its axis.
+ENDS = ("begin", "end")
 STATUSES = ("fail", "unknown", "warn", "info", "pass")
-# A page of many results must stay small; what is left out is counted.
-MOST_FIGURES, MOST_NAMES, MOST_REASONS = 60, 12, 20
+# What is left out of a page is counted.
+MOST_FIGURES, MOST_NAMES = 60, 12
+
+
+class Extent(NamedTuple):
+    """How much a page holds of its results; what it leaves out, it says.
+
+    Attributes:
+        timelines: Results whose timelines it holds.
+        points: Of all lines over time together.
+        reasons: Reasons against publishing, of each result.
+        has_tables: Whether charts have tables below them.
+    """
+
+    timelines: int
+    points: int
+    reasons: int
+    has_tables: bool
+
+
+WHOLE = Extent(timelines=100, points=150_000, reasons=20, has_tables=True)
+BRIEF = Extent(timelines=20, points=30_000, reasons=3, has_tables=False)
 
 
 def write_report(rows: Sequence[StoredResult], file: Path, *, title: str) -> None:
@@ -65,10 +85,17 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     Raises:
         StoreError: A timeline cannot be read.
     """
+    from altair.utils.schemapi import debug_mode
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    points = points_of(rows)
-    charts, restarts = _charts(points), _timelines(points)
+    from wattdock.reports.charts import MOST_ROWS
+
+    points, extent = points_of(rows), WHOLE if len(rows) <= MOST_ROWS else BRIEF
+    restarts = _timelines(points[: extent.timelines], extent.points)
+    # Altair would hold every row of data against its schema at each step.
+    with debug_mode(False):
+        charts = _charts(points, has_tables=extent.has_tables)
+        data = _embedded(_data(charts, restarts))
     same, differ = _measured_with(points)
     script = _script()
     loader = PackageLoader("wattdock.reports", ASSETS)
@@ -83,8 +110,8 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             policy=_policy(script),
             style=_asset("page.css"),
             script=script,
-            data=_embedded(_data(charts, restarts)),
-            most_timelines=MOST_TIMELINES,
+            data=data,
+            most_timelines=extent.timelines,
             has_timelines=bool(restarts),
             verdict=_verdict(points),
             publishable_count=_publishable_count(points),
@@ -93,7 +120,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             columns=headings(SUMMARY),
             points=points,
             cells=_cells,
-            reasons_of=_reasons,
+            reasons_of=partial(_reasons, most=extent.reasons),
             fallback_text=fallback_text,
             missing=_missing(points),
             charts=charts,
@@ -116,7 +143,7 @@ def fallback_text(fallback: Fallback) -> str:
     return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
 
 
-def _charts(points: Sequence[Point]) -> list[dict[str, Any]]:
+def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:
     """Return every chart with its data as a table; a chart of too many results is only a note."""
     from wattdock.reports.charts import CHARTS, MOST_ROWS
 
@@ -131,8 +158,8 @@ def _charts(points: Sequence[Point]) -> list[dict[str, Any]]:
             if len(points) > MOST_ROWS and str(MOST_ROWS) in str(error):
                 charts.append(entry | {"note": f"{error}."})
             continue
-        rows: list[dict[str, Any]] = chart.data.values
-        columns = [name for name in rows[0] if name != "order"]
+        rows: list[dict[str, Any]] = chart.data.values if has_tables else []
+        columns = [name for row in rows[:1] for name in row if name != "order"]
         cells = [
             [cell_text(row[name], ",.4g" if isinstance(row[name], float) else "") for name in columns] for row in rows
         ]
@@ -143,32 +170,31 @@ def _charts(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 def _spec(chart: Chart) -> dict[str, Any]:
     """Return a chart for the page, whose script sets sizes and colours by the window and the theme."""
-    spec: dict[str, Any] = chart.to_dict()
+    spec: dict[str, Any] = chart.to_dict(validate=False)
     del spec["config"]
     return spec
 
 
-def _timelines(points: Sequence[Point]) -> list[tuple[Point, RestartTimeline]]:
-    """Return the stored timelines, restart by restart, of as many results as a page holds."""
-    part = points[:MOST_TIMELINES]
-    each = min(MOST_POINTS_PER_RESULT, TIMELINE_POINTS // len(part))
-    return [(point, line) for point in part for line in timelines(point.stored, points=each) if line.has_lines]
+def _timelines(points: Sequence[Point], most: int) -> list[tuple[Point, RestartTimeline]]:
+    """Return the stored timelines, restart by restart, whose lines together have about `most` points."""
+    each = min(MOST_POINTS_PER_RESULT, most // len(points))
+    return [(point, line) for point in points for line in timelines(point.stored, points=each) if line.has_lines]
 
 
 def _data(charts: Iterable[dict[str, Any]], restarts: Iterable[tuple[Point, RestartTimeline]]) -> dict[str, Any]:
     """Return what the page's script draws."""
-    from wattdock.reports.charts import SPAN_COLUMNS, timeline_of
+    from wattdock.reports.charts import SPAN_COLUMNS, TimelineDrawing, timeline_chart
 
+    drawings = [(f"{point.label}, restart {line.label}", TimelineDrawing.of(line, point)) for point, line in restarts]
+    looks = list(dict.fromkeys(drawing.look for _, drawing in drawings))
     return {
         "on_dark": ON_DARK,
         "charts": {chart["key"]: chart["spec"] for chart in charts if chart["spec"]},
+        "span_columns": list(SPAN_COLUMNS),
+        "looks": [_spec(timeline_chart(look, ENDS)) for look in looks],
         "timelines": [
-            {
-                "label": f"{point.label}, restart {restart.label}",
-                "spec": _spec(timeline_of(restart, point)),
-                "spans": [[row[name] for name in SPAN_COLUMNS] for row in restart.spans],
-            }
-            for point, restart in restarts
+            {"label": label, "look": looks.index(drawing.look), "ends": drawing.ends, "datasets": drawing.datasets}
+            for label, drawing in drawings
         ],
     }
 
@@ -242,10 +268,10 @@ def _missing(points: Sequence[Point]) -> list[tuple[str, str]]:
     return [(reason, _few(labels)) for reason, labels in reasons.items()]
 
 
-def _reasons(point: Point) -> list[str]:
+def _reasons(point: Point, *, most: int) -> list[str]:
     reasons = list(point.result.audit.reasons) if point.result.audit else ["no audit"]
-    more = len(reasons) - MOST_REASONS
-    return [*reasons[:MOST_REASONS], *([f"and {more} more"] if more > 0 else [])]
+    more = len(reasons) - most
+    return [*reasons[:most], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _cells(point: Point) -> list[str]:
@@ -284,12 +310,13 @@ def _measured_with(points: Sequence[Point]) -> tuple[dict[str, str], dict[str, l
     """Return what all results agree in; and by name what they differ in: each text, and the results that have it."""
     texts = {point.label: conditions.everything(point.result) for point in points if point.result.environment}
     differ = {}
-    for name in conditions.differing(list(texts.values())):
+    same = conditions.shared(list(texts.values()))
+    for name in (name for name in dict.fromkeys(chain.from_iterable(texts.values())) if name not in same):
         labels: dict[str, list[str]] = {}
         for label, by_name in texts.items():
             labels.setdefault(by_name.get(name, conditions.ABSENT), []).append(label)
         differ[name] = list(zip(excerpts_at_difference(list(labels)), map(_few, labels.values()), strict=True))
-    return conditions.shared(list(texts.values())), differ
+    return same, differ
 
 
 def _few(labels: Sequence[str]) -> str:

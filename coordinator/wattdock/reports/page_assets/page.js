@@ -47,16 +47,22 @@ function cell(value) {
   return made;
 }
 
+// Restarts that are drawn alike share all of a specification but their data and the ends of the axis of time.
+function timelineOf(restart) {
+  const text = JSON.stringify(drawn.looks[restart.look]).replaceAll('["begin","end"]', JSON.stringify(restart.ends));
+  return { ...JSON.parse(text), datasets: restart.datasets };
+}
+
 function showTimeline() {
   const place = document.getElementById("timeline-chart");
   const restart = drawn.timelines[document.getElementById("run").value];
   document.getElementById("timeline-shown").textContent = restart.label;
-  document.getElementById("spans").replaceChildren(...restart.spans.map((span) => {
+  document.getElementById("spans").replaceChildren(...restart.datasets.spans.map((span) => {
     const row = document.createElement("tr");
-    row.append(...span.map(cell));
+    row.append(...drawn.span_columns.map((name) => cell(span[name])));
     return row;
   }));
-  return draw(place, restart.spec);
+  return draw(place, timelineOf(restart));
 }
 
 async function drawAll() {
