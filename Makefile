@@ -6,6 +6,8 @@ FILE ?=
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 STUDY ?=
 ARGS ?=
+# The first import stores byte code; without it every command would compile its packages anew.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 # uv, with what is configured for pip; only uv itself comes by pip.

@@ -4,9 +4,10 @@
     python benchmarks/bench.py --runner-python "$(which python3)" --only vllm,meter --quadruples 4 --output FILE
 
 Prints the figures, and writes them to a file after every quadruple, so that an interrupted run loses nothing:
-build/bench.md for a whole run (without --only). Absolute times hold only for the machine that was measured. Exits with
-9 unless every comparison holds: an unresolved one does not pass. Outside a git checkout, WATTDOCK_REVISION names the
-sources' commit.
+build/bench.md for a whole run (without --only). `first-result` is measured by --only alone: it fetches all packages
+anew, and its seconds mean something only where nothing else runs. Absolute times hold only for the machine that was
+measured. Exits with 9 unless every comparison holds: an unresolved one does not pass. Outside a git checkout,
+WATTDOCK_REVISION names the sources' commit.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from arms import Way
 from comparison import Comparison, Quantity
 from engines import CPU_SIZES, GPU_SIZES, duration_s, live_engine, tpot_p99_s
 from figures import Figures, ratio_row
+from first_result import first_result
 from metered import LEAD_S, MeterCost, run_unmetered, something_to_meter
 from overheads import energy_arithmetic, start_up, wire_costs
 from paired import Claim
@@ -50,6 +52,7 @@ OVERHEADS = {
     "energy": energy_arithmetic,
     "studies": studies,
     "reports": reports,
+    "first-result": first_result,
 }
 # Comparison → the engine it runs on.
 COMPARISONS = {
@@ -61,7 +64,7 @@ COMPARISONS = {
 }
 # Comparison → quadruples of blocks; whether these resolve it depends on the machine's scatter.
 QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "vllm-final": 4, "meter": 6}
-DEFAULT = (*OVERHEADS, "pytorch")
+DEFAULT = (*(name for name in OVERHEADS if name != "first-result"), "pytorch")
 DEFAULT_ON_GPU = (*DEFAULT, "vllm", "vllm-final", "meter")
 LEFT_OUT_ON_CPU = (
     "what the runner around vLLM and what the meter costs: on a CPU quadruples of vLLM's blocks scatter by 3 to 16 %, "
