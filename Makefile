@@ -27,7 +27,7 @@ PROTO_VENV := build/proto-venv
 VARIANT ?= cuda
 BASE ?=
 
-.PHONY: help setup install run study schema environments test test-quick lint format proto docs images compose-run compose-up compose-down bench clean
+.PHONY: help setup install run study schema environments test test-quick lint format proto docs images compose-run compose-up compose-down bench mutants clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -132,6 +132,9 @@ wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds
 bench: environments ## Measure what wattdock itself costs, containers too; make bench ARGS='--only pytorch' for a part
 	@$(BIN)/python benchmarks/bench.py $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python benchmarks/container_costs.py || code=$$?;) exit $$code
+
+mutants: $(SETUP_DEV) ## Plant faults where figures are made, and count those that make test-quick catches
+	@$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 clean: ## Remove environments and caches, not results
 	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info

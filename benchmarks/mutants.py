@@ -1,0 +1,166 @@
+"""Plant faults in the rooms that meter, analyse and execute, and count those that `make test-quick` catches.
+
+    make mutants ARGS='--count 60 --seed 1'
+
+A fault is one change to an operator, a condition, a number or a returned value, drawn at random and put into a copy of
+the coordinator that the tests import instead. Prints every fault that no test caught, and exits with 9 when fewer than
+90 % were caught. A fault that changes nothing that anybody can see counts as a survivor, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock.errors import ExitCode
+from wattdock.launch.runners import REPO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOMS = ("metering", "analysis", "execution")
+CAUGHT_SHARE = 0.9
+# Ends what a fault made endless.
+LIMIT_S = 600
+# Where faults show first; then everything else that is quick.
+LOOKED_AT_FIRST = ("golden", *ROOMS, "checks", "publish", "reports")
+SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+}
+# What is said is not what is computed, and annotations compute nothing.
+LEFT_OUT = (ast.JoinedStr, ast.Raise, ast.Import, ast.ImportFrom)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One change: a file, the place of the changed node in its tree, and what it says before and after."""
+
+    file: Path
+    line: int
+    before: str
+    after: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(REPO)}:{self.line}: {self.before} → {self.after}"
+
+
+def faults(room: str, draw: random.Random) -> Iterator[Fault]:
+    """Yield every fault that can be planted in a room, in random order."""
+    texts = {
+        file: file.read_text(encoding="utf-8") for file in sorted((REPO / "coordinator/wattdock" / room).glob("*.py"))
+    }
+    places = [(file, at) for file, text in texts.items() for at, _ in enumerate(_computing(ast.parse(text)))]
+    draw.shuffle(places)
+    for file, at in places:
+        tree = ast.parse(texts[file])
+        node = next(itertools.islice(_computing(tree), at, None))
+        before, line = ast.unparse(node), node.lineno
+        if _spoil(node, has_paths="Path" in texts[file]):
+            yield Fault(file, line, before, ast.unparse(node), ast.unparse(tree))
+
+
+def _computing(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    """Yield the nodes that compute something, without messages, annotations and docstrings."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, LEFT_OUT):
+                if isinstance(child, ast.expr | ast.stmt):
+                    yield child
+                yield from _computing(child)
+
+
+def _spoil(node: ast.AST, *, has_paths: bool) -> bool:
+    """Change a node into a wrong one, if this is a kind that can be; a slash between paths is no division."""
+    if has_paths and isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return False
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPPED:
+        node.ops[0] = SWAPPED[type(node.ops[0])]()  # type: ignore[call-overload]
+    elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPPED:
+        node.op = SWAPPED[type(node.op)]()  # type: ignore[assignment]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        node.value = node.value * 2 or 1
+    elif isinstance(node, ast.If | ast.IfExp) and not _is_for_types(node):
+        node.test = ast.UnaryOp(ast.Not(), node.test)
+    elif isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
+        node.value = ast.Constant(None)
+    else:
+        return False
+    ast.fix_missing_locations(node)
+    return True
+
+
+def _is_for_types(node: ast.If | ast.IfExp) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def is_caught(fault: Fault) -> bool:
+    """Run the quick tests on a copy of the coordinator with this fault, until one fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "coordinator"
+        shutil.copytree(REPO / "coordinator", copy, ignore=shutil.ignore_patterns("__pycache__"))
+        (copy / fault.file.relative_to(REPO / "coordinator")).write_text(fault.source, encoding="utf-8")
+        environ = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        places = [f"tests/{name}" for name in LOOKED_AT_FIRST]
+        quick = [sys.executable, "-m", "pytest", "-qx", "-n0", "-m", "not slow", "-p", "no:cacheprovider"]
+        for words in ([*quick, *places], [*quick, "tests", *(f"--ignore={place}" for place in places)]):
+            try:
+                done = subprocess.run(words, cwd=REPO, env=environ, capture_output=True, timeout=LIMIT_S, check=False)
+            except subprocess.TimeoutExpired:
+                return True
+            if done.returncode:
+                return True
+    return False
+
+
+def main() -> int:
+    """Plant faults, print the survivors, and return the exit code."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--count", type=int, default=60, help="faults in all, equally many in each room")
+    arguments.add_argument("--seed", type=int, default=1, help="of the draw")
+    arguments.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults tried at a time")
+    options = arguments.parse_args()
+    draw = random.Random(options.seed)
+    planted = [fault for room in ROOMS for fault in itertools.islice(faults(room, draw), options.count // len(ROOMS))]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        outcomes = []
+        for fault, caught in zip(planted, pool.map(is_caught, planted), strict=True):
+            outcomes.append(caught)
+            sys.stdout.write(f"{'caught  ' if caught else 'survived'} {fault}\n")
+            sys.stdout.flush()
+    sys.stdout.write(
+        f"{sum(outcomes)} of {len(planted)} caught ({sum(outcomes) / len(planted):.0%}), seed {options.seed}\n"
+    )
+    return ExitCode.OK if sum(outcomes) >= CAUGHT_SHARE * len(planted) else ExitCode.REGRESSION
+
+
+if __name__ == "__main__":
+    sys.exit(main())
