@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,9 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
+
+    from contract.shared_runners import SharedRunners
 
     # Calls the command line in the test's process.
     Called = Callable[..., CompletedProcess[str]]
@@ -37,44 +40,52 @@ def pytest_configure() -> None:
 settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
-# What stays in one process: all that looks at what is on the container engine; what is drawn of the same two studies.
+ENGINES = tuple(f"tests/runners/{name}" for name in ("pytorch/", "tensorrt/", "vllm/", "test_real_engines.py"))
+# What stays in one process: all that looks at what is on the container engine; what is drawn of the same two studies;
+# what shares a runner's process, or what transformers counts.
 TOGETHER = {
     "containers": (
         "tests/containers/",
         "tests/docs/test_commands.py::test_every_command_of_a_page_succeeds[shared-server]",
     ),
     "report": ("tests/reports/",),
+    "runners": ("tests/contract/test_contract.py", *ENGINES),
+    "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
 }
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
 # Much computing and no tight timing: whatever is simulated in real time beside it, such as a meter's GPU, goes before.
 GIVE_WAY = (
-    *("tests/containers/", "tests/docs/", "tests/runners/", "tests/inputs/", "tests/reports/"),
+    *("tests/containers/", "tests/contract/", "tests/docs/", "tests/runners/", "tests/inputs/", "tests/reports/"),
     *("tests/e2e/test_vllm.py", "tests/e2e/test_pytorch.py"),
 )
 NICENESS = 10
 # A long file must not begin last.
-FIRST = (*APART, "tests/containers/", "tests/docs/", "tests/runners/", "tests/e2e/")
+FIRST = (*APART, "tests/containers/", "tests/docs/", "tests/contract/", "tests/runners/", "tests/e2e/")
+# They end a runner that all others share.
+LAST = "tests/contract/test_contract.py::test_sigterm_"
 
 
 # Engines, containers, the whole command and what the docs say of it; elsewhere a file marks itself as slow.
 SLOW = (
     *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/"),
-    *("tests/docs/test_commands.py", "tests/docs/test_site.py"),
-    *(f"tests/runners/{name}" for name in ("pytorch/", "tensorrt/", "vllm/", "test_real_engines.py")),
+    *("tests/docs/test_commands.py", "tests/docs/test_site.py", *ENGINES),
 )
 # Transformers' own counts, the embedded model, and Chromium.
 SLOW_FIXTURES = {"theirs", "wheel", "browser"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, and put what takes longest first; the rest stays in its order."""
+    """Mark what is slow, and put what takes longest first and LAST last; the rest stays in its order."""
     for item in items:
         if item.nodeid.startswith(SLOW) or SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
-    items.sort(
-        key=lambda item: next((at for at, place in enumerate(FIRST) if item.nodeid.startswith(place)), len(FIRST))
-    )
+
+    def position(item: pytest.Item) -> int:
+        first = next((at for at, place in enumerate(FIRST) if item.nodeid.startswith(place)), len(FIRST))
+        return len(FIRST) + 1 if item.nodeid.startswith(LAST) else first
+
+    items.sort(key=position)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -110,6 +121,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a freshly built fake libnvidia-ml.so.1."""
     return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
+
+
+@pytest.fixture(scope="session")
+def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedRunners]:
+    """Runner processes that the session's tests share."""
+    from contract.shared_runners import SharedRunners
+
+    with ExitStack() as ends:
+        yield SharedRunners(ends, tmp_path_factory.mktemp("runners"))
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with config.json only."""
+    from contract.subjects import write_config
+
+    return write_config(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

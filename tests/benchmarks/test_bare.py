@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from arms import Way
-from contract.runner_process import PYTORCH_PYTHON, ROOT, VLLM_PYTHON, running, workload
+from contract.runner_process import PYTORCH_PYTHON, ROOT, running, workload
 from contract.subjects import write_config
 
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -60,12 +60,3 @@ def test_the_bare_pytorch_loop_generates_the_runners_tokens(tmp_path: Path) -> N
     with running("bare_pytorch", folder, PYTORCH_PYTHON) as runner:
         runner.load(write_config(tmp_path, dtype="float32"), random_weights=WIDE_UNIFORM)
         check(passes(runner, pb.ARRIVAL_BATCH, Way.RUNNER, Way.BARE, Way.SLOWED))
-
-
-@needs(VLLM_PYTHON)
-def test_the_bare_vllm_loops_generate_the_runners_tokens(tmp_path: Path) -> None:
-    """Equal ids whether the engine answers step by step or once, as many requests in flight, and no step recorded."""
-    folder = ROOT / "benchmarks/runners/bare_vllm"
-    with running("bare_vllm", folder, VLLM_PYTHON) as runner:
-        runner.load(write_config(tmp_path, dtype="float32"), random_weights=WIDE_UNIFORM)
-        check(passes(runner, pb.ARRIVAL_CLOSED, Way.RUNNER, Way.BARE, Way.BARE_FINAL))

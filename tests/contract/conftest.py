@@ -1,4 +1,4 @@
-"""One loaded runner per backend for the whole contract test."""
+"""A runner of each backend for the contract test."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import Runner, running
-from contract.subjects import SUBJECTS, Subject, write_config
+from contract.subjects import SUBJECTS, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(scope="session")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a model folder with config.json only."""
-    return write_config(tmp_path_factory.mktemp("model"))
+    from contract.runner_process import Runner
+    from contract.shared_runners import SharedRunners
 
 
 @pytest.fixture(scope="module", params=SUBJECTS, ids=lambda subject: subject.name)
@@ -36,21 +30,13 @@ def engine(subject: Subject) -> Subject:
     return subject
 
 
-@pytest.fixture(scope="module")
-def stand_in(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path | None:
-    """Return the folder with what stands in for an engine, or None."""
-    return subject.stand_in(tmp_path_factory.mktemp("stand-in")) if subject.stand_in else None
+@pytest.fixture
+def idle_runner(runners: SharedRunners, subject: Subject) -> Runner:
+    """Return a runner that has nothing loaded; before the first load, it never had."""
+    return runners.bare(subject.name)
 
 
-@pytest.fixture(scope="module")
-def idle_runner(subject: Subject, stand_in: Path | None) -> Iterator[Runner]:
-    """Return a runner that has not loaded anything."""
-    with running(subject.name, subject.folder, Path(subject.python), stand_in=stand_in) as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def runner(idle_runner: Runner, subject: Subject, model_path: Path) -> Runner:
+@pytest.fixture
+def runner(runners: SharedRunners, subject: Subject, model_path: Path) -> Runner:
     """Return the same runner with the small model loaded."""
-    idle_runner.load(model_path, **subject.load_fields)
-    return idle_runner
+    return runners.loaded(subject.name, model_path, **subject.load_fields)[0]

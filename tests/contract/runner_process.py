@@ -50,17 +50,24 @@ class Pass:
 
 @dataclass
 class Runner:
-    """One running runner and a client for it."""
+    """One running runner and a client for it.
+
+    Attributes:
+        model: The order of the load that `load` made last and what came of it; None once unloaded.
+    """
 
     process: subprocess.Popen[bytes]
     socket: Path
     log: Path
     stub: Any
+    model: tuple[pb.LoadRequest, pb.Loaded] | None = None
 
     def load(self, model_path: Path, **fields: Any) -> tuple[pb.Loaded, list[pb.LoadProgress]]:
         """Load and return what the runner says it loaded, and its progress before."""
-        events = list(self.stub.Load(load_request(model_path, **fields)))
+        order = load_request(model_path, **fields)
+        events = list(self.stub.Load(order))
         assert events[-1].WhichOneof("event") == "loaded"
+        self.model = order, events[-1].loaded
         return events[-1].loaded, [event.progress for event in events[:-1]]
 
     def start(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Any:
@@ -80,6 +87,7 @@ class Runner:
 
     def unload(self) -> None:
         """Unload the model."""
+        self.model = None
         self.stub.Unload(pb.UnloadRequest(), timeout=PATIENCE_S)
 
     def refused_load(self, model_path: Path, **fields: Any) -> tuple[str, str]:
@@ -174,17 +182,19 @@ def running(
     *,
     gpus: str = "",
     stand_in: Path | None = None,
+    program: Sequence[str] = ("-m", "wattdock_runner"),
     **variables: str,
 ) -> Iterator[Runner]:
     """Start `python -m wattdock_runner` on the GPUs of those indices, wait for Describe, and end it and its workers.
 
     Args:
         stand_in: A folder with a package in place of an engine's.
+        program: What Python runs instead.
         variables: More of the runner's environment.
     """
     home = Path(tempfile.mkdtemp(prefix="wdr"))
     socket, log = home / "r.sock", home / "log"
-    command = [str(python), "-m", "wattdock_runner", "--backend", backend, "--socket", str(socket)]
+    command = [str(python), *program, "--backend", backend, "--socket", str(socket)]
     env = runner_environment(folder, gpus, stand_in) | variables
     with log.open("wb") as out:
         # A group of its own, so that its end takes along what it started: here is no keeper that would.

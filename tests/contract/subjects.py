@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SMALL_UNIFORM = pb.RandomWeights(low=-0.02, high=0.02, seed=1)
+# Wide enough for continuations that differ from token to token.
+WIDE_UNIFORM = pb.RandomWeights(low=-0.5, high=0.5, seed=3)
 TINY_LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -76,9 +78,9 @@ class Subject:
 
     Attributes:
         folder: Holds its module.
-        slow_args: Engine arguments that make a pass long enough to be watched.
+        engine_args: What its loads are asked for: a pass long enough to be watched, a small cache.
         stand_in: Makes a folder with a package in place of an engine that cannot be had.
-        gpus: UUIDs of the GPUs that it computes on; each holds all layers.
+        gpus: UUIDs of the GPUs that it sees; the first holds all layers.
         dtype: What "auto" means there for TINY_LLAMA.
         statuses: What its diagnosis is made of.
         unread: Its arguments that cannot be read back from the engine.
@@ -87,7 +89,7 @@ class Subject:
     name: str
     folder: Path
     python: Path | str
-    slow_args: dict[str, object] = field(default_factory=dict)
+    engine_args: dict[str, object] = field(default_factory=dict)
     stand_in: Callable[[Path], Path] | None = None
     gpus: tuple[str, ...] = ()
     dtype: str = "float32"
@@ -97,7 +99,7 @@ class Subject:
     @property
     def load_fields(self) -> dict[str, Any]:
         """What a load of TINY_LLAMA is asked for."""
-        return {"engine_args": self.slow_args, "random_weights": SMALL_UNIFORM, "gpu_uuids": self.gpus}
+        return {"engine_args": self.engine_args, "random_weights": SMALL_UNIFORM, "gpu_uuids": self.gpus}
 
 
 TENSORRT = Subject(
@@ -106,14 +108,14 @@ TENSORRT = Subject(
     # torch and transformers for a CPU are all that it needs beside the stand-in.
     PYTORCH_PYTHON,
     stand_in=make_standin,
-    gpus=("GPU-5a0d1000-0000-0000-0000-000000000000",),
+    gpus=tuple(f"GPU-5a0d1000-0000-0000-0000-00000000000{index}" for index in range(2)),
     dtype="bfloat16",
     statuses=frozenset({"ok", "warn"}),
 )
 SUBJECTS = (
     Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
     Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
-    Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, unread=VLLM_UNREAD),
+    Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"kv_cache_memory_bytes": 1 << 26}, unread=VLLM_UNREAD),
     TENSORRT,
 )
 

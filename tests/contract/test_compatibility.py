@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from contract.runner_process import FAKE_FOLDER, ids_prompt, running, workload
 
+from wattdock.launch.uv import failure, uv_call
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -29,12 +31,15 @@ def oldest_interpreter() -> str:
 
 def python_for(folder: Path, interpreter: str, packages: tuple[str, ...]) -> Path:
     """Return the interpreter of a new environment with `packages`; skip where they cannot be fetched."""
-    subprocess.run([interpreter, "-m", "venv", folder], check=True)
     python = folder / "bin/python"
-    command = [str(python), "-m", "pip", "install", "-q", *packages]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"pip cannot fetch {packages}: {done.stderr.strip().splitlines()[-1]}")
+    for words in (
+        ("venv", "--quiet", "--python", interpreter, str(folder)),
+        ("pip", "install", "--quiet", "--python", str(python), *packages),
+    ):
+        command, environ = uv_call(words, os.environ)
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"uv cannot fetch {packages}: {failure(done.stderr.splitlines())}")
     return python
 
 

@@ -28,13 +28,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from contract.runner_process import Runner
+    from contract.shared_runners import SharedRunners
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def fake() -> Iterator[Runner]:
-    """Return a fresh fake runner that has loaded nothing."""
+def fake(runners: SharedRunners) -> Runner:
+    """Return a fake runner that has nothing loaded."""
+    return runners.bare("fake")
+
+
+@pytest.fixture
+def fresh() -> Iterator[Runner]:
+    """Return a fake runner for a test that ends it."""
     with running("fake", FAKE_FOLDER) as runner:
         yield runner
 
@@ -64,11 +71,12 @@ def test_running_out_of_memory_in_a_pass_is_resource_exhausted_and_survivable(fa
 
 def test_unexpected_error_is_one_line_for_the_client_and_a_traceback_in_the_log(fake: Runner, model_path: Path) -> None:
     """The client reads what happened; whoever repairs the runner reads where."""
+    before = len(fake.log.read_text())
     code, detail = fake.refused_load(model_path, engine_args={"load_fault": "raise"})
     assert code == "INTERNAL"
     assert "RuntimeError: the fake engine was told to fail" in detail
     assert "\n" not in detail
-    log = fake.log.read_text()
+    log = fake.log.read_text()[before:]
     assert "Traceback" in log
     assert "Load: INTERNAL after" in log
 
@@ -88,20 +96,20 @@ def test_cancelled_load_leaves_nothing_loaded(fake: Runner, model_path: Path) ->
     fake.load(model_path)
 
 
-def test_stopped_process_sends_no_heartbeat(fake: Runner, model_path: Path) -> None:
+def test_stopped_process_sends_no_heartbeat(fresh: Runner, model_path: Path) -> None:
     """A hang shows as silence, so a client can bound its wait."""
-    fake.load(model_path, engine_args={"pass_fault": "hang"})
-    call = fake.stub.Generate(iter(generate_requests(workload(), [ids_prompt(3)])), timeout=3)
+    fresh.load(model_path, engine_args={"pass_fault": "hang"})
+    call = fresh.stub.Generate(iter(generate_requests(workload(), [ids_prompt(3)])), timeout=3)
     code, _ = refusal(call)
     assert code == "DEADLINE_EXCEEDED"
-    assert state_of(fake.process.pid)[0] == "T"
+    assert state_of(fresh.process.pid)[0] == "T"
 
 
-def test_death_in_a_load_is_unavailable(fake: Runner, model_path: Path) -> None:
+def test_death_in_a_load_is_unavailable(fresh: Runner, model_path: Path) -> None:
     """The client reads that nobody answers any more, not that all is well."""
-    code, _ = fake.refused_load(model_path, engine_args={"load_fault": "die"})
+    code, _ = fresh.refused_load(model_path, engine_args={"load_fault": "die"})
     assert code == "UNAVAILABLE"
-    assert fake.process.wait(timeout=60) == 70
+    assert fresh.process.wait(timeout=60) == 70
 
 
 def test_end_of_sequence_counts_and_stops_unless_ignored(fake: Runner, model_path: Path) -> None:

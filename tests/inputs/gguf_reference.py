@@ -9,9 +9,11 @@ import json
 import random
 import sys
 import unicodedata
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
+import gguf
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -93,4 +95,6 @@ def main(source: Path, folder: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    # transformers reads the file three times, and asks for the same names with each tensor.
+    gguf.GGUFReader, gguf.get_tensor_name_map = cache(gguf.GGUFReader), cache(gguf.get_tensor_name_map)
     print(json.dumps(main(Path(sys.argv[1]), Path(sys.argv[2]))))

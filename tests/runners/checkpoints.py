@@ -34,16 +34,30 @@ class Checkpoint:
     eos_ids: list[int]
 
 
-def make_checkpoint(folder: Path) -> Checkpoint:
-    """Write a small float32 Llama."""
+@dataclass(frozen=True)
+class Reference:
+    """What one process of plain transformers says; see tests/runners/pytorch/reference.py.
+
+    Attributes:
+        weights: Facts about random weights.
+        splits: What becomes of a split into 2 and into 3 ranks: None, or the refusal.
+    """
+
+    checkpoint: Checkpoint
+    weights: dict[str, Any]
+    splits: list[str | None]
+
+
+def make_reference(folder: Path) -> Reference:
+    """Write a small float32 Llama, and say what plain transformers makes of it."""
     write_config(folder, dtype="float32")
-    pytorch_reference("make", str(folder))
-    continuations = json.loads(pytorch_reference("greedy", str(folder), json.dumps(PROMPTS)))
+    answers = json.loads(pytorch_reference("all", str(folder), json.dumps(PROMPTS)))
+    continuations = answers["continuations"]
     write_tokenizer(folder)
     eos_ids = [continuations[0][11], continuations[2][4]]
     preferences = {"eos_token_id": eos_ids, "do_sample": True, "repetition_penalty": 1.9, "top_k": 1}
     (folder / "generation_config.json").write_text(json.dumps(preferences), encoding="utf-8")
-    return Checkpoint(folder, continuations, eos_ids)
+    return Reference(Checkpoint(folder, continuations, eos_ids), answers["weights"], answers["splits"])
 
 
 def token_prompts() -> list[pb.Prompt]:

@@ -6,44 +6,26 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import (
-    PYTORCH_FOLDER,
-    PYTORCH_PYTHON,
-    VLLM_FOLDER,
-    VLLM_PYTHON,
-    output_ids,
-    running,
-)
-from runners.checkpoints import NEW_TOKENS, Checkpoint, make_checkpoint, run
+from contract.runner_process import output_ids
+from runners.checkpoints import NEW_TOKENS, Checkpoint, run
 from tokenizers import Tokenizer
 
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from contract.runner_process import Runner
+    from contract.shared_runners import SharedRunners
 
 ENGINES = {
-    "pytorch": (PYTORCH_FOLDER, PYTORCH_PYTHON, {"cpu_threads": 1}),
-    "vllm": (VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 4}),
+    "pytorch": {"cpu_threads": 1},
+    "vllm": {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 26},
 }
-pytestmark = pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def loaded(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Iterator[tuple[Runner, pb.Loaded]]:
+def loaded(request: pytest.FixtureRequest, runners: SharedRunners, checkpoint: Checkpoint) -> tuple[Runner, pb.Loaded]:
     """Return a runner with the checkpoint loaded, and what it says of it."""
-    folder, python, engine_args = ENGINES[request.param]
-    if not python.exists():
-        pytest.skip(f"no {request.param} environment at {python}")
-    with running(request.param, folder, python) as runner:
-        yield runner, runner.load(checkpoint.folder, engine_args=engine_args)[0]
+    return runners.loaded(request.param, checkpoint.folder, engine_args=ENGINES[request.param])
 
 
 @pytest.fixture

@@ -165,4 +165,7 @@ def main(backend: str, connection: str, tickets: str, cores: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    status = main(*sys.argv[1:])
+    sys.stdout.flush()
+    # The model is freed; to forget an engine's modules, too, would take Python a second.
+    os._exit(status)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from contract.runner_process import FAKE_FOLDER, ids_prompt, refusal, running, workload
-from contract.subjects import write_config
 from launch.standins import exists, wait_until
 
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -25,16 +24,26 @@ TWO = {"data_parallel_size": 2, "step_s": 0.005}
 GPUS = ("GPU-a", "GPU-b")
 
 
-@pytest.fixture
-def model_path(tmp_path: Path) -> Path:
-    return write_config(tmp_path / "model")
-
-
-@pytest.fixture
-def fake() -> Iterator[Runner]:
-    """Return a fake runner that has loaded nothing."""
+@pytest.fixture(scope="module")
+def process() -> Iterator[Runner]:
+    """Return a fake runner on two GPUs."""
     with running("fake", FAKE_FOLDER, gpus="0,1") as runner:
         yield runner
+
+
+@pytest.fixture
+def fake(process: Runner, model_path: Path) -> Runner:
+    """Return a fake runner with two replicas loaded; a test leaves them as they are, or unloads."""
+    if process.model is None:
+        process.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
+    return process
+
+
+@pytest.fixture
+def bare(process: Runner) -> Runner:
+    """Return the same runner with nothing loaded."""
+    process.unload()
+    return process
 
 
 def replicas_of(runner: Runner) -> list[int]:
@@ -42,9 +51,9 @@ def replicas_of(runner: Runner) -> list[int]:
     return runner.children("wattdock_runner.worker")
 
 
-def test_each_replica_has_a_gpu_of_its_own_and_the_whole_is_what_is_reported(fake: Runner, model_path: Path) -> None:
+def test_each_replica_has_a_gpu_of_its_own_and_the_whole_is_what_is_reported(bare: Runner, model_path: Path) -> None:
     """Two processes, two GPUs, one model and its size."""
-    loaded, progress = fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
+    loaded, progress = bare.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     environment = loaded.environment
     assert [gpu.uuid for gpu in environment.visible_gpus] == list(environment.used_gpu_uuids) == list(GPUS)
     split = json.loads(environment.parallelism_json)
@@ -52,14 +61,13 @@ def test_each_replica_has_a_gpu_of_its_own_and_the_whole_is_what_is_reported(fak
     assert (environment.parameter_count, environment.weight_bytes) == (1_000, 4_000)
     assert json.loads(loaded.effective_engine_args_json)["data_parallel_size"] == 2
     assert [record.stage for record in progress] == ["pretending to load", "loaded"]
-    first, second = (Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in replicas_of(fake))
+    first, second = (Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in replicas_of(bare))
     assert b"CUDA_VISIBLE_DEVICES=0" in first
     assert b"CUDA_VISIBLE_DEVICES=1" in second
 
 
-def test_a_replica_that_is_free_takes_the_next_request(fake: Runner, model_path: Path) -> None:
+def test_a_replica_that_is_free_takes_the_next_request(fake: Runner) -> None:
     """One gets a long request of 2 s first and serves few; every request is served once, and all tokens are counted."""
-    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     limits = [400] + [5] * 12
     prompts = [ids_prompt(3 + i, max_output_tokens=limit) for i, limit in enumerate(limits)]
     closed = workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2, return_token_ids=True)
@@ -74,9 +82,8 @@ def test_a_replica_that_is_free_takes_the_next_request(fake: Runner, model_path:
     assert done.output_tokens == sorted(done.output_tokens)
 
 
-def test_replicas_start_together_and_the_one_without_work_waits_for_the_other(fake: Runner, model_path: Path) -> None:
+def test_replicas_start_together_and_the_one_without_work_waits_for_the_other(fake: Runner) -> None:
     """The common start, each one's last token, and the pass's end: what tail energy is made of."""
-    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     prompts = [ids_prompt(3, max_output_tokens=400), ids_prompt(3, max_output_tokens=5)]
     done = fake.generate(workload(in_flight=2), prompts)
     span, replicas = done.summary.span, done.summary.replicas
@@ -88,9 +95,8 @@ def test_replicas_start_together_and_the_one_without_work_waits_for_the_other(fa
     assert short.last_token_ns < long.last_token_ns
 
 
-def test_minima_are_the_whole_pass_es_and_the_loaded_replicas_serve_again(fake: Runner, model_path: Path) -> None:
+def test_minima_are_the_whole_pass_es_and_the_loaded_replicas_serve_again(fake: Runner) -> None:
     """Seven requests are seven, not seven for each; and the queue begins anew."""
-    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     for _ in range(2):
         done = fake.generate(workload(in_flight=2, min_requests=7), [ids_prompt(3)] * 2)
         assert done.summary.requests == 7
@@ -98,9 +104,8 @@ def test_minima_are_the_whole_pass_es_and_the_loaded_replicas_serve_again(fake: 
         assert done.heartbeats
 
 
-def test_an_open_loop_over_replicas_has_a_single_schedule(fake: Runner, model_path: Path) -> None:
+def test_an_open_loop_over_replicas_has_a_single_schedule(fake: Runner) -> None:
     """Arrivals are the pass's, not each replica's: no request comes before its intended instant."""
-    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     open_loop = workload(arrival=pb.ARRIVAL_POISSON, in_flight=4, rate_per_s=50.0, seed=7, min_requests=20)
     done = fake.generate(open_loop, [ids_prompt(3)] * 2)
     assert [record.index for record in done.requests] == list(range(20))
@@ -113,10 +118,9 @@ def test_an_open_loop_over_replicas_has_a_single_schedule(fake: Runner, model_pa
     ("fields", "words"), [({"in_flight": 3}, "3 request(s)"), ({"arrival": pb.ARRIVAL_SINGLE}, "1 request(s)")]
 )
 def test_requests_in_flight_that_cannot_be_shared_out_are_refused(
-    fake: Runner, model_path: Path, fields: dict[str, object], words: str
+    fake: Runner, fields: dict[str, object], words: str
 ) -> None:
     """Unequal replicas would measure the sharing out."""
-    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     code, detail = fake.refused_pass(workload(**fields), [ids_prompt(3)])
     assert (code, words in detail) == ("INVALID_ARGUMENT", True), detail
     assert fake.generate(workload(in_flight=2), [ids_prompt(3)] * 2).summary.requests == 2
@@ -127,13 +131,14 @@ def test_requests_in_flight_that_cannot_be_shared_out_are_refused(
     [({"data_parallel_size": 0}, (), "at least 1"), (TWO, ("GPU-a",), "there are 1 GPUs; each replica takes one")],
 )
 def test_replicas_that_cannot_be_are_refused(
-    fake: Runner, model_path: Path, arguments: dict[str, object], gpus: tuple[str, ...], words: str
+    bare: Runner, model_path: Path, arguments: dict[str, object], gpus: tuple[str, ...], words: str
 ) -> None:
     """Before any process is started; the next load works."""
-    code, detail = fake.refused_load(model_path, engine_args=arguments, gpu_uuids=gpus)
+    code, detail = bare.refused_load(model_path, engine_args=arguments, gpu_uuids=gpus)
     assert (code, words in detail) == ("INVALID_ARGUMENT", True), detail
-    assert replicas_of(fake) == []
-    fake.load(model_path)
+    assert replicas_of(bare) == []
+    bare.load(model_path)
+    bare.unload()
 
 
 @pytest.mark.parametrize(
@@ -141,10 +146,9 @@ def test_replicas_that_cannot_be_are_refused(
     [("oom", "RESOURCE_EXHAUSTED", "the fake engine has no room"), ("refuse", "INTERNAL", "the fake engine refuses")],
 )
 def test_a_fault_in_one_replica_ends_the_pass_with_its_status_and_reason_and_the_next_one_runs(
-    fake: Runner, model_path: Path, fault: str, status: str, reason: str
+    fake: Runner, fault: str, status: str, reason: str
 ) -> None:
     """Whatever class the backend raised; the other is told to stop, and both still hold their copy."""
-    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     before = replicas_of(fake)
     prompts = [ids_prompt(3, max_output_tokens=2000), pb.Prompt(text=f"fault:{fault}")]
     code, detail = fake.refused_pass(workload(in_flight=2), prompts)
@@ -155,7 +159,6 @@ def test_a_fault_in_one_replica_ends_the_pass_with_its_status_and_reason_and_the
 
 def test_a_replica_killed_mid_pass_is_named_and_no_process_is_left(fake: Runner, model_path: Path) -> None:
     """The runner survives, says what to do, and can load again."""
-    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     call = fake.start_long()
     victim = replicas_of(fake)[1]
     os.kill(victim, signal.SIGKILL)
@@ -169,18 +172,16 @@ def test_a_replica_killed_mid_pass_is_named_and_no_process_is_left(fake: Runner,
     assert len(replicas_of(fake)) == 2
 
 
-def test_a_cancelled_pass_leaves_replicas_that_serve_the_next(fake: Runner, model_path: Path) -> None:
+def test_a_cancelled_pass_leaves_replicas_that_serve_the_next(fake: Runner) -> None:
     """Nobody is killed for a client that went away."""
-    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     before = replicas_of(fake)
     fake.start_long().cancel()
     assert fake.generate(workload(in_flight=2), [ids_prompt(3)] * 2).summary.requests == 2
     assert replicas_of(fake) == before
 
 
-def test_replicas_end_with_their_runner(fake: Runner, model_path: Path) -> None:
-    """Even one that is stopped, and by a signal that gives the runner no time."""
-    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
+def test_replicas_end_with_their_runner(fake: Runner) -> None:
+    """Even one that is stopped, and by a signal that gives the runner no time; the last test, which ends the runner."""
     pids = replicas_of(fake)
     os.kill(pids[0], signal.SIGSTOP)
     fake.process.kill()

@@ -15,6 +15,12 @@ from contract.subjects import write_config
 from wattdock_runner.__main__ import EXIT_STUCK
 
 SYS_TGKILL = 234
+IMPATIENT = """
+import sys
+from wattdock_runner import __main__ as runner
+runner.STOP_GRACE_S = 0.5
+sys.exit(runner.main())
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals single threads through Linux's tgkill")
@@ -30,7 +36,7 @@ def test_a_runner_stops_when_another_of_its_threads_takes_the_signal() -> None:
 @pytest.mark.slow
 def test_a_runner_whose_engine_hangs_leaves_without_it_and_logs_where_it_hangs(tmp_path: Path) -> None:
     """Whoever has to find out what an engine waits for finds the stack of every thread in the runner's log."""
-    with running("fake", FAKE_FOLDER) as runner:
+    with running("fake", FAKE_FOLDER, program=("-c", IMPATIENT)) as runner:
         # A load hears no cancelling: it hangs however early the signal comes.
         next(runner.stub.Load(load_request(write_config(tmp_path), engine_args={"load_s": 600.0})))
         runner.process.terminate()

@@ -1,8 +1,8 @@
-"""Answers of plain transformers to compare with; run by the runner's interpreter, prints JSON.
+"""Answers of plain transformers to compare with; run by the runner's interpreter.
 
-python reference.py make FOLDER            save a small random Llama
-python reference.py greedy FOLDER PROMPTS  one un-batched greedy continuation per prompt (JSON lists of ids)
-python reference.py weights FOLDER         what drawing random weights does
+python reference.py make FOLDER         save a small random Llama
+python reference.py all FOLDER PROMPTS  save one, and print as JSON: an un-batched greedy continuation per prompt (JSON
+                                        lists of ids), what drawing random weights does, what splits are refused
 """
 
 from __future__ import annotations
@@ -78,12 +78,26 @@ def weights(folder: Path) -> dict[str, Any]:
     }
 
 
-COMMANDS = {"weights": weights}
+def split_refusal(folder: Path, ranks: int) -> str | None:
+    """Return why a model cannot be split over so many ranks; None where it can."""
+    from wattdock_pytorch_ranks import require_splittable
+
+    from wattdock_runner.errors import InvalidRequest
+
+    try:
+        require_splittable(AutoConfig.from_pretrained(folder), ranks)
+    except InvalidRequest as refusal:
+        return str(refusal)
+    return None
+
 
 if __name__ == "__main__":
     command, folder = sys.argv[1], Path(sys.argv[2])
-    if command == "make":
-        make(folder)
-    else:
-        answer = COMMANDS[command](folder) if command in COMMANDS else greedy(folder, json.loads(sys.argv[3]))
-        sys.stdout.write(json.dumps(answer))
+    make(folder)
+    if command == "all":
+        answers = {
+            "continuations": greedy(folder, json.loads(sys.argv[3])),
+            "weights": weights(folder),
+            "splits": [split_refusal(folder, ranks) for ranks in (2, 3)],
+        }
+        sys.stdout.write(json.dumps(answers))

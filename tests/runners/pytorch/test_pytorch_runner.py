@@ -9,38 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import (
-    PYTORCH_FOLDER,
-    PYTORCH_PYTHON,
-    ids_prompt,
-    pytorch_reference,
-    running,
-    workload,
-)
+from contract.runner_process import ids_prompt, workload
 from contract.subjects import SMALL_UNIFORM, write_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from contract.runner_process import Runner
-
-pytestmark = pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
+    from contract.shared_runners import SharedRunners
+    from runners.checkpoints import Checkpoint, Reference
 
 GIB = 1 << 30
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[Runner]:
-    """Return a runner for all tests, which load what they need."""
-    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON) as runner:
-        yield runner
-
-
 @pytest.fixture
-def bare(process: Runner, tmp_path: Path) -> Iterator[tuple[Runner, Path]]:
+def bare(runners: SharedRunners, model_path: Path) -> tuple[Runner, Path]:
     """Return a runner with nothing loaded, and a folder with config.json only."""
-    yield process, write_config(tmp_path / "bare")
-    process.unload()
+    return runners.bare("pytorch"), model_path
 
 
 def test_running_out_of_host_memory_is_named_and_the_runner_lives(bare: tuple[Runner, Path]) -> None:
@@ -82,19 +65,20 @@ def test_attention_that_transformers_does_not_have_is_refused(bare: tuple[Runner
     assert (code, "flash_attention_9" in detail) == ("INVALID_ARGUMENT", True), detail
 
 
-def test_checkpoint_that_lacks_a_parameter_is_refused(bare: tuple[Runner, Path]) -> None:
+def test_checkpoint_that_lacks_a_parameter_is_refused(
+    bare: tuple[Runner, Path], checkpoint: Checkpoint, tmp_path: Path
+) -> None:
     """Transformers would draw what is missing and go on."""
-    runner, folder = bare
-    pytorch_reference("make", str(folder))
-    write_config(folder, num_hidden_layers=3)
-    code, detail = runner.refused_load(folder)
+    write_config(tmp_path, num_hidden_layers=3)
+    (tmp_path / "model.safetensors").symlink_to(checkpoint.folder / "model.safetensors")
+    code, detail = bare[0].refused_load(tmp_path)
     assert code == "INVALID_ARGUMENT"
     assert "model.layers.2." in detail
 
 
-def test_random_weights_have_the_stated_distribution_and_leave_the_rest_alone(tmp_path: Path) -> None:
+def test_random_weights_have_the_stated_distribution_and_leave_the_rest_alone(reference: Reference) -> None:
     """Uniform on [-0.02, 0.04): mean 0.01, deviation 0.06/√12; ties and rotary tables as transformers makes them."""
-    facts = json.loads(pytorch_reference("weights", str(write_config(tmp_path))))
+    facts = reference.weights
     assert -0.0201 < facts["low"] < -0.0199
     assert 0.0398 < facts["high"] < 0.0401
     assert facts["mean"] == pytest.approx(0.01, abs=2e-4)

@@ -8,23 +8,19 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, output_ids, pytorch_reference, refusal, running
+from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, output_ids, refusal, running
 from contract.subjects import SMALL_UNIFORM, write_config
-from runners.checkpoints import Checkpoint, make_checkpoint, run
+from runners.checkpoints import run
 
 from wattdock.execution.failures import WORKER, cause_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from contract.runner_process import Runner
+    from contract.shared_runners import SharedRunners
+    from runners.checkpoints import Checkpoint, Reference
 
-    from wattdock_proto.v1 import runner_pb2 as pb
-
-pytestmark = [
-    pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}"),
-]
 
 TENSOR: dict[str, Any] = {"tp_plan": "auto", "tp_size": 2}
 DATA: dict[str, Any] = {"data_parallel_size": 2}
@@ -33,31 +29,15 @@ MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **E
 GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", **EXPERTS, "rope_theta": 10000.0}
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[Runner]:
-    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON) as runner:
-        yield runner
-
-
-@pytest.fixture
-def runner(process: Runner) -> Iterator[Runner]:
-    """Return a runner that has loaded nothing."""
-    yield process
-    process.unload()
-
-
 def workers(runner: Runner) -> list[int]:
     return runner.children("wattdock_runner.worker")
 
 
-def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(runner: Runner, checkpoint: Checkpoint) -> None:
+def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(
+    runners: SharedRunners, checkpoint: Checkpoint
+) -> None:
     """Each rank holds half of every layer, and the tokens are those of plain transformers."""
-    loaded, _ = runner.load(checkpoint.folder, engine_args=TENSOR)
+    runner, loaded = runners.loaded("pytorch", checkpoint.folder, engine_args=TENSOR)
     split = json.loads(loaded.environment.parallelism_json)
     assert split == {"kind": "tensor", "tensor_parallel_size": 2, "devices": {}}
     effective = json.loads(loaded.effective_engine_args_json)
@@ -73,24 +53,40 @@ def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(runner: Ru
     assert repeated.summary.span.end_ns - repeated.summary.span.start_ns > 1e9
 
 
+def test_a_pass_that_was_cancelled_leaves_no_rank_once_unloaded(runners: SharedRunners, checkpoint: Checkpoint) -> None:
+    """Ranks that stopped at different steps wait for each other for ever, and are ended; the tests below load again."""
+    runner, _ = runners.loaded("pytorch", checkpoint.folder, engine_args=TENSOR)
+    runner.start_long().cancel()
+    runner.unload()
+    assert workers(runner) == []
+
+
 @pytest.mark.parametrize("family", [{}, MIXTRAL], ids=["llama", "mixtral"])
-def test_ranks_draw_the_weights_that_one_process_draws(runner: Runner, tmp_path: Path, family: dict[str, Any]) -> None:
+def test_ranks_draw_the_weights_that_one_process_draws(
+    runners: SharedRunners, tmp_path: Path, family: dict[str, Any]
+) -> None:
     """Random weights are equal whatever the split, so splits can be compared on a shape alone; experts too."""
-    shape = write_config(tmp_path / "shape", dtype="float32", tie_word_embeddings=False, **family)
+    shape = write_config(tmp_path, dtype="float32", tie_word_embeddings=False, **family)
     answers = []
     for arguments in ({}, TENSOR):
-        loaded, _ = runner.load(shape, engine_args=arguments, random_weights=SMALL_UNIFORM)
+        runner, loaded = runners.loaded("pytorch", shape, engine_args=arguments, random_weights=SMALL_UNIFORM)
         answers.append((loaded.environment.parameter_count, output_ids(run(runner))))
-        runner.unload()
     assert answers[0] == answers[1]
+    # The last ranks are killed: the others wait for a dead rank in vain and are ended.
+    kill_mid_pass(runner, "rank")
 
 
-@pytest.mark.parametrize(("arguments", "called"), [(TENSOR, "rank"), (DATA, "replica")], ids=["tensor", "data"])
-def test_a_process_killed_mid_pass_is_named_and_none_is_left(
-    runner: Runner, checkpoint: Checkpoint, arguments: dict[str, Any], called: str
-) -> None:
-    """The others wait for it in vain and are ended; the runner lives and loads again."""
-    runner.load(checkpoint.folder, engine_args=arguments)
+def test_two_replicas_give_the_single_process_es_greedy_tokens(runners: SharedRunners, checkpoint: Checkpoint) -> None:
+    """Each holds a copy; a replica that is killed ends the other."""
+    runner, _ = runners.loaded("pytorch", checkpoint.folder, engine_args=DATA)
+    done = run(runner)
+    assert output_ids(done) == checkpoint.continuations
+    assert {record.replica for record in done.requests} == {0, 1}
+    kill_mid_pass(runner, "replica")
+
+
+def kill_mid_pass(runner: Runner, called: str) -> None:
+    """Kill the second process mid-pass: it is named, and none is left; the runner lives, to load again."""
     call = runner.start_long()
     victim = workers(runner)[1]
     os.kill(victim, signal.SIGKILL)
@@ -101,16 +97,7 @@ def test_a_process_killed_mid_pass_is_named_and_none_is_left(
     assert cause is not None
     assert cause.name == WORKER
     assert workers(runner) == []
-
-
-def test_a_split_model_loads_again_after_a_pass_that_was_cancelled(runner: Runner, checkpoint: Checkpoint) -> None:
-    """Ranks that stopped at different steps wait for each other for ever, and are ended instead."""
-    runner.load(checkpoint.folder, engine_args=TENSOR)
-    runner.start_long().cancel()
     runner.unload()
-    assert workers(runner) == []
-    runner.load(checkpoint.folder, engine_args=TENSOR)
-    assert len(run(runner).requests) == 4
 
 
 @pytest.mark.parametrize(
@@ -120,27 +107,31 @@ def test_a_split_model_loads_again_after_a_pass_that_was_cancelled(runner: Runne
         ({"tp_size": 2}, "needs tp_plan: auto"),
         ({**TENSOR, "device_map": "auto"}, "exclude each other"),
         ({**TENSOR, **DATA}, "choose one of the two"),
-        ({"tp_plan": "auto", "tp_size": 3}, "2 KV heads cannot be shared out among 3 ranks; possible: 1, 2"),
     ],
 )
 def test_splits_that_cannot_be_are_refused(
-    runner: Runner, checkpoint: Checkpoint, arguments: dict[str, Any], words: str
+    runners: SharedRunners, checkpoint: Checkpoint, arguments: dict[str, Any], words: str
 ) -> None:
-    """With the value seen and what is possible."""
+    """With the value seen and what is possible, before any process is started."""
+    runner = runners.bare("pytorch")
     code, detail = runner.refused_load(checkpoint.folder, engine_args=arguments)
     assert (code, words in detail) == ("INVALID_ARGUMENT", True), detail
     assert workers(runner) == []
 
 
-@pytest.mark.parametrize("weights", [SMALL_UNIFORM, None], ids=["drawn", "read"])
+def test_a_number_of_ranks_that_does_not_divide_the_heads_is_refused(reference: Reference) -> None:
+    """As each rank would."""
+    message = "4 attention heads and 2 KV heads cannot be shared out among 3 ranks; possible: 1, 2"
+    assert reference.splits == [None, message]
+
+
 def test_a_model_of_which_transformers_splits_the_output_head_alone_is_refused(
-    runner: Runner, tmp_path: Path, weights: pb.RandomWeights | None
+    runners: SharedRunners, tmp_path: Path
 ) -> None:
     """Every rank would compute the whole decoder, and the row would call that tensor parallelism."""
-    folder = write_config(tmp_path / "gpt-oss", dtype="float32", tie_word_embeddings=False, **GPT_OSS)
-    if weights is None:
-        pytorch_reference("make", str(folder))
-    code, detail = runner.refused_load(folder, engine_args=TENSOR, random_weights=weights)
+    runner = runners.bare("pytorch")
+    folder = write_config(tmp_path, dtype="float32", tie_word_embeddings=False, **GPT_OSS)
+    code, detail = runner.refused_load(folder, engine_args=TENSOR, random_weights=SMALL_UNIFORM)
     assert code == "INVALID_ARGUMENT"
     assert "tp_plan: auto cannot split gpt_oss" in detail
     assert "each of 2 ranks holds 100% of the decoder's matrices whole" in detail

@@ -1,15 +1,18 @@
-"""Print what becomes of what goes wrong inside a real engine; runs in the backend's environment, not in pytest's."""
+"""Print what a real engine generates in the benchmarks' ways, and what becomes of what goes wrong inside it.
+
+Runs in the backend's environment, not in pytest's.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from vllm.v1.engine.exceptions import EngineDeadError
-from wattdock_vllm_engine import end_engine, load_engine
 
 from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
 from wattdock_runner.recorder import PassRecorder
@@ -64,8 +67,22 @@ def passed(error: Exception | None = None, logged: str | None = None) -> list[st
     return []
 
 
-order = LoadOrder(Path(sys.argv[1]), random_weights=RandomWeights(-0.02, 0.02, 1))
-engine, _ = load_engine(order, lambda _: None)
+def served(way: int) -> tuple[list[list[int]], list[int]]:
+    """Return the ids of each request of a closed loop of two, and how long before the pass's end tokens came (ns)."""
+    recorder = PassRecorder()
+    prompts = [Prompt(tuple(5 + 7 * n + i for i in range(24))) for n in range(5)]
+    backend.generate(Workload(Arrival.CLOSED, 2, 16, seed=way, return_token_ids=True), prompts, recorder)
+    at_ns, _ = recorder.token_series()
+    return [list(request.output_ids) for request in recorder.requests], [recorder.span.end_ns - at for at in at_ns]
+
+
+order = LoadOrder(Path(sys.argv[1]), random_weights=RandomWeights(-0.5, 0.5, 1))
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks/runners/bare_vllm"))
+bare: Any = import_module("wattdock_bare_vllm")
+backend = bare.BareVllmBackend()
+backend.load(order, lambda _: None)
+engine = backend.engine
+ways = [served(way) for way in (bare.Way.RUNNER, bare.Way.BARE, bare.Way.BARE_FINAL)]
 layers = engine.llm.vllm_config.compilation_config.static_forward_context
 attention = [engine.llm.collective_rpc("wattdock_attention")]
 layers["silent"] = Silent()
@@ -83,5 +100,5 @@ passes = {
     "death": passed(EngineDeadError()),
     "death, other": passed(EngineDeadError(), "device-side assert"),
 }
-end_engine(engine.llm)
-sys.stdout.write("\n" + json.dumps({"attention": attention, "passes": passes}))
+backend.unload()
+sys.stdout.write("\n" + json.dumps({"ways": ways, "attention": attention, "passes": passes}))

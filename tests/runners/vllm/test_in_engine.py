@@ -1,4 +1,4 @@
-"""What becomes of what goes wrong inside a real engine."""
+"""What a real engine generates in the benchmarks' ways, and what becomes of what goes wrong inside it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON, printed_by
-from contract.subjects import write_config
 
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
 
 
 @pytest.fixture(scope="module")
-def in_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def in_engine(model_path: Path) -> dict[str, Any]:
     """Return what the script prints."""
-    folder = write_config(tmp_path_factory.mktemp("shape"), dtype="float32")
     script = Path(__file__).with_name("in_engine.py")
-    printed = printed_by(script, str(folder), python=VLLM_PYTHON, folder=VLLM_FOLDER)
+    printed = printed_by(script, str(model_path), python=VLLM_PYTHON, folder=VLLM_FOLDER)
     answers: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return answers
 
@@ -42,3 +40,13 @@ def test_a_failed_pass_is_named_by_what_was_reported_during_it(in_engine: dict[s
         "death": ["RuntimeError", died],
         "death, other": ["RuntimeError", f"{died}; {reported}"],
     }
+
+
+def test_the_bare_loops_generate_the_runners_tokens(in_engine: dict[str, Any]) -> None:
+    """Equal ids whether the engine answers step by step or once, and no step recorded."""
+    (ids, to_end_ns), *bare = in_engine["ways"]
+    assert len({tuple(of_request) for of_request in ids}) == 5
+    assert all(len(of_request) == 16 and len(set(of_request)) > 2 for of_request in ids)
+    assert len(to_end_ns) > 16
+    # What a bare pass knows of time is the end of its span.
+    assert bare == [[ids, [0]]] * 2

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from contract.runner_process import VLLM_PYTHON, ids_prompt, output_ids, workload
+from contract.runner_process import ids_prompt, output_ids, workload
 from contract.subjects import SMALL_UNIFORM
 from runners.checkpoints import NEW_TOKENS, run
 
@@ -17,18 +17,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from contract.runner_process import Runner
-
-pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
+    from contract.shared_runners import SharedRunners
 
 # vLLM's smallest on a CPU; a prompt must fill a block before the block can be cached.
 BLOCK_TOKENS = 32
 AT_ONCE: dict[str, Any] = {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}
 
 
+@pytest.fixture
+def small(runners: SharedRunners, model_path: Path) -> Runner:
+    """Return a runner with room for one prompt of the model's whole context and a little more: 1 KiB a token."""
+    engine_args = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
+    return runners.loaded("vllm", model_path, engine_args=engine_args, random_weights=SMALL_UNIFORM)[0]
+
+
 def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner, Path]) -> None:
     """The second time, all but the last block come from the cache, and the tokens stay the same."""
     runner, folder = bare
-    engine_args: dict[str, object] = {"enable_prefix_caching": True, "block_size": BLOCK_TOKENS}
+    engine_args: dict[str, object] = {
+        "enable_prefix_caching": True,
+        "block_size": BLOCK_TOKENS,
+        "kv_cache_memory_bytes": 1 << 26,
+    }
     runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     prompts = [ids_prompt(4 * BLOCK_TOKENS + 5)]
     first, second = run(runner, prompts), run(runner, prompts)
@@ -38,21 +48,17 @@ def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner
     assert output_ids(first) == output_ids(second)
 
 
-def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, Path]) -> None:
+def test_more_in_flight_than_the_kv_cache_holds_is_refused(small: Runner) -> None:
     """vLLM would preempt and compute twice, and the figure would be another workload's."""
-    runner, folder = bare
-    # 1 KiB a token, so 32 KiB a block: room for one prompt of the model's whole context and a little more.
-    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
-    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     crowded = workload(in_flight=5, max_output_tokens=NEW_TOKENS, min_requests=5)
-    code, detail = runner.refused_pass(crowded, [ids_prompt(150), ids_prompt(20)])
+    code, detail = small.refused_pass(crowded, [ids_prompt(150), ids_prompt(20)])
     assert code == "RESOURCE_EXHAUSTED"
     # 190 tokens take 6 blocks and 60 take 2.
     assert "5 requests in flight need 22 blocks of KV cache" in detail
     cause = cause_of(detail)
     assert cause is not None
     assert cause.name == KV_CACHE
-    assert run(runner, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
+    assert run(small, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -67,27 +73,21 @@ def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, P
     ],
 )
 def test_a_request_that_waits_for_room_in_the_kv_cache_fails_the_pass(
-    bare: tuple[Runner, Path], prompt_tokens: int, changes: dict[str, Any], named: str
+    small: Runner, prompt_tokens: int, changes: dict[str, Any], named: str
 ) -> None:
     """The length of answers that may end early is unknown; that fewer requests ran than asked for must show."""
-    runner, folder = bare
-    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
-    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     crowded = workload(in_flight=5, max_output_tokens=8, min_requests=5, ignore_eos=False, **changes)
-    code, detail = runner.refused_pass(crowded, [ids_prompt(prompt_tokens)])
+    code, detail = small.refused_pass(crowded, [ids_prompt(prompt_tokens)])
     assert code == "RESOURCE_EXHAUSTED"
     assert re.search(named, detail), detail
-    assert run(runner, [ids_prompt(prompt_tokens)], in_flight=3, **changes).summary.requests == 1
+    assert run(small, [ids_prompt(prompt_tokens)], in_flight=3, **changes).summary.requests == 1
 
 
 @pytest.mark.parametrize("changes", [{"ignore_eos": False}, AT_ONCE], ids=["to the end", "poisson"])
-def test_a_request_that_vllm_computed_twice_fails_the_pass(bare: tuple[Runner, Path], changes: dict[str, Any]) -> None:
+def test_a_request_that_vllm_computed_twice_fails_the_pass(small: Runner, changes: dict[str, Any]) -> None:
     """Where nobody can know beforehand how many requests run how long, a full cache must not go unseen."""
-    runner, folder = bare
-    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
-    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     crowded = workload(in_flight=5, max_output_tokens=120, min_requests=5, **changes)
-    code, detail = runner.refused_pass(crowded, [ids_prompt(60)])
+    code, detail = small.refused_pass(crowded, [ids_prompt(60)])
     assert code == "RESOURCE_EXHAUSTED"
     assert "time(s) and computed it again; lower batch_size" in detail
-    assert run(runner, [ids_prompt(150)], in_flight=3, **changes).summary.requests == 1
+    assert run(small, [ids_prompt(150)], in_flight=3, **changes).summary.requests == 1

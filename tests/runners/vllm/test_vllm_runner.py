@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from contract.runner_process import (
-    PYTORCH_FOLDER,
-    PYTORCH_PYTHON,
-    VLLM_FOLDER,
-    VLLM_PYTHON,
-    ids_prompt,
-    output_ids,
-    running,
-    workload,
-)
-from contract.subjects import SMALL_UNIFORM, TINY_LLAMA, write_config
+from contract.runner_process import ids_prompt, output_ids, workload
+from contract.subjects import SMALL_UNIFORM, TINY_LLAMA, WIDE_UNIFORM, write_config
 from runners.checkpoints import run
 
 from wattdock.config import EngineMemory
 from wattdock.inputs.memory import ModelMemory
-from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from contract.runner_process import Pass, Runner
+    from contract.shared_runners import SharedRunners
 
-    from contract.runner_process import Runner
-
-pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
+    from wattdock_proto.v1 import runner_pb2 as pb
 
 # vLLM's smallest on a CPU; a prompt must fill a block before the block can be cached.
 BLOCK_TOKENS = 32
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Runner, pb.Loaded]]:
+@pytest.fixture
+def loaded(runners: SharedRunners, model_path: Path) -> tuple[Runner, pb.Loaded]:
     """Return a vLLM runner with room for four requests at a time, and what it says of it."""
-    folder = write_config(tmp_path_factory.mktemp("shape"), dtype="float32")
-    with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
-        yield runner, runner.load(folder, engine_args={"max_num_seqs": 4}, random_weights=SMALL_UNIFORM)[0]
+    return runners.loaded("vllm", model_path, engine_args={"max_num_seqs": 4}, random_weights=SMALL_UNIFORM)
 
 
 @pytest.fixture
@@ -80,21 +67,28 @@ def test_effective_arguments_are_the_engines_own(loaded: tuple[Runner, pb.Loaded
     assert "hf_token" not in effective
 
 
-def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tuple[Runner, Path]) -> None:
-    """In its parts for adapters and scheduling, as vLLM left them; it has none for pictures."""
-    runner, folder = bare
-    adapters = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["q_proj"]}
-    requested: dict[str, object] = {**adapters, "scheduling_policy": "priority"}
-    loaded, _ = runner.load(folder, engine_args=requested, random_weights=SMALL_UNIFORM)
-    effective = json.loads(loaded.effective_engine_args_json)
-    assert effective.items() >= {**requested, "lora_dtype": "float32", "max_cpu_loras": 1}.items()
-    assert "mm_processor_cache_gb" not in effective
-
-
 def test_more_in_flight_than_the_engine_serves_is_refused(runner: Runner) -> None:
     """vLLM would queue a request without a word."""
     code, detail = runner.refused_pass(workload(in_flight=5), [ids_prompt(3)])
     assert (code, "this engine serves 4 at a time; raise max_num_seqs" in detail) == ("INVALID_ARGUMENT", True), detail
+
+
+def test_the_engine_core_runs_in_the_runner_whatever_the_environment_says(runner: Runner) -> None:
+    """vLLM waits for ever on a core that was killed in a process of its own; here it dies with the runner."""
+    variable = b"VLLM_ENABLE_V1_MULTIPROCESSING=1"
+    assert variable in Path(f"/proc/{runner.process.pid}/environ").read_bytes().split(b"\0")
+    assert runner.children("VLLM::") == []
+
+
+def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tuple[Runner, Path]) -> None:
+    """In its parts for adapters and scheduling, as vLLM left them; it has none for pictures."""
+    runner, folder = bare
+    adapters = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["q_proj"]}
+    requested: dict[str, object] = {**adapters, "scheduling_policy": "priority", "kv_cache_memory_bytes": 1 << 26}
+    loaded, _ = runner.load(folder, engine_args=requested, random_weights=SMALL_UNIFORM)
+    effective = json.loads(loaded.effective_engine_args_json)
+    assert effective.items() >= {**requested, "lora_dtype": "float32", "max_cpu_loras": 1}.items()
+    assert "mm_processor_cache_gb" not in effective
 
 
 @pytest.mark.parametrize(
@@ -120,28 +114,20 @@ def test_load_that_cannot_be_had_is_refused(
     assert (status, named in detail) == (code, True), detail
 
 
-def test_a_model_larger_than_memory_is_refused_with_what_it_wanted(second_runner: Runner, tmp_path: Path) -> None:
+def test_a_model_larger_than_memory_is_refused_with_what_it_wanted(bare: tuple[Runner, Path], tmp_path: Path) -> None:
     """Its embedding alone is a billion rows of 512 bytes."""
     folder = write_config(tmp_path, vocab_size=1_000_000_000)
-    status, detail = second_runner.refused_load(folder, random_weights=SMALL_UNIFORM)
+    status, detail = bare[0].refused_load(folder, random_weights=SMALL_UNIFORM)
     assert status == "RESOURCE_EXHAUSTED"
     assert "tried to allocate 512000000000 bytes" in detail
 
 
-def test_the_engine_core_runs_in_the_runner_whatever_the_environment_says(bare: tuple[Runner, Path]) -> None:
-    """vLLM waits for ever on a core that was killed in a process of its own; here it dies with the runner."""
-    runner, folder = bare
-    runner.load(folder, random_weights=SMALL_UNIFORM)
-    assert runner.children("VLLM::") == []
-
-
-@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
-def test_random_weights_are_those_of_the_pytorch_runner(bare: tuple[Runner, Path]) -> None:
+def test_random_weights_are_those_of_the_pytorch_runner(
+    runners: SharedRunners, model_path: Path, drawn_pass: Pass
+) -> None:
     """Drawn by a checkpoint's names: fused matrices and a vocabulary that vLLM pads hold the same values."""
-    runner, folder = bare
-    weights = pb.RandomWeights(low=-0.5, high=0.5, seed=3)
-    loaded, _ = runner.load(folder, random_weights=weights, dtype="float32")
+    cache = {"kv_cache_memory_bytes": 1 << 26}
+    runner, loaded = runners.loaded("vllm", model_path, engine_args=cache, random_weights=WIDE_UNIFORM)
     assert json.loads(loaded.effective_engine_args_json)["random_weights_drawn"] == "whole"
-    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON) as pytorch:
-        pytorch.load(folder, random_weights=weights, dtype="float32")
-        assert output_ids(run(runner)) == output_ids(run(pytorch))
+    assert output_ids(run(runner)) == output_ids(drawn_pass)
+    assert all(len(set(ids)) > 3 for ids in output_ids(drawn_pass))

@@ -1,0 +1,76 @@
+"""A runner process per backend for all tests of a session, and what it has loaded from one test to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from contract.runner_process import Runner, load_request, running
+from contract.subjects import SUBJECTS
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from wattdock_proto.v1 import runner_pb2 as pb
+
+BY_NAME = {subject.name: subject for subject in SUBJECTS}
+HANG_LIMIT_S = 8
+# What a test of a backend wants of the environment does not disturb that backend's other tests.
+VARIABLES = {
+    "tensorrt": {"WATTDOCK_STANDIN_GPUS": "2"},
+    "vllm": {
+        # For a core in a process of its own, which the runner must not heed.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        # Left to itself, vLLM wants a NUMA node for each worker.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(HANG_LIMIT_S),
+    },
+}
+
+
+class SharedRunners:
+    """Starts a backend's process when a test first wants it, and again where a test ended it.
+
+    Args:
+        ends: Ends the processes when it is closed.
+        scratch: A folder for what stands in for engines.
+    """
+
+    def __init__(self, ends: ExitStack, scratch: Path) -> None:
+        self._ends, self._scratch = ends, scratch
+        self._runners: dict[str, Runner] = {}
+
+    def bare(self, backend: str) -> Runner:
+        """Return the backend's runner with nothing loaded; skip where its environment has not been made."""
+        runner = self._runners.get(backend)
+        if runner is None or runner.process.poll() is not None:
+            runner = self._runners[backend] = self._start(backend)
+        if runner.model:
+            runner.unload()
+        return runner
+
+    def loaded(self, backend: str, model_path: Path, **fields: Any) -> tuple[Runner, pb.Loaded]:
+        """Return the backend's runner with this load, and what it says of it; a load that it has is not repeated."""
+        runner = self._runners.get(backend)
+        if runner is None or runner.model is None or runner.model[0] != load_request(model_path, **fields):
+            runner = self.bare(backend)
+            runner.load(model_path, **fields)
+        assert runner.model is not None
+        return runner, runner.model[1]
+
+    def _start(self, backend: str) -> Runner:
+        subject = BY_NAME[backend]
+        if not Path(subject.python).exists():
+            pytest.skip(f"no {backend} environment at {subject.python}")
+        stand_in = self._scratch / backend
+        if subject.stand_in and not stand_in.exists():
+            subject.stand_in(stand_in)
+        process = running(
+            backend,
+            subject.folder,
+            Path(subject.python),
+            stand_in=stand_in if subject.stand_in else None,
+            **VARIABLES.get(backend, {}),
+        )
+        return self._ends.enter_context(process)

@@ -1,0 +1,37 @@
+"""What transformers makes and says, once for all runners' tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from contract.runner_process import PYTORCH_PYTHON
+from contract.subjects import WIDE_UNIFORM
+from runners.checkpoints import Reference, make_reference, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from contract.runner_process import Pass
+    from contract.shared_runners import SharedRunners
+    from runners.checkpoints import Checkpoint
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """A checkpoint, and plain transformers' answers."""
+    if not PYTORCH_PYTHON.exists():
+        pytest.skip(f"no PyTorch environment at {PYTORCH_PYTHON}")
+    return make_reference(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="session")
+def checkpoint(reference: Reference) -> Checkpoint:
+    return reference.checkpoint
+
+
+@pytest.fixture(scope="session")
+def drawn_pass(runners: SharedRunners, model_path: Path) -> Pass:
+    """What the PyTorch runner generates with WIDE_UNIFORM in float32."""
+    runner, _ = runners.loaded("pytorch", model_path, random_weights=WIDE_UNIFORM)
+    return run(runner)
