@@ -59,11 +59,15 @@ class SharedRunners:
         assert runner.model is not None
         return runner, runner.model[1]
 
+    def stand_in(self, backend: str) -> Path:
+        """Return the folder with what stands in for a backend's engine."""
+        return self._scratch / backend
+
     def _start(self, backend: str) -> Runner:
         subject = BY_NAME[backend]
         if not Path(subject.python).exists():
             pytest.skip(f"no {backend} environment at {subject.python}")
-        stand_in = self._scratch / backend
+        stand_in = self.stand_in(backend)
         if subject.stand_in and not stand_in.exists():
             subject.stand_in(stand_in)
         process = running(

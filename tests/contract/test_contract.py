@@ -239,12 +239,9 @@ def test_settling_keeps_quiet_after_the_span(runner: Runner) -> None:
     assert time.monotonic_ns() - result.summary.span.end_ns >= 0.3e9
 
 
-def test_second_pass_is_refused_until_the_first_is_cancelled(runner: Runner) -> None:
-    """One engine does one thing at a time, and still says what it is; ten minutes of work stop at once."""
+def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None:
+    """A busy engine still says what it is, and ten minutes of work stop at once when the client goes away."""
     call = runner.start_long()
-    code, detail = runner.refused_pass(workload(), TEN_AND_FIFTY)
-    assert code == "FAILED_PRECONDITION"
-    assert "Generate is still running" in detail
     assert runner.stub.Describe(pb.DescribeRequest(), timeout=60).protocol_version == 1
     call.cancel()
     assert runner.generate(workload(), TEN_AND_FIFTY).summary.output_tokens == 10

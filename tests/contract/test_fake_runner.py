@@ -112,6 +112,15 @@ def test_death_in_a_load_is_unavailable(fresh: Runner, model_path: Path) -> None
     assert fresh.process.wait(timeout=60) == 70
 
 
+def test_second_pass_while_one_runs_is_refused(fake: Runner, model_path: Path) -> None:
+    """One engine does one thing at a time."""
+    fake.load(model_path)
+    call = fake.start_long()
+    code, detail = fake.refused_pass(workload(), [ids_prompt(3)])
+    assert (code, "Generate is still running" in detail) == ("FAILED_PRECONDITION", True), detail
+    call.cancel()
+
+
 def test_end_of_sequence_counts_and_stops_unless_ignored(fake: Runner, model_path: Path) -> None:
     """A request that ends by itself says "stop"."""
     fake.load(model_path, engine_args={"stops_after": 3})

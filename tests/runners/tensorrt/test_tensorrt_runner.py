@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ from contract.runner_process import (
     workload,
 )
 from contract.subjects import SMALL_UNIFORM, TENSORRT, write_config, write_tokenizer
-from runners.tensorrt.make_standin import make_standin
 
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -27,18 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from contract.runner_process import Pass, Runner
+    from contract.shared_runners import SharedRunners
 
 PYTHON = Path(TENSORRT.python)
-GPUS = tuple(f"GPU-5a0d1000-0000-0000-0000-00000000000{index}" for index in range(2))
+GPUS = TENSORRT.gpus
 TWO_ENDS = {"eos_token_id": [2, 5]}
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with torch at {PYTHON}")
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with what stands in for TensorRT-LLM 1.2."""
-    return make_standin(tmp_path_factory.mktemp("stand-in"))
 
 
 @pytest.fixture(scope="module")
@@ -50,30 +43,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@contextmanager
-def runner_with(stand_in: Path, **variables: str) -> Iterator[Runner]:
-    """Return a fresh runner."""
-    with running("tensorrt", TENSORRT_FOLDER, PYTHON, stand_in=stand_in, **variables) as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def bare(stand_in: Path) -> Iterator[Runner]:
-    """Return a runner whose loads and unloads follow one another."""
-    with runner_with(stand_in, WATTDOCK_STANDIN_GPUS="2") as runner:
-        yield runner
+@pytest.fixture
+def bare(runners: SharedRunners) -> Runner:
+    """Return a runner with nothing loaded."""
+    return runners.bare("tensorrt")
 
 
 @pytest.fixture
-def load(bare: Runner, folder: Path) -> Iterator[Any]:
-    """Return what loads the model with some settings; it is unloaded afterwards."""
+def load(bare: Runner, folder: Path) -> Any:
+    """Return what loads the model with some settings."""
 
     def loading(**engine_args: object) -> pb.Loaded:
-        fields = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS}
-        return bare.load(folder, engine_args=engine_args, **fields)[0]
+        return bare.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS)[0]
 
-    yield loading
-    bare.unload()
+    return loading
+
+
+@pytest.fixture
+def fault(runners: SharedRunners) -> Iterator[Path]:
+    """Return the file in which the stand-in reads what goes wrong."""
+    file = runners.stand_in("tensorrt") / "fault"
+    yield file
+    file.unlink()
 
 
 def run(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:
@@ -140,7 +131,9 @@ def test_a_model_is_split_over_two_gpus(bare: Runner, load: Any) -> None:
     assert list(descendants(bare.process.pid)) == []
 
 
-def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(bare: Runner, stand_in: Path, folder: Path) -> None:
+def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(
+    runners: SharedRunners, bare: Runner, folder: Path
+) -> None:
     """The same seed gives the same answers, another one others."""
     answers = []
     for seed in (1, 1, 2):
@@ -149,7 +142,7 @@ def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(bare: Runner
         answers.append([list(request.output_ids.ids) for request in run(bare, [ids_prompt(5)]).requests])
         bare.unload()
     assert answers[0] == answers[1] != answers[2]
-    assert list((stand_in / "cache").glob("wattdock-drawn-*")) == []
+    assert list((runners.stand_in("tensorrt") / "cache").glob("wattdock-drawn-*")) == []
 
 
 @pytest.mark.parametrize(
@@ -190,37 +183,35 @@ def test_a_pass_that_the_engine_would_serve_otherwise_is_refused(
     assert (code, named in detail) == ("INVALID_ARGUMENT", True), detail
 
 
-def test_no_gpu_is_said_before_anything_is_tried(stand_in: Path, folder: Path) -> None:
+def test_no_gpu_is_said_before_anything_is_tried(bare: Runner, folder: Path, fault: Path) -> None:
     """There is no TensorRT-LLM for CPUs."""
-    with runner_with(stand_in, WATTDOCK_STANDIN_GPUS="0") as runner:
-        code, detail = runner.refused_load(folder, random_weights=SMALL_UNIFORM)
+    fault.write_text("no GPU")
+    code, detail = bare.refused_load(folder, random_weights=SMALL_UNIFORM)
     assert (code, "runs on NVIDIA GPUs only" in detail) == ("FAILED_PRECONDITION", True)
 
 
-def test_a_killed_worker_fails_the_pass_by_name_and_the_runner_still_ends(stand_in: Path, folder: Path) -> None:
+def test_a_killed_worker_fails_the_pass_by_name_and_its_model_is_unloaded(bare: Runner, load: Any) -> None:
     """TensorRT-LLM itself would wait for ever, in the pass and in its shutdown."""
-    with runner_with(stand_in) as runner:
-        runner.load(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS[:1])
-        call = runner.start_long()
-        (worker,) = workers(runner)
-        os.kill(worker, signal.SIGKILL)
-        code, detail = refusal(call)
-        assert (code, "a process of TensorRT-LLM's engine died" in detail) == ("INTERNAL", True), detail
-        runner.process.send_signal(signal.SIGTERM)
-        assert runner.process.wait(timeout=60) == 0
+    load()
+    call = bare.start_long()
+    (worker,) = workers(bare)
+    os.kill(worker, signal.SIGKILL)
+    code, detail = refusal(call)
+    assert (code, "a process of TensorRT-LLM's engine died" in detail) == ("INTERNAL", True), detail
+    bare.unload()
+    assert workers(bare) == []
 
 
-@pytest.mark.parametrize("fault", ["oom at load", "oom in a pass"])
-def test_running_out_of_memory_is_resource_exhausted(stand_in: Path, folder: Path, fault: str) -> None:
+def test_running_out_of_memory_is_resource_exhausted(bare: Runner, folder: Path, fault: Path) -> None:
     """It comes as text from another process, and is told from other failures all the same."""
-    with runner_with(stand_in, WATTDOCK_STANDIN_FAULT=fault) as runner:
-        model = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS[:1]}
-        if fault == "oom at load":
-            code, detail = runner.refused_load(folder, **model)
-        else:
-            runner.load(folder, **model)
-            code, detail = runner.refused_pass(workload(), [ids_prompt(10)])
-    assert (code, "CUDA out of memory" in detail) == ("RESOURCE_EXHAUSTED", True), detail
+    model = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS}
+    fault.write_text("oom at load")
+    refusals = [bare.refused_load(folder, **model)]
+    fault.write_text("oom in a pass")
+    bare.load(folder, **model)
+    refusals.append(bare.refused_pass(workload(), [ids_prompt(10)]))
+    for code, detail in refusals:
+        assert (code, "CUDA out of memory" in detail) == ("RESOURCE_EXHAUSTED", True), detail
 
 
 def test_diagnosis_says_that_it_has_never_met_the_real_one(bare: Runner) -> None:
