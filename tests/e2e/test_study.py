@@ -34,7 +34,7 @@ SWEEP = (
 )
 # One experiment of passes of a second: time enough to do something to each.
 SLOW = (
-    HEAD + "  workload: {max_output_tokens: 10, batch_size: 1}\n  warmup: {passes: 0}\n  repeats: {passes: 3}\n"
+    HEAD + "  workload: {max_output_tokens: 10, batch_size: 1}\n  warmup: {passes: 0}\n  repeats: {passes: 2}\n"
     "  fake: {step_s: 0.05}\nexperiments: [{name: slow}]\n"
 )
 EXPECTED = {
@@ -101,7 +101,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     """The pass being measured counts."""
     file = wattdock.write(SLOW)
     running = wattdock.start("run", file, "--progress-json", stderr=subprocess.PIPE)
-    wait_in_pass(running, 2)
+    wait_in_pass(running, 1)
     wattdock.interrupt(signal.SIGINT)
     _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
@@ -109,7 +109,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     assert wattdock("run", file, "--resume").returncode == 0
     results = sorted(wattdock.results(), key=lambda result: result["study"]["attempt"])
     seen = [(result["status"], len(result["energy"]["passes"])) for result in results]
-    assert seen == [("interrupted", 2), ("ok", 3)]
+    assert seen == [("interrupted", 1), ("ok", 2)]
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
     assert resumed.returncode == 0, err
     [result] = wattdock.results()
     spans = [span for span in result["spans"] if span["pass"] is not None]
-    assert [span["clock"] for span in spans] == [0, 1, 1]
+    assert [span["clock"] for span in spans] == [0, 1]
     assert spans[1]["start_ns"] < spans[0]["start_ns"] - 60 * 10**9
     [check] = [check for check in result["audit"]["checks"] if check["name"] == "one environment in all restarts"]
     assert check["status"] == "fail"
