@@ -7,9 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from wattdock.analysis.energy import PassEnergy
-from wattdock.analysis.statistics import Figure, Interval, difference, mean_interval, statistical_j, statistics
+from wattdock.analysis.statistics import (
+    CONFIDENCE,
+    T_FACTORS,
+    Figure,
+    Interval,
+    difference,
+    mean_interval,
+    statistical_j,
+    statistics,
+)
 from wattdock.reports.terminal import plus_minus
 
 ROUNDS = Path(__file__).parents[1] / "data/h200-rounds.json"
@@ -103,6 +113,12 @@ def test_one_restart_has_no_interval_and_says_what_would_give_one() -> None:
     seen = statistics([energy_pass(0, 0, 100), energy_pass(0, 1, 101)])
     assert seen is not None
     assert (seen.ci95, seen.reason) == (None, "no interval from 1 restart; set repeats.restarts")
+
+
+def test_factors_of_few_restarts_are_those_of_student_s_t() -> None:
+    """They stand in the code so that a command need not import scipy for them."""
+    quantiles = stdtrit(np.arange(1, len(T_FACTORS) + 1), (1 + CONFIDENCE) / 2)
+    assert list(T_FACTORS) == pytest.approx(quantiles.tolist(), rel=1e-14)
 
 
 @pytest.mark.parametrize("name", RECORDED)

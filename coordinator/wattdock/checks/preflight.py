@@ -116,14 +116,16 @@ def preflight(
         PreflightError: The driver cannot be talked to, or there is no folder for leases.
     """
     host = _Host(GpuInventory.here(), leases.holders(), lock)
-    checked: dict[tuple[str, str, float], ExecutionPlan | WattdockError] = {}
-    for config in experiments:
-        if (key := _shared_key(config)) not in checked:
+    checked: dict[tuple[object, ...], ExecutionPlan | WattdockError] = {}
+    # Equal for experiments that pass or fail together.
+    keys = [(config.load_key, config.workload.prompts, config.wait_s) for config in experiments]
+    for config, key in zip(experiments, keys, strict=True):
+        if key not in checked:
             try:
                 checked[key] = _plan(config, host, output_dir=output_dir, home=home)
             except WattdockError as error:
                 checked[key] = error
-    return [_for_workload(config, checked[_shared_key(config)], host) for config in experiments]
+    return [_for_workload(config, checked[key], host) for config, key in zip(experiments, keys, strict=True)]
 
 
 def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path) -> ExecutionPlan:
@@ -163,11 +165,6 @@ def _memory(
     sizes_bytes = [gpu.vram_total_bytes for gpu in host_gpus.gpus if gpu.vram_total_bytes is not None]
     memory_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
     return memory_fit(config, gpus=config.gpus_asked, memory_bytes=memory_bytes, weights_only=weights_only)
-
-
-def _shared_key(config: ExperimentConfig) -> tuple[str, str, float]:
-    """Return a key that is equal for experiments that pass or fail preflight together."""
-    return config.load_key, config.prompts.model_dump_json(), config.wait_s
 
 
 def _for_workload(

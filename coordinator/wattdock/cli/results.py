@@ -154,20 +154,21 @@ def _say_left_out(line: str) -> None:
 def _filters(flags: FilterFlags, output_dir: Path) -> "Filters":
     from wattdock.store import Filters
 
-    _require_known_backend(flags.backend, output_dir)
+    if flags.backend is not None:
+        _require_known_backend(flags.backend, output_dir)
     values = asdict(flags)
     verdict, superseded = values.pop("verdict"), values.pop("superseded")
     publishable = None if verdict is None else verdict == "publishable"
     return Filters(**values, publishable=publishable, superseded=bool(superseded))
 
 
-def _require_known_backend(backend: str | None, output_dir: Path) -> None:
+def _require_known_backend(backend: str, output_dir: Path) -> None:
     """Refuse a backend that no result can have: an empty list would pass for an answer."""
     from wattdock.launch import backends
     from wattdock.store import Filters, select
 
     # Stored results may have a backend that no longer exists.
-    if backend not in (None, *backends()):
+    if backend not in backends():
         stored = select(output_dir, Filters(superseded=True))
         valid = sorted({*backends(), *(row.backend for row in stored)})
         if backend not in valid:

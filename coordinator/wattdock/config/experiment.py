@@ -296,7 +296,7 @@ class ExperimentConfig(StrictSettings):
         source = spec.source or ("synthetic" if self.model.shape else "bundled")
         return spec.model_copy(update={"source": source})
 
-    @property
+    @cached_property
     def load_key(self) -> str:
         """A text that is equal for experiments that can share a loaded runner (a load group)."""
         return json.dumps(self.model_dump(mode="json", include=LOAD_KEYS), sort_keys=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wattdock.checks import ExecutionPlan
+from wattdock.errors import WattdockError
 from wattdock.host import gpu_models
 from wattdock.inputs import presets
 from wattdock.reports.terminal import NOTHING, Sheet
@@ -14,8 +14,8 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from wattdock.checks import ExecutionPlan
     from wattdock.config import ExperimentConfig, Study
-    from wattdock.errors import WattdockError
     from wattdock.execution import Forecast
     from wattdock.inputs import Estimate
     from wattdock.reports.terminal import View
@@ -53,7 +53,7 @@ class Plan:
     def as_view(self) -> View:
         """Yield the experiments of a study, and what the whole takes."""
         study, forecast = self.study, self.forecast
-        ready = [decision for decision in self.checked if isinstance(decision, ExecutionPlan)]
+        ready = [decision for decision in self.checked if not isinstance(decision, WattdockError)]
         memory = [decision.memory for decision in ready if decision.memory]
         yield from (*study.notes, *dict.fromkeys((*(decision.decisions for decision in ready), *memory)))
         numbered = [(number, position) for number, group in enumerate(forecast.groups, 1) for position in group]
@@ -94,7 +94,7 @@ class KnownHardware:
 def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
     config, decision = plan.study.experiments[position], plan.checked[position]
     place = "cannot run here"
-    if isinstance(decision, ExecutionPlan):
+    if not isinstance(decision, WattdockError):
         place = f"GPU {', '.join(str(gpu.index) for gpu in decision.gpus)}" if decision.gpus else "CPU"
     prompts = f"{config.workload.prompts_per_pass} {config.prompts.source}"
     repeats = f"{config.repeats.restarts} × {config.repeats.passes}"

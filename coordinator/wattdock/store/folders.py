@@ -132,8 +132,8 @@ def _find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
     return None
 
 
-def load_result(path: Path, schema: type[ExperimentResult] = ExperimentResult) -> ExperimentResult:
-    """Return the result in `path`, a result folder or its result.json.
+def load_result(folder: Path, schema: type[ExperimentResult] = ExperimentResult) -> ExperimentResult:
+    """Return the result in a result folder.
 
     Args:
         schema: What of it is read; the rest is not checked.
@@ -141,7 +141,7 @@ def load_result(path: Path, schema: type[ExperimentResult] = ExperimentResult) -
     Raises:
         StoreError: There is none, or this version cannot read it.
     """
-    file = path / RESULT if path.is_dir() else path
+    file = folder / RESULT
     try:
         content = file.read_bytes()
     except FileNotFoundError as error:

@@ -132,7 +132,7 @@ class Row:
             "interval_covers": energy.covers if energy and energy.interval else None,
             **dict(zip(SPEED_ENDS, statistics.value_and_ends(statistics.speed_figure(result)), strict=True)),
         }
-        return cls(**{name: _value(result, read) for name, read in READERS.items()}, **computed)
+        return cls(**_read(result), **computed)
 
     @staticmethod
     def table(rows: Sequence[Row]) -> pa.Table:
@@ -146,7 +146,7 @@ _HINTS = get_type_hints(Row, include_extras=True)
 COLUMNS: dict[str, Column] = {
     name: next(iter(getattr(hint, "__metadata__", ())), Column()) for name, hint in _HINTS.items()
 }
-READERS = {name: attrgetter(column.place) for name, column in COLUMNS.items() if column.place}
+PLACES = {name: column.place for name, column in COLUMNS.items() if column.place}
 # What `Row.of` and `passes_of` read beside the columns' places; of a model that stands here, every field.
 READ_TOO = (
     *("started_utc", "config.name", "config.model", "environment.model.name", "environment.gpu_names"),
@@ -173,9 +173,7 @@ def _part(model: type[BaseModel], places: Iterable[str]) -> type[BaseModel]:
 
 
 # The part of a result that its rows are computed from; reading only this takes a quarter of the time.
-SUMMARY = cast(
-    "type[ExperimentResult]", _part(ExperimentResult, [*(c.place for c in COLUMNS.values() if c.place), *READ_TOO])
-)
+SUMMARY = cast("type[ExperimentResult]", _part(ExperimentResult, [*PLACES.values(), *READ_TOO]))
 # The table of measured passes: columns of a result's `energy.passes`, behind the folder and the experiment.
 PASS_COLUMNS = {
     "folder": str,
@@ -242,12 +240,24 @@ def _arrow(types: dict[str, type], rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds[kind]) for name, kind in types.items()]))
 
 
-def _value(result: ExperimentResult, read: attrgetter[Any]) -> Any:
-    """Return what stands in a place of a result; None where a part of the result that it lies in is null."""
+_read_all = attrgetter(*PLACES.values())
+
+
+def _read(result: ExperimentResult) -> dict[str, Any]:
+    """Return what stands in the columns' places; None where a part of the result that a place lies in is null."""
     try:
-        return read(result)
+        return dict(zip(PLACES, _read_all(result), strict=True))
     except AttributeError:
-        return None
+        return {name: _value(result, place) for name, place in PLACES.items()}
+
+
+def _value(result: ExperimentResult, place: str) -> Any:
+    value: Any = result
+    for name in place.split("."):
+        if value is None:
+            return None
+        value = getattr(value, name)
+    return value
 
 
 def _gpus(names: Sequence[str]) -> str:
