@@ -41,14 +41,13 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 ENGINES = tuple(f"tests/runners/{name}" for name in ("pytorch/", "tensorrt/", "vllm/", "test_real_engines.py"))
-# What stays in one process: all that looks at what is on the container engine; what is drawn of the same two studies;
-# what shares a runner's process, or what transformers counts.
+# What stays in one process: all that looks at what is on the container engine; what shares a runner's process, or what
+# transformers counts.
 TOGETHER = {
     "containers": (
         "tests/containers/",
         "tests/docs/test_commands.py::test_every_command_of_a_page_succeeds[shared-server]",
     ),
-    "report": ("tests/reports/",),
     "runners": ("tests/contract/test_contract.py", *ENGINES),
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
 }

@@ -142,8 +142,7 @@ def test_each_kind_is_drawn_with_fonts_that_publishers_take(called: Called, gpu_
     assert b"/MediaBox [0 0 252 " in drawn
 
 
-@pytest.mark.parametrize("kind", ["intervals", "pareto", "batch"])
-@pytest.mark.parametrize("width", ["column", "page"])
+@pytest.mark.parametrize(("kind", "width"), [("intervals", "column"), ("pareto", "page"), ("batch", "column")])
 def test_a_figure_is_as_wide_as_a_column_or_a_page_and_equal_figures_are_equal_files(
     tmp_path: Path, kind: str, width: str
 ) -> None:
