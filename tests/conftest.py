@@ -139,6 +139,17 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_config(tmp_path_factory.mktemp("model"))
 
 
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `models` of a home with the embedded model, made once for all processes of the suite."""
+    from wattdock.config import ModelSpec
+    from wattdock.inputs import resolve_model
+
+    own = tmp_path_factory.getbasetemp()
+    home = (own.parent if WORKER else own) / "home"
+    return resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=home, progress=print).path.parent
+
+
 @pytest.fixture
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Called:
     """Call the command line in this process, in an empty current folder and with a home of its own."""

@@ -80,10 +80,15 @@ def run(block: Block, clone: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_of_a_page_succeeds(page: Path, clone: Path, subtests: pytest.Subtests) -> None:
+def test_every_command_of_a_page_succeeds(
+    page: Path, clone: Path, subtests: pytest.Subtests, request: pytest.FixtureRequest
+) -> None:
     """Blocks that this machine cannot run are skipped by name."""
     if page.name in ELSEWHERE:
         pytest.skip("has a test of its own, in tests/containers")
+    if not no_pytorch() and any("pytorch" in (block.needs or ()) for block in blocks(page)):
+        (clone / "build/home").mkdir(parents=True)
+        (clone / "build/home/models").symlink_to(request.getfixturevalue("models"))
     for block in blocks(page):
         if block.file:
             (clone / block.file).parent.mkdir(parents=True, exist_ok=True)

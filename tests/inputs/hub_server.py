@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -25,12 +26,14 @@ class Hub:
         files: Of every model, path to content, by id OWNER/NAME.
         gated: Ids that need the token `hf_valid`.
         requests: Method, path and Authorization header of each request.
+        resolver: The process that asks it.
     """
 
     url: str = ""
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+    resolver: subprocess.Popen[str] | None = None
 
     def answer(self, path: str, token: str | None) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and body for one request."""
@@ -84,7 +87,7 @@ def serve() -> Iterator[Hub]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         hub.url = f"http://127.0.0.1:{server.server_address[1]}"
         try:

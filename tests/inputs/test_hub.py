@@ -23,44 +23,65 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 MODEL = "owner/tiny"
+# Reads cases, and resolves each in a process of its own: huggingface_hub reads its variables when it is imported.
 RESOLVE = """
-import dataclasses, json, sys
+import dataclasses, json, os, sys
 from pathlib import Path
 from wattdock.config import ModelSpec
 from wattdock.errors import WattdockError
 from wattdock.inputs import resolve_model
-said = []
-try:
-    folder = resolve_model(ModelSpec.model_validate_json(sys.argv[1]), home=Path(sys.argv[2]), progress=said.append)
-    print(json.dumps({"folder": {**dataclasses.asdict(folder), "path": str(folder.path)}, "said": said}))
-except WattdockError as error:
-    print(json.dumps({"error": type(error).__name__, "message": str(error), "said": said}))
+assert "huggingface_hub" not in sys.modules
+for line in sys.stdin:
+    if os.fork():
+        os.wait()
+        print('resolved', flush=True)
+        continue
+    model, home, variables = json.loads(line)
+    os.environ.update(variables)
+    said = []
+    try:
+        folder = resolve_model(ModelSpec.model_validate(model), home=Path(home), progress=said.append)
+        print(json.dumps({"folder": {**dataclasses.asdict(folder), "path": str(folder.path)}, "said": said}))
+    except WattdockError as error:
+        print(json.dumps({"error": type(error).__name__, "message": str(error), "said": said}))
+    sys.exit()
 """
 
 
+@pytest.fixture(scope="module")
+def resolver() -> Iterator[subprocess.Popen[str]]:
+    """Return a process that resolves models and knows no hub."""
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS"))
+    }
+    words = [sys.executable, "-W", "error", "-c", RESOLVE]
+    with subprocess.Popen(
+        words, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def hub(resolver: subprocess.Popen[str]) -> Iterator[Hub]:
     with serve() as hub:
+        hub.resolver = resolver
         hub.files[MODEL] = tiny.files()
         yield hub
 
 
 def resolve(hub: Hub, home: Path, *, model: dict[str, Any] | None = None, **env: str) -> dict[str, Any]:
     """Resolve a model in a fresh process that knows no hub but this one."""
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS"))
-    }
-    process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", RESOLVE, json.dumps(model or {"id": MODEL}), str(home)],
-        env=clean | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home / "hf"), "no_proxy": "127.0.0.1"} | env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    answer: dict[str, Any] = json.loads(process.stdout)
-    assert "hf_" not in process.stdout + process.stderr.replace("hf_hub", "")
+    variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home / "hf"), "no_proxy": "127.0.0.1"} | env
+    assert hub.resolver is not None
+    assert hub.resolver.stdin is not None
+    assert hub.resolver.stdout is not None
+    hub.resolver.stdin.write(json.dumps([model or {"id": MODEL}, str(home), variables]) + "\n")
+    hub.resolver.stdin.flush()
+    printed = list(iter(hub.resolver.stdout.readline, "resolved\n"))
+    assert "hf_" not in "".join(printed).replace("hf_hub", "")
+    answer: dict[str, Any] = json.loads(next(line for line in printed if line.startswith("{")))
     return answer
 
 
