@@ -27,7 +27,7 @@ from engines import CPU_SIZES, GPU_SIZES, duration_s, live_engine, tpot_p99_s
 from figures import Figures, ratio_row
 from first_result import first_result
 from metered import LEAD_S, MeterCost, run_unmetered, something_to_meter
-from overheads import energy_arithmetic, start_up, wire_costs
+from overheads import MISSED, energy_arithmetic, start_up, wire_costs
 from paired import Claim
 from reports import reports
 from studies import studies
@@ -271,6 +271,9 @@ def main() -> int:
             return error.exit_code
     document = bench.figures.document()
     sys.stdout.write(document)
+    for row in bench.figures.rows:
+        if MISSED in row.aim:
+            say(f"{row.what}: {row.median}, aim {row.aim.replace('*', '')}")
     for note in bench.figures.notes:
         say(f"not measured: {note}")
     if missing := unmet(bench.claims):

@@ -66,7 +66,7 @@ class Figures:
             f"`{self.command}` at revision {self.revision} on {self.begun:%Y-%m-%d}: {self.machine}.",
         ]
         if self.rows:
-            parts.append(table(("what", "median", "range"), self.rows))
+            parts.append(table(("what", "median", "range", "aim"), self.rows))
         if self.comparisons:
             done = list(self.comparisons.values())
             parts += ["## Ratios", HOW_TO_READ, ratios(done)]

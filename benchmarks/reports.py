@@ -9,7 +9,8 @@ import tempfile
 import time
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from overheads import Row, aim
 
 from wattdock.launch.runners import REPO
 
@@ -17,15 +18,14 @@ sys.path.append(str(REPO / "tests"))
 
 from stored_results import store_golden
 
-if TYPE_CHECKING:
-    from overheads import Row
-
 RECORDED = [f"h200-{backend}-{batch}" for backend in ("pytorch", "vllm") for batch in (32, 128)]
-RUNS, RESULTS, MOST_MB = 50, 1_000, 10
+RUNS, RESULTS = 50, 1_000
+# Seconds and megabytes, by results.
+MOST_S, MOST_MB = {RESULTS: 5}, {RUNS: 10, RESULTS: 3}
 
 
 def reports() -> list[Row]:
-    """Return time and size of both; a page of 50 runs that is larger than promised ends the benchmarks."""
+    """Return time and size of both."""
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         for count in (RUNS, RESULTS):
@@ -36,9 +36,9 @@ def reports() -> list[Row]:
             command: list[str | Path] = [sys.executable, "-m", "wattdock", "report", folder, "-o", page]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             took_s, size_mb = time.perf_counter() - begun, page.stat().st_size / 1e6
-            rows.append((f"report over {count:,} results", f"{took_s:.1f} s", f"{size_mb:.1f} MB"))
-            if count == RUNS and size_mb > MOST_MB:
-                raise SystemExit(f"a report of {RUNS} runs is {size_mb:.1f} MB; {MOST_MB} MB are promised")
+            what, most_s = f"report over {count:,} results", MOST_S.get(count)
+            rows.append(Row(what, f"{took_s:.1f} s", "1 run", aim(most_s, "s", took_s) if most_s else ""))
+            rows.append(Row(f"{what}, size", f"{size_mb:.1f} MB", "1 page", aim(MOST_MB[count], "MB", size_mb)))
     return rows
 
 
