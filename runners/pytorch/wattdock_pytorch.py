@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Backend
 from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.process import without_collections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +63,8 @@ class PyTorchBackend(Backend):
         `device_map: auto` spreads the model over all visible GPUs.
         """
         report("importing torch and transformers")
-        from wattdock_pytorch_engine import load_engine
+        with without_collections():
+            from wattdock_pytorch_engine import load_engine
 
         self.engine, loaded = load_engine(order, report)
         return loaded

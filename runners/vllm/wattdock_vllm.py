@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock_runner.arguments import json_ready, source_fields
 from wattdock_runner.backend import Backend
 from wattdock_runner.errors import WrongState
-from wattdock_runner.process import package_version
+from wattdock_runner.process import package_version, without_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +87,8 @@ class VllmBackend(Backend):
         if find_spec("vllm") is None:
             raise WrongState("vLLM is not installed here; install the backend's requirements file")
         report("importing vllm")
-        from wattdock_vllm_engine import load_engine
+        with without_collections():
+            from wattdock_vllm_engine import load_engine
 
         self.engine, loaded = load_engine(order, report)
         return loaded

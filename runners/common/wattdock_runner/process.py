@@ -1,18 +1,21 @@
-"""What every process of a runner needs: a log on stderr, an end with its parent, versions of installed packages."""
+"""What every process of a runner needs: a log on stderr, an end with its parent, quick imports, packages' versions."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import logging
 import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,21 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Suspend the garbage collector while an engine is imported, and at the end of this process.
+
+    What modules made stays until then, so a search through it finds nothing, and takes a quarter of the CPU time of
+    vLLM's import and most of that of its exit.
+    """
+    atexit.register(gc.freeze)
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def package_version(name: str) -> str | None:

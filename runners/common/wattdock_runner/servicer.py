@@ -147,8 +147,9 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         return pb.UnloadResponse()
 
     def _unload(self) -> None:
-        self._is_loaded = False
-        self._backend.unload()
+        if self._is_loaded:
+            self._is_loaded = False
+            self._backend.unload()
 
     def shut_down(self, timeout_s: float) -> bool:
         """End a running job and free the model; return False if the engine did not end within `timeout_s`."""
