@@ -10,7 +10,7 @@ from contract.runner_process import Runner, load_request, running
 from contract.subjects import SUBJECTS
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
+    from contextlib import AbstractContextManager, ExitStack
 
     from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -43,19 +43,16 @@ class SharedRunners:
 
     def bare(self, backend: str) -> Runner:
         """Return the backend's runner with nothing loaded; skip where its environment has not been made."""
-        runner = self._runners.get(backend)
-        if runner is None or runner.process.poll() is not None:
-            runner = self._runners[backend] = self._start(backend)
+        runner = self._running(backend)
         if runner.model:
             runner.unload()
         return runner
 
     def loaded(self, backend: str, model_path: Path, **fields: Any) -> tuple[Runner, pb.Loaded]:
         """Return the backend's runner with this load, and what it says of it; a load that it has is not repeated."""
-        runner = self._runners.get(backend)
-        if runner is None or runner.model is None or runner.model[0] != load_request(model_path, **fields):
-            runner = self.bare(backend)
-            runner.load(model_path, **fields)
+        runner = self._running(backend)
+        if runner.model is None or runner.model[0] != load_request(model_path, **fields):
+            self.bare(backend).load(model_path, **fields)
         assert runner.model is not None
         return runner, runner.model[1]
 
@@ -63,18 +60,18 @@ class SharedRunners:
         """Return the folder with what stands in for a backend's engine."""
         return self._scratch / backend
 
-    def _start(self, backend: str) -> Runner:
+    def _running(self, backend: str) -> Runner:
+        runner = self._runners.get(backend)
+        if runner is None or runner.process.poll() is not None:
+            runner = self._runners[backend] = self._ends.enter_context(self._process(backend))
+        return runner
+
+    def _process(self, backend: str) -> AbstractContextManager[Runner]:
         subject = BY_NAME[backend]
         if not Path(subject.python).exists():
             pytest.skip(f"no {backend} environment at {subject.python}")
-        stand_in = self.stand_in(backend)
-        if subject.stand_in and not stand_in.exists():
+        stand_in = self.stand_in(backend) if subject.stand_in else None
+        if subject.stand_in and stand_in and not stand_in.exists():
             subject.stand_in(stand_in)
-        process = running(
-            backend,
-            subject.folder,
-            Path(subject.python),
-            stand_in=stand_in if subject.stand_in else None,
-            **VARIABLES.get(backend, {}),
-        )
-        return self._ends.enter_context(process)
+        python, variables = Path(subject.python), VARIABLES.get(backend, {})
+        return running(backend, subject.folder, python, stand_in=stand_in, **variables)

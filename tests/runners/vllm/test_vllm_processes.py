@@ -11,6 +11,7 @@ import pytest
 from contract.runner_process import output_ids, refusal
 from contract.shared_runners import HANG_LIMIT_S
 from contract.subjects import SMALL_UNIFORM, WIDE_UNIFORM, write_config
+from launch.standins import wait_until
 from runners.checkpoints import NEW_TOKENS, PROMPTS, run
 
 from wattdock.execution.failures import HANG, cause_of
@@ -69,7 +70,7 @@ def test_memory_that_a_worker_lacks_is_named_though_vllm_keeps_it_in_the_workers
     code, detail = runner.refused_load(folder, engine_args={"tensor_parallel_size": 2}, random_weights=SMALL_UNIFORM)
     assert code == "RESOURCE_EXHAUSTED"
     assert "can't allocate memory: you tried to allocate 256000000000 bytes" in detail
-    assert set(runner.children("")) == set(runner.children("resource_tracker"))
+    wait_until(lambda: set(runner.children("")) == set(runner.children("resource_tracker")))
 
 
 def test_two_engines_with_a_common_queue_give_a_single_engines_greedy_tokens(
