@@ -3,7 +3,7 @@
     make mutants ARGS='--count 60 --seed 1'
 
 A fault is one change to an operator, a condition, a number or a returned value, drawn at random and put into a copy of
-the coordinator that the tests import instead. Prints every fault that no test caught, and exits with 9 when fewer than
+the repository whose tests are then run. Prints every fault that no test caught, and exits with 9 when fewer than
 90 % were caught. A fault that changes nothing that anybody can see counts as a survivor, too.
 """
 
@@ -33,6 +33,8 @@ ROOMS = ("metering", "analysis", "execution")
 CAUGHT_SHARE = 0.9
 # Ends what a fault made endless.
 LIMIT_S = 600
+# Neither sources nor small; what of it is needed is linked.
+NOT_COPIED, LINKED = (".git", ".gpu", ".venv", "build", "results", ".*_cache", "__pycache__"), (".git", ".venv")
 # Where faults show first; then everything else that is quick.
 LOOKED_AT_FIRST = ("golden", *ROOMS, "checks", "publish", "reports")
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
@@ -122,18 +124,21 @@ def _is_for_types(node: ast.If | ast.IfExp) -> bool:
     return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
-def is_caught(fault: Fault) -> bool:
-    """Run the quick tests on a copy of the coordinator with this fault, until one fails."""
+def fails_with(fault: Fault | None) -> bool:
+    """Run the quick tests in a copy of the repository with this fault, until one fails."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "coordinator"
-        shutil.copytree(REPO / "coordinator", copy, ignore=shutil.ignore_patterns("__pycache__"))
-        (copy / fault.file.relative_to(REPO / "coordinator")).write_text(fault.source, encoding="utf-8")
-        environ = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        copy = Path(folder) / "copy"
+        shutil.copytree(REPO, copy, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+        for name in LINKED:
+            (copy / name).symlink_to(REPO / name)
+        if fault:
+            (copy / fault.file.relative_to(REPO)).write_text(fault.source, encoding="utf-8")
+        environ = {**os.environ, "PYTHONPATH": f"{copy / 'coordinator'}{os.pathsep}{copy / 'proto'}"}
         places = [f"tests/{name}" for name in LOOKED_AT_FIRST]
         quick = [sys.executable, "-m", "pytest", "-qx", "-n0", "-m", "not slow", "-p", "no:cacheprovider"]
         for words in ([*quick, *places], [*quick, "tests", *(f"--ignore={place}" for place in places)]):
             try:
-                done = subprocess.run(words, cwd=REPO, env=environ, capture_output=True, timeout=LIMIT_S, check=False)
+                done = subprocess.run(words, cwd=copy, env=environ, capture_output=True, timeout=LIMIT_S, check=False)
             except subprocess.TimeoutExpired:
                 return True
             if done.returncode:
@@ -150,9 +155,11 @@ def main() -> int:
     options = arguments.parse_args()
     draw = random.Random(options.seed)
     planted = [fault for room in ROOMS for fault in itertools.islice(faults(room, draw), options.count // len(ROOMS))]
+    if fails_with(None):
+        raise SystemExit("make test-quick fails without any fault; mend that first")
     with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = []
-        for fault, caught in zip(planted, pool.map(is_caught, planted), strict=True):
+        for fault, caught in zip(planted, pool.map(fails_with, planted), strict=True):
             outcomes.append(caught)
             sys.stdout.write(f"{'caught  ' if caught else 'survived'} {fault}\n")
             sys.stdout.flush()

@@ -21,7 +21,6 @@ from wattdock.text import dotted, json_text
 COORDINATOR = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # What is hashed, sent to our own runner, written for an engine, or read back by Python alone.
 NO_OUTPUT = {
-    "checks/preflight.py",
     "config/expand.py",
     "config/experiment.py",
     "inputs/gguf.py",
