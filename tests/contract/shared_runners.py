@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wattdock_proto.v1 import runner_pb2 as pb
 
 BY_NAME = {subject.name: subject for subject in SUBJECTS}
-HANG_LIMIT_S = 8
+HANG_LIMIT_S = 5
 # What a test of a backend wants of the environment does not disturb that backend's other tests.
 VARIABLES = {
     "tensorrt": {"WATTDOCK_STANDIN_GPUS": "2"},

@@ -78,7 +78,7 @@ class Subject:
 
     Attributes:
         folder: Holds its module.
-        engine_args: What its loads are asked for: a pass long enough to be watched, a small cache.
+        engine_args: What a load is asked for: a pass long enough to be watched, few requests at a time.
         stand_in: Makes a folder with a package in place of an engine that cannot be had.
         gpus: UUIDs of the GPUs that it sees; the first holds all layers.
         dtype: What "auto" means there for TINY_LLAMA.
@@ -99,7 +99,7 @@ class Subject:
     @property
     def load_fields(self) -> dict[str, Any]:
         """What a load of TINY_LLAMA is asked for."""
-        return {"engine_args": self.engine_args, "random_weights": SMALL_UNIFORM, "gpu_uuids": self.gpus}
+        return {"engine_args": self.engine_args, "random_weights": WIDE_UNIFORM, "gpu_uuids": self.gpus}
 
 
 TENSORRT = Subject(
@@ -115,7 +115,7 @@ TENSORRT = Subject(
 SUBJECTS = (
     Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
     Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
-    Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"kv_cache_memory_bytes": 1 << 26}, unread=VLLM_UNREAD),
+    Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 64}, unread=VLLM_UNREAD),
     TENSORRT,
 )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from contract.runner_process import PYTORCH_PYTHON
-from contract.subjects import WIDE_UNIFORM
+from contract.shared_runners import BY_NAME
 from runners.checkpoints import Reference, make_reference, run
 
 if TYPE_CHECKING:
@@ -32,6 +32,6 @@ def checkpoint(reference: Reference) -> Checkpoint:
 
 @pytest.fixture(scope="session")
 def drawn_pass(runners: SharedRunners, model_path: Path) -> Pass:
-    """What the PyTorch runner generates with WIDE_UNIFORM in float32."""
-    runner, _ = runners.loaded("pytorch", model_path, random_weights=WIDE_UNIFORM)
+    """What the PyTorch runner generates with WIDE_UNIFORM in float32, as the contract test loads it."""
+    runner, _ = runners.loaded("pytorch", model_path, **BY_NAME["pytorch"].load_fields)
     return run(runner)

@@ -165,7 +165,4 @@ def main(backend: str, connection: str, tickets: str, cores: str) -> int:
 
 
 if __name__ == "__main__":
-    status = main(*sys.argv[1:])
-    sys.stdout.flush()
-    # The model is freed; to forget an engine's modules, too, would take Python a second.
-    os._exit(status)
+    sys.exit(main(*sys.argv[1:]))

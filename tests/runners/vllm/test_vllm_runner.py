@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import ids_prompt, output_ids, workload
-from contract.subjects import SMALL_UNIFORM, TINY_LLAMA, WIDE_UNIFORM, write_config
+from contract.shared_runners import BY_NAME
+from contract.subjects import SMALL_UNIFORM, TINY_LLAMA, write_config
 from runners.checkpoints import run
 
 from wattdock.config import EngineMemory
@@ -26,58 +27,13 @@ BLOCK_TOKENS = 32
 
 @pytest.fixture
 def loaded(runners: SharedRunners, model_path: Path) -> tuple[Runner, pb.Loaded]:
-    """Return a vLLM runner with room for four requests at a time, and what it says of it."""
-    return runners.loaded("vllm", model_path, engine_args={"max_num_seqs": 4}, random_weights=SMALL_UNIFORM)
+    """Return a vLLM runner as the contract test and the last tests here load it, and what it says of it."""
+    return runners.loaded("vllm", model_path, **BY_NAME["vllm"].load_fields)
 
 
 @pytest.fixture
 def runner(loaded: tuple[Runner, pb.Loaded]) -> Runner:
     return loaded[0]
-
-
-def test_a_repeated_pass_computes_every_prompt_token_again(runner: Runner) -> None:
-    """Prefix caching is off by default, so that no measured prompt comes from a cache."""
-    prompts = [ids_prompt(4 * BLOCK_TOKENS), ids_prompt(5 * BLOCK_TOKENS)]
-    for _ in range(2):
-        result = run(runner, prompts)
-        # Unknown is not none.
-        assert all(record.HasField("cached_prompt_tokens") for record in result.requests)
-        assert [record.prompt_tokens - record.cached_prompt_tokens for record in result.requests] == [128, 160]
-        assert result.summary.cached_prompt_tokens == 0
-
-
-def test_keys_and_values_take_what_an_estimate_says(loaded: tuple[Runner, pb.Loaded]) -> None:
-    """The engine's own number of blocks fills the cache that it was given, to within one block."""
-    effective = json.loads(loaded[1].effective_engine_args_json)
-    model = ModelMemory.of(TINY_LLAMA, EngineMemory(), dtype="float32")
-    tokens = effective["num_gpu_blocks"] * effective["block_size"]
-    estimated = model.kv_bytes(tokens)
-    block = estimated / effective["num_gpu_blocks"]
-    assert 0 <= effective["kv_cache_memory_bytes"] - estimated < block
-
-
-def test_effective_arguments_are_the_engines_own(loaded: tuple[Runner, pb.Loaded]) -> None:
-    """What was requested, what wattdock decided and what vLLM worked out."""
-    effective = json.loads(loaded[1].effective_engine_args_json)
-    decided = {"enable_prefix_caching": False, "enforce_eager": True, "kv_cache_memory_bytes": 2 << 30}
-    assert effective.items() >= {"max_num_seqs": 4, "max_model_len": 512, "dtype": "float32", **decided}.items()
-    assert effective["num_gpu_blocks"] > 0
-    # Without a request; vLLM has no other backend for a CPU.
-    assert effective["attention_backend"] == "CPU_ATTN"
-    assert "hf_token" not in effective
-
-
-def test_more_in_flight_than_the_engine_serves_is_refused(runner: Runner) -> None:
-    """vLLM would queue a request without a word."""
-    code, detail = runner.refused_pass(workload(in_flight=5), [ids_prompt(3)])
-    assert (code, "this engine serves 4 at a time; raise max_num_seqs" in detail) == ("INVALID_ARGUMENT", True), detail
-
-
-def test_the_engine_core_runs_in_the_runner_whatever_the_environment_says(runner: Runner) -> None:
-    """vLLM waits for ever on a core that was killed in a process of its own; here it dies with the runner."""
-    variable = b"VLLM_ENABLE_V1_MULTIPROCESSING=1"
-    assert variable in Path(f"/proc/{runner.process.pid}/environ").read_bytes().split(b"\0")
-    assert runner.children("VLLM::") == []
 
 
 def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tuple[Runner, Path]) -> None:
@@ -122,12 +78,53 @@ def test_a_model_larger_than_memory_is_refused_with_what_it_wanted(bare: tuple[R
     assert "tried to allocate 512000000000 bytes" in detail
 
 
-def test_random_weights_are_those_of_the_pytorch_runner(
-    runners: SharedRunners, model_path: Path, drawn_pass: Pass
-) -> None:
+def test_a_repeated_pass_computes_every_prompt_token_again(runner: Runner) -> None:
+    """Prefix caching is off by default, so that no measured prompt comes from a cache."""
+    prompts = [ids_prompt(4 * BLOCK_TOKENS), ids_prompt(5 * BLOCK_TOKENS)]
+    for _ in range(2):
+        result = run(runner, prompts)
+        # Unknown is not none.
+        assert all(record.HasField("cached_prompt_tokens") for record in result.requests)
+        assert [record.prompt_tokens - record.cached_prompt_tokens for record in result.requests] == [128, 160]
+        assert result.summary.cached_prompt_tokens == 0
+
+
+def test_keys_and_values_take_what_an_estimate_says(loaded: tuple[Runner, pb.Loaded]) -> None:
+    """The engine's own number of blocks fills the cache that it was given, to within one block."""
+    effective = json.loads(loaded[1].effective_engine_args_json)
+    model = ModelMemory.of(TINY_LLAMA, EngineMemory(), dtype="float32")
+    tokens = effective["num_gpu_blocks"] * effective["block_size"]
+    estimated = model.kv_bytes(tokens)
+    block = estimated / effective["num_gpu_blocks"]
+    assert 0 <= effective["kv_cache_memory_bytes"] - estimated < block
+
+
+def test_effective_arguments_are_the_engines_own(loaded: tuple[Runner, pb.Loaded]) -> None:
+    """What was requested, what wattdock decided and what vLLM worked out."""
+    effective = json.loads(loaded[1].effective_engine_args_json)
+    decided = {"enable_prefix_caching": False, "enforce_eager": True, "kv_cache_memory_bytes": 2 << 30}
+    assert effective.items() >= {"max_num_seqs": 64, "max_model_len": 512, "dtype": "float32", **decided}.items()
+    assert effective["num_gpu_blocks"] > 0
+    # Without a request; vLLM has no other backend for a CPU.
+    assert effective["attention_backend"] == "CPU_ATTN"
+    assert "hf_token" not in effective
+
+
+def test_more_in_flight_than_the_engine_serves_is_refused(runner: Runner) -> None:
+    """vLLM would queue a request without a word."""
+    code, detail = runner.refused_pass(workload(in_flight=65), [ids_prompt(3)])
+    assert (code, "this engine serves 64 at a time; raise max_num_seqs" in detail) == ("INVALID_ARGUMENT", True), detail
+
+
+def test_the_engine_core_runs_in_the_runner_whatever_the_environment_says(runner: Runner) -> None:
+    """vLLM waits for ever on a core that was killed in a process of its own; here it dies with the runner."""
+    variable = b"VLLM_ENABLE_V1_MULTIPROCESSING=1"
+    assert variable in Path(f"/proc/{runner.process.pid}/environ").read_bytes().split(b"\0")
+    assert runner.children("VLLM::") == []
+
+
+def test_random_weights_are_those_of_the_pytorch_runner(loaded: tuple[Runner, pb.Loaded], drawn_pass: Pass) -> None:
     """Drawn by a checkpoint's names: fused matrices and a vocabulary that vLLM pads hold the same values."""
-    cache = {"kv_cache_memory_bytes": 1 << 26}
-    runner, loaded = runners.loaded("vllm", model_path, engine_args=cache, random_weights=WIDE_UNIFORM)
-    assert json.loads(loaded.effective_engine_args_json)["random_weights_drawn"] == "whole"
-    assert output_ids(run(runner)) == output_ids(drawn_pass)
+    assert json.loads(loaded[1].effective_engine_args_json)["random_weights_drawn"] == "whole"
+    assert output_ids(run(loaded[0])) == output_ids(drawn_pass)
     assert all(len(set(ids)) > 3 for ids in output_ids(drawn_pass))
