@@ -134,7 +134,8 @@ def fails_with(fault: Fault | None) -> bool:
         if fault:
             (copy / fault.file.relative_to(REPO)).write_text(fault.source, encoding="utf-8")
         environ = {**os.environ, "PYTHONPATH": f"{copy / 'coordinator'}{os.pathsep}{copy / 'proto'}"}
-        places = [f"tests/{name}" for name in LOOKED_AT_FIRST]
+        room = fault.file.parent.name if fault else ROOMS[0]
+        places = [f"tests/{name}" for name in dict.fromkeys((room, *LOOKED_AT_FIRST))]
         quick = [sys.executable, "-m", "pytest", "-qx", "-n0", "-m", "not slow", "-p", "no:cacheprovider"]
         for words in ([*quick, *places], [*quick, "tests", *(f"--ignore={place}" for place in places)]):
             try:
