@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -204,8 +203,7 @@ def end_engine(llm: LLMEngine | None) -> None:
 
 
 def free_memory() -> None:
-    """Free what engines that nothing refers to any more held in this process."""
-    gc.collect()
+    """Free what engines that nothing refers to any more held in this process; vLLM collects garbage for it."""
     cleanup_dist_env_and_memory()
 
 
