@@ -4,8 +4,8 @@
     python benchmarks/bench.py --runner-python "$(which python3)" --only vllm,meter --quadruples 4 --output FILE
 
 Prints the figures, and writes them to a file after every quadruple, so that an interrupted run loses nothing:
-build/bench.md for a whole run (without --only). `first-result` is measured by --only alone: it fetches all packages
-anew, and its seconds mean something only where nothing else runs. Absolute times hold only for the machine that was
+build/bench.md for a whole run (without --only). `first-result`, which fetches all packages anew, and `suite`, the
+tests, are measured by --only alone; their seconds mean something only where nothing else runs. Absolute times hold only for the machine that was
 measured. Exits with 9 unless every comparison holds: an unresolved one does not pass. Outside a git checkout,
 WATTDOCK_REVISION names the sources' commit.
 """
@@ -31,6 +31,7 @@ from overheads import MISSED, energy_arithmetic, start_up, wire_costs
 from paired import Claim
 from reports import reports
 from studies import studies
+from suite import suite
 
 from wattdock.errors import ExitCode, PreflightError, WattdockError
 from wattdock.files import write_whole
@@ -53,6 +54,7 @@ OVERHEADS = {
     "studies": studies,
     "reports": reports,
     "first-result": first_result,
+    "suite": suite,
 }
 # Comparison → the engine it runs on.
 COMPARISONS = {
@@ -64,7 +66,9 @@ COMPARISONS = {
 }
 # Comparison → quadruples of blocks; whether these resolve it depends on the machine's scatter.
 QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "vllm-final": 4, "meter": 6}
-DEFAULT = (*(name for name in OVERHEADS if name != "first-result"), "pytorch")
+# Measured by --only alone.
+ALONE = ("first-result", "suite")
+DEFAULT = (*(name for name in OVERHEADS if name not in ALONE), "pytorch")
 DEFAULT_ON_GPU = (*DEFAULT, "vllm", "vllm-final", "meter")
 LEFT_OUT_ON_CPU = (
     "what the runner around vLLM and what the meter costs: on a CPU quadruples of vLLM's blocks scatter by 3 to 16 %, "

@@ -45,8 +45,8 @@ def usage_line(error: Any) -> str:
             shown = repr(value) if problem["type"].endswith("parsing") else value
             message = f"{error.param.opts[-1]}: {wanted}, not {shown}"
         else:
-            said = f"{error.param.get_error_hint()} {value} {reason.removeprefix(repr(value)).lstrip()}"
-            message = said.replace("'", "")
+            text = f"{error.param.get_error_hint()} {value} {reason.removeprefix(repr(value)).lstrip()}"
+            message = text.replace("'", "")
         near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
     elif possibilities := getattr(error, "possibilities", None):
         message, near = error.message, nearest(error.option_name, possibilities)
