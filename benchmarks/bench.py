@@ -5,9 +5,9 @@
 
 Prints the figures, and writes them to a file after every quadruple, so that an interrupted run loses nothing:
 build/bench.md for a whole run (without --only). `first-result`, which fetches all packages anew, and `suite`, the
-tests, are measured by --only alone; their seconds mean something only where nothing else runs. Absolute times hold only for the machine that was
-measured. Exits with 9 unless every comparison holds: an unresolved one does not pass. Outside a git checkout,
-WATTDOCK_REVISION names the sources' commit.
+tests, are measured by --only alone; their seconds mean something only where nothing else runs. Absolute times hold only
+for the machine that was measured. Exits with 9 unless every comparison holds: an unresolved one does not pass. Outside
+a git checkout, WATTDOCK_REVISION names the sources' commit.
 """
 
 from __future__ import annotations

@@ -88,9 +88,10 @@ def test_a_page_of_many_results_says_what_it_leaves_out() -> None:
     assert many.count('<span class="folder">') == 121
     assert "<li>reason 2: so</li><li>and 2 more</li>" in many
     assert "Of the first 20 results" in many
-    assert ("These figures as a table" in many, "the summary holds the same figures" in many) == (False, True)
+    assert ("These figures as a table" in many, "writes all figures" in many) == (False, True)
     assert "These figures as a table" in whole
     assert "Of the first" not in whole
+    assert "writes all figures" not in whole
 
 
 def test_a_fallback_is_said_to_be_one_and_whose_place_it_took() -> None:
