@@ -63,8 +63,8 @@ install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	@test $(lastword $(STAMPS)) -nt pyproject.toml || \
 	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && \
 	    { $(PIP) install --no-index --find-links $(UV_WHEELS) '$(UV_VERSION)' 2>/dev/null || \
-	      { $(PIP) download --no-deps --dest $(UV_WHEELS) '$(UV_VERSION)' 2>/dev/null; \
-	        $(PIP) install --find-links $(UV_WHEELS) '$(UV_VERSION)'; } || \
+	      { $(PIP) install '$(UV_VERSION)' && \
+	        { $(PIP) download --no-deps --dest $(UV_WHEELS) '$(UV_VERSION)' 2>/dev/null || true; }; } || \
 	      { echo 'cannot fetch uv; check the network, and the package index in `pip config list`' >&2; exit 3; }; } && \
 	    $(UV) pip install --quiet --python $(BIN)/python --editable '$(WHAT)' && rm -rf $(STRAYS) && touch $(STAMPS); }
 

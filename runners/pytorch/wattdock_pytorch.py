@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Backend
 from wattdock_runner.errors import InvalidRequest
-from wattdock_runner.process import without_collections
+from wattdock_runner.process import garbage_collection_suspended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ class PyTorchBackend(Backend):
         `device_map: auto` spreads the model over all visible GPUs.
         """
         report("importing torch and transformers")
-        with without_collections():
+        with garbage_collection_suspended():
             from wattdock_pytorch_engine import load_engine
 
         self.engine, loaded = load_engine(order, report)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock_runner.arguments import json_ready, source_fields
 from wattdock_runner.backend import Backend
 from wattdock_runner.errors import WrongState
-from wattdock_runner.process import package_version, without_collections
+from wattdock_runner.process import garbage_collection_suspended, package_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +87,7 @@ class VllmBackend(Backend):
         if find_spec("vllm") is None:
             raise WrongState("vLLM is not installed here; install the backend's requirements file")
         report("importing vllm")
-        with without_collections():
+        with garbage_collection_suspended():
             from wattdock_vllm_engine import load_engine
 
         self.engine, loaded = load_engine(order, report)

@@ -32,14 +32,23 @@ def digest(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 
+def last_part(path: str) -> str:
+    """Return the package or wheel that a path asks for."""
+    return path.strip("/").rpartition("/")[2].replace("%2B", "+")
+
+
 class LocalIndex:
-    """Serves wheels at `url` while its `with` block lasts; `gate` holds back every answer while it is cleared."""
+    """Serves wheels at `url` while its `with` block lasts; `gate` holds back every answer while it is cleared.
+
+    `refusals` maps the last part of a path to the HTTP status that it is refused with.
+    """
 
     def __init__(self, *wheels: tuple[str, bytes]) -> None:
         self.wheels = dict(wheels)
         self.gate = threading.Event()
         self.gate.set()
         self.requests: list[str] = []
+        self.refusals: dict[str, int] = {}
         index = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -53,7 +62,7 @@ class LocalIndex:
 
             def answer(self, *, with_body: bool) -> None:
                 kind, body = index.find(self.path)
-                self.send_response(200 if body else 404)
+                self.send_response(index.refusals.get(last_part(self.path), 200 if body else 404))
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -68,7 +77,7 @@ class LocalIndex:
 
     def find(self, path: str) -> tuple[str, bytes]:
         """Return content type and body for a path; an empty body where there is nothing."""
-        last = path.strip("/").rpartition("/")[2].replace("%2B", "+")
+        last = last_part(path)
         if last in self.wheels:
             return "application/octet-stream", self.wheels[last]
         names = [wheel for wheel in self.wheels if wheel.partition("-")[0].replace("_", "-") == last]

@@ -19,7 +19,7 @@ from launch.local_index import LocalIndex, make_wheel
 from launch.standins import wait_until
 
 from wattdock.errors import ConfigError, LaunchError, PreflightError
-from wattdock.launch import environment
+from wattdock.launch import environment, uv
 from wattdock.launch.environment import Environment, check_python
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def test_cuda_torch_is_never_installed_for_a_cpu(
         (
             "absent==9",
             None,
-            r"absent was not found .* index lacks it; it is set in .* \(all of it: .*uv.log\)$",
+            r"absent was not found .* index lacks it or refuses access; it is set in .* \(all of it: .*uv.log\)$",
         ),
         (
             "stem",
@@ -316,6 +316,40 @@ def test_what_uv_cannot_get_is_one_line_with_the_cause(
     assert "\n" not in str(caught.value)
     assert "127.0.0.1" not in str(caught.value)
     assert requirement in (runner_dir / ".venv" / "wattdock" / "uv.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        ("stem", r"stem was not found .* index lacks it or refuses access; "),
+        ("stem-1.5-py3-none-any.whl", r"401 Unauthorized.* index refuses the request; "),
+    ],
+)
+def test_an_index_that_refuses_a_password_is_not_said_to_be_silent(
+    refused: str, said: str, index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers, so nothing is tried without a network, where an older package in the cache would hide the refusal."""
+    index.refusals[refused] = 401
+    monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("://", "://me:secret@"))
+    lines: list[str] = []
+    with pytest.raises(LaunchError, match=said) as caught:
+        Environment(runner_dir, "cpu", lines.append).ensure()
+    assert not [line for line in (*lines, str(caught.value)) if "does not answer" in line or "secret" in line]
+
+
+def test_uv_as_make_calls_it_ends_with_a_line_or_on_ctrl_c_with_none(index: LocalIndex, tmp_path: Path) -> None:
+    """Without a traceback, and with the exit codes that every command of wattdock has."""
+    command = [sys.executable, "-I", uv.__file__, "pip", "install", "--quiet", "--target", str(tmp_path), "absent"]
+    missing = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (missing.returncode, missing.stdout, missing.stderr.count("\n")) == (3, "", 1)
+    assert "the configured package index lacks it or refuses access" in missing.stderr
+    index.gate.clear()
+    index.requests.clear()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        wait_until(lambda: index.requests)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == ""
+    assert process.returncode == 130
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir: Path, tmp_path: Path) -> None:

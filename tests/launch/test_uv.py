@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.launch.uv import failure, pip_settings, uv_call, uv_variables
+from wattdock.launch.uv import failure, pip_settings, run_uv, uv_call, uv_variables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,9 @@ def test_a_pip_that_is_configured_by_variables_and_a_file_is_asked(tmp_path: Pat
 
 UNKNOWN = ["Resolved 2 packages", "error: No solution found", "  cause: Because absent was not found."]
 SILENT = ["error: Request failed", "  cause: Failed to fetch: https://me:pw@x/simple/a/", "  cause: c", "  cause: last"]
-FULL = ["error: write", "  cause: No space left on device"]
+FULL = ["error: Failed to fetch: stem", "  cause: No space left on device"]
+REFUSED = ["error: Failed to fetch: stem", "  cause: HTTP status client error (403 Forbidden)"]
+RETRIED = ["warning: Failed to fetch: stem; retrying", *UNKNOWN]
 
 
 @pytest.mark.parametrize(
@@ -65,13 +67,17 @@ FULL = ["error: write", "  cause: No space left on device"]
     [
         (
             UNKNOWN,
-            "No solution found: Because absent was not found. The configured package index lacks it; it is",
+            "No solution found: Because absent was not found; the configured package index lacks it or refuses access;",
         ),
         (
             SILENT,
             "Request failed: Failed to fetch: a from the configured package index: last; the configured package ",
         ),
-        (FULL, "write: No space left on device; make room"),
+        (FULL, "Failed to fetch: stem: No space left on device; make room"),
+        (
+            REFUSED,
+            "Failed to fetch: stem: HTTP status client error (403 Forbidden); the configured package index refuses ",
+        ),
         (["something else"], "something else"),
         ([], "uv said nothing"),
     ],
@@ -79,3 +85,16 @@ FULL = ["error: write", "  cause: No space left on device"]
 def test_an_error_is_one_line_that_says_what_to_do(said: list[str], words: str) -> None:
     """Without the address of an index, and so without its password."""
     assert failure(said).startswith(words)
+
+
+@pytest.mark.parametrize(("said", "calls"), [(SILENT, 2), (FULL, 1), (REFUSED, 1), (RETRIED, 1), ([], 1)])
+def test_only_an_index_that_does_not_answer_is_given_up_for_the_cache(said: list[str], calls: int) -> None:
+    """Any other failure would be hidden by a call without a network, or repeated by it."""
+    environs: list[dict[str, str]] = []
+
+    def call(_: list[str], environ: dict[str, str]) -> list[str]:
+        environs.append(environ)
+        return said
+
+    assert run_uv(["pip", "install", "stem"], call, lambda _: None) == failure(said)
+    assert [environ.get("UV_OFFLINE") for environ in environs] == [None, "1"][:calls]

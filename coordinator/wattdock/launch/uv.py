@@ -40,7 +40,16 @@ SECTIONS = ("global", "install", ":env:")
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
 ADDRESS = re.compile(r"[a-z+]+://[^\s`'\")]+")
 CONFIGURED = "it is set in `pip config list`, or in variables UV_…"
-UNANSWERED = ("Failed to fetch", "error sending request")
+UNANSWERED = f"the configured package index does not answer and uv's cache lacks packages; {CONFIGURED}"
+# Words in uv's last error → what to do. The first match counts: of a refused package uv also says “Failed to fetch”.
+ADVICE = {
+    "No space left": "make room",
+    "HTTP status": f"the configured package index refuses the request; {CONFIGURED}",
+    # To uv, a package that an index refuses is a package that the index lacks.
+    "No solution found": f"the configured package index lacks it or refuses access; {CONFIGURED}",
+    "Failed to fetch": UNANSWERED,
+    "error sending request": UNANSWERED,
+}
 
 
 def run_uv(
@@ -56,7 +65,7 @@ def run_uv(
     """
     command, environ = uv_call(words, os.environ)
     output = call(command, environ)
-    if output and _is_unanswered(output):
+    if output and _advice(_last_error(output)) == UNANSWERED:
         say("the configured package index does not answer; taking packages from uv's cache")
         if call(command, environ | {"UV_OFFLINE": "1"}) is None:
             return None
@@ -67,8 +76,8 @@ def uv_call(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str]
     """Return the command line and the environment of a call of uv: `environ` with pip's configuration added."""
     command = [sys.executable, "-I", "-m", "pip", "config", "list"]
     # An interpreter without pip has no such configuration.
-    output = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False).stdout
-    settings = pip_settings(output)
+    listed = subprocess.run(command, env=dict(environ), capture_output=True, text=True, errors="replace", check=False)
+    settings = pip_settings(listed.stdout)
     # uv has no variable for this option.
     offline = words[0] == "pip" and settings.get("no-index", "").lower() in TRUE
     options = ["--no-index"] if offline else []
@@ -112,24 +121,24 @@ def failure(lines: Sequence[str]) -> str:
 
     The address of an index may hold a password.
     """
-    output = [line.strip() for line in lines if line.strip()]
-    starts = [number for number, line in enumerate(output) if line.startswith("error:")]
-    error = output[starts[-1] :] if starts else []
-    error = [line.removeprefix("error:").removeprefix("cause:").strip() for line in error]
+    error = _last_error(lines)
     # The first causes name the package, the last one the obstacle.
-    causes = [*error[:2], *error[2:][-1:]] or output[-1:] or ["uv said nothing"]
+    causes = [*error[:2], *error[2:][-1:]] or ["uv said nothing"]
     text = ": ".join(ADDRESS.sub(_without_index, cause) for cause in causes)
-    if "No space left" in text:
-        return f"{text}; make room"
-    if "No solution found" in text:
-        return f"{text} The configured package index lacks it; {CONFIGURED}"
-    if _is_unanswered(error):
-        return f"{text}; the configured package index does not answer and uv's cache lacks packages; {CONFIGURED}"
-    return text
+    advice = _advice(error)
+    return f"{text.removesuffix('.')}; {advice}" if advice else text
 
 
-def _is_unanswered(lines: Sequence[str]) -> bool:
-    return any(words in line for line in lines for words in UNANSWERED)
+def _last_error(lines: Sequence[str]) -> list[str]:
+    """Return the lines of uv's last error, or its last line if none is marked as an error."""
+    output = [line.strip() for line in lines if line.strip()]
+    start = max((number for number, line in enumerate(output) if line.startswith("error:")), default=-1)
+    return [line.removeprefix("error:").removeprefix("cause:").strip() for line in output[start:]]
+
+
+def _advice(error: Sequence[str]) -> str | None:
+    text = "\n".join(error)
+    return next((advice for words, advice in ADVICE.items() if words in text), None)
 
 
 def _without_index(address: re.Match[str]) -> str:
@@ -139,13 +148,16 @@ def _without_index(address: re.Match[str]) -> str:
 
 
 def main() -> int:
-    """Run uv; return 0, or 3 with the reason on stderr."""
+    """Run uv; return 0, 3 with the reason on stderr, or 130 after Ctrl-C."""
 
     def call(command: list[str], environ: dict[str, str]) -> list[str] | None:
-        done = subprocess.run(command, env=environ, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, env=environ, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
         return done.stderr.splitlines() if done.returncode else None
 
-    error = run_uv(sys.argv[1:], call, _say)
+    try:
+        error = run_uv(sys.argv[1:], call, _say)
+    except KeyboardInterrupt:
+        return 130
     if error:
         _say(error)
     return 3 if error else 0

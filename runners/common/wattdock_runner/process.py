@@ -47,8 +47,8 @@ def log_to_stderr() -> None:
 
 
 @contextmanager
-def without_collections() -> Iterator[None]:
-    """Suspend the garbage collector while an engine is imported, and at the end of this process.
+def garbage_collection_suspended() -> Iterator[None]:
+    """Suspend garbage collection while an engine is imported, and at the end of this process.
 
     What modules made stays until then, so a search through it finds nothing, and takes a quarter of the CPU time of
     vLLM's import and most of that of its exit.

@@ -148,8 +148,8 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
 
     def _unload(self) -> None:
         if self._is_loaded:
-            self._is_loaded = False
             self._backend.unload()
+            self._is_loaded = False
 
     def shut_down(self, timeout_s: float) -> bool:
         """End a running job and free the model; return False if the engine did not end within `timeout_s`."""

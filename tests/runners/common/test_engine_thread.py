@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner import servicer
 from wattdock_runner.errors import WrongState
-from wattdock_runner.servicer import EngineThread
+from wattdock_runner.servicer import EngineThread, RunnerServicer
+
+if TYPE_CHECKING:
+    from wattdock_runner.backend import Backend
 
 
 def test_a_job_waits_for_one_whose_cancelling_is_heard_after_it() -> None:
@@ -64,3 +69,25 @@ def test_an_end_says_what_did_not_end() -> None:
     assert not engine.end(lambda: None, 0.1)
     over.set()
     assert not EngineThread().end(lambda: time.sleep(1), 0.1)
+
+
+class FailsToUnloadOnce:
+    """A backend whose first try to free its model fails."""
+
+    unloads = 0
+
+    def unload(self) -> None:
+        self.unloads += 1
+        if self.unloads == 1:
+            raise RuntimeError("the device is busy")
+
+
+def test_a_model_that_could_not_be_freed_is_freed_at_the_end() -> None:
+    """What a failed Unload leaves behind is still loaded."""
+    backend = FailsToUnloadOnce()
+    runner = RunnerServicer(cast("Backend", backend))
+    runner._is_loaded = True
+    with pytest.raises(RuntimeError, match="busy"):
+        runner.Unload(pb.UnloadRequest(), None)
+    assert runner.shut_down(60)
+    assert backend.unloads == 2
