@@ -226,6 +226,15 @@ def test_a_name_an_interpreter_and_patience_do_not_change_what_is_measured() -> 
     assert plain.experiment_id != ExperimentConfig(cpu_tdp_w=66).experiment_id
 
 
+def test_a_copy_with_other_settings_has_a_load_key_and_an_id_of_its_own() -> None:
+    """Also where those of the original were asked for before."""
+    plain = ExperimentConfig()
+    keys = (plain.load_key, plain.experiment_id)
+    copy, fresh = plain.model_copy(update={"accelerator": "cpu"}), ExperimentConfig(accelerator="cpu")
+    assert (copy.load_key, copy.experiment_id) == (fresh.load_key, fresh.experiment_id)
+    assert (plain.load_key, plain.experiment_id) == keys
+
+
 def test_a_setting_that_is_written_out_as_it_is_by_default_is_left_to_the_engine() -> None:
     """A bundle writes all of them out; no engine is told null, or its own default."""
     config = ExperimentConfig.model_validate({"backend": "pytorch", "pytorch": {"attn_implementation": None, "x": 1}})

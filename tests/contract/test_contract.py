@@ -223,11 +223,14 @@ def test_min_requests_repeats_the_prompts_in_order(runner: Runner) -> None:
 
 def test_min_duration_is_reached_and_heartbeats_come_meanwhile(runner: Runner) -> None:
     """A pass goes on until it is long enough, and says so each second; a minute's silence would be taken for a hang."""
-    result = runner.generate(workload(min_duration_s=2.2), TEN_AND_FIFTY)
-    assert result.summary.span.end_ns - result.summary.span.start_ns >= 2.2e9
-    at_ns = [beat.at_ns for beat in result.heartbeats]
-    # Others are the first and the last: on a busy machine some come late.
-    assert any(at_ns[0] < instant_ns < result.summary.span.end_ns for instant_ns in at_ns)
+    # On a busy machine heartbeats come late: a longer pass must have some then. The first and the last always come.
+    for min_duration_s in (2.2, 30):
+        result = runner.generate(workload(min_duration_s=min_duration_s), TEN_AND_FIFTY)
+        assert result.summary.span.end_ns - result.summary.span.start_ns >= min_duration_s * 1e9
+        at_ns = [beat.at_ns for beat in result.heartbeats]
+        if came := any(at_ns[0] < instant_ns < result.summary.span.end_ns for instant_ns in at_ns):
+            break
+    assert came
     tokens = [beat.output_tokens for beat in result.heartbeats]
     assert tokens == sorted(tokens)
     assert 0 < tokens[-1] <= result.summary.output_tokens

@@ -32,10 +32,10 @@ SWEEP = (
     HEAD + "  workload: {max_output_tokens: 5}\n  warmup: {passes: 0}\n  repeats: {restarts: 2, passes: 2}\n"
     "sweep:\n  workload.batch_size: [1, 2]\n  fake.step_s: [0.008, 0.01]\n"
 )
-# One experiment of passes of a second: time enough to do something to each.
+# One experiment of passes of three seconds: time enough to do something to each, also on busy cores.
 SLOW = (
     HEAD + "  workload: {max_output_tokens: 10, batch_size: 1}\n  warmup: {passes: 0}\n  repeats: {passes: 2}\n"
-    "  fake: {step_s: 0.05}\nexperiments: [{name: slow}]\n"
+    "  fake: {step_s: 0.15}\nexperiments: [{name: slow}]\n"
 )
 EXPECTED = {
     (f"batch_size={size} step_s={step}", restart, number): 1

@@ -109,6 +109,13 @@ def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(machine: 
     assert journal(machine)[-1]["event"] == "ended"
 
 
+def test_each_timeout_reaches_what_it_limits(machine: VirtualMachine) -> None:
+    """A load or a pass that hangs ends after the time that was set for it, not after another's."""
+    timeouts = {"launch_s": 11.0, "load_s": 12.0, "heartbeat_s": 13.0, "stall_s": 14.0, "stop_s": 15.0}
+    machine.run(study(experiment("a", timeouts=timeouts)))
+    assert machine.limits == timeouts
+
+
 def test_events_tell_a_pass_from_its_start_to_its_end(machine: VirtualMachine) -> None:
     """What a live page shows: stage, tokens, seconds, watts."""
     machine.run(study(experiment("a", repeats={"passes": 1}, warmup={"passes": 0})))

@@ -115,13 +115,18 @@ class VirtualMeter:
 
 @dataclass
 class VirtualRunner:
-    """A launched runner and the client that talks to it."""
+    """A launched runner and the client that talks to it.
+
+    Attributes:
+        limits: Receives the limits of the calls, in seconds, by their settings in `timeouts`.
+    """
 
     clock: VirtualClock
     check: Callable[[], None] = lambda: None
     gpus: tuple[str, ...] = ()
     args: Mapping[str, Any] = field(default_factory=dict)
     load_fault: str = "none"
+    limits: dict[str, float] = field(default_factory=dict)
     stopped: bool = False
 
     address = "virtual"
@@ -139,9 +144,11 @@ class VirtualRunner:
         return on_host
 
     def stop(self, grace_s: float) -> None:
+        self.limits["stop_s"] = grace_s
         self.stopped = True
 
     def wait_ready(self, timeout_s: float) -> RunnerDescription:
+        self.limits["launch_s"] = timeout_s
         self.clock.sleep(LAUNCH_S)
         return RunnerDescription("fake", "fake", "1.0", "3.12", arrivals=("batch", "closed"))
 
@@ -155,6 +162,7 @@ class VirtualRunner:
         timeout_s: float,
         progress: Callable[[str], None],
     ) -> tuple[RunnerEnvironment, Span]:
+        self.limits["load_s"] = timeout_s
         self.args, self.gpus = dict(request.engine_args), tuple(request.gpu_uuids)
         progress("reading weights")
         began_ns = self.clock.now_ns()
@@ -178,6 +186,7 @@ class VirtualRunner:
         stall_s: float,
         heartbeat: Callable[[Heartbeat], None],
     ) -> PassRecord:
+        self.limits |= {"heartbeat_s": silence_s, "stall_s": stall_s}
         in_flight, tokens = request.workload.batch_size, request.workload.max_output_tokens
         if in_flight > self.args.get("most_in_flight", in_flight):
             raise RunnerError(f"a pass failed for lack of memory: {in_flight} need more blocks of KV cache")
@@ -235,6 +244,7 @@ class VirtualMachine:
         variables: Engine settings of the environment.
         at_meter_end: What a meter makes of its timeline when it is stopped.
         launches: How many runners were started.
+        limits: What the last runner to be asked was given as each limit, in seconds, by its setting in `timeouts`.
         emitted: The events of the last run.
     """
 
@@ -247,6 +257,7 @@ class VirtualMachine:
     variables: Mapping[str, str] = field(default_factory=dict)
     at_meter_end: Callable[[Timeline], Timeline] = lambda timeline: timeline
     launches: int = 0
+    limits: dict[str, float] = field(default_factory=dict)
     emitted: list[events.Event] = field(default_factory=list)
 
     @property
@@ -333,7 +344,7 @@ class VirtualMachine:
 
     def launch(self, spec: object) -> VirtualRunner:
         self.launches += 1
-        return VirtualRunner(self.clock, load_fault=self.load_fault)
+        return VirtualRunner(self.clock, load_fault=self.load_fault, limits=self.limits)
 
 
 def experiment(name: str = "", **settings: Any) -> ExperimentConfig:

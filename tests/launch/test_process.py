@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,10 +92,8 @@ def test_stop_leaves_no_process_no_folder_and_no_shared_memory(
     runner = launcher.launch(launch_spec)
     until_ready(launch_spec)
     assert len(left(launch_spec.log_path)) == 1 + ("family" in behaviour) + ("sharing" in behaviour)
-    began_s = time.monotonic()
     runner.stop(grace_s=1)
     assert runner.exit_reason() == reason
-    assert time.monotonic() - began_s < 20
     assert left(launch_spec.log_path) == []
     assert not folder_of(runner.address).exists()
     assert zombies() <= before

@@ -51,7 +51,7 @@ class Reference:
 def make_reference(folder: Path) -> Reference:
     """Write a small float32 Llama, and say what plain transformers makes of it."""
     write_config(folder, dtype="float32")
-    answers = json.loads(pytorch_reference("all", str(folder), json.dumps(PROMPTS)))
+    answers = json.loads(pytorch_reference(str(folder), json.dumps(PROMPTS)))
     continuations = answers["continuations"]
     write_tokenizer(folder)
     eos_ids = [continuations[0][11], continuations[2][4]]

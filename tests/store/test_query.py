@@ -142,7 +142,7 @@ def test_a_damaged_or_lost_parquet_file_is_named_and_the_others_answer(called: C
 def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     """By the list, which shows the others, and by the library, which warns; a lost result.json is no exception."""
     results = Path("results").resolve()
-    put(results, "a")
+    put(results, "a", study={"study_id": "s", "attempt": 1})
     known = ExperimentResult.SCHEMA_VERSION
     put(results, "b", schema_version=known + 1)
     contents = {"c": b'{"status": ', "d": b"[1]", "e": b"", "f": b'{"status": "\xff"}'}
@@ -152,7 +152,12 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     put(results, "h", config__workload__rate_per_s="many")
     put(results, "i", started_utc="yesterday")
     (put(results, "j", restarts=True) / "result.json").unlink()
-    hidden = put(results, "k")
+    put(results, "k", colour="blue")
+    put(results, "l", config__colour="blue")
+    put(results, "m", spans="many")
+    # Damage inside a part that the table does not need is found where the result would replace a sound attempt.
+    put(results, "n", spans=[{}], study={"study_id": "s", "attempt": 2})
+    hidden = put(results, "o")
     hidden.rename(hidden.with_name(f".{hidden.name}"))
     (results / "plots").mkdir()
     cut = "is not JSON; was it cut short? restore it from a copy, or move its folder away"
@@ -166,6 +171,10 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
         "h": "not a result of schema version 1 (config.workload.rate_per_s: Input should be a valid number",
         "i": "not a result of schema version 1 (",
         "j": "is missing; restore it",
+        "k": "not a result of schema version 1 (colour: Extra inputs are not permitted",
+        "l": "not a result of schema version 1 (config: Value error, colour: no setting has this name",
+        "m": "not a result of schema version 1 (spans: Input should be a valid array",
+        "n": "not a result of schema version 1 (spans.0.name: Field required",
     }
     listed = called("results", "list", "--json", "--output-dir", str(results))
     assert (listed.returncode, len(json.loads(listed.stdout))) == (0, 1)

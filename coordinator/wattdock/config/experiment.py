@@ -296,6 +296,13 @@ class ExperimentConfig(StrictSettings):
         source = spec.source or ("synthetic" if self.model.shape else "bundled")
         return spec.model_copy(update={"source": source})
 
+    def model_copy(self, **options: Any) -> Self:
+        """Return a copy as pydantic does; its `load_key` and its `experiment_id` are those of its own settings."""
+        copy = super().model_copy(**options)
+        for name in ("load_key", "experiment_id"):
+            copy.__dict__.pop(name, None)
+        return copy
+
     @cached_property
     def load_key(self) -> str:
         """A text that is equal for experiments that can share a loaded runner (a load group)."""

@@ -136,7 +136,7 @@ def load_result(folder: Path, schema: type[ExperimentResult] = ExperimentResult)
     """Return the result in a result folder.
 
     Args:
-        schema: What of it is read; the rest is not checked.
+        schema: What of it is read; see `SUMMARY` for what goes unchecked.
 
     Raises:
         StoreError: There is none, or this version cannot read it.
@@ -155,7 +155,7 @@ def load_result(folder: Path, schema: type[ExperimentResult] = ExperimentResult)
 
 
 def read_summaries(folders: Iterable[Path], *, tell: Tell = lambda _: None) -> Iterator[StoredResult]:
-    """Yield the readable results, each with only those parts that a row of the table of results needs (`SUMMARY`).
+    """Yield the readable results with the parts that a row of the table of results needs (`SUMMARY`).
 
     Args:
         folders: Of results, as `result_folders` returns them.
@@ -164,6 +164,9 @@ def read_summaries(folders: Iterable[Path], *, tell: Tell = lambda _: None) -> I
     for folder in folders:
         try:
             result = load_result(folder, SUMMARY)
+            # A later attempt replaces a sound result, so it must be sound as a whole.
+            if result.study and result.study.attempt > 1:
+                result = load_result(folder)
         except StoreError as error:
             tell(f"{error}; left out")
         else:

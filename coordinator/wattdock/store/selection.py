@@ -72,8 +72,8 @@ def find_results(named: Sequence[str], output_dir: Path, open_bundle: Callable[[
     """
     folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle)]
     results = [StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
-    replaced = replacements(map(Row.of, results))
-    return [result for result in results if str(result.folder) not in replaced]
+    latest_attempts = replacements(map(Row.of, results))
+    return [result for result in results if str(result.folder) not in latest_attempts]
 
 
 def _folders(name: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[Path]:

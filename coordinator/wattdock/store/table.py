@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast, get_args, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import create_model
+from pydantic import BaseModel, create_model, model_validator
+from pydantic_core import core_schema
 
 from wattdock.analysis import ExperimentResult, statistics
+from wattdock.config import ExperimentConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
-    from pydantic import BaseModel
 
     from wattdock.store.folders import StoredResult
 
@@ -132,7 +133,7 @@ class Row:
             "interval_covers": energy.covers if energy and energy.interval else None,
             **dict(zip(SPEED_ENDS, statistics.value_and_ends(statistics.speed_figure(result)), strict=True)),
         }
-        return cls(**_read(result), **computed)
+        return cls(**{name: _value(result, place) for name, place in PLACES.items()}, **computed)
 
     @staticmethod
     def table(rows: Sequence[Row]) -> pa.Table:
@@ -147,33 +148,61 @@ COLUMNS: dict[str, Column] = {
     name: next(iter(getattr(hint, "__metadata__", ())), Column()) for name, hint in _HINTS.items()
 }
 PLACES = {name: column.place for name, column in COLUMNS.items() if column.place}
-# What `Row.of` and `passes_of` read beside the columns' places; of a model that stands here, every field.
-READ_TOO = (
+# The places that `Row.of` and `passes_of` read beside those of the columns; a part that is named here is read whole.
+OTHER_PLACES = (
     *("started_utc", "config.name", "config.model", "environment.model.name", "environment.gpu_names"),
     *("energy.passes", "energy.uncertainty", "energy.reason", "error.message", "audit.reasons"),
 )
 
 
+class _Unread:
+    """Any JSON object; what it holds is passed over."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(*_: object) -> core_schema.CoreSchema:
+        return core_schema.typed_dict_schema({}, extra_behavior="ignore")
+
+
 def _part(model: type[BaseModel], places: Iterable[str]) -> type[BaseModel]:
-    """Return a model with only the fields in these places, in the model's own order; all others are passed over."""
+    """Return a model that reads of the models in its fields only these places; it refuses the keys that `model` does.
+
+    Args:
+        places: Dotted names in `model`.
+    """
     within: dict[str, list[str]] = {}
     for place in places:
-        name, _, rest = place.partition(".")
-        within.setdefault(name, []).append(rest)
-    fields: dict[str, Any] = {}
-    for name in sorted(within, key=list(model.model_fields).index):
-        field = model.model_fields[name]
-        kind: Any = field.rebuild_annotation()
-        if "" not in within[name]:
-            whole, *null = get_args(kind) or (kind,)
-            part = _part(whole, within[name])
-            kind = part | None if null else part
-        fields[name] = (kind, ... if field.is_required() else field.get_default(call_default_factory=True))
-    return create_model(model.__name__, __config__=model.model_config | {"extra": "ignore"}, **fields)
+        name, _, inner_place = place.partition(".")
+        within.setdefault(name, []).append(inner_place)
+    fields: dict[str, Any] = {
+        name: (_kind(field.annotation, within.get(name, [])), field) for name, field in model.model_fields.items()
+    }
+    settings: Any = model.model_config
+    validators: dict[str, Any] = {}
+    if model is ExperimentConfig:
+        settings = settings | {"extra": "allow"}
+        validators = {"section": model_validator(mode="after")(_require_own_section)}
+    return create_model(model.__name__, __config__=settings, __validators__=validators, **fields)
 
 
-# The part of a result that its rows are computed from; reading only this takes a quarter of the time.
-SUMMARY = cast("type[ExperimentResult]", _part(ExperimentResult, [*PLACES.values(), *READ_TOO]))
+def _kind(kind: Any, places: Sequence[str]) -> Any:
+    """Return a type with each model in it replaced by the part that reads only these places; "" is all of it."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel) and "" not in places:
+        return _part(kind, places) if places else _Unread
+    if not (inner_kinds := get_args(kind)):
+        return kind
+    origin = Union if isinstance(kind, UnionType) else get_origin(kind)
+    return origin[tuple(_kind(inner, places) for inner in inner_kinds)]
+
+
+def _require_own_section(config: Any) -> Any:
+    """Refuse a key of a config that is neither a setting nor its backend's name, under which the section stands."""
+    if unknown := config.model_extra.keys() - {config.backend}:
+        raise ValueError(f"{', '.join(sorted(unknown))}: no setting has this name")
+    return config
+
+
+# The part of a result that its rows are computed from; reading only this takes a third of the time.
+SUMMARY = cast("type[ExperimentResult]", _part(ExperimentResult, [*PLACES.values(), *OTHER_PLACES]))
 # The table of measured passes: columns of a result's `energy.passes`, behind the folder and the experiment.
 PASS_COLUMNS = {
     "folder": str,
@@ -206,8 +235,8 @@ def replacements(rows: Iterable[Row]) -> dict[str, str]:
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
     """Return rows, the latest first, and mark those that a later attempt replaces."""
-    replaced = replacements(rows)
-    marked = [replace(row, superseded=True) if row.folder in replaced else row for row in rows]
+    latest_attempts = replacements(rows)
+    marked = [replace(row, superseded=True) if row.folder in latest_attempts else row for row in rows]
     return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
 
 
@@ -240,18 +269,8 @@ def _arrow(types: dict[str, type], rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds[kind]) for name, kind in types.items()]))
 
 
-_read_all = attrgetter(*PLACES.values())
-
-
-def _read(result: ExperimentResult) -> dict[str, Any]:
-    """Return what stands in the columns' places; None where a part of the result that a place lies in is null."""
-    try:
-        return dict(zip(PLACES, _read_all(result), strict=True))
-    except AttributeError:
-        return {name: _value(result, place) for name, place in PLACES.items()}
-
-
 def _value(result: ExperimentResult, place: str) -> Any:
+    """Return what stands in a column's place; None where a part of the result that the place lies in is null."""
     value: Any = result
     for name in place.split("."):
         if value is None:

@@ -1,8 +1,7 @@
 """Answers of plain transformers to compare with; run by the runner's interpreter.
 
-python reference.py make FOLDER         save a small random Llama
-python reference.py all FOLDER PROMPTS  save one, and print as JSON: an un-batched greedy continuation per prompt (JSON
-                                        lists of ids), what drawing random weights does, what splits are refused
+`python reference.py FOLDER PROMPTS` saves a small random Llama, and prints as JSON: an un-batched greedy continuation
+per prompt (JSON lists of ids), what drawing random weights does, what splits are refused.
 """
 
 from __future__ import annotations
@@ -92,12 +91,11 @@ def split_refusal(folder: Path, ranks: int) -> str | None:
 
 
 if __name__ == "__main__":
-    command, folder = sys.argv[1], Path(sys.argv[2])
+    folder = Path(sys.argv[1])
     make(folder)
-    if command == "all":
-        answers = {
-            "continuations": greedy(folder, json.loads(sys.argv[3])),
-            "weights": weights(folder),
-            "splits": [split_refusal(folder, ranks) for ranks in (2, 3)],
-        }
-        sys.stdout.write(json.dumps(answers))
+    answers = {
+        "continuations": greedy(folder, json.loads(sys.argv[2])),
+        "weights": weights(folder),
+        "splits": [split_refusal(folder, ranks) for ranks in (2, 3)],
+    }
+    sys.stdout.write(json.dumps(answers))
