@@ -133,7 +133,7 @@ class Row:
             "interval_covers": energy.covers if energy and energy.interval else None,
             **dict(zip(SPEED_ENDS, statistics.value_and_ends(statistics.speed_figure(result)), strict=True)),
         }
-        return cls(**{name: _value(result, place) for name, place in PLACES.items()}, **computed)
+        return cls(**{name: _value(result, path) for name, path in PATHS.items()}, **computed)
 
     @staticmethod
     def table(rows: Sequence[Row]) -> pa.Table:
@@ -147,12 +147,15 @@ _HINTS = get_type_hints(Row, include_extras=True)
 COLUMNS: dict[str, Column] = {
     name: next(iter(getattr(hint, "__metadata__", ())), Column()) for name, hint in _HINTS.items()
 }
-PLACES = {name: column.place for name, column in COLUMNS.items() if column.place}
-# The places that `Row.of` and `passes_of` read beside those of the columns; a part that is named here is read whole.
-OTHER_PLACES = (
-    *("started_utc", "config.name", "config.model", "environment.model.name", "environment.gpu_names"),
-    *("energy.passes", "energy.uncertainty", "energy.reason", "error.message", "audit.reasons"),
-)
+PATHS = {name: column.place.split(".") for name, column in COLUMNS.items() if column.place}
+# What `Row.of` and `passes_of` read beside the places of the columns; a part that is named here is read whole.
+OTHER_PATHS = [
+    place.split(".")
+    for place in (
+        *("started_utc", "config.name", "config.model", "environment.model.name", "environment.gpu_names"),
+        *("energy.passes", "energy.uncertainty", "energy.reason", "error.message", "audit.reasons"),
+    )
+]
 
 
 class _Unread:
@@ -163,16 +166,11 @@ class _Unread:
         return core_schema.typed_dict_schema({}, extra_behavior="ignore")
 
 
-def _part(model: type[BaseModel], places: Iterable[str]) -> type[BaseModel]:
-    """Return a model that reads of the models in its fields only these places; it refuses the keys that `model` does.
-
-    Args:
-        places: Dotted names in `model`.
-    """
-    within: dict[str, list[str]] = {}
-    for place in places:
-        name, _, inner_place = place.partition(".")
-        within.setdefault(name, []).append(inner_place)
+def _part(model: type[BaseModel], paths: Iterable[list[str]]) -> type[BaseModel]:
+    """Return a model that reads of the models in its fields only these paths; it refuses the keys that `model` does."""
+    within: dict[str, list[list[str]]] = {}
+    for name, *inner_path in paths:
+        within.setdefault(name, []).append(inner_path)
     fields: dict[str, Any] = {
         name: (_kind(field.annotation, within.get(name, [])), field) for name, field in model.model_fields.items()
     }
@@ -184,14 +182,14 @@ def _part(model: type[BaseModel], places: Iterable[str]) -> type[BaseModel]:
     return create_model(model.__name__, __config__=settings, __validators__=validators, **fields)
 
 
-def _kind(kind: Any, places: Sequence[str]) -> Any:
-    """Return a type with each model in it replaced by the part that reads only these places; "" is all of it."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel) and "" not in places:
-        return _part(kind, places) if places else _Unread
+def _kind(kind: Any, paths: Sequence[list[str]]) -> Any:
+    """Return a type with each model in it replaced by the part that reads only these paths; an empty path is all."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel) and [] not in paths:
+        return _part(kind, paths) if paths else _Unread
     if not (inner_kinds := get_args(kind)):
         return kind
     origin = Union if isinstance(kind, UnionType) else get_origin(kind)
-    return origin[tuple(_kind(inner, places) for inner in inner_kinds)]
+    return origin[tuple(_kind(inner, paths) for inner in inner_kinds)]
 
 
 def _require_own_section(config: Any) -> Any:
@@ -202,7 +200,7 @@ def _require_own_section(config: Any) -> Any:
 
 
 # The part of a result that its rows are computed from; reading only this takes a third of the time.
-SUMMARY = cast("type[ExperimentResult]", _part(ExperimentResult, [*PLACES.values(), *OTHER_PLACES]))
+SUMMARY = cast("type[ExperimentResult]", _part(ExperimentResult, [*PATHS.values(), *OTHER_PATHS]))
 # The table of measured passes: columns of a result's `energy.passes`, behind the folder and the experiment.
 PASS_COLUMNS = {
     "folder": str,
@@ -269,10 +267,10 @@ def _arrow(types: dict[str, type], rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds[kind]) for name, kind in types.items()]))
 
 
-def _value(result: ExperimentResult, place: str) -> Any:
-    """Return what stands in a column's place; None where a part of the result that the place lies in is null."""
+def _value(result: ExperimentResult, path: Sequence[str]) -> Any:
+    """Return what stands at a path; None where a part of the result on the way is null."""
     value: Any = result
-    for name in place.split("."):
+    for name in path:
         if value is None:
             return None
         value = getattr(value, name)
