@@ -81,6 +81,7 @@ class World:
     Attributes:
         gpu: Fields of the used GPU that differ; `other`, those of the other one.
         restarts: Fresh runners.
+        recordings: How many of them the meter watches; the others have the recordings of those.
         round_s: Length of a round of requests; a pass has five.
         output_tokens: Per request.
         warm_up_slope: Relative growth of tokens/s per minute over the warm-up.
@@ -95,6 +96,7 @@ class World:
     gpu: Mapping[str, Any] = field(default_factory=dict)
     other: Mapping[str, Any] = field(default_factory=dict)
     restarts: int = 3
+    recordings: int = 1
     round_s: float = ROUND_S
     output_tokens: int = 100
     cached_prompt_tokens: int = 0
@@ -140,7 +142,10 @@ def result_of(world: World, library: Path) -> ExperimentResult:
         random_weights=False,
         config=shape_config("llama-3.1-8b"),
     )
-    records = [_restart(world, number, _timeline(*gpus, library, number)) for number in range(world.restarts)]
+    records = [
+        _restart(world, number, _timeline(*gpus, library, number % world.recordings))
+        for number in range(world.restarts)
+    ]
     restarts = [
         dataclasses.replace(record, environment=_environment(world, record, plan, model), architecture=model.config)
         for record in records

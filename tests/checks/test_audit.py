@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def sound(library: Path) -> ExperimentResult:
-    return result_of(World(), library)
+    return result_of(World(recordings=3), library)
 
 
 def failed(result: ExperimentResult) -> dict[str, Check]:

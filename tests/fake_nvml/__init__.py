@@ -229,17 +229,17 @@ def config(
 
 
 # One per process: a second library of the same name would never be found by name.
-_opened: list[ctypes.CDLL] = []
+_opened: list[ctypes.PyDLL] = []
 
 
-def _library(path: Path) -> ctypes.CDLL:
+def _library(path: Path) -> ctypes.PyDLL:
     if not _opened:
         _opened.append(_open(path))
     return _opened[0]
 
 
-def _open(library: Path) -> ctypes.CDLL:
-    opened = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+def _open(library: Path) -> ctypes.PyDLL:
+    opened = ctypes.PyDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     opened.fake_nvml_now_ns.restype = ctypes.c_int64
     opened.fake_nvml_pass_ns.argtypes = [ctypes.c_int64]
     for name in ("fake_nvml_power_w", "fake_nvml_energy_j", "fake_nvml_counter_mj"):
@@ -251,7 +251,7 @@ def _open(library: Path) -> ctypes.CDLL:
 class FakeNvml(Clock):
     """The library as loaded into this process; also a `Clock` on the library's own time."""
 
-    def __init__(self, library: ctypes.CDLL, folder: Path) -> None:
+    def __init__(self, library: ctypes.PyDLL, folder: Path) -> None:
         self._library = library
         self.folder = folder
 
@@ -293,9 +293,12 @@ def loaded(
     fake = FakeNvml(_library(folder / SONAME), folder)
     fake.configure(config(folder, gpus=gpus, virtual_clock=virtual_clock, init_error=init_error))
     _forget()
+    # Where no call takes time, threads need not hand over Python's lock at each.
+    pynvml.CDLL = ctypes.PyDLL if virtual_clock else ctypes.CDLL
     try:
         yield fake
     finally:
+        pynvml.CDLL = ctypes.CDLL
         # It stays in this process: from now on it must look like a machine without a driver.
         fake.configure(config(folder, init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
         _forget()
