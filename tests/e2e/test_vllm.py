@@ -38,7 +38,7 @@ defaults:
   backend: vllm
   model: shape:tiny-llama
   warmup: {passes: 0}
-  timeouts: {stop_s: 5}
+  timeouts: {stop_s: 5, heartbeat_s: 600, stall_s: 600}
   workload: {prompts: {source: prompts.jsonl, count: 4}, batch_size: 2}
   vllm: {tensor_parallel_size: 2, enable_prefix_caching: true, block_size: 32, enforce_eager: true}
 experiments:

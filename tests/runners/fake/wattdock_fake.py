@@ -58,6 +58,8 @@ def strike(fault: object) -> None:
         raise RuntimeError("the fake engine was told to fail")
     if fault == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)
+        # Another thread may be the first to stop.
+        time.sleep(600)
     if fault == "oom":
         raise NoRoom("fake", "room")
     if fault == "refuse":
