@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overheads import Row, aim
+from overheads import Row, aim, callers_environ
 
 from wattdock.errors import PreflightError
 from wattdock.launch.runners import REPO
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CACHES = ("UV_CACHE_DIR", "PIP_CACHE_DIR", "XDG_CACHE_HOME", "WATTDOCK_HOME")
-# Of this command and of the make that started it.
-OWN_VARIABLES = ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 # What a run does until the first event whose JSON has these words; a run may lack some.
 PARTS = (
     (".venv", "StudyStarted"),
@@ -58,8 +56,7 @@ def _row(what: str, clone: Path, backend: str, *, most_s: float | None = None) -
     Raises:
         PreflightError: It failed; holds its last line.
     """
-    environ = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
-    environ |= {name: f"{clone}-{name}" for name in CACHES}
+    environ = callers_environ() | {name: f"{clone}-{name}" for name in CACHES}
     load, began_s = os.getloadavg()[0], time.monotonic()
     command = ["make", "--silent", "run", f"BACKEND={backend}", "ARGS=--progress-json"]
     with subprocess.Popen(
@@ -72,8 +69,7 @@ def _row(what: str, clone: Path, backend: str, *, most_s: float | None = None) -
     taken_s = parts(lines)
     figure_s = taken_s[FIRST_TOKEN] if FIRST_TOKEN in what else lines[-1][0]
     made_of = ", ".join(f"{part} {seconds:.1f}" for part, seconds in taken_s.items() if part != FIRST_TOKEN)
-    text = aim(most_s, "s", figure_s) if most_s else ""
-    return Row(what, f"{figure_s:.1f} s", f"1 run, load average {load:.1f}: {made_of}", text)
+    return Row(what, f"{figure_s:.1f} s", f"1 run, load average {load:.1f}: {made_of}", aim(most_s, "s", figure_s))
 
 
 def parts(lines: Iterable[tuple[float, str]]) -> Mapping[str, float]:

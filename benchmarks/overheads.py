@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 PASS_BYTES = 1_000_000
 MISSED = "missed"
+# Of this command and of the make that started it.
+OWN_VARIABLES = ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 
 class Row(NamedTuple):
@@ -46,9 +49,16 @@ class Row(NamedTuple):
     aim: str = ""
 
 
-def aim(most: float, unit: str, median: float) -> str:
-    """Return the text of a row's aim."""
+def aim(most: float | None, unit: str, median: float) -> str:
+    """Return the text of a row's aim; empty where there is none."""
+    if most is None:
+        return ""
     return f"{most:g} {unit}" + (f", **{MISSED}**" if median > most else "")
+
+
+def callers_environ() -> dict[str, str]:
+    """Return the environment that a person's own call would have: without what this command and its make set."""
+    return {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
 
 
 def timed_ms(call: Callable[[], object], *, repeats: int) -> tuple[float, float, float]:
@@ -64,8 +74,7 @@ def timed_ms(call: Callable[[], object], *, repeats: int) -> tuple[float, float,
 def row(name: str, times_ms: tuple[float, float, float], *, most_ms: float | None = None) -> Row:
     """Return one line of the table."""
     low, median, high = times_ms
-    text = "" if most_ms is None else aim(most_ms, "ms", median)
-    return Row(name, f"{median:.2f} ms", f"{low:.2f} … {high:.2f} ms", text)
+    return Row(name, f"{median:.2f} ms", f"{low:.2f} … {high:.2f} ms", aim(most_ms, "ms", median))
 
 
 def start_up() -> list[Row]:

@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from overheads import Row, aim
+from overheads import Row, aim, callers_environ
 
 from wattdock.errors import PreflightError
 from wattdock.launch.runners import REPO
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 # Command → the most seconds that it should take on two cores. The environments are there.
 AIMS_S: Mapping[str, float] = {"make test-quick": 60, "make test": 480, ".ci/run": 900}
-# Of the make that started this command.
-OWN_VARIABLES = ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 
 def suite() -> list[Row]:
@@ -27,11 +25,10 @@ def suite() -> list[Row]:
     Raises:
         PreflightError: One fails.
     """
-    environ = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
     rows = []
     for command, most_s in AIMS_S.items():
         load, began_s = os.getloadavg()[0], time.monotonic()
-        if subprocess.run(command.split(), cwd=REPO, env=environ, check=False).returncode:
+        if subprocess.run(command.split(), cwd=REPO, env=callers_environ(), check=False).returncode:
             raise PreflightError(f"{command} failed; mend it before it is timed")
         took_s = time.monotonic() - began_s
         rows.append(Row(command, f"{took_s:.0f} s", f"1 run, load average {load:.1f}", aim(most_s, "s", took_s)))
