@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ExperimentConfig
@@ -69,8 +70,8 @@ def required_conditions(environment: EnvironmentSnapshot) -> dict[str, str]:
 
 def differing(mappings: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the names whose texts are not all equal, in the order of their first appearance."""
-    names = dict.fromkeys(name for mapping in mappings for name in mapping)
-    return [name for name in names if len({mapping.get(name) for mapping in mappings}) > 1]
+    same = shared(mappings)
+    return [name for name in dict.fromkeys(chain.from_iterable(mappings)) if name not in same]
 
 
 def shared(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:

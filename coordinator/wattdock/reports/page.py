@@ -9,7 +9,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import resources
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock import __version__
@@ -310,13 +309,12 @@ def _measured_with(points: Sequence[Point]) -> tuple[dict[str, str], dict[str, l
     """Return what all results agree in; and by name what they differ in: each text, and the results that have it."""
     texts = {point.label: conditions.everything(point.result) for point in points if point.result.environment}
     differ = {}
-    same = conditions.shared(list(texts.values()))
-    for name in (name for name in dict.fromkeys(chain.from_iterable(texts.values())) if name not in same):
+    for name in conditions.differing(list(texts.values())):
         labels: dict[str, list[str]] = {}
         for label, by_name in texts.items():
             labels.setdefault(by_name.get(name, conditions.ABSENT), []).append(label)
         differ[name] = list(zip(excerpts_at_difference(list(labels)), map(_few, labels.values()), strict=True))
-    return same, differ
+    return conditions.shared(list(texts.values())), differ
 
 
 def _few(labels: Sequence[str]) -> str:
