@@ -16,7 +16,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from contract.shared_runners import SharedRunners
 
@@ -53,12 +53,6 @@ TOGETHER = {
 }
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
-# Much computing and no tight timing: whatever is simulated in real time beside it, such as a meter's GPU, goes before.
-GIVE_WAY = (
-    *("tests/containers/", "tests/contract/", "tests/docs/", "tests/runners/", "tests/inputs/", "tests/reports/"),
-    *("tests/e2e/test_vllm.py", "tests/e2e/test_pytorch.py"),
-)
-NICENESS = 10
 # A long file must not begin last.
 FIRST = (*APART, "tests/containers/", "tests/docs/", "tests/contract/", "tests/runners/", "tests/e2e/")
 # They end a runner that all others share.
@@ -85,19 +79,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(FIRST) + 1 if item.nodeid.startswith(LAST) else first
 
     items.sort(key=position)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Let the tests of GIVE_WAY, and all that they start, give way; only root can take that back."""
-    gives_way = WORKER is not None and os.geteuid() == 0 and item.nodeid.startswith(GIVE_WAY)
-    if gives_way:
-        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
-    try:
-        return (yield)
-    finally:
-        if gives_way:
-            os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types
