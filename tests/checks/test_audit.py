@@ -108,6 +108,7 @@ CAUGHT = [
     (LOSS, World(restarts=1, gpu={"lost_at_s": 90.0})),
     (LOSS, World(restarts=1, gpu={"frozen_at_s": 90.0})),
     (("counter, not integrated power", "throttling"), World(restarts=1, gpu={"unsupported": "energy violation"})),
+    (("counter, not integrated power",), World(restarts=1, gpu={"failing_from_s": 106.0, "failing": "energy"})),
     (("unused GPUs at idle power",), World(restarts=1, other={"profile": (constant(80, 75), constant(121))})),
     (("unused GPUs at idle power",), World(restarts=1, other={"profile": STRAY_IN_THE_SECOND})),
     (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 2_000_000_000})),

@@ -34,8 +34,8 @@ def on(library: Path, called: Called, monkeypatch: pytest.MonkeyPatch) -> Called
     monkeypatch.setattr(doctor, "RECORDED_S", 0.2)
     monkeypatch.setattr(doctor_machine, "WATCHED_S", 0.1)
 
-    def call(gpus: tuple[FakeGpu, ...], *words: str) -> CompletedProcess[str]:
-        options: dict[str, Any] = {} if gpus else {"init_error": 12}
+    def call(gpus: tuple[FakeGpu, ...], *words: str, **faults: Any) -> CompletedProcess[str]:
+        options: dict[str, Any] = faults if gpus else {"init_error": 12}
         with fake_nvml.loaded(library, gpus=gpus, virtual_clock=False, **options):
             return called(*words)
 
@@ -105,6 +105,19 @@ def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_
         "a measurement here would not be sound: GPUs chosen, GPU 1 in use",
     ):
         assert line in done.stdout
+
+
+@pytest.mark.parametrize("verb", [("gpus",), ("doctor",), ("plan", "--backend", "fake", "--model", "shape:tiny-llama")])
+def test_a_driver_that_is_old_or_answers_with_errors_costs_a_line_and_no_traceback(
+    on: Called, verb: tuple[str, ...]
+) -> None:
+    """Without the newest process lists or a clean end all is shown; GPUs that cannot be counted are refused with 3."""
+    newest = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute")]
+    for faults in ({"lacking": newest}, {"shutdown_error": 999}):
+        done = on((FakeGpu(uuid=FIRST),), *verb, **faults)
+        assert "cannot be read" not in done.stdout + done.stderr
+    done = on((FakeGpu(uuid=FIRST),), *verb, count_error=999)
+    assert (done.returncode, "NVML cannot be read: Unknown Error" in done.stdout + done.stderr) == (3, True)
 
 
 def test_a_busy_gpu_that_would_not_be_chosen_spoils_nothing(on: Called, monkeypatch: pytest.MonkeyPatch) -> None:

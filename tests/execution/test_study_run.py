@@ -7,7 +7,7 @@ import os
 import signal
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -432,6 +432,106 @@ def test_a_meter_that_breaks_off_on_one_gpu_costs_the_energy_of_that_gpu_only(tm
         assert (error.kind, error.stage, error.exit_code) == ("MeterError", "meter", ExitCode.METER)
         assert "broke off" in error.message
         assert (energy.total_j, GPU in str(energy.reason)) == (None, True)
+
+
+# What the meter says of a GPU that is lost, and of one whose counter freezes.
+LOST = ("gpu_lost", "GPU is lost; this GPU's timeline ends here")
+FROZEN = ("counter_frozen", "counter did not change for 9.0 s while the GPU drew 300 W")
+
+
+def spoiled(uuid: str, event: tuple[Any, str], from_s: float) -> Callable[[Timeline], Timeline]:
+    """Return what a timeline becomes where one GPU's counter no longer changes from an instant on, and why."""
+    from_ns = round(from_s * NS_PER_S)
+
+    def change(timeline: Timeline) -> Timeline:
+        gpu = timeline.gpus[uuid]
+        if timeline.end_ns < from_ns:
+            return timeline
+        end_ns = timeline.end_ns if event == FROZEN else None
+        before = gpu.ticks.after_end_ns < from_ns
+        ticks = Ticks(**{column.name: getattr(gpu.ticks, column.name)[before] for column in fields(Ticks)})
+        gpu = replace(gpu, ticks=ticks, events=(MeterEvent(from_ns, *event, end_ns=end_ns),))
+        return replace(timeline, gpus={**timeline.gpus, uuid: gpu})
+
+    return change
+
+
+@pytest.mark.parametrize("event", [LOST, FROZEN])
+@pytest.mark.parametrize(("on_failure", "later"), [("continue", [("b", "failed")]), ("stop", [])])
+def test_a_gpu_lost_or_a_counter_frozen_within_a_pass_fails_the_experiment_and_keeps_what_was_measured(
+    machine: VirtualMachine, event: tuple[Any, str], on_failure: Any, later: list[tuple[str, str]]
+) -> None:
+    """Exit code 6, the loss as the first reason everywhere, the energy of earlier passes, no pass without energy."""
+
+    def note(happened: Event) -> None:
+        if isinstance(happened, PassStarted) and happened.stage == "pass 2/3":
+            machine.as_read = spoiled(GPU, event, machine.clock.now_ns() / NS_PER_S + 0.5)
+
+    settings = {"repeats": {"passes": 3}, "on_failure": on_failure}
+    both = (experiment(name, **settings, fake={"step_s": step_s}) for name, step_s in (("a", 0.1), ("b", 0.2)))
+    run = machine.run(study(*both, order="written"), on=note)
+    assert statuses(run.results) == [("a", "failed"), *later]
+    result = run.results[0].result
+    error, energy, performance, audit = result.error, result.energy, result.performance, result.audit
+    assert error is not None
+    assert (error.kind, error.stage, error.exit_code) == ("MeterError", "pass 2/3", ExitCode.METER)
+    assert error.message == f"{GPU}: {event[1]}; `wattdock doctor` says what to do"
+    assert energy is not None
+    assert energy.reason == f"{GPU}: {event[1]}"
+    first, second = energy.passes
+    assert first.total_j == pytest.approx(300 * first.duration_s, rel=0.02)
+    assert (second.total_j, second.reason) == (None, energy.reason)
+    assert performance is not None
+    assert performance.output_tokens == first.output_tokens + second.output_tokens
+    assert audit is not None
+    assert audit.reasons[:2] == [f"finished: {error.message}", f"energy measured: {energy.reason}"]
+
+
+def test_a_counter_that_is_found_frozen_only_after_the_last_pass_fails_the_experiment_too(
+    machine: VirtualMachine,
+) -> None:
+    """It takes seconds until a standstill can be called so."""
+    machine.at_meter_end = lambda timeline: spoiled(GPU, FROZEN, timeline.end_ns / NS_PER_S - 3.5)(timeline)
+    error = machine.run(study(experiment("a"))).results[0].result.error
+    assert error is not None
+    assert (error.stage, error.exit_code, FROZEN[1] in error.message) == ("meter", ExitCode.METER, True)
+
+
+def test_a_lost_gpu_comes_before_the_death_of_its_runner(machine: VirtualMachine) -> None:
+    """The runner died of it."""
+    machine.as_read = spoiled(GPU, LOST, machine.clock.now_ns() / NS_PER_S + 5)
+    error = machine.run(study(experiment("a", fake={"pass_fault": "die"}))).results[0].result.error
+    assert error is not None
+    first, _, second = error.message.partition("; then: ")
+    assert (error.kind, error.exit_code, error.stage) == ("MeterError", ExitCode.METER, "warm-up 1/1")
+    assert (first.startswith(f"{GPU}: {LOST[1]}"), "died" in second) == (True, True)
+
+
+def test_a_bystander_that_is_lost_is_told_and_fails_nothing(tmp_path: Path) -> None:
+    """Its energy alone is unknown."""
+    machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
+    machine.as_read = spoiled(OTHER, LOST, machine.clock.now_ns() / NS_PER_S + 5)
+    [stored] = machine.run(study(experiment("a")), gpus=[GPU]).results
+    assert stored.result.status == "ok"
+    assert stored.result.energy is not None
+    assert stored.result.energy.bystander_j == {OTHER: None}
+    assert f"{OTHER}: {LOST[1]}" in machine.notes()
+
+
+def test_no_runner_is_started_on_a_gpu_that_the_meter_does_not_find(tmp_path: Path) -> None:
+    """Lost between two experiments of a study."""
+    machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
+
+    def lose(happened: Event) -> None:
+        if isinstance(happened, ResultStored):
+            machine.power = {OTHER: lambda _: 100.0}
+
+    both = study(experiment("a"), experiment("b", fake={"step_s": 0.2}), order="written")
+    run = machine.run(both, gpus=[GPU], on=lose)
+    assert (statuses(run.results), machine.launches) == ([("a", "ok"), ("b", "failed")], 1)
+    error = run.results[1].result.error
+    assert error is not None
+    assert (error.exit_code, f"not metered: {GPU}" in error.message) == (ExitCode.METER, True)
 
 
 def test_a_meter_that_cannot_be_stopped_does_not_hide_what_went_wrong_first(machine: VirtualMachine) -> None:

@@ -77,6 +77,7 @@ class VirtualMeter:
 
     clock: VirtualClock
     power: Mapping[str, Power]
+    as_read: Callable[[Timeline], Timeline]
     at_end: Callable[[Timeline], Timeline]
     start_ns: int | None = None
 
@@ -95,7 +96,7 @@ class VirtualMeter:
             raise MeterError("the meter was stopped before it was started")
         start_ns, end_ns = self.start_ns, self.clock.now_ns()
         gpus = {uuid: self._gpu(uuid, power, start_ns, end_ns) for uuid, power in self.power.items()}
-        return Timeline("nvml", start_ns, end_ns, gpus, reason=None if gpus else "no GPU")
+        return self.as_read(Timeline("nvml", start_ns, end_ns, gpus, reason=None if gpus else "no GPU"))
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         self.clock.sleep(1.5)
@@ -242,7 +243,8 @@ class VirtualMachine:
         vram_used_bytes: Memory of each GPU in use at an instant, in seconds, when no runner of ours runs.
         load_fault: Strikes whatever an experiment's settings say.
         variables: Engine settings of the environment.
-        at_meter_end: What a meter makes of its timeline when it is stopped.
+        as_read: What a meter makes of its timeline whenever it is read.
+        at_meter_end: The same, when it is stopped.
         launches: How many runners were started.
         limits: What the last runner to be asked was given as each limit, in seconds, by its setting in `timeouts`.
         emitted: The events of the last run.
@@ -255,6 +257,7 @@ class VirtualMachine:
     vram_used_bytes: Callable[[float], int] = lambda _: 0
     load_fault: str = "none"
     variables: Mapping[str, str] = field(default_factory=dict)
+    as_read: Callable[[Timeline], Timeline] = lambda timeline: timeline
     at_meter_end: Callable[[Timeline], Timeline] = lambda timeline: timeline
     launches: int = 0
     limits: dict[str, float] = field(default_factory=dict)
@@ -336,7 +339,9 @@ class VirtualMachine:
 
         return RunDependencies(
             clock=self.clock,
-            new_meter=lambda *_: cast("Any", VirtualMeter(self.clock, self.power, self.at_meter_end)),
+            new_meter=lambda *_: cast(
+                "Any", VirtualMeter(self.clock, self.power, lambda timeline: self.as_read(timeline), self.at_meter_end)
+            ),
             launcher=cast("Any", launcher),
             connect=cast("Any", connect),
             inventory=self.inventory,

@@ -24,7 +24,7 @@ from wattdock.clock import Clock
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 SONAME = "libnvidia-ml.so.1"
 CONFIG_NAME = "fake_nvml.conf"
@@ -204,6 +204,8 @@ def config(
     virtual_clock: bool = False,
     origin_ns: int | None = None,
     init_error: int = 0,
+    count_error: int = 0,
+    shutdown_error: int = 0,
 ) -> Path:
     """Write the library's configuration beside it and return the file.
 
@@ -213,12 +215,15 @@ def config(
         virtual_clock: Calls advance a clock of their thread instead of taking time.
         origin_ns: CLOCK_MONOTONIC at which the profiles begin; now, or a fixed instant on the virtual clock.
         init_error: NVML's error number that initialising ends with, 9 for a driver that is not loaded.
+        count_error, shutdown_error: The same for counting the GPUs and for closing NVML.
     """
     default_ns = VIRTUAL_ORIGIN_NS if virtual_clock else time.monotonic_ns()
     head = [
         f"clock {'virtual' if virtual_clock else 'real'}",
         f"origin_ns {default_ns if origin_ns is None else origin_ns}",
         f"init_error {init_error}",
+        f"count_error {count_error}",
+        f"shutdown_error {shutdown_error}",
         "driver 580.159.03",
         "nvml 13.580.159.03",
         "cuda_driver 13000",
@@ -287,14 +292,25 @@ class FakeNvml(Clock):
 
 @contextmanager
 def loaded(
-    folder: Path, *, gpus: Sequence[FakeGpu] = (), virtual_clock: bool = True, init_error: int = 0
+    folder: Path,
+    *,
+    gpus: Sequence[FakeGpu] = (),
+    virtual_clock: bool = True,
+    lacking: Collection[str] = (),
+    **errors: int,
 ) -> Iterator[FakeNvml]:
-    """Load the library that `build` made into this process, so that pynvml finds it by name, and configure it."""
+    """Load the library that `build` made into this process, so that pynvml finds it by name, and configure it.
+
+    Args:
+        lacking: Names of functions that the library shall not have, as an older driver's has not.
+        errors: `init_error` and the others of `config`.
+    """
     fake = FakeNvml(_library(folder / SONAME), folder)
-    fake.configure(config(folder, gpus=gpus, virtual_clock=virtual_clock, init_error=init_error))
+    fake.configure(config(folder, gpus=gpus, virtual_clock=virtual_clock, **errors))
     _forget()
     # Where no call takes time, threads need not hand over Python's lock at each.
-    pynvml.CDLL = ctypes.PyDLL if virtual_clock else ctypes.CDLL
+    load = ctypes.PyDLL if virtual_clock else ctypes.CDLL
+    pynvml.CDLL = lambda name: _OlderLibrary(load(name), lacking)
     try:
         yield fake
     finally:
@@ -302,6 +318,19 @@ def loaded(
         # It stays in this process: from now on it must look like a machine without a driver.
         fake.configure(config(folder, init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
         _forget()
+
+
+@dataclass(frozen=True)
+class _OlderLibrary:
+    """A library without some of its functions."""
+
+    library: ctypes.CDLL
+    lacking: Collection[str]
+
+    def __getattr__(self, name: str) -> object:
+        if name in self.lacking:
+            raise AttributeError(name)
+        return getattr(self.library, name)
 
 
 def _forget() -> None:

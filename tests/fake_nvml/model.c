@@ -193,6 +193,8 @@ static int read_machine_key(const char *key, const char *text) {
     if (!strcmp(key, "clock")) machine.virtual_clock = !strcmp(text, "virtual");
     else if (!strcmp(key, "origin_ns")) machine.origin_ns = strtoll(text, NULL, 10);
     else if (!strcmp(key, "init_error")) machine.init_error = atoi(text);
+    else if (!strcmp(key, "count_error")) machine.count_error = atoi(text);
+    else if (!strcmp(key, "shutdown_error")) machine.shutdown_error = atoi(text);
     else if (!strcmp(key, "cuda_driver")) machine.cuda_driver = atoi(text);
     else if (!strcmp(key, "driver")) snprintf(machine.driver, TEXT, "%s", text);
     else if (!strcmp(key, "nvml")) snprintf(machine.nvml, TEXT, "%s", text);

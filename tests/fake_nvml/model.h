@@ -52,7 +52,7 @@ struct gpu {
 };
 
 struct machine {
-    int virtual_clock, init_error, gpu_count;
+    int virtual_clock, init_error, count_error, shutdown_error, gpu_count;
     int64_t origin_ns;
     char driver[TEXT], nvml[TEXT];
     int cuda_driver;

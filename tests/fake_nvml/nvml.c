@@ -95,7 +95,7 @@ static double read_cost(device gpu) {
 
 result nvmlInit_v2(void) { return initialize(); }
 result nvmlInitWithFlags(unsigned flags) { (void)flags; return initialize(); }
-result nvmlShutdown(void) { return initialized ? (__sync_sub_and_fetch(&initialized, 1), OK) : UNINITIALIZED; }
+result nvmlShutdown(void) { return initialized ? (__sync_sub_and_fetch(&initialized, 1), machine.shutdown_error) : UNINITIALIZED; }
 
 const char *nvmlErrorString(result status) {
     switch (status) {
@@ -123,7 +123,7 @@ result nvmlSystemGetProcessName(unsigned pid, char *to, unsigned size) { (void)p
 result nvmlDeviceGetCount_v2(unsigned *count) {
     if (!initialized) return UNINITIALIZED;
     *count = (unsigned)machine.gpu_count;
-    return OK;
+    return machine.count_error;
 }
 
 result nvmlDeviceGetHandleByIndex_v2(unsigned index, device *gpu) {
@@ -394,6 +394,10 @@ static result processes(device gpu, unsigned *count, struct process_v3 *to, char
     return answer;
 }
 
+/* The structure is that of v3. */
+result nvmlDeviceGetComputeRunningProcesses_v2(device gpu, unsigned *n, struct process_v3 *to) { return processes(gpu, n, to, 'c'); }
+result nvmlDeviceGetGraphicsRunningProcesses_v2(device gpu, unsigned *n, struct process_v3 *to) { return processes(gpu, n, to, 'g'); }
+result nvmlDeviceGetMPSComputeRunningProcesses_v2(device gpu, unsigned *n, struct process_v3 *to) { return processes(gpu, n, to, 'm'); }
 result nvmlDeviceGetComputeRunningProcesses_v3(device gpu, unsigned *n, struct process_v3 *to) { return processes(gpu, n, to, 'c'); }
 result nvmlDeviceGetGraphicsRunningProcesses_v3(device gpu, unsigned *n, struct process_v3 *to) { return processes(gpu, n, to, 'g'); }
 result nvmlDeviceGetMPSComputeRunningProcesses_v3(device gpu, unsigned *n, struct process_v3 *to) { return processes(gpu, n, to, 'm'); }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import pytest
@@ -160,5 +160,24 @@ def test_a_machine_without_gpu_says_why_and_a_broken_driver_does_not_pass_for_on
     with fake_nvml.loaded(library, init_error=init_error):
         found = GpuInventory.here()
     assert (found.gpus, said in (found.reason or "")) == ((), True)
-    with fake_nvml.loaded(library, init_error=18), pytest.raises(PreflightError, match="cannot be initialised"):
-        GpuInventory.here()
+    for error in ("init_error", "count_error"):
+        faults: dict[str, Any] = {error: 18}
+        with fake_nvml.loaded(library, **faults), pytest.raises(PreflightError, match="NVML cannot be read: "):
+            GpuInventory.here()
+
+
+@pytest.mark.parametrize("lacking", [("_v3",), ("_v3", "_v2")])
+def test_a_driver_without_the_newest_calls_or_that_cannot_be_closed_shows_its_gpus(
+    library: Path, lacking: tuple[str, ...]
+) -> None:
+    """Older calls give the same; without any list, no process is shown."""
+    kinds = ("Compute", "Graphics", "MPSCompute")
+    names = [f"nvmlDeviceGet{kind}RunningProcesses{version}" for kind in kinds for version in lacking]
+    names += ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons"]
+    gpu = FakeGpu(processes=(FakeProcess(os.getpid()), FakeProcess(7, kind="m")), clocks_limited=1)
+    with fake_nvml.loaded(library, gpus=[gpu], lacking=names, shutdown_error=999):
+        here = GpuInventory.here()
+    [activity] = here.activity.values()
+    assert (activity.temperature_c, activity.clocks_limited) == (40, True)
+    shown = [("compute", os.getpid()), ("mps", 7)] if len(lacking) == 1 else []
+    assert [(process.kind, process.pid) for process in activity.processes] == shown

@@ -55,7 +55,7 @@ class GpuResult(Stored):
 
     Attributes:
         used: It held a part of the model.
-        source: Where its energy comes from: its counter, or integrated power.
+        source: Where the energy of its passes comes from: its counter, integrated power, or both.
         counter_period_s: Median interval between changes of the counter.
         nvml_busy_fraction: Share of the metered time spent inside NVML calls, in the restart where it is largest.
         events: What limits the meter's readings, such as gaps.
@@ -202,8 +202,8 @@ def gpu_results(
     return {
         uuid: GpuResult(
             used=uuid in used,
-            **_readings([restart.gpus[uuid] for restart in restarts if uuid in restart.gpus]),
-            **_conditions(
+            **_readings([restart.gpus[uuid] for restart in restarts if uuid in restart.gpus])
+            | _conditions(
                 [(restart.gpus.get(uuid), measured.span) for restart in restarts for measured in restart.passes],
                 joules_in,
             ),
@@ -237,11 +237,14 @@ def _conditions(parts: list[Part], joules_in: SpanJoules) -> dict[str, Any]:
     if not any(gpu for gpu, _ in parts):
         return {}
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
-    total_j = known_sum(joules_in.of_gpu(gpu, span).energy_j if gpu else None for gpu, span in parts)
+    energies = [joules_in.of_gpu(gpu, span) if gpu else None for gpu, span in parts]
+    total_j = known_sum(energy.energy_j if energy else None for energy in energies)
+    sources = {energy.source for energy in energies if energy and energy.source}
     seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
     return {
+        "source": "+".join(sorted(sources)) or None,
         "throttled_share": {reason: _share(grown) for reason, grown in throttled.items()} or None,
         "worst_pass_throttled_share": worst or None,
         "mean_sm_clock_mhz": over(parts, "sm_clock_mhz", np.mean),
@@ -330,16 +333,17 @@ def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | Non
 
 def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: SpanJoules) -> float | None:
     """Mean instant power over mean power by the counter, minus one; None for a short pass, or one sampled in part."""
-    power = gpu.series.get("power_w") if gpu and gpu.energy_source == "counter" else None
+    power = gpu.series.get("power_w") if gpu else None
     if gpu is None or power is None:
         return None
     for margin_ns in MARGINS_NS:
         inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
         if inner.end_ns - inner.start_ns < MIN_STATIONARY_NS:
             return None
-        if counted_w := joules_in.of_gpu(gpu, inner).mean_power_w:
+        counted = joules_in.of_gpu(gpu, inner)
+        if counted.source == "counter" and counted.mean_power_w:
             power_w = _sampled_w(power, inner)
-            return None if power_w is None else power_w / counted_w - 1
+            return None if power_w is None else power_w / counted.mean_power_w - 1
     return None
 
 

@@ -234,7 +234,8 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
     joules = source.joules_in.of(restart.timeline, span, source.used)
     total_j, timing_j, reason = joules.total_j, joules.timing_j, joules.reason
     if name == "begin-end" and total_j is not None and restart.timeline:
-        total_j, timing_j = restart.timeline.plain_difference_j(span, source.used), None
+        counted = joules.sources == {"counter"}
+        total_j, timing_j = restart.timeline.plain_difference_j(span, source.used) if counted else None, None
         reason = NO_COUNTER if total_j is None else None
     return WindowFigure(
         **where,

@@ -24,7 +24,7 @@ from wattdock.files import last_lines
 from wattdock.host import GpuInventory, folders
 from wattdock.inputs import check_prompts, resolve_model
 from wattdock.launch import LaunchSpec
-from wattdock.metering import Span, Timeline
+from wattdock.metering import EnergyCurve, Span, Timeline
 from wattdock.records import Failure
 from wattdock.runner import LoadRequest, RunnerClient
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 # A span has energy only with a few counter changes before it; the launch comes first.
 METER_LEAD_S = 1.0
+SEE_DOCTOR = "`wattdock doctor` says what to do"
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ class Session:
     def _serve(self, meter: Meter) -> None:
         """Launch, load, and measure one experiment after another."""
         meter.start()
+        self._require_metered(meter)
         self._refresh_plan()
         model = self._resolve_model()
         if not self._pending:
@@ -174,6 +176,13 @@ class Session:
     @property
     def _metered_gpus(self) -> tuple[str, ...]:
         return () if self._plan.meter.no_gpu_reason else tuple(gpu.uuid for gpu in self._plan.gpus)
+
+    def _require_metered(self, meter: Meter) -> None:
+        """Raise MeterError where the meter cannot read a GPU: a runner on a lost one would only hang or die."""
+        if missing := [uuid for uuid in self._metered_gpus if uuid not in meter.watts()]:
+            unread = [gpu for uuid, gpu in meter.peek().gpus.items() if uuid not in meter.watts()]
+            events = [event.message for gpu in unread for event in gpu.events]
+            raise MeterError("; ".join([*events, f"not metered: {', '.join(missing)}", SEE_DOCTOR]))
 
     def _refresh_plan(self) -> None:
         """Take the GPUs as this runner finds them: a limit may have changed since the run began."""
@@ -350,19 +359,31 @@ class Session:
             self._emit(ExperimentFailed(recording.config.label, failure.stage, kind, message, failure.cause))
 
     def _save(self, meter: Meter, runner: LaunchedRunner, recording: Recording) -> None:
-        """Save the current experiment after a pass."""
+        """Save the current experiment after a pass.
+
+        Raises:
+            MeterError: A GPU was lost or its counter froze: further passes would have no energy.
+        """
         self._startup.runner_pids |= runner.pids()
-        recording.experiment.save(recording, meter.peek())
+        timeline = meter.peek()
+        recording.experiment.save(recording, timeline)
+        if loss := _loss(timeline, recording):
+            raise MeterError(loss)
 
     def _save_all(self, meter: Meter) -> None:
         """Stop the meter, and save every experiment of the session with the timeline around it.
 
-        Where an experiment has failed already, the meter's failure is added to the message.
+        Where an experiment has failed already, the meter's failure is added to the message; a lost GPU, of which
+        runners die, comes first.
         """
         timeline = self._stopped(meter)
         for recording in self._recordings:
-            if meter_failure := _meter_failure(timeline, recording):
-                if failure := recording.record.failure:
+            failure, loss = recording.record.failure, _loss(timeline, recording)
+            if loss and (failure is None or failure.exit_code != ExitCode.METER):
+                message = f"{loss}; then: {failure.message}" if failure else loss
+                self._set_failure(recording, MeterError(message), failure.stage if failure else "meter")
+            elif meter_failure := _meter_failure(timeline, recording):
+                if failure:
                     message = f"{failure.message}; then the meter: {meter_failure}"
                     recording.fail(failure.model_copy(update={"message": message}))
                 else:
@@ -377,7 +398,7 @@ class Session:
             timeline = meter.stop()
             for gpu in timeline.gpus.values():
                 for event in gpu.events:
-                    if event.kind == "card_unused":
+                    if event.kind in ("card_unused", "gpu_lost"):
                         self._emit(Note(f"{gpu.uuid}: {event.message}"))
             return timeline
         except MeterError as error:
@@ -394,6 +415,26 @@ class Session:
                 file.write(self._log.read_bytes())
         except OSError as error:
             self._emit(Note(f"{path}: {error.strerror or error}; the runner's log is lost"))
+
+
+def _loss(timeline: Timeline, recording: Recording) -> str | None:
+    """Return which GPU was lost, or whose counter froze, so that a pass has no energy; None where none was.
+
+    A lost GPU is also why a runner has failed.
+    """
+    failure, gpus = recording.record.failure, [gpu.uuid for gpu in recording.experiment.plan.gpus]
+    runner_failed = failure is not None and failure.exit_code in (ExitCode.LAUNCH, ExitCode.RUNNER)
+    for uuid in recording.runner.used_gpu_uuids if recording.runner else gpus:
+        gpu = timeline.gpus.get(uuid)
+        if gpu is None or not gpu.losses:
+            continue
+        curve, spans = EnergyCurve(gpu), [measured.span for measured in recording.record.passes]
+        energies = [curve.between(span.start_ns, span.end_ns) for span in spans]
+        reasons = [energy.reason for energy in energies if energy.lost]
+        reasons += [event.message for event in gpu.losses if runner_failed and event.kind == "gpu_lost"]
+        if reasons:
+            return f"{uuid}: {reasons[0]}; {SEE_DOCTOR}"
+    return None
 
 
 def _meter_failure(timeline: Timeline, recording: Recording) -> str | None:

@@ -71,15 +71,14 @@ class GpuInventory:
             PreflightError: An NVIDIA driver is there and cannot be talked to.
         """
         try:
-            reason = nvml.open_nvml()
+            if (reason := nvml.open_nvml()) is not None:
+                return cls(gpus=(), reason=reason)
+            try:
+                return _read_all()
+            finally:
+                nvml.close_nvml()
         except nvml.NvmlError as error:
-            raise PreflightError(f"NVML cannot be initialised: {error}; does nvidia-smi work on this host?") from error
-        if reason is not None:
-            return cls(gpus=(), reason=reason)
-        try:
-            return _read_all()
-        finally:
-            nvml.close_nvml()
+            raise PreflightError(f"NVML cannot be read: {error}; does nvidia-smi work on this host?") from error
 
     def choose(
         self,

@@ -39,6 +39,7 @@ VIOLATIONS = {
     "board_limit": pynvml.NVML_PERF_POLICY_BOARD_LIMIT,
     "reliability": pynvml.NVML_PERF_POLICY_RELIABILITY,
 }
+PROCESS_LISTS = {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}
 MW_PER_W = 1_000
 CLOCKS_LIMITED = pynvml.nvmlClocksEventReasonApplicationsClocksSetting
 # Arrays of readings are of signed 64 bits; a board of 1 kW would take 292,000 years to get there.
@@ -68,6 +69,17 @@ def optional(call: Callable[..., Any], *arguments: object) -> Any:
         return None
 
 
+def _newest(calls: tuple[str, str], *arguments: object) -> Any:
+    """Return the answer of the newer of two of pynvml's calls, by name; of the older one where the driver lacks it."""
+    newer, older = calls
+    try:
+        return getattr(pynvml, newer)(*arguments)
+    except NvmlError as error:
+        if code_of(error) != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        return getattr(pynvml, older)(*arguments)
+
+
 def open_nvml() -> str | None:
     """Initialise NVML; return why there is none on this machine, or None when it is ready (then `close_nvml` is due).
 
@@ -86,12 +98,16 @@ def open_nvml() -> str | None:
 
 
 def close_nvml() -> None:
-    """Undo `open_nvml`."""
-    pynvml.nvmlShutdown()
+    """Undo `open_nvml`; an error of the driver is ignored, since everything was read before."""
+    optional(pynvml.nvmlShutdown)
 
 
 def gpu_count() -> int:
-    """Return how many GPUs NVML lists."""
+    """Return how many GPUs NVML lists.
+
+    Raises:
+        NvmlError: The driver does not tell.
+    """
     return int(pynvml.nvmlDeviceGetCount())
 
 
@@ -164,7 +180,8 @@ def power_usage_w(gpu: Device) -> float:
 
 def temperature_c(gpu: Device) -> float:
     """Return the GPU's own temperature in degrees Celsius."""
-    return float(pynvml.nvmlDeviceGetTemperatureV(gpu, pynvml.NVML_TEMPERATURE_GPU))
+    calls = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+    return float(_newest(calls, gpu, pynvml.NVML_TEMPERATURE_GPU))
 
 
 def memory_temperature_c(gpu: Device) -> float:
@@ -229,7 +246,8 @@ def clocks_limited(gpu: Device) -> float:
 
     Source: NVML API, nvmlClocksEventReasonApplicationsClocksSetting.
     """
-    return float(bool(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) & CLOCKS_LIMITED))
+    calls = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    return float(bool(_newest(calls, gpu) & CLOCKS_LIMITED))
 
 
 def gpu_utilization_percent(gpu: Device) -> float:
@@ -243,10 +261,12 @@ def performance_state(gpu: Device) -> float:
 
 
 def processes(gpu: Device, kind: str) -> tuple[tuple[int, int | None], ...]:
-    """Return (process id, bytes or None) of each process of one kind: "compute", "graphics" or "mps"."""
-    call = {
-        "compute": pynvml.nvmlDeviceGetComputeRunningProcesses,
-        "graphics": pynvml.nvmlDeviceGetGraphicsRunningProcesses,
-        "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
-    }[kind]
-    return tuple((int(process.pid), process.usedGpuMemory) for process in call(gpu))
+    """Return (process id, bytes or None) of each process of one kind: "compute", "graphics" or "mps".
+
+    Raises:
+        NvmlError: The list cannot be read.
+    """
+    # pynvml's name without a version raises what is no NvmlError where the driver lacks the newest version.
+    call = f"nvmlDeviceGet{PROCESS_LISTS[kind]}RunningProcesses"
+    listed = _newest((f"{call}_v3", f"{call}_v2"), gpu)
+    return tuple((int(process.pid), process.usedGpuMemory) for process in listed)

@@ -8,13 +8,14 @@ The model and its limits: docs/decisions/energy-uncertainty.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import MAX_GAP_S, MJ_PER_J, LagModel
+from wattdock.metering.timeline import CAUSES, LOSSES, MAX_GAP_S, MJ_PER_J, LagModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,6 +59,7 @@ class SpanEnergy:
         timing_j: Standard uncertainty of `energy_j` that comes from timing, J; the sensor's gain is not in it.
         source: What it was computed from.
         duration_s: Length of the span.
+        lost: There is no energy because the GPU was lost or its counter froze.
     """
 
     energy_j: float | None
@@ -65,6 +67,7 @@ class SpanEnergy:
     source: EnergySource | None
     reason: str | None
     duration_s: float
+    lost: bool = False
 
     @property
     def mean_power_w(self) -> float | None:
@@ -88,9 +91,12 @@ class EnergyCurve:
         if gpu.energy_source == "counter":
             self._curve = _CounterCurve(gpu.ticks, gpu.series.get("power_w"), lag or gpu.lag or COUNTER_LAG)
         elif gpu.energy_source == "integrated_power":
-            name = "power_w" if "power_w" in gpu.series else "power_average_w"
-            usual = POWER_LAG if name == "power_w" else POWER_AVERAGE_LAG
-            self._curve = _PowerCurve(gpu.series[name], lag or usual)
+            self._curve = _power_curve(gpu, lag)
+
+    @cached_property
+    def _fallback(self) -> _PowerCurve | None:
+        """Integrated power, for spans in which the counter did not answer."""
+        return _power_curve(self._gpu)
 
     def between(self, start_ns: int, end_ns: int) -> SpanEnergy:
         """Return the joules between two instants, CLOCK_MONOTONIC nanoseconds.
@@ -102,13 +108,19 @@ class EnergyCurve:
             raise ValueError(f"the span ends {start_ns - end_ns} ns before it begins")
         duration_s = (end_ns - start_ns) / NS_PER_S
         if self._curve is None:
-            why = "; ".join(event.message for event in self._gpu.events if event.kind in ("not_supported", "gpu_lost"))
+            events = [event for event in self._gpu.events if event.kind in (*CAUSES, "not_supported")]
+            why = "; ".join(event.message for event in events)
             reason = f"no energy source on {self._gpu.uuid}" + (f": {why}" if why else "")
-            return SpanEnergy(None, None, None, reason, duration_s)
-        if why_not := self._curve.why_not(start_ns, end_ns):
-            return SpanEnergy(None, None, self.source, why_not, duration_s)
-        energy_j, timing_j = self._curve.between(start_ns, end_ns)
-        return SpanEnergy(energy_j, timing_j, self.source, None, duration_s)
+            return SpanEnergy(None, None, None, reason, duration_s, lost=bool(self._gpu.losses))
+        curve, source = self._curve, self.source
+        if why_not := curve.why_not(start_ns, end_ns):
+            cause = self._gpu.cause(start_ns, end_ns)
+            lost = cause is not None and cause.kind in LOSSES
+            if cause is None or lost or self._fallback is None or self._fallback.why_not(start_ns, end_ns):
+                return SpanEnergy(None, None, source, cause.message if cause else why_not, duration_s, lost)
+            curve, source = self._fallback, "integrated_power"
+        energy_j, timing_j = curve.between(start_ns, end_ns)
+        return SpanEnergy(energy_j, timing_j, source, None, duration_s)
 
 
 class _CounterCurve:
@@ -375,6 +387,13 @@ class _PowerCurve:
         slope = (self._power_w[k + 1] - self._power_w[k]) / self._length_s[k]
         start_j, end_j = self._energy_j[k] + into_s * (self._power_w[k] + slope * into_s / 2)
         return float(end_j - start_j)
+
+
+def _power_curve(gpu: GpuTimeline, lag: LagModel | None = None) -> _PowerCurve | None:
+    """Return the integral of instant power, else of averaged power; None without any."""
+    usual_lags = {"power_w": POWER_LAG, "power_average_w": POWER_AVERAGE_LAG}
+    curves = (_PowerCurve(gpu.series[name], lag or usual) for name, usual in usual_lags.items() if name in gpu.series)
+    return next(curves, None)
 
 
 def _lag_part(later_j: float, earlier_j: float) -> float:

@@ -120,7 +120,7 @@ class Meter:
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Record for one second and one counter change beyond `after_ns` (default: now); return the timeline.
 
-        A counter that no longer changes is waited for three seconds.
+        A counter that no longer changes is waited for until it can be called frozen.
 
         Args:
             after_ns: End of the last span, CLOCK_MONOTONIC nanoseconds.

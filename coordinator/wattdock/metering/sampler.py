@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wattdock.clock import Clock
-    from wattdock.metering.source import GpuReader, Meaning, ProcessKind
-    from wattdock.metering.timeline import EnergySource
+    from wattdock.metering.source import GpuReader, ProcessKind
+    from wattdock.metering.timeline import EnergySource, EventKind
 
 T = TypeVar("T")
 
@@ -37,7 +37,8 @@ PROCESS_PERIOD_NS = 30 * NS_PER_S
 QUIET_NS = 15_000_000
 OVERDUE_NS = NS_PER_S
 TAIL_NS = NS_PER_S
-TAIL_LIMIT_NS = 3 * NS_PER_S
+# So long that a counter which stopped before the end is seen to be frozen: FROZEN_S and a read of it.
+TAIL_LIMIT_NS = 6 * NS_PER_S
 # A read that fails is tried again this much later for each error in a row, and no later than RETRY_LIMIT_NS.
 RETRY_NS = 100_000_000
 RETRY_LIMIT_NS = NS_PER_S
@@ -55,11 +56,7 @@ PROCESS_KINDS: tuple[ProcessKind, ...] = ("compute", "graphics", "mps")
 
 
 class _TimelineEndsError(Exception):
-    """Nothing more can be read of this GPU."""
-
-    def __init__(self, kind: Meaning, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+    """Nothing more can be read of this GPU: it is lost, or no longer answers."""
 
 
 @dataclass
@@ -85,13 +82,17 @@ class _RepeatedError:
 
 @dataclass
 class Recording:
-    """What a sampler has recorded so far; rows of `ticks` are in the order of `Ticks`."""
+    """What a sampler has recorded so far; rows of `ticks` are in the order of `Ticks`.
+
+    Attributes:
+        counter_ns: When the counter was read for the first and for the last time; None where it never answered.
+    """
 
     ticks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     series: defaultdict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     processes: list[ProcessSample] = field(default_factory=list)
     events: list[MeterEvent] = field(default_factory=list)
-    has_counter: bool = False
+    counter_ns: tuple[int, int] | None = None
     start_ns: int = 0
     end_ns: int = 0
     busy_ns: int = 0
@@ -101,12 +102,15 @@ class Recording:
         ticks = Ticks.from_rows(list(self.ticks))
         series = {name: Series.from_rows(list(rows)) for name, rows in dict(self.series).items()}
         power = series.get("power_w", series.get("power_average_w"))
-        events = [*self.events, *counter_events(ticks, power, start_ns=self.start_ns, end_ns=self.end_ns)]
+        events = list(self.events)
+        if self.counter_ns:
+            first_ns, last_ns = self.counter_ns
+            events += counter_events(ticks, power, start_ns=first_ns, end_ns=last_ns)
         if hung:
             message = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; this GPU's timeline ends here"
-            events.append(MeterEvent(self.end_ns, "read_error", message))
+            events.append(MeterEvent(self.end_ns, "gpu_lost", message))
         metered_ns = self.end_ns - self.start_ns
-        source: EnergySource | None = "counter" if self.has_counter else "integrated_power" if power else None
+        source: EnergySource | None = "counter" if self.counter_ns else "integrated_power" if power else None
         return GpuTimeline(
             uuid=uuid,
             energy_source=source,
@@ -162,16 +166,14 @@ class GpuSampler:
             if self._process_task is not None:
                 self._try(PROCESS_LIST, self._read_processes)
         except _TimelineEndsError as error:
-            self._event(error.kind, f"{error}; this GPU's timeline ends here")
+            self._event("gpu_lost", f"{error}; this GPU's timeline ends here")
             self.latest_power_w = None
         recording.end_ns = self._clock.now_ns()
 
     def _probe(self) -> None:
         """Try every read once, and set up tasks for those that the GPU supports."""
         now_ns = self._clock.now_ns()
-        recording = self.recording
         if self._ask(ENERGY_COUNTER, self._read_counter):
-            recording.has_counter = True
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns())
         for way in self._reader.power:
             sample = self._sampler_of(way.series, way.read)
@@ -243,6 +245,7 @@ class GpuSampler:
         energy_mj = self._timed(self._reader.counter_mj)
         end_ns = self._clock.now_ns()
         self._schedule.note_cost(end_ns - start_ns)
+        self.recording.counter_ns = ((self.recording.counter_ns or (start_ns,))[0], start_ns)
         previous, self._previous = self._previous, (start_ns, end_ns, energy_mj)
         if previous is not None and previous[2] != energy_mj:
             self.recording.ticks.append((previous[0], previous[1], start_ns, end_ns, energy_mj))
@@ -284,8 +287,7 @@ class GpuSampler:
             self._unanswered_in_a_row += 1
             self._note_error(what, error)
             if self._unanswered_in_a_row >= MAX_ERRORS_IN_A_ROW:
-                message = f"{MAX_ERRORS_IN_A_ROW} errors in a row, the last one: {error}"
-                raise _TimelineEndsError("read_error", message) from error
+                raise _TimelineEndsError(f"{MAX_ERRORS_IN_A_ROW} errors in a row, the last one: {error}") from error
         else:
             self._errors_in_a_row[what] = self._unanswered_in_a_row = 0
 
@@ -295,22 +297,23 @@ class GpuSampler:
     def _note_error(self, what: str, error: Exception) -> None:
         """Record an error; one that repeats soon is counted in the event of its first occurrence."""
         now_ns, message = self._clock.now_ns(), f"{what}: {error}"
+        kind: EventKind = "counter_error" if what == ENERGY_COUNTER else "read_error"
         repeated = self._repeated.get(message)
         if repeated is None or now_ns - repeated.last_ns > SAME_ERROR_NS:
             repeated = self._repeated[message] = _RepeatedError(len(self.recording.events), now_ns, now_ns)
-            self._event("read_error", message)
+            self._event(kind, message)
         repeated.last_ns = now_ns
         repeated.count += 1
         if repeated.count > 1:
             over_s = (repeated.last_ns - repeated.first_ns) / NS_PER_S
             message = f"{message} ({repeated.count} times, the last {over_s:.1f} s after the first)"
-            self.recording.events[repeated.place] = MeterEvent(repeated.first_ns, "read_error", message)
+            self.recording.events[repeated.place] = MeterEvent(repeated.first_ns, kind, message, end_ns=now_ns)
 
     def _check_lost(self, error: Exception) -> None:
         if self._reader.meaning(error) == "gpu_lost":
-            raise _TimelineEndsError("gpu_lost", str(error)) from error
+            raise _TimelineEndsError(str(error)) from error
 
-    def _event(self, kind: Meaning, message: str) -> None:
+    def _event(self, kind: EventKind, message: str) -> None:
         self.recording.events.append(MeterEvent(at_ns=self._clock.now_ns(), kind=kind, message=message))
 
     def _is_done(self) -> bool:
@@ -318,7 +321,7 @@ class GpuSampler:
         after_ns, now_ns = self._stop_after_ns, self._clock.now_ns()
         if after_ns is None or now_ns < after_ns + TAIL_NS:
             return False
-        if not self.recording.has_counter or now_ns >= after_ns + TAIL_LIMIT_NS:
+        if not self.recording.counter_ns or now_ns >= after_ns + TAIL_LIMIT_NS:
             return True
         return bool(self.recording.ticks) and self.recording.ticks[-1][0] > after_ns
 
@@ -329,8 +332,8 @@ def counter_events(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns:
     Args:
         ticks: The counter's changes.
         power: Any power series in watts; without one a counter that stands still is not called frozen.
-        start_ns: When the recording began.
-        end_ns: When it ended.
+        start_ns: When the counter was read for the first time.
+        end_ns: When it was read for the last time.
     """
     events = [*_gaps(ticks), *_resets(ticks), *_standstills(ticks, power, start_ns=start_ns, end_ns=end_ns)]
     return tuple(sorted(events, key=lambda event: event.at_ns))
@@ -366,16 +369,17 @@ def _resets(ticks: Ticks) -> list[MeterEvent]:
 def _standstills(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: int) -> list[MeterEvent]:
     if power is None:
         return []
-    known_ns = np.concatenate(([start_ns], ticks.after_start_ns, [end_ns]))
+    # From the first read of each value to the last: a counter that does not answer does not stand still.
+    first_ns = np.concatenate(([start_ns], ticks.after_start_ns))
+    last_ns = np.concatenate((ticks.before_start_ns, [end_ns]))
     events = []
     # Power is looked up for the few long intervals only: a session has tens of thousands of short ones.
-    for index in np.flatnonzero(np.diff(known_ns) >= FROZEN_S * NS_PER_S):
-        begin_ns, until_ns = int(known_ns[index]), int(known_ns[index + 1])
+    for index in np.flatnonzero(last_ns - first_ns >= FROZEN_S * NS_PER_S):
+        begin_ns, until_ns = int(first_ns[index]), int(last_ns[index])
         stood_s = (until_ns - begin_ns) / NS_PER_S
         power_w = power.value[(power.at_ns >= begin_ns) & (power.at_ns <= until_ns)]
         if len(power_w) and float(np.median(power_w)) > FROZEN_POWER_W:
             mean_w = float(np.mean(power_w))
             message = f"counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W"
-            at_ns = int(begin_ns + FROZEN_S * NS_PER_S)
-            events.append(MeterEvent(at_ns=at_ns, kind="counter_frozen", message=message, end_ns=until_ns))
+            events.append(MeterEvent(at_ns=begin_ns, kind="counter_frozen", message=message, end_ns=until_ns))
     return events

@@ -148,18 +148,32 @@ class ProcessSample:
     processes: tuple[GpuProcess, ...]
 
 
+EventKind = Literal[
+    "gap",
+    "counter_reset",
+    "counter_error",
+    "gpu_lost",
+    "counter_frozen",
+    "not_supported",
+    "read_error",
+    "broke_off",
+    "card_unused",
+]
 # Events that concern nothing before or after them; the others hold for the whole timeline.
 TEMPORARY = ("gap", "counter_reset", "counter_frozen")
+# Events that end a measurement, and those that explain why a span has no energy from the counter, the gravest first.
+LOSSES = ("gpu_lost", "counter_frozen")
+CAUSES = (*LOSSES, "counter_error")
+# A span's energy needs changes of the counter so far beyond its ends.
+REACH_NS = NS_PER_S
 
 
 @dataclass(frozen=True)
 class MeterEvent:
-    """A limit of what a GPU's timeline can say; `end_ns` is the end of a counter's standstill."""
+    """A limit of what a GPU's timeline can say; `end_ns` ends a counter's standstill, or an error that was repeated."""
 
     at_ns: int
-    kind: Literal[
-        "gap", "counter_reset", "gpu_lost", "counter_frozen", "not_supported", "read_error", "broke_off", "card_unused"
-    ]
+    kind: EventKind
     message: str
     end_ns: int | None = None
 
@@ -194,6 +208,21 @@ class GpuTimeline:
     busy_fraction: float | None = None
     lag: LagModel | None = None
     card: str | None = None
+
+    @property
+    def losses(self) -> tuple[MeterEvent, ...]:
+        """The GPU's loss and standstills of its counter."""
+        return tuple(event for event in self.events if event.kind in LOSSES)
+
+    def cause(self, start_ns: int, end_ns: int) -> MeterEvent | None:
+        """Return the gravest event that explains why a span has no energy from the counter; None where none does."""
+        around = Span("", start_ns - REACH_NS, end_ns + REACH_NS)
+        events = [
+            event
+            for event in self.events
+            if event.kind in CAUSES and (event.touches(around) or (event.kind == "gpu_lost" and event.at_ns < start_ns))
+        ]
+        return min(events, key=lambda event: CAUSES.index(event.kind), default=None)
 
     def inside(self, spans: Sequence[Span]) -> GpuTimeline:
         """Return what lies inside any span, with neighbouring counter changes and events that concern every span."""
