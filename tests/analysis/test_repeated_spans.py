@@ -16,15 +16,17 @@ START_S, BURST_S, PASS_S = 3.0, 0.1, 5.013
 IDLE_W, PREFILL_W, DECODE_W = 118, 690, 450
 
 
-def test_a_prefill_shorter_than_two_counter_periods_has_no_energy_however_many_there_are() -> None:
-    """Thirty times 75 ms are 2.25 s, and yet each lies wholly in ticks that decode shares."""
+def test_a_prefill_shorter_than_a_counter_period_has_no_energy_however_many_there_are() -> None:
+    """Thirty times 75 ms are 2.25 s, and yet what a tick hides at the ends of each adds up."""
     begins_s = [START_S + 5 * number for number in range(30)]
     requests = tuple(request(index, at_s, at_s + 0.075, at_s + 5, 9) for index, at_s in enumerate(begins_s))
     gpu = stepped_power(GPU, [(START_S, IDLE_W), *[(0.075, PREFILL_W), (4.925, DECODE_W)] * 30, (3, IDLE_W)])
     done = measured(0, START_S, START_S + 150, requests)
     seen = phases([RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], SpanJoules())
-    assert (seen.prefill_j, seen.decode_j, seen.prefill_timing_j) == (None, None, None)
-    assert seen.reason == "a prefill lasted 0.075 s, 2 counter periods are 0.200 s"
+    assert (seen.prefill_j, seen.decode_j, seen.prefill_ci95_j) == (None, None, None)
+    assert seen.reason is not None
+    assert seen.reason.startswith("prefill is 15")
+    assert seen.reason.endswith("J (limit ± 10%)")
 
 
 def test_passes_that_each_begin_with_a_burst_are_off_together() -> None:

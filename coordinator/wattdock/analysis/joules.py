@@ -99,7 +99,7 @@ class Joules:
 def combined_timing_j(spans: Sequence[Joules]) -> float | None:
     """Return the standard uncertainty of several spans' joules together; None where one of them is unknown.
 
-    The sum is linear, as it is over the GPUs of one span: passes, rounds and the GPUs of one engine begin and end
+    The sum is linear, as it is over the GPUs of one span: passes and the GPUs of one engine begin and end
     alike, and share the errors of the lag and of the course of power inside a tick. Where errors differ, it is an upper
     bound.
     """
@@ -150,11 +150,14 @@ class SpanJoules:
         """Return the energy of `span` on one GPU."""
         key = (id(gpu), span.start_ns, span.end_ns)
         if key not in self._energies:
-            if id(gpu) not in self._curves:
-                self._curves[id(gpu)] = gpu, EnergyCurve(gpu)
-            _, curve = self._curves[id(gpu)]
-            self._energies[key] = curve.between(span.start_ns, span.end_ns)
+            self._energies[key] = self.curve(gpu).between(span.start_ns, span.end_ns)
         return self._energies[key]
+
+    def curve(self, gpu: GpuTimeline) -> EnergyCurve:
+        """Return the energy curve of one GPU."""
+        if id(gpu) not in self._curves:
+            self._curves[id(gpu)] = gpu, EnergyCurve(gpu)
+        return self._curves[id(gpu)][1]
 
 
 def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> CrossCheck | None:

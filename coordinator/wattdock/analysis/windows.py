@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from math import hypot
 from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.joules import SpanJoules, combined_timing_j
 from wattdock.analysis.procedure import tokens_between
+from wattdock.analysis.statistics import Interval
+from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
 from wattdock.values import Stored, known_sum
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.joules import Joules
+    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.token_costs import Costs
     from wattdock.records import PassRecord, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
@@ -30,11 +33,11 @@ REFILL_NS = NS_PER_S // 10
 LOCK_STEP_SHARE = 0.5
 BLOCKS = 4
 NO_COUNTER = "a GPU that was used has no energy counter"
-# Counter periods that a phase lasts at least, and each of its spans; in a shorter one, energy depends on where inside a
-# period it began.
-MIN_TICKS = 20
-MIN_SPAN_TICKS = 2
-MAX_RELATIVE_TIMING = 0.1
+PHASES = ("time between rounds", "prefill", "decode")
+# Power may differ at a span's ends, as where it overshoots, and the runner's instants are the CPU's: half a 95 %
+# interval, in bins of energy. It is the same at each span.
+EDGE95 = 0.1
+MAX_RELATIVE_HALF = 0.1
 # Largest share of decode's tokens that come during prefills; their energy is counted as prefill's.
 MAX_MIXED_SHARE = 0.02
 
@@ -43,18 +46,19 @@ class Phases(Stored):
     """Prefill and decode energy of the measured passes; null with the reason where it cannot be told apart.
 
     Prefill lasts from a round's submission to the last of its first tokens, decode from there to its last token. The
-    boundaries are instants that the runner recorded, without any added synchronisation.
+    boundaries are instants that the runner recorded, without any added synchronisation. Energies of bins, each as long
+    as the meter resolves, are regressed on the seconds of prefill, of decode and between rounds in them.
 
     Attributes:
         prefill_s, decode_s: Time of each over all rounds.
-        prefill_timing_j, decode_timing_j: Standard uncertainty from timing.
+        prefill_ci95_j, decode_ci95_j: Ends of the 95 % interval.
         decode_tokens_in_prefill: Share of decode's tokens that came while other requests' prompts were computed.
     """
 
     prefill_j: float | None = None
     decode_j: float | None = None
-    prefill_timing_j: float | None = None
-    decode_timing_j: float | None = None
+    prefill_ci95_j: Interval | None = None
+    decode_ci95_j: Interval | None = None
     prefill_s: float | None = None
     decode_s: float | None = None
     prefill_j_per_prompt_token: float | None = None
@@ -274,74 +278,63 @@ class _Round:
     decode_tokens: int
 
 
-@dataclass(frozen=True)
-class _Phase:
-    """Prefill or decode of all rounds."""
-
-    name: str
-    spans: list[Span]
-    joules: list[Joules]
-
-    @property
-    def duration_s(self) -> float:
-        return sum(span.duration_s for span in self.spans)
-
-    @property
-    def total_j(self) -> float:
-        return sum(energy.total_j or 0.0 for energy in self.joules)
-
-    def why_unresolved(self, period_s: float) -> str | None:
-        """Return why the phase's energy cannot be told from the other phase's, or None."""
-        if reason := next((energy.reason for energy in self.joules if energy.reason), None):
-            return reason
-        if self.duration_s < MIN_TICKS * period_s:
-            needed_s = MIN_TICKS * period_s
-            return f"{self.name} lasted {self.duration_s:.2f} s, {MIN_TICKS} counter periods are {needed_s:.2f} s"
-        # A shorter span lies within one or two counter intervals, in which the course of power is unknown.
-        if (shortest_s := min(span.duration_s for span in self.spans)) < MIN_SPAN_TICKS * period_s:
-            needed_s = MIN_SPAN_TICKS * period_s
-            return f"a {self.name} lasted {shortest_s:.3f} s, {MIN_SPAN_TICKS} counter periods are {needed_s:.3f} s"
-        timing_j = combined_timing_j(self.joules) or 0.0
-        if timing_j > MAX_RELATIVE_TIMING * self.total_j:
-            return f"{self.name} is {self.total_j:.0f} J ± {timing_j:.0f} J (limit {MAX_RELATIVE_TIMING:.0%})"
-        return None
-
-
 def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> Phases:
     """Return prefill and decode energy over all passes, or why there is none."""
-    passes = [(restart, measured) for restart in restarts for measured in restart.passes]
+    passes = [(restart, measured, rounds_of(measured)) for restart in restarts for measured in restart.passes]
     if not used or not passes:
         return Phases(reason="no GPU was used" if not used else "no pass was measured")
-    by_pass = [(restart, rounds_of(measured)) for restart, measured in passes]
-    if not all(rounds for _, rounds in by_pass):
+    if not all(rounds for _, _, rounds in passes):
         return Phases(reason="requests overlap: prefill and decode share the engine's steps")
-    rounds = [(restart, part) for restart, of_pass in by_pass for part in of_pass]
-
-    def phase(name: str, spans: list[tuple[RestartRecord, Span]]) -> _Phase:
-        joules = [joules_in.of(restart.timeline, span, used) for restart, span in spans]
-        return _Phase(name, [span for _, span in spans], joules)
-
-    prefill = phase("prefill", [(restart, part.prefill) for restart, part in rounds])
-    decode = phase("decode", [(restart, part.decode) for restart, part in rounds])
-    decode_tokens = sum(part.decode_tokens for _, part in rounds)
-    mixed = sum(part.mixed_tokens for _, part in rounds) / max(1, decode_tokens)
-    period_s = _period_s(restarts, used)
-    reason = prefill.why_unresolved(period_s) or decode.why_unresolved(period_s)
-    if mixed > MAX_MIXED_SHARE:
-        reason = f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
-    times = {"prefill_s": prefill.duration_s, "decode_s": decode.duration_s, "decode_tokens_in_prefill": mixed}
-    if reason:
-        return Phases(**times, reason=reason)
-    prompt_tokens = sum(request.prompt_tokens or 0 for _, measured in passes for request in measured.requests)
+    rounds = [part for _, _, of_pass in passes for part in of_pass]
+    prefill_s = sum(part.prefill.duration_s for part in rounds)
+    decode_s = sum(part.decode.duration_s for part in rounds)
+    decode_tokens = sum(part.decode_tokens for part in rounds)
+    mixed = sum(part.mixed_tokens for part in rounds) / max(1, decode_tokens)
+    times = {"prefill_s": prefill_s, "decode_s": decode_s, "decode_tokens_in_prefill": mixed}
+    try:
+        if mixed > MAX_MIXED_SHARE:
+            raise NoCostsError(
+                f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
+            )
+        fitted = costs(
+            [metered_work(restart, measured, _work(part), used, joules_in) for restart, measured, part in passes],
+            PHASES,
+        )
+        prefill_j, prefill_ci95_j = _phase_joules(fitted, 1, prefill_s, len(rounds))
+        decode_j, decode_ci95_j = _phase_joules(fitted, 2, decode_s, len(rounds))
+    except NoCostsError as error:
+        return Phases(**times, reason=str(error))
+    prompt_tokens = sum(request.prompt_tokens or 0 for _, measured, _ in passes for request in measured.requests)
     return Phases(
         **times,
-        prefill_j=prefill.total_j,
-        decode_j=decode.total_j,
-        prefill_timing_j=combined_timing_j(prefill.joules),
-        decode_timing_j=combined_timing_j(decode.joules),
-        prefill_j_per_prompt_token=prefill.total_j / prompt_tokens if prompt_tokens else None,
-        decode_j_per_output_token=decode.total_j / decode_tokens if decode_tokens else None,
+        prefill_j=prefill_j,
+        decode_j=decode_j,
+        prefill_ci95_j=prefill_ci95_j,
+        decode_ci95_j=decode_ci95_j,
+        prefill_j_per_prompt_token=prefill_j / prompt_tokens if prompt_tokens else None,
+        decode_j_per_output_token=decode_j / decode_tokens if decode_tokens else None,
     )
+
+
+def _work(rounds: Sequence[_Round]) -> Work:
+    """Return the seconds of prefill and of decode as work of two kinds."""
+    spans = [(span.start_ns, span.end_ns) for part in rounds for span in (part.prefill, part.decode)]
+    start_ns, end_ns = np.array(spans, dtype=np.int64).T
+    seconds = np.tile(np.eye(2), (len(rounds), 1)) * (end_ns - start_ns)[:, None] / NS_PER_S
+    return Work(start_ns, end_ns, seconds)
+
+
+def _phase_joules(fitted: Costs, phase: int, duration_s: float, rounds: int) -> tuple[float, Interval]:
+    """Return joules of a phase and their 95 % interval; refuse what is too uncertain."""
+    if phase in fitted.reasons:
+        raise NoCostsError(f"{PHASES[phase]}: {fitted.reasons[phase]}")
+    value_j, low_j, high_j = (float(ends[phase]) * duration_s for ends in (fitted.values, fitted.low, fitted.high))
+    edges_j = EDGE95 * fitted.bin_s * rounds * float(fitted.values[phase])
+    interval = Interval(max(value_j - hypot(value_j - low_j, edges_j), 0.0), value_j + hypot(high_j - value_j, edges_j))
+    if max(value_j - interval.low, interval.high - value_j) > MAX_RELATIVE_HALF * value_j:
+        ends = f"between {interval.low:.0f} and {interval.high:.0f} J"
+        raise NoCostsError(f"{PHASES[phase]} is {value_j:.0f} J, 95 % {ends} (limit ± {MAX_RELATIVE_HALF:.0%})")
+    return value_j, interval
 
 
 def rounds_of(measured: PassRecord) -> list[_Round]:
@@ -371,8 +364,3 @@ def _round(measured: PassRecord, instants: list[tuple[int, int, int]]) -> _Round
         mixed_tokens=max(0, tokens_between(measured, begin_ns, boundary_ns) - len(instants)),
         decode_tokens=max(0, tokens - len(instants)),
     )
-
-
-def _period_s(restarts: Sequence[RestartRecord], used: Sequence[str]) -> float:
-    periods_s = (restart.gpus[uuid].period_s or 0.0 for restart in restarts for uuid in used if uuid in restart.gpus)
-    return max(periods_s, default=0.0)

@@ -122,6 +122,17 @@ class EnergyCurve:
         energy_j, timing_j = curve.between(start_ns, end_ns)
         return SpanEnergy(energy_j, timing_j, source, None, duration_s)
 
+    def bins(self, start_ns: int, end_ns: int) -> tuple[Indices, Floats]:
+        """Return instants between two others at which energy is known without a guess at its course, and the joules.
+
+        Returns:
+            Ascending CLOCK_MONOTONIC nanoseconds, shape (m + 1,), and joules between neighbours, shape (m,); both are
+            empty without an energy counter.
+        """
+        if not isinstance(self._curve, _CounterCurve):
+            return np.empty(0, dtype=np.int64), np.empty(0)
+        return self._curve.bins(start_ns, end_ns)
+
 
 class _CounterCurve:
     """Energy from counter changes: linear between them, corrected by the powers of the neighbouring intervals."""
@@ -181,6 +192,12 @@ class _CounterCurve:
             + end.shape_var_j2
         )
         return energy_j, sqrt(variance_j2)
+
+    def bins(self, start_ns: int, end_ns: int) -> tuple[Indices, Floats]:
+        """Return the instants of the counter's changes in a span, and the joules between them."""
+        at_ns = self._base_ns + np.round((self._at_s - self._lag.mean_s) * NS_PER_S).astype(np.int64)
+        inside = slice(*np.searchsorted(at_ns, (start_ns, end_ns)))
+        return at_ns[inside], np.diff(self._energy_j[inside])
 
     def _seconds(self, at_ns: int) -> float:
         return (at_ns - self._base_ns) / NS_PER_S

@@ -1,0 +1,259 @@
+"""What work costs: energies of short bins regressed on the work that was done in them. Pure.
+
+Prefill and decode that share the engine's steps cannot be cut apart in time. Over thousands of bins their mix varies,
+and that tells what each costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.clock import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.analysis.joules import SpanJoules
+    from wattdock.records import PassRecord, RestartRecord
+
+    Floats = NDArray[np.float64]
+    Instants = NDArray[np.int64]
+
+# The course of energy may trail the work, or lead it, by a few milliseconds that nobody knows: it is fitted.
+LAG_STD_S, MAX_LAG_S, LAG_GRID_S, LAG_STEP_S = 0.005, 0.02, 0.004, 0.001
+# Errors of neighbouring bins go together; those of seconds do not.
+BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
+INTERVAL95 = (2.5, 97.5)
+# A tenth of a quantity's root mean square is its own, and no mix of the others.
+MAX_VARIANCE_INFLATION = 100.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """Spans in which work was done; a span's work is spread evenly over it.
+
+    Attributes:
+        start_ns, end_ns: Shape (n,).
+        amounts: Work of each span by kind, shape (n, k).
+    """
+
+    start_ns: Instants
+    end_ns: Instants
+    amounts: Floats
+
+    @cached_property
+    def _course(self) -> tuple[Instants, Floats]:
+        """Instants at which a span begins or ends, and what is done by then: busy seconds, then each kind of work."""
+        length_ns = np.maximum(self.end_ns - self.start_ns, 1)
+        at_ns = np.concatenate((self.start_ns, self.start_ns + length_ns))
+        order = np.argsort(at_ns, kind="stable")
+        at_ns = at_ns[order]
+        rates = np.column_stack((np.ones(len(length_ns)), self.amounts / length_ns[:, None]))
+        rates = np.cumsum(np.concatenate((rates, -rates))[order], axis=0)
+        rates[:, 0] = (rates[:, 0] > 0.5) / NS_PER_S
+        done = np.cumsum(rates[:-1] * np.diff(at_ns)[:, None], axis=0)
+        return at_ns, np.concatenate((np.zeros((1, rates.shape[1])), done))
+
+    def between(self, edges_ns: Instants, lag_s: float) -> Floats:
+        """Return seconds without work and each kind's amount between neighbouring edges, shape (edges − 1, 1 + k).
+
+        Args:
+            edges_ns: Of the bins of energy, ascending.
+            lag_s: By how much energy trails the work.
+        """
+        at_ns, done = self._course
+        shifted_ns = edges_ns - round(lag_s * NS_PER_S)
+        inside = np.diff(np.column_stack([np.interp(shifted_ns, at_ns, kind) for kind in done.T]), axis=0)
+        # Rounded, so that no wait is exactly 0.
+        inside[:, 0] = np.round(np.diff(edges_ns) / NS_PER_S - inside[:, 0], 8)
+        return inside
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Energy of one GPU between neighbouring instants: `edges_ns` of shape (m + 1,), `energy_j` of shape (m,)."""
+
+    edges_ns: Instants
+    energy_j: Floats
+
+
+@dataclass(frozen=True)
+class MeteredWork:
+    """Work of one pass, and the energy of each GPU that did it."""
+
+    work: Work
+    gpus: tuple[Bins, ...]
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of about `BLOCK_S` in the pass."""
+        return max(1, round(float(np.ptp(self.gpus[0].edges_ns)) / NS_PER_S / BLOCK_S))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Joules per unit of each kind of work over all GPUs, "idle" in watts first; NaN where `reasons` says why.
+
+    Attributes:
+        values, low, high: Least squares, and its 95 % interval; shape (1 + k,).
+        reasons: By position, why a kind has no figure.
+        closure: Fitted ÷ measured energy of all bins − 1.
+        lag_s: By how much energy trails the work.
+        bin_s: Length of most bins.
+    """
+
+    values: Floats
+    low: Floats
+    high: Floats
+    reasons: dict[int, str]
+    closure: float
+    bins: int
+    lag_s: float
+    bin_s: float
+
+
+class NoCostsError(Exception):
+    """Why there are no costs of work."""
+
+
+def metered_work(
+    restart: RestartRecord, measured: PassRecord, work: Work, used: Sequence[str], joules_in: SpanJoules
+) -> MeteredWork:
+    """Return a pass's work beside the energy of the GPUs used.
+
+    Raises:
+        NoCostsError: The energy is unknown, or its course is not finer than a second.
+    """
+    energy = joules_in.of(restart.timeline, measured.span, used)
+    if energy.reason:
+        raise NoCostsError(energy.reason)
+    if energy.sources != {"counter"}:
+        raise NoCostsError("readings of power do not add up to the energy of short bins")
+    curves = (joules_in.curve(restart.gpus[uuid]) for uuid in used)
+    gpus = tuple(Bins(*curve.bins(measured.span.start_ns, measured.span.end_ns)) for curve in curves)
+    if not all(len(gpu.energy_j) for gpu in gpus):
+        raise NoCostsError("a pass is shorter than what the meter resolves")
+    return MeteredWork(work, gpus)
+
+
+def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, give_way: Sequence[int] = ()) -> Costs:
+    """Return what each kind of work costs, by non-negative least squares; 95 % by a block bootstrap.
+
+    Args:
+        passes: All with the same number of GPUs.
+        names: Of seconds without work and of each kind of work, for reasons.
+        give_way: Positions of kinds, in the order in which they get no figure where they cannot be told from others.
+
+    Raises:
+        NoCostsError: The passes take less than `MIN_BLOCKS` blocks.
+    """
+    if (blocks := sum(part.blocks for part in passes)) < MIN_BLOCKS:
+        raise NoCostsError(f"passes last {blocks * BLOCK_S:.0f} s together, {MIN_BLOCKS * BLOCK_S:.0f} s are needed")
+    lag_s, energy_j = _lag_s(passes), _energy_j(passes)
+    work = _stacked(passes, lag_s)
+    size = np.sqrt((work**2).sum(axis=0))
+    kept, reasons = _told_apart(work, names, give_way)
+    scaled = work[:, kept] / size[kept]
+    rough_j, *_ = np.linalg.lstsq(scaled, energy_j)
+    residual_j2 = float(np.mean((scaled @ rough_j - energy_j) ** 2))
+    # How the fit changes with the lag, J/s: each draw has a lag of its own.
+    slope = (_stacked(passes, lag_s + LAG_STEP_S) - _stacked(passes, lag_s - LAG_STEP_S))[:, kept] / (2 * LAG_STEP_S)
+    sums = _block_sums(passes, np.column_stack((scaled, slope / size[kept] @ rough_j, energy_j)))
+    draws = np.random.default_rng(0).multinomial(blocks, np.full(blocks, 1 / blocks), DRAWS)
+    solved, *drawn = (
+        _solve(drawn_sums, residual_j2) for drawn_sums in (sums.sum(axis=0), *np.tensordot(draws, sums, 1))
+    )
+    ends = np.full((3, len(names)), np.nan)
+    ends[:, kept] = np.vstack((solved, np.percentile(drawn, INTERVAL95, axis=0))) / size[kept] * len(passes[0].gpus)
+    return Costs(
+        values=ends[0],
+        low=ends[1],
+        high=ends[2],
+        reasons=reasons,
+        closure=float((scaled @ solved).sum() / energy_j.sum() - 1),
+        bins=len(energy_j),
+        lag_s=lag_s,
+        bin_s=float(np.median(np.diff(passes[0].gpus[0].edges_ns))) / NS_PER_S,
+    )
+
+
+def _stacked(passes: Sequence[MeteredWork], lag_s: float) -> Floats:
+    return np.concatenate([part.work.between(gpu.edges_ns, lag_s) for part in passes for gpu in part.gpus])
+
+
+def _energy_j(passes: Sequence[MeteredWork]) -> Floats:
+    return np.concatenate([gpu.energy_j for part in passes for gpu in part.gpus])
+
+
+def _lag_s(passes: Sequence[MeteredWork]) -> float:
+    """Return the likeliest lag: least squares, with what is assumed of the lag beforehand."""
+    from scipy.optimize import minimize_scalar
+
+    energy_j = _energy_j(passes)
+
+    def misfit(lag_s: float) -> float:
+        work = _stacked(passes, lag_s)
+        work = work / np.sqrt((work**2).sum(axis=0) + np.finfo(float).tiny)
+        fitted = work @ np.linalg.lstsq(work, energy_j, rcond=None)[0]
+        return float(
+            len(energy_j) * np.log(np.mean((fitted - energy_j) ** 2) + np.finfo(float).tiny) + (lag_s / LAG_STD_S) ** 2
+        )
+
+    grid_s = np.arange(-MAX_LAG_S, MAX_LAG_S + LAG_GRID_S / 2, LAG_GRID_S)
+    middle_s = float(grid_s[np.argmin([misfit(lag_s) for lag_s in grid_s])])
+    around_s = (middle_s - LAG_GRID_S, middle_s + LAG_GRID_S)
+    return float(minimize_scalar(misfit, bounds=around_s, method="bounded", options={"xatol": 1e-4}).x)
+
+
+def _told_apart(work: Floats, names: Sequence[str], give_way: Sequence[int]) -> tuple[list[int], dict[int, str]]:
+    """Return the kinds of work that can be told apart, and why the others cannot."""
+    size = np.sqrt((work**2).sum(axis=0))
+    none = np.flatnonzero(size == 0).tolist()
+    mixed_with: dict[int, list[int]] = {}
+    while True:
+        kept = [kind for kind in range(len(names)) if kind not in none and kind not in mixed_with]
+        scaled = work[:, kept] / size[kept]
+        share, directions = np.linalg.eigh(scaled.T @ scaled)
+        inflation = dict(zip(kept, (directions**2 / np.maximum(share, 1e-12)).sum(axis=1), strict=True))
+        mixed = [kind for kind in give_way if inflation.get(kind, 0.0) > MAX_VARIANCE_INFLATION]
+        if not mixed:
+            break
+        mixed_with[mixed[0]] = mixed[1:]
+    reasons = dict.fromkeys(none, "there was none")
+    for kind, others in mixed_with.items():
+        listed = " and ".join(names[other] for other in others if other in kept) or "the others"
+        reasons[kind] = f"cannot be told from {listed}, whose figures include it"
+    return kept, reasons
+
+
+def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:
+    """Return the sums of products of `rows`' columns over blocks of time, all GPUs of a pass together."""
+    sums: list[Floats] = []
+    start = 0
+    for part in passes:
+        of_pass = np.zeros((part.blocks, rows.shape[1], rows.shape[1]))
+        for gpu in part.gpus:
+            block_rows = np.array_split(rows[start : start + len(gpu.energy_j)], part.blocks)
+            of_pass += np.stack([block.T @ block for block in block_rows])
+            start += len(gpu.energy_j)
+        sums.extend(of_pass)
+    return np.stack(sums)
+
+
+def _solve(sums: Floats, residual_j2: float) -> Floats:
+    """Return the non-negative least squares of (work, slope, energy) from sums of their products, over any lag."""
+    from scipy.linalg import solve_triangular
+    from scipy.optimize import nnls
+
+    lag = sums[-2, :-2], sums[-2, -2] + residual_j2 / LAG_STD_S**2
+    gram = sums[:-2, :-2] - np.outer(lag[0], lag[0]) / lag[1]
+    moments = sums[:-2, -1] - lag[0] * sums[-2, -1] / lag[1]
+    root = np.linalg.cholesky(gram + 1e-12 * np.trace(gram) * np.eye(len(gram)))
+    solution, _ = nnls(root.T, solve_triangular(root, moments, lower=True))
+    return np.asarray(solution)

@@ -1,0 +1,129 @@
+"""What a token costs: simulated engines whose every joule is known, seen through a meter that is not perfect."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from merge_samples import measured, request, stepped_power, timeline
+from traffic import IDLE_W, JOULES, Meter, metered, static_batch, traffic
+
+from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.token_costs import MeteredWork, NoCostsError, costs
+from wattdock.analysis.windows import phases
+from wattdock.records.restart import RestartRecord
+
+KINDS = ("waits", "prompt tokens", "decoded tokens", "steps", "context tokens")
+GIVE_WAY = (0, 3, 4, 2, 1)
+TRUE = np.array((IDLE_W, *JOULES))
+GPU = "GPU-a"
+PREFILLS_S, GAPS_S, PREFILL_W, DECODE_W = (0.2, 0.35, 0.6), (0.01, 0.02, 0.03), 690.0, 450.0
+
+
+def run(seed: int, **meter: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return each figure's error ÷ its true value, and whether its interval holds the true value."""
+    random = np.random.default_rng(seed)
+    lag_s = random.uniform(-0.004, 0.004)
+    passes = [metered(traffic(20, random), Meter(**{"lag_s": lag_s, **meter}), random) for _ in range(2)]
+    fitted = costs(passes, KINDS, give_way=GIVE_WAY)
+    assert fitted.reasons == {}
+    assert abs(fitted.closure) < 0.002
+    assert fitted.lag_s == pytest.approx(lag_s, abs=0.006)
+    return fitted.values / TRUE - 1, (fitted.low <= TRUE) & (fitted.high >= TRUE)
+
+
+def test_joules_of_live_traffic_are_told_apart_though_prefill_and_decode_share_steps() -> None:
+    """Idle, prompt and decoded tokens, steps and context: each within a few percent, and most intervals hold."""
+    errors, inside = (np.array(column) for column in zip(*(run(seed) for seed in range(8)), strict=True))
+    assert np.abs(errors.mean(axis=0)) == pytest.approx(0, abs=0.05)
+    assert inside.mean() > 0.85
+
+
+@pytest.mark.slow
+def test_intervals_hold_and_nothing_is_biased() -> None:
+    """200 runs; 3 ms of jitter of each edge, up to 4 ms of lag and 2 % of noise in each bin."""
+    errors, inside = (np.array(column) for column in zip(*(run(seed) for seed in range(200)), strict=True))
+    assert (inside.mean(axis=0) >= 0.9).all(), inside.mean(axis=0)
+    # What is a small part of a bin is scattered more, and so is the mean of its errors.
+    bias, scatter = errors.mean(axis=0), errors.std(axis=0) / np.sqrt(len(errors))
+    assert (np.abs(bias) < 0.01 + 2 * scatter).all(), bias
+
+
+def test_a_static_batch_has_no_joules_per_step_of_their_own() -> None:
+    """Each step decodes the whole batch, so that tokens and steps grow together; any split of the two would fit."""
+    random = np.random.default_rng(1)
+    work = static_batch(random)
+    fitted = costs([metered(work, Meter(), random)], KINDS, give_way=GIVE_WAY)
+    steps, decoded = KINDS.index("steps"), KINDS.index("decoded tokens")
+    assert np.isnan(fitted.values[[steps, KINDS.index("context tokens")]]).all()
+    assert fitted.reasons[steps] == "cannot be told from decoded tokens and prompt tokens, whose figures include it"
+    # 16 sequences share a step; each reads the 256 positions of its prompt and half of the 100 after it.
+    expected_j = JOULES[1] + JOULES[2] / 16 + 306 * JOULES[3]
+    assert fitted.low[decoded] < expected_j < fitted.high[decoded]
+
+
+def test_figures_are_sums_over_the_gpus_and_the_same_each_time() -> None:
+    """Two GPUs of equal power cost twice as much; the bootstrap has a fixed seed."""
+    random = np.random.default_rng(2)
+    alone = metered(traffic(20, random), Meter(), random)
+    both = MeteredWork(alone.work, alone.gpus * 2)
+    assert costs([both], KINDS).values == pytest.approx(2 * costs([alone], KINDS).values, rel=1e-3)
+    assert (costs([both], KINDS).low == costs([both], KINDS).low).all()
+
+
+def test_too_short_a_pass_has_no_costs() -> None:
+    """Ten blocks of a second are too few for an interval."""
+    random = np.random.default_rng(3)
+    with pytest.raises(NoCostsError, match="passes last 10 s together, 15 s are needed"):
+        costs([metered(traffic(10, random), Meter(), random)], KINDS)
+
+
+def rounds(seed: int, prefill_s: float, gap_s: float, overshoot: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return errors of prefill and decode ÷ true joules over 18 rounds, and whether the intervals hold these.
+
+    Args:
+        overshoot: Of a prefill's power in its first 20 ms.
+    """
+    random = np.random.default_rng(seed)
+    power: list[tuple[float, float]] = [(3.0, IDLE_W)]
+    requests, at_s, true_j, late_s = [], 3.0, np.zeros(2), random.uniform(-0.004, 0.004)
+    for number in range(18):
+        wait_s, first_s, rest_s = np.array((gap_s, prefill_s, 2.5)) * random.uniform(0.9, 1.1, 3)
+        power += [
+            (wait_s, IDLE_W),
+            (0.02, PREFILL_W * (1 + overshoot)),
+            (first_s - 0.02, PREFILL_W),
+            (rest_s, DECODE_W),
+        ]
+        # The counter trails by 4 ms less or more than is assumed.
+        submitted_s = at_s + wait_s + late_s
+        requests.append(request(number, submitted_s, submitted_s + first_s, submitted_s + first_s + rest_s, 100))
+        true_j += PREFILL_W * (first_s + 0.02 * overshoot), DECODE_W * rest_s
+        at_s += wait_s + first_s + rest_s
+    gpu = stepped_power(GPU, [*power, (3.0, IDLE_W)])
+    restart = RestartRecord(0, passes=(measured(0, 2.9, at_s + 0.1, tuple(requests)),), timeline=timeline(gpu))
+    split = phases([restart], [GPU], SpanJoules())
+    assert split.reason is None
+    assert split.prefill_ci95_j
+    assert split.decode_ci95_j
+    values = np.array((split.prefill_j, split.decode_j))
+    low, high = np.array((split.prefill_ci95_j, split.decode_ci95_j)).T
+    return values / true_j - 1, (low <= true_j) & (true_j <= high)
+
+
+def test_short_prefills_behind_gaps_between_rounds_are_not_measured_too_low() -> None:
+    """Gaps of 20 ms inside ticks of 100 ms: cut at the ticks' straight lines, prefill would be some percent low."""
+    errors, inside = rounds(0, 0.35, 0.02, 0.0)
+    assert np.abs(errors) == pytest.approx(0, abs=0.01)
+    assert inside.all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overshoot", [0.0, 0.2])
+def test_the_split_of_rounds_is_unbiased_and_its_interval_holds(overshoot: float) -> None:
+    """Prefills of 200 to 600 ms behind gaps of 10 to 30 ms, with and without an overshoot of power at their begin."""
+    for prefill_s in PREFILLS_S:
+        for gap_s in GAPS_S:
+            runs = (rounds(seed, prefill_s, gap_s, overshoot) for seed in range(25))
+            errors, inside = (np.array(column) for column in zip(*runs, strict=True))
+            assert np.abs(errors.mean(axis=0)) == pytest.approx(0, abs=0.01 + overshoot / 20), (prefill_s, gap_s)
+            assert (inside.mean(axis=0) >= 0.9).all(), (prefill_s, gap_s)
