@@ -30,6 +30,7 @@ from metered import LEAD_S, MeterCost, run_unmetered, something_to_meter
 from overheads import MISSED, energy_arithmetic, start_up, wire_costs
 from paired import Claim
 from reports import reports
+from steps import step_record
 from studies import studies
 from suite import suite
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 OVERHEADS = {
     "start-up": start_up,
     "wire": wire_costs,
+    "steps": step_record,
     "energy": energy_arithmetic,
     "studies": studies,
     "reports": reports,

@@ -35,9 +35,9 @@ from wattdock.records.restart import (
     PassRecord,
     RequestRecord,
     RestartRecord,
-    TokenSeries,
     WarmUpSample,
 )
+from wattdock.records.series import TokenSeries
 from wattdock.records.snapshot import RunnerEnvironment
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import numpy as np
 from wattdock.clock import NS_PER_S
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.timeline import GpuTimeline, Span, Ticks, Timeline
-from wattdock.records.restart import PassRecord, RequestRecord, TokenSeries
+from wattdock.records.restart import PassRecord, RequestRecord
+from wattdock.records.series import TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

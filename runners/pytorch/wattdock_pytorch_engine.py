@@ -28,7 +28,7 @@ from wattdock_pytorch_ranks import (
     split_empty,
     wait_for_all,
 )
-from wattdock_pytorch_steps import StepClock, output_length
+from wattdock_pytorch_steps import StepClock, output_length, steps_of_batch
 
 from wattdock_runner import checkpoint
 from wattdock_runner.backend import LoadedModel
@@ -38,11 +38,11 @@ from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wattdock_runner.backend import Gpu, LoadOrder, RandomWeights, Rank, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.recorder import PassRecorder, RequestRecord
+    from wattdock_runner.recorder import PassRecorder, RequestRecord, Step
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
@@ -259,6 +259,7 @@ class _Batch:
     """A call of `generate`; `output` holds prompts and new ids on the device, shape (sequences, ids)."""
 
     requests: list[tuple[RequestRecord, int]]
+    start_ns: int
     first_step: int
     prompt_width: int
     output: torch.Tensor
@@ -291,6 +292,9 @@ class PyTorchEngine(Engine):
         self.vocab_size = config.vocab_size
         self.context_tokens = getattr(config, "max_position_embeddings", None)
         self.devices = tuple(dict.fromkeys(parameter.device for parameter in model.parameters()))
+        # Where layers see a part, they differ in what they read.
+        kinds = {*(getattr(config, "layer_types", None) or ())}
+        self._reads_whole_context = not getattr(config, "sliding_window", None) and kinds <= {"full_attention"}
         self._next: list[tuple[RequestRecord, EncodedPrompt]] = []
         self._batches: list[_Batch] = []
 
@@ -333,7 +337,7 @@ class PyTorchEngine(Engine):
 
     def step(self, until_ns: int | None) -> list[Answer]:  # noqa: ARG002
         """Generate for all requests of a batch, to the end."""
-        batch, self._next = self._next, []
+        batch, self._next, start_ns = self._next, [], now_ns()
         first_step, device = len(self._clock), self.devices[0]
         ids, mask = left_pad([self._ids[prompt.position] for _, prompt in batch], self.pad_id, device)
         limits = [prompt.max_output_tokens for _, prompt in batch]
@@ -349,7 +353,7 @@ class PyTorchEngine(Engine):
             stopping_criteria=criteria,
         )
         requests = [(request, prompt.max_output_tokens) for request, prompt in batch]
-        self._batches.append(_Batch(requests, first_step, width, output))
+        self._batches.append(_Batch(requests, start_ns, first_step, width, output))
         # The finish reason shows in the ids, which stay on the device until the pass is over.
         return [(request, now_ns(), (), "length") for request, _ in batch]
 
@@ -363,7 +367,21 @@ class PyTorchEngine(Engine):
                 request.steps = [(at_ns, 1) for at_ns in instants[batch.first_step : batch.first_step + length]]
                 request.output_ids = ids[:length]
                 request.finish_reason = "stop" if ids[length - 1] in self._ends else "length"
+            self.steps.extend(self._steps_of(batch, instants))
         self._batches = []
+
+    def _steps_of(self, batch: _Batch, instants: Sequence[int]) -> Iterator[Step]:
+        sequences, width = batch.output.shape
+        ends_ns = instants[batch.first_step : batch.first_step + width - batch.prompt_width]
+        # By the device's clock, the batch before may have ended microseconds later than by the host's.
+        start_ns = max(batch.start_ns, self.steps[-1].end_ns if self.steps else 0)
+        return steps_of_batch(
+            start_ns,
+            ends_ns,
+            prompt_tokens=sum(request.prompt_tokens or 0 for request, _ in batch.requests),
+            sequences=sequences,
+            context_tokens=batch.prompt_width if self._reads_whole_context else None,
+        )
 
 
 def left_pad(prompts: list[torch.Tensor], pad_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

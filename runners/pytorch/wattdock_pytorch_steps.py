@@ -7,6 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.clock import now_ns
+from wattdock_runner.recorder import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -138,6 +139,22 @@ def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, 
     # A device clock that stood still says nothing, and must not cost the pass.
     scale = (closing_ns - base_ns) / (closing_ms * NS_PER_MS) if closing_ms > 0 else 1.0
     return [base_ns + round(ms * NS_PER_MS * scale) for ms in elapsed_ms]
+
+
+def steps_of_batch(
+    start_ns: int, ends_ns: Sequence[int], *, prompt_tokens: int, sequences: int, context_tokens: int | None
+) -> Iterator[Step]:
+    """Yield the steps of a static batch, which computes all its sequences to the end; the first one is its prefill.
+
+    Args:
+        start_ns: When the batch was submitted.
+        ends_ns: When each step's tokens were there, ascending.
+        context_tokens: Positions of each sequence in the first step, padding included; None is unknown.
+    """
+    for number, end_ns in enumerate(ends_ns):
+        read = None if context_tokens is None else sequences * (context_tokens + number)
+        yield Step(start_ns, end_ns, 0 if number else prompt_tokens, sequences, read)
+        start_ns = end_ns
 
 
 def output_length(ids: Sequence[int], eos_ids: Collection[int], limit: int) -> int:

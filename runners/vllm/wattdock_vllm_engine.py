@@ -28,6 +28,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
 from wattdock_vllm import attention_backend, defaults_for, effective_engine_args, engine_arguments
 from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_sockets
+from wattdock_vllm_steps import StepWatch
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 
 from wattdock_runner.backend import Arrival, Gpu, LoadedModel
@@ -228,6 +229,8 @@ class VllmEngine(Engine):
         self._core, self._scheduler = core.engine_core, core.engine_core.scheduler
         self.cache_blocks = _cache_blocks(self._scheduler.kv_cache_config)
         self._block_tokens: int = config.cache_config.block_size
+        knows_context = self.cache_blocks is not None and config.speculative_config is None
+        self._watch = StepWatch(self._core, knows_context=knows_context)
         self._faults = faults
         self._sampling: list[SamplingParams] = []
         # By vLLM's name of a request: the record, and the request as vLLM's scheduler keeps it.
@@ -258,6 +261,7 @@ class VllmEngine(Engine):
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; name a failure by what vLLM's processes report, and end all requests."""
         self._running = {}
+        self._watch.open()
         since = self._faults.reported()
         is_dead = False
         try:
@@ -304,7 +308,9 @@ class VllmEngine(Engine):
             OutOfMemory: The KV cache cannot hold the requests in flight. vLLM would let a request wait, or stop and
                 compute it again: a figure of another workload.
         """
+        self._watch.before_step()
         outputs, at_ns = self.llm.step(), now_ns()
+        self.steps.extend(self._watch.after_step(at_ns))
         answers: list[Answer] = []
         for output in outputs:
             request, inside = self._running[output.request_id]

@@ -23,7 +23,8 @@ from wattdock.clock import NS_PER_S
 from wattdock.config import IdleSpec, WarmUpSpec
 from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.timeline import MeterEvent, Series, Span
-from wattdock.records.restart import RestartRecord, TokenSeries, WarmUpSample
+from wattdock.records.restart import RestartRecord, WarmUpSample
+from wattdock.records.series import TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,8 @@ from wattdock.config import WorkloadSpec
 from wattdock.inputs import PromptSet
 from wattdock.metering import GpuTimeline
 from wattdock.metering.timeline import Series, Ticks
-from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord, TokenSeries
+from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord
+from wattdock.records.series import TokenSeries
 
 if TYPE_CHECKING:
     from wattdock.analysis.windows import WindowFigure

@@ -44,6 +44,7 @@ class Pass:
     requests: list[pb.RequestRecord]
     at_ns: list[int]
     output_tokens: list[int]
+    steps: pb.StepSeries
     heartbeats: list[pb.Heartbeat]
     chunk_bytes: list[int]
 
@@ -105,7 +106,7 @@ class Runner:
 
 def collect(events: Iterable[pb.GenerateEvent]) -> Pass:
     """Put the events of a pass together; the summary must come last."""
-    result = Pass(pb.PassSummary(), [], [], [], [], [])
+    result = Pass(pb.PassSummary(), [], [], [], pb.StepSeries(), [], [])
     kind = None
     for event in events:
         kind = event.WhichOneof("event")
@@ -117,6 +118,9 @@ def collect(events: Iterable[pb.GenerateEvent]) -> Pass:
         elif kind == "tokens":
             result.at_ns.extend(event.tokens.at_ns)
             result.output_tokens.extend(event.tokens.output_tokens)
+            result.chunk_bytes.append(event.ByteSize())
+        elif kind == "steps":
+            result.steps.MergeFrom(event.steps)
             result.chunk_bytes.append(event.ByteSize())
         else:
             result.summary = event.summary

@@ -84,6 +84,7 @@ class Subject:
         dtype: What "auto" means there for TINY_LLAMA.
         statuses: What its diagnosis is made of.
         unread: Its arguments that cannot be read back from the engine.
+        tells_steps: Whether the engine tells its steps.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Subject:
     dtype: str = "float32"
     statuses: frozenset[str] = frozenset({"ok"})
     unread: frozenset[str] = frozenset()
+    tells_steps: bool = True
 
     @property
     def load_fields(self) -> dict[str, Any]:
@@ -111,6 +113,7 @@ TENSORRT = Subject(
     gpus=tuple(f"GPU-5a0d1000-0000-0000-0000-00000000000{index}" for index in range(2)),
     dtype="bfloat16",
     statuses=frozenset({"ok", "warn"}),
+    tells_steps=False,
 )
 SUBJECTS = (
     Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),

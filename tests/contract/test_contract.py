@@ -145,6 +145,42 @@ def test_instants_are_ordered_inside_the_span_and_tokens_rise_to_the_total(runne
     assert result.at_ns[-1] <= span.end_ns
 
 
+@pytest.mark.parametrize("arrival", [pb.ARRIVAL_BATCH, pb.ARRIVAL_CLOSED])
+def test_steps_follow_one_another_inside_the_span_and_add_up_to_the_pass(
+    runner: Runner, subject: Subject, arrival: pb.Arrival
+) -> None:
+    """Each prompt token is computed once, and each output token but a request's first decoded; or no step is told."""
+    if arrival not in runner.stub.Describe(pb.DescribeRequest()).arrivals:
+        return
+    sizes = ((10, 3), (200, 9), (4, 5), (30, 2), (5, 1))
+    prompts = [ids_prompt(length, max_output_tokens=limit) for length, limit in sizes]
+    result = runner.generate(workload(arrival=arrival, ignore_eos=False), prompts)
+    steps, summary = result.steps, result.summary
+    if not subject.tells_steps:
+        assert steps == pb.StepSeries()
+        return
+    columns = [list(column) for _, column in steps.ListFields()]
+    assert {len(column) for column in columns} == {len(steps.end_ns)}
+    assert len(columns) == len(steps.DESCRIPTOR.fields)
+    edges = [edge for step in zip(steps.start_ns, steps.end_ns, strict=True) for edge in step]
+    edges = [summary.span.start_ns, *edges, summary.span.end_ns]
+    assert all(a <= b for a, b in itertools.pairwise(edges))
+    assert set(result.at_ns) <= set(steps.end_ns)
+    assert sum(steps.prompt_tokens) == summary.prompt_tokens - summary.cached_prompt_tokens
+    assert sum(steps.decoded_tokens) == summary.output_tokens - summary.requests
+    assert {1, 2} >= set(steps.sequences)
+
+
+def test_a_static_batch_is_a_prefill_and_a_step_for_each_further_token(runner: Runner, subject: Subject) -> None:
+    """Each sequence reads its prompt and the tokens since, the step's own included."""
+    steps = runner.generate(workload(max_output_tokens=5), [ids_prompt(9)] * 4).steps
+    if subject.tells_steps:
+        assert list(steps.prompt_tokens) == [18, 0, 0, 0, 0] * 2
+        assert list(steps.decoded_tokens) == [0, 2, 2, 2, 2] * 2
+        assert list(steps.sequences) == [2] * 10
+        assert list(steps.context_tokens) == [18, 20, 22, 24, 26] * 2
+
+
 def test_a_prompts_own_limit_overrides_the_workloads(runner: Runner) -> None:
     """Requests of one batch may have different lengths."""
     prompts = [ids_prompt(4, max_output_tokens=3), ids_prompt(4)]

@@ -37,12 +37,14 @@ def test_a_run_stores_one_whole_result_and_shows_it(wattdock: Command) -> None:
     assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()) == [
         "restarts/0/record.json",
         "restarts/0/requests.parquet",
+        "restarts/0/steps.parquet",
         "restarts/0/timeline.parquet",
         "result.json",
         "runner.log",
     ]
     restart = folder / "restarts/0"
     assert pq.read_table(restart / "requests.parquet")["output_tokens"].to_pylist() == [7] * 4
+    assert sum(pq.read_table(restart / "steps.parquet")["decoded_tokens"].to_pylist()) == 4 * 6
     tokens = pq.read_table(restart / "timeline.parquet", filters=[("series", "=", "output_tokens")])
     assert tokens["value"].to_pylist()[-1] == 28
     assert "hidden" not in (folder / "result.json").read_text()

@@ -27,7 +27,8 @@ from wattdock.launch import LauncherChoice
 from wattdock.metering import MeterChoice, Series, Span, Timeline
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.timeline import GpuTimeline, Ticks
-from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment, TokenSeries
+from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
+from wattdock.records.series import Steps, TokenSeries
 from wattdock.runner import Heartbeat, RunnerDescription
 
 if TYPE_CHECKING:
@@ -192,22 +193,28 @@ class VirtualRunner:
         if in_flight > self.args.get("most_in_flight", in_flight):
             raise RunnerError(f"a pass failed for lack of memory: {in_flight} need more blocks of KV cache")
         self._strike("pass_fault", "a pass")
-        began_ns, requests, series = self.clock.now_ns(), list[RequestRecord](), list[tuple[int, int]]()
+        began_ns, requests, steps = self.clock.now_ns(), list[RequestRecord](), list[tuple[int, ...]]()
+        output_tokens = 0
         while self._goes_on(request, len(requests), began_ns):
             submitted_ns, first_ns = self.clock.now_ns(), 0
-            for _ in range(request.prompts.max_output_tokens[0] or tokens):
+            for number in range(request.prompts.max_output_tokens[0] or tokens):
                 self.check()
+                start_ns = self.clock.now_ns()
                 self.clock.sleep(self.args.get("step_s", 0.1))
                 first_ns = first_ns or self.clock.now_ns()
-                series.append((self.clock.now_ns(), (series[-1][1] if series else 0) + in_flight))
-                heartbeat(Heartbeat(series[-1][1], len(requests), pass_over=False))
+                output_tokens += in_flight
+                computed = (0, in_flight) if number else (PROMPT_TOKENS * in_flight, 0)
+                context_tokens = in_flight * (PROMPT_TOKENS + number)
+                steps.append((start_ns, self.clock.now_ns(), *computed, in_flight, context_tokens))
+                heartbeat(Heartbeat(output_tokens, len(requests), pass_over=False))
             for _ in range(in_flight):
                 requests.append(self._request(len(requests), submitted_ns, first_ns, tokens))
         span = Span("pass", began_ns, self.clock.now_ns())
         self.clock.sleep(request.settle_s)
-        at_ns, counts = np.array(series, dtype=np.int64).T
-        record = TokenSeries(at_ns, counts)
-        return PassRecord(span, tuple(requests), record, int(counts[-1]), PROMPT_TOKENS * len(requests), 0, 0)
+        series = Steps(*np.array(steps, dtype=np.int64).T)
+        record = TokenSeries(series.end_ns, in_flight * np.arange(1, len(steps) + 1))
+        prompt_tokens = PROMPT_TOKENS * len(requests)
+        return PassRecord(span, tuple(requests), record, output_tokens, prompt_tokens, 0, 0, steps=series)
 
     def unload(self) -> None:
         pass

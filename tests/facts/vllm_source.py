@@ -69,9 +69,17 @@ USED = {
     "v1/attention/backend.py": {"AttentionBackend": "get_name()"},
     "v1/core/block_pool.py": {"BlockPool": "get_num_free_blocks()"},
     "v1/core/kv_cache_manager.py": {"KVCacheManager": "block_pool enable_caching watermark_blocks"},
+    "v1/core/sched/output.py": {
+        "CachedRequestData": "num_computed_tokens num_output_tokens",
+        "NewRequestData": "num_computed_tokens",
+        "SchedulerOutput": "num_scheduled_tokens scheduled_cached_reqs scheduled_new_reqs "
+        "scheduled_spec_decode_tokens total_num_scheduled_tokens",
+    },
     "v1/core/sched/request_queue.py": {"RequestQueue": "__bool__() peek_request()"},
-    "v1/core/sched/scheduler.py": {"Scheduler": "kv_cache_config kv_cache_manager requests running waiting"},
-    "v1/engine/core.py": {"EngineCore": "model_executor scheduler"},
+    "v1/core/sched/scheduler.py": {
+        "Scheduler": "kv_cache_config kv_cache_manager requests running update_from_output() waiting"
+    },
+    "v1/engine/core.py": {"EngineCore": "batch_queue model_executor scheduler"},
     "v1/engine/core_client.py": {"InprocClient": "engine_core shutdown()"},
     "v1/engine/exceptions.py": {"": "EngineDeadError"},
     "v1/engine/llm_engine.py": {

@@ -50,9 +50,9 @@ from wattdock.records.restart import (
     ReplicaPass,
     RequestRecord,
     RestartRecord,
-    TokenSeries,
     WarmUpSample,
 )
+from wattdock.records.series import TokenSeries
 from wattdock.records.snapshot import RunnerEnvironment
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from wattdock.errors import StoreError
 from wattdock.host import GpuProcess
 from wattdock.metering.timeline import HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
 from wattdock.records import EnvironmentSnapshot, Failure
-from wattdock.records.folder import NEWER, RECORD, REQUESTS, TIMELINE
+from wattdock.records.folder import NEWER, RECORD, REQUESTS, STEPS, TIMELINE
 from wattdock.records.restart import RestartRecord, WarmUpSample
+from wattdock.records.series import Steps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,8 @@ def full() -> RestartRecord:
     seen = dataclasses.replace(
         seen, intended_ns=5, text="a “text”\n", output_ids=(1, 2, 3), cached_prompt_tokens=0, replica=1
     )
+    numbers = np.arange(4)
+    steps = Steps(numbers, numbers + 1, numbers * 7, numbers, numbers, numbers[:0])
     host = HostTimeline({"package-0": Series(np.array([1, 5]), np.array([0.0, float("inf")]))}, gpu.events)
     return RestartRecord(
         restart=2,
@@ -46,7 +49,10 @@ def full() -> RestartRecord:
         environment=EnvironmentSnapshot.model_validate(document()["environment"]),
         architecture={"vocab_size": 7, "rope": {"type": None}},
         spans=(Span("load", 1, 2), Span("launch", 0, 1)),
-        passes=(measured(1, 1, 2, (seen, request(1, 1, 1.2, 2, 3))), measured(3, 3, 4, ())),
+        passes=(
+            dataclasses.replace(measured(1, 1, 2, (seen, request(1, 1, 1.2, 2, 3))), steps=steps),
+            measured(3, 3, 4, ()),
+        ),
         clock_checks=(ClockCheck("boot", 12),),
         timeline=dataclasses.replace(timeline(gpu), host=host),
         warm_up=(WarmUpSample(Span("warm-up", 1, 2), 7, float("nan"), {"GPU-a temperature_c": 50.5}),),
@@ -105,7 +111,7 @@ def test_a_newer_state_replaces_the_older_one_whole_whenever_it_is_cut_off(tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"restart": {}, "more": 1}'])
-@pytest.mark.parametrize("name", [RECORD, REQUESTS, TIMELINE])
+@pytest.mark.parametrize("name", [RECORD, REQUESTS, STEPS, TIMELINE])
 def test_a_file_that_is_no_records_is_told(tmp_path: Path, name: str, content: bytes) -> None:
     """And nothing in it is executed."""
     full().write(tmp_path / "x")
@@ -114,12 +120,13 @@ def test_a_file_that_is_no_records_is_told(tmp_path: Path, name: str, content: b
         RestartRecord.read(tmp_path / "x")
 
 
-def test_a_table_of_another_length_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [STEPS, TIMELINE])
+def test_a_table_of_another_length_is_refused(tmp_path: Path, name: str) -> None:
     """Half a timeline must not pass for a whole one."""
     full().write(tmp_path / "x")
-    file = tmp_path / "x" / TIMELINE
+    file = tmp_path / "x" / name
     whole = pq.ParquetFile(file).read()
     for table in (whole.slice(0, len(whole) - 1), whole.slice(0, 0)):
         pq.write_table(table, file)
-        with pytest.raises(StoreError, match=r"holds \d samples of"):
+        with pytest.raises(StoreError, match=r"holds \d (samples|steps) of"):
             RestartRecord.read(tmp_path / "x")

@@ -16,6 +16,7 @@ import wattdock
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import ConfigError
 from wattdock.store import COLUMNS, Filters, Row, StoredResult, load_result, query, select
+from wattdock.store.query import PARQUET
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -31,7 +32,7 @@ def put(folder: Path, letter: str, *, restarts: bool = False, **changes: Any) ->
     (made / "result.json").write_text(json.dumps(sample))
     if restarts:
         (made / "restarts/0").mkdir(parents=True)
-        for name in ("requests", "timeline"):
+        for name in PARQUET:
             table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)]})
             pq.write_table(table, made / f"restarts/0/{name}.parquet")
     return made
@@ -86,7 +87,7 @@ def test_views_hold_what_no_later_attempt_replaces_and_their_all_views_the_other
     spoiled = put(tmp_path, "e", restarts=True)
     (spoiled / "result.json").write_text('{"status": ')
     assert (selected(tmp_path), selected(tmp_path, superseded=True)) == ("dcb", "dcba")
-    for view in ("results", "passes", "requests", "timeline"):
+    for view in ("results", "passes", *PARQUET):
         for prefix, expected in (("", "bcd"), ("all_", "abcd")):
             sql = f"SELECT DISTINCT folder FROM {prefix}{view} ORDER BY 1"
             assert letters(query(tmp_path, sql)) == expected, prefix + view

@@ -1,4 +1,4 @@
-"""A RestartRecord on disk: a folder of record.json, requests.parquet and timeline.parquet that reads back bit-exact.
+"""A RestartRecord on disk: record.json, requests.parquet, steps.parquet and timeline.parquet, read back bit-exact.
 
 record.json holds everything that is not a table, and of each array its length. Nothing in the files is ever executed.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Plain = dict[str, Any]
 
-RECORD, REQUESTS, TIMELINE = "record.json", "requests.parquet", "timeline.parquet"
+RECORD, REQUESTS, STEPS, TIMELINE = "record.json", "requests.parquet", "steps.parquet", "timeline.parquet"
 # A whole newer state of a record, on its way to the older state's name.
 NEWER = ".new"
 # Series that are not the meter's; the unit stands in the name.
@@ -53,6 +53,7 @@ def write(folder: Path, record: RestartRecord) -> None:
         plain = _adapter().dump_python(record, mode="json", by_alias=True, exclude=IN_REQUESTS, fallback=len)
         (scratch / RECORD).write_text(json_text(plain, ascii_only=False) + "\n", encoding="utf-8")
         pq.write_table(_requests_table(record), scratch / REQUESTS, compression="zstd")
+        pq.write_table(_steps_table(record), scratch / STEPS, compression="zstd")
         pq.write_table(_timeline_table(record), scratch / TIMELINE, compression="zstd")
         for written in (*scratch.iterdir(), scratch):
             sync(written)
@@ -89,16 +90,16 @@ def read(folder: Path) -> RestartRecord:
     try:
         plain = json.loads((folder / RECORD).read_bytes())
         # Each file by itself: a folder called "name=value" is no partition.
-        requests, samples = (
+        requests, steps, samples = (
             pq.read_table(folder / name, partitioning=None).select(schema().names)
-            for name, schema in ((REQUESTS, requests_schema), (TIMELINE, timeline_schema))
+            for name, schema in ((REQUESTS, requests_schema), (STEPS, steps_schema), (TIMELINE, timeline_schema))
         )
-        _fill_in(plain, _requests_by_pass(requests), _Samples(samples))
+        _fill_in(plain, _requests_by_pass(requests), steps, _Samples(samples))
         return _adapter().validate_python(plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         why = _first_problem(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
         raise StoreError(
-            f"{folder} does not hold what was measured ({why}); bring {RECORD}, {REQUESTS} and {TIMELINE} back"
+            f"{folder} does not hold what was measured ({why}); bring {RECORD}, {REQUESTS}, {STEPS} and {TIMELINE} back"
         ) from error
 
 
@@ -128,6 +129,22 @@ def requests_schema() -> pa.Schema:
             pa.field("text", pa.string()),
             pa.field("output_ids", pa.list_(pa.uint32())),
             pa.field("replica", pa.int32()),
+        ]
+    )
+
+
+@functools.cache
+def steps_schema() -> pa.Schema:
+    """Return the columns of steps.parquet, one row per step of the engine; null is unknown."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("restart", pa.int32(), nullable=False),
+            pa.field("pass", pa.int32(), nullable=False),
+            *(pa.field(name, pa.int64()) for name in ("start_ns", "end_ns")),
+            *(pa.field(name, pa.int32()) for name in ("prompt_tokens", "decoded_tokens", "sequences")),
+            pa.field("context_tokens", pa.int64()),
         ]
     )
 
@@ -166,6 +183,18 @@ def _requests_table(record: RestartRecord) -> pa.Table:
         for request in measured.requests
     ]
     return pa.Table.from_pylist(rows, schema=requests_schema())
+
+
+def _steps_table(record: RestartRecord) -> pa.Table:
+    import pyarrow as pa
+
+    tables = [steps_schema().empty_table()]
+    for measured in record.passes:
+        count = len(measured.steps.start_ns)
+        number = {"restart": np.full(count, record.restart), "pass": np.full(count, measured.index)}
+        columns = {name: values if len(values) else pa.nulls(count) for name, values in vars(measured.steps).items()}
+        tables.append(pa.table(number | columns).cast(steps_schema()))
+    return pa.concat_tables(tables)
 
 
 def _timeline_table(record: RestartRecord) -> pa.Table:
@@ -242,6 +271,17 @@ def _requests_by_pass(table: pa.Table) -> dict[int, list[Plain]]:
     return groups
 
 
+def _steps_of_pass(table: pa.Table, lengths: Mapping[str, int], number: int) -> Plain:
+    """Return the arrays of a pass's steps by field; see `_Samples.arrays`."""
+    import pyarrow.compute as pc
+
+    steps = table.filter(pc.equal(table["pass"], number))
+    if not {*lengths.values()} <= {0, len(steps)}:
+        raise ValueError(f"{STEPS} holds {len(steps)} steps of pass {number}, not {max(lengths.values())}")
+    unknown = np.zeros(0, dtype=np.int64)
+    return {name: steps[name].to_numpy().astype(np.int64) if length else unknown for name, length in lengths.items()}
+
+
 class _Samples:
     """The rows of a timeline's table, by GPU and series."""
 
@@ -282,10 +322,11 @@ class _Samples:
         return filled
 
 
-def _fill_in(plain: Plain, requests: Mapping[int, list[Plain]], samples: _Samples) -> None:
+def _fill_in(plain: Plain, requests: Mapping[int, list[Plain]], steps: pa.Table, samples: _Samples) -> None:
     """Put the tables' content into what record.json holds, in place of the arrays' lengths."""
     for measured in plain["passes"]:
         measured["requests"] = requests.get(measured["index"], [])
+        measured["steps"] = _steps_of_pass(steps, measured["steps"], measured["index"])
         measured["tokens"] = samples.arrays(measured["tokens"], None, TOKENS, number=measured["index"])
     timeline = plain["timeline"] or {"gpus": {}, "host": None}
     for uuid, gpu in timeline["gpus"].items():

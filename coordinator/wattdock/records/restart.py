@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from wattdock.clock import ClockCheck
 from wattdock.metering import Span, Timeline
 from wattdock.records.failure import Failure
+from wattdock.records.series import NO_STEPS, Steps, TokenSeries
 from wattdock.records.snapshot import EnvironmentSnapshot
 
 if TYPE_CHECKING:
@@ -44,14 +43,6 @@ class RequestRecord:
     text: str | None = None
     output_ids: tuple[int, ...] | None = None
     replica: int | None = None
-
-
-@dataclass(frozen=True)
-class TokenSeries:
-    """Cumulative output tokens of a pass at instants; both arrays of shape (n,)."""
-
-    at_ns: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -93,6 +84,7 @@ class PassRecord:
     cached_prompt_tokens: int | None
     prompt_repeats: int
     replicas: tuple[ReplicaPass, ...] = ()
+    steps: Steps = NO_STEPS
     index: int = 0
     cpu_busy: float | None = None
     cpu_others_share: float | None = None

@@ -171,6 +171,7 @@ class RunnerClient:
         """
         requests: list[RequestRecord] = []
         tokens: list[pb.TokenSeries] = []
+        steps: list[pb.StepSeries] = []
         summary: pb.PassSummary | None = None
         stall, over = _Stall(stall_s, self._clock), threading.Event()
         call = self._stub.Generate(wire.generate_requests(request))
@@ -191,11 +192,13 @@ class RunnerClient:
                 requests.extend(map(wire.request_record, event.requests.requests))
             elif event.HasField("tokens"):
                 tokens.append(event.tokens)
+            elif event.HasField("steps"):
+                steps.append(event.steps)
             elif event.HasField("summary"):
                 summary = event.summary
         if summary is None:
             raise RunnerError("the runner ended a pass without a summary; see its log")
-        return wire.generated_pass(summary, requests, tokens)
+        return wire.generated_pass(summary, requests, tokens, steps)
 
     def diagnose(self, timeout_s: float) -> Sequence[RunnerFinding]:
         """Return the runner's findings about its environment.

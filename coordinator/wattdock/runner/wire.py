@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from packaging.specifiers import SpecifierSet
@@ -13,7 +14,7 @@ from wattdock.clock import ClockIdentity
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, LaunchError
 from wattdock.metering import Span
-from wattdock.records import PassRecord, ReplicaPass, RequestRecord, RunnerEnvironment, TokenSeries
+from wattdock.records import PassRecord, ReplicaPass, RequestRecord, RunnerEnvironment, series
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from wattdock.config import WorkloadSpec
     from wattdock.inputs import PromptSet
 
+S = TypeVar("S", series.TokenSeries, series.Steps)
 # gRPC's default limit for one message is 4 MB; stay far below it.
 CHUNK_BYTES = 1_000_000
 
@@ -262,20 +264,32 @@ def request_record(message: pb.RequestRecord) -> RequestRecord:
 
 
 def generated_pass(
-    summary: pb.PassSummary, requests: Sequence[RequestRecord], tokens: Sequence[pb.TokenSeries]
+    summary: pb.PassSummary,
+    requests: Sequence[RequestRecord],
+    tokens: Sequence[pb.TokenSeries],
+    steps: Sequence[pb.StepSeries],
 ) -> PassRecord:
     """Return one pass, put together from the chunks that came before its summary."""
-    at_ns = [at for chunk in tokens for at in chunk.at_ns]
-    counts = [count for chunk in tokens for count in chunk.output_tokens]
     return PassRecord(
         span=span(summary.span),
         requests=tuple(sorted(requests, key=lambda request: request.index)),
-        tokens=TokenSeries(np.array(at_ns, dtype=np.int64), np.array(counts, dtype=np.int64)),
+        tokens=_columns(series.TokenSeries, tokens),
+        steps=_columns(series.Steps, steps),
         output_tokens=summary.output_tokens,
         prompt_tokens=optional(summary, "prompt_tokens"),
         cached_prompt_tokens=optional(summary, "cached_prompt_tokens"),
         prompt_repeats=summary.prompt_repeats,
         replicas=tuple(map(_replica_pass, summary.replicas)),
+    )
+
+
+def _columns(kind: type[S], chunks: Sequence[Message]) -> S:
+    """Return a series whose columns came in chunks, each column under the same name."""
+    return kind(
+        *(
+            np.fromiter(chain.from_iterable(getattr(chunk, part.name) for chunk in chunks), dtype=np.int64)
+            for part in fields(kind)
+        )
     )
 
 

@@ -1,8 +1,8 @@
 """Filter stored results, and query them in SQL where they are.
 
-Views of a query: `results` (a row each), `passes` (a row per measured pass), `requests` and `timeline` (the restarts'
-Parquet files), each without results that a later attempt of the same study replaces; `all_results`, `all_passes`, …
-hold those too.
+Views of a query: `results` (a row each), `passes` (a row per measured pass), `requests`, `steps` and `timeline` (the
+restarts' Parquet files), each without results that a later attempt of the same study replaces; `all_results`,
+`all_passes`, … hold those too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wattdock.store.folders import StoredResult, Tell
 
 # Views over the restarts' Parquet files of that name.
-PARQUET = ("requests", "timeline")
+PARQUET = ("requests", "steps", "timeline")
 # A restart's file → the result's folder.
 RESULT_FOLDER = "regexp_replace(parse_dirpath(filename), '/restarts/[^/]*$', '')"
 # DuckDB's names of statements that only read; MULTI is a PIVOT. EXPLAIN ANALYZE runs what it explains.

@@ -295,6 +295,22 @@ class TokenSeries(_message.Message):
     output_tokens: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, at_ns: _Optional[_Iterable[int]] = ..., output_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class StepSeries(_message.Message):
+    __slots__ = ("start_ns", "end_ns", "prompt_tokens", "decoded_tokens", "sequences", "context_tokens")
+    START_NS_FIELD_NUMBER: _ClassVar[int]
+    END_NS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DECODED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    start_ns: _containers.RepeatedScalarFieldContainer[int]
+    end_ns: _containers.RepeatedScalarFieldContainer[int]
+    prompt_tokens: _containers.RepeatedScalarFieldContainer[int]
+    decoded_tokens: _containers.RepeatedScalarFieldContainer[int]
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    context_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, start_ns: _Optional[_Iterable[int]] = ..., end_ns: _Optional[_Iterable[int]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., decoded_tokens: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ..., context_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class ReplicaPass(_message.Message):
     __slots__ = ("gpu_uuids", "span", "requests", "output_tokens", "last_token_ns")
     GPU_UUIDS_FIELD_NUMBER: _ClassVar[int]
@@ -328,16 +344,18 @@ class PassSummary(_message.Message):
     def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaPass, _Mapping]]] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
-    __slots__ = ("heartbeat", "requests", "tokens", "summary")
+    __slots__ = ("heartbeat", "requests", "tokens", "summary", "steps")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     requests: RequestChunk
     tokens: TokenSeries
     summary: PassSummary
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., requests: _Optional[_Union[RequestChunk, _Mapping]] = ..., tokens: _Optional[_Union[TokenSeries, _Mapping]] = ..., summary: _Optional[_Union[PassSummary, _Mapping]] = ...) -> None: ...
+    steps: StepSeries
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., requests: _Optional[_Union[RequestChunk, _Mapping]] = ..., tokens: _Optional[_Union[TokenSeries, _Mapping]] = ..., summary: _Optional[_Union[PassSummary, _Mapping]] = ..., steps: _Optional[_Union[StepSeries, _Mapping]] = ...) -> None: ...
 
 class DiagnoseRequest(_message.Message):
     __slots__ = ()

@@ -14,6 +14,7 @@ from wattdock_runner.arguments import parse_engine_args, takeable
 from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Sampling, Workload
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.process import package_version, package_versions
+from wattdock_runner.recorder import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     M = TypeVar("M", bound=Message)
 
 CHUNK_BYTES = 1 << 20
-# One point of a packed series takes at most 9 + 6 bytes for any count below 2**42.
+# One point of a packed series takes at most 9 bytes for an instant, and 6 for any count below 2**42.
 SERIES_POINTS_PER_CHUNK = CHUNK_BYTES // 16
+STEPS_PER_CHUNK = CHUNK_BYTES // 42
 _ARRIVAL_NUMBERS: dict[Arrival, Any] = {arrival: pb.Arrival.Value(f"ARRIVAL_{arrival.name}") for arrival in Arrival}
 # Fields that have the same name in runner.proto and in a plain value.
 _WORKLOAD_FIELDS = ("max_output_tokens", "ignore_eos", "seed", "chat_template", "return_text", "return_token_ids")
@@ -188,7 +190,7 @@ def span_message(span: Span) -> pb.Span:
 
 
 def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEvent]:
-    """Yield the events of a finished pass: requests and token series in chunks, then the summary.
+    """Yield the events of a finished pass: requests, token series and steps in chunks, then the summary.
 
     Args:
         prompts: Number of prompts that the client sent.
@@ -200,6 +202,7 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
     for first in range(0, len(instants), SERIES_POINTS_PER_CHUNK):
         part = slice(first, first + SERIES_POINTS_PER_CHUNK)
         yield pb.GenerateEvent(tokens=pb.TokenSeries(at_ns=instants[part], output_tokens=counts[part]))
+    yield from _step_events(recorder.steps)
     summary = pb.PassSummary(
         span=span_message(recorder.span),
         requests=len(requests),
@@ -210,6 +213,14 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         replicas=map(_replica_message, recorder.replicas),
     )
     yield pb.GenerateEvent(summary=summary)
+
+
+def _step_events(steps: Sequence[Step]) -> Iterator[pb.GenerateEvent]:
+    every = dict(zip(Step._fields, zip(*steps, strict=True), strict=bool(steps)))
+    columns = {name: column for name, column in every.items() if None not in column}
+    for first in range(0, len(steps), STEPS_PER_CHUNK):
+        part = slice(first, first + STEPS_PER_CHUNK)
+        yield pb.GenerateEvent(steps=pb.StepSeries(**{name: column[part] for name, column in columns.items()}))
 
 
 def _replica_message(replica: ReplicaPass) -> pb.ReplicaPass:

@@ -10,13 +10,16 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import PassCancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    # What another process recorded of a pass.
+    Part = tuple[Span, Sequence["RequestRecord"], Sequence["Step"]]
 
 
 @dataclass
@@ -59,6 +62,28 @@ class RequestRecord:
         return sum(tokens for _, tokens in self.steps)
 
 
+class Step(NamedTuple):
+    """A step of an engine, which is a forward pass; a figure that an engine does not know is None in all its steps.
+
+    Attributes:
+        start_ns: When the engine began to compute it: it was submitted, and the step before had ended.
+        end_ns: When its tokens were there, the instant of their answers.
+        prompt_tokens: Prompt tokens computed, without cached and padding; of a prompt in chunks, this step's chunk.
+        sequences: Sequences computed, be it for a token that does not count.
+        context_tokens: Positions whose keys and values attention read, summed over the sequences; padding where the
+            engine reads it.
+        decoded_tokens: Output tokens of sequences past their prefill, which is all but each request's first; filled in
+            by `PassRecorder.take_steps`.
+    """
+
+    start_ns: int
+    end_ns: int
+    prompt_tokens: int | None
+    sequences: int | None
+    context_tokens: int | None
+    decoded_tokens: int = 0
+
+
 @dataclass(frozen=True)
 class ReplicaPass:
     """What one replica did in a pass.
@@ -83,6 +108,7 @@ class PassRecorder:
         tokens_so_far: For heartbeats; an upper bound where sequences of a static batch end before their limit.
         requests_finished: For heartbeats.
         requests: In order of submission, once the pass is over.
+        steps: The engine's steps in order of their start, once the pass is over; empty where it does not tell.
         replicas: What each replica did; empty without replicas.
     """
 
@@ -91,6 +117,7 @@ class PassRecorder:
         self.tokens_so_far = 0
         self.requests_finished = 0
         self.requests: Sequence[RequestRecord] = ()
+        self.steps: Sequence[Step] = ()
         self.replicas: tuple[ReplicaPass, ...] = ()
         self._start_ns: int | None = None
         self._span: Span | None = None
@@ -120,26 +147,39 @@ class PassRecorder:
 
     def token_series(self) -> tuple[list[int], list[int]]:
         """Return instants (ns, ascending) and the cumulative number of output tokens at each; equal lengths."""
+        tokens_at = self._tokens_at()
+        instants = sorted(tokens_at)
+        return instants, list(accumulate(tokens_at[at_ns] for at_ns in instants))
+
+    def _tokens_at(self) -> Counter[int]:
         tokens_at: Counter[int] = Counter()
         for request in self.requests:
             for at_ns, tokens in request.steps:
                 tokens_at[at_ns] += tokens
-        instants = sorted(tokens_at)
-        return instants, list(accumulate(tokens_at[at_ns] for at_ns in instants))
+        return tokens_at
 
-    def adopt(self, span: Span, requests: Sequence[RequestRecord]) -> None:
+    def take_steps(self, steps: Iterable[Step]) -> None:
+        """Keep the steps of the engine that served all requests so far, with the tokens that each decoded."""
+        tokens_at = self._tokens_at()
+        for request in self.requests:
+            if request.steps:
+                tokens_at[request.steps[0][0]] -= 1
+        self.steps = [step._replace(decoded_tokens=tokens_at[step.end_ns]) for step in steps]
+
+    def adopt(self, part: Part) -> None:
         """Take over the record of another process."""
-        self._span, self.requests = span, requests
+        self._span, self.requests, self.steps = part
 
-    def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Span, Sequence[RequestRecord]]]) -> None:
+    def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Part]]) -> None:
         """Merge the records of replicas, each with the UUIDs of its GPUs; the last drained replica ends the pass."""
-        for number, (_, _, requests) in enumerate(parts):
+        for number, (_, (_, requests, _)) in enumerate(parts):
             for request in requests:
                 request.replica = number
-        everything = [request for _, _, requests in parts for request in requests]
-        spans = [span for _, span, _ in parts]
+        everything = [request for _, part in parts for request in part[1]]
+        spans = [span for _, (span, _, _) in parts]
         whole = Span("pass", min(span.start_ns for span in spans), max(span.end_ns for span in spans))
-        self.adopt(whole, sorted(everything, key=lambda request: request.index))
+        steps = sorted((step for _, part in parts for step in part[2]), key=lambda step: step.start_ns)
+        self.adopt((whole, sorted(everything, key=lambda request: request.index), steps))
         self.replicas = tuple(
             ReplicaPass(
                 gpu_uuids=uuids,
@@ -148,5 +188,5 @@ class PassRecorder:
                 output_tokens=sum(request.output_tokens for request in requests),
                 last_token_ns=max((request.finished_ns or 0 for request in requests), default=0) or None,
             )
-            for uuids, span, requests in parts
+            for uuids, (span, requests, _) in parts
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.recorder import PassRecorder, Step
 
     # A request, the instant of its new tokens (ns), their ids, and the finish reason (None while the request runs).
     Answer = tuple[RequestRecord, int, Sequence[int], str | None]
@@ -38,6 +38,8 @@ class Engine:
         context_tokens: Positions that prompt and answer share; None is unlimited.
         max_in_flight: Number of requests served at a time at most; None is unlimited.
         in_flight_argument: The engine argument that raises `max_in_flight`.
+        steps: The steps of a pass in order, which an engine that knows them appends in `step` or `complete`; empty at
+            the beginning of a pass.
     """
 
     tokenizer: Any = None
@@ -45,6 +47,7 @@ class Engine:
     context_tokens: int | None = None
     max_in_flight: int | None = None
     in_flight_argument: str = ""
+    steps: list[Step]
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
         """Prepare a pass, and refuse what the engine would refuse in the middle of it."""
@@ -90,6 +93,7 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
         )
     encoded = encode_prompts(engine.tokenizer, workload, prompts)
     require_servable(encoded, engine.vocab_size, engine.context_tokens)
+    engine.steps = []
     engine.prepare(workload, encoded, recorder)
     doing = f"generating with {workload.in_flight} in flight"
     requests = engine.guarded(doing, lambda: _run(engine, workload, encoded, recorder))
@@ -98,6 +102,7 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
         request.text = decode(engine.tokenizer, request.output_ids) if workload.return_text else None
         request.output_ids = request.output_ids if workload.return_token_ids else []
     recorder.requests = requests
+    recorder.take_steps(engine.steps)
 
 
 def _run(

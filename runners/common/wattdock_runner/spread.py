@@ -336,7 +336,7 @@ class _Replicas(_Group):
             )
         self._tickets.taken = 0
         parts = self.run(replace(workload, in_flight=workload.in_flight // self.reporting), prompts, recorder)
-        recorder.adopt_replicas([(uuids, *part) for uuids, part in zip(self._uuids, parts, strict=True)])
+        recorder.adopt_replicas(list(zip(self._uuids, parts, strict=True)))
 
 
 class _Ranks(_Group):
@@ -356,7 +356,7 @@ class _Ranks(_Group):
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run the same pass in each rank; the ranks agree on every batch."""
-        recorder.adopt(*self.run(workload, prompts, recorder)[0])
+        recorder.adopt(self.run(workload, prompts, recorder)[0])
 
 
 def _without_replicas(order: LoadOrder) -> tuple[LoadOrder, int]:

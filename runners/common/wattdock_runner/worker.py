@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.arrivals import Tickets
     from wattdock_runner.backend import Backend, LoadOrder, Prompt, Workload
-    from wattdock_runner.clock import Span
-    from wattdock_runner.recorder import RequestRecord
+    from wattdock_runner.recorder import Part
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class Worker:
     def _load(self, order: LoadOrder) -> Any:
         return self._backend.load(order, lambda stage: self._say(STAGE, stage))
 
-    def _generate(self, workload: Workload, prompts: Sequence[Prompt]) -> tuple[Span, Sequence[RequestRecord]]:
+    def _generate(self, workload: Workload, prompts: Sequence[Prompt]) -> Part:
         recorder = self._recorder
         if recorder is None or recorder.cancelled.is_set():
             raise PassCancelled("the client cancelled the pass")
@@ -129,7 +128,7 @@ class Worker:
         finally:
             over.set()
             reporter.join()
-        return recorder.span, recorder.requests
+        return recorder.span, recorder.requests, recorder.steps
 
     def _report_progress(self, recorder: WorkerRecorder, over: threading.Event) -> None:
         while not over.wait(PROGRESS_S):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from wattdock.runner import wire
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.errors import PassCancelled
-from wattdock_runner.messages import chunked, pass_events
-from wattdock_runner.recorder import PassRecorder, RequestRecord
+from wattdock_runner.messages import CHUNK_BYTES, chunked, pass_events
+from wattdock_runner.recorder import PassRecorder, RequestRecord, Step
 
 
 def two_requests() -> PassRecorder:
@@ -31,6 +32,28 @@ def test_first_and_last_token_and_counts_come_from_the_steps() -> None:
 def test_series_merges_equal_instants_and_ends_at_the_total() -> None:
     """Two requests served by one step make one point."""
     assert two_requests().token_series() == ([20, 30], [1, 4])
+
+
+def test_a_step_decoded_what_came_at_its_end_but_for_first_tokens() -> None:
+    """The second request's first token came with another one, as with drafted tokens."""
+    recorder = two_requests()
+    recorder.take_steps([Step(10, 20, 4, 1, 4), Step(20, 25, 3, 1, 3), Step(25, 30, 2, 2, 10)])
+    assert [step.decoded_tokens for step in recorder.steps] == [0, 0, 2]
+
+
+def test_a_hundred_thousand_steps_travel_in_chunks_and_an_unknown_figure_stays_unknown() -> None:
+    """No message comes near gRPC's 4 MB; the coordinator has the same figures, and no zeros for what is not known."""
+    recorder = two_requests()
+    first_ns = 1 << 60
+    recorder.steps = [Step(first_ns + n, first_ns + n + 1, n, 1 << 40, None, 1 << 40) for n in range(100_000)]
+    events = list(pass_events(recorder, prompts=2))
+    assert max(event.ByteSize() for event in events) <= CHUNK_BYTES
+    chunks = [event.steps for event in events if event.HasField("steps")]
+    steps = wire.generated_pass(events[-1].summary, [], [], chunks).steps
+    assert steps.start_ns.tolist() == [step.start_ns for step in recorder.steps]
+    assert steps.prompt_tokens.tolist() == list(range(100_000))
+    assert (len(steps.end_ns), len(steps.decoded_tokens), len(steps.sequences)) == (100_000,) * 3
+    assert len(steps.context_tokens) == 0
 
 
 def test_summary_leaves_a_sum_unknown_when_a_part_is() -> None:

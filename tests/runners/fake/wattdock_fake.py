@@ -17,6 +17,7 @@ from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Backend, Gpu, LoadedModel
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import OutOfMemory, RunnerFault
+from wattdock_runner.recorder import Step
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
@@ -107,13 +108,14 @@ class FakeEngine(Engine):
         self._args = args
         self._running: list[tuple[RequestRecord, list[int], str]] = []
         self._due_s = 0.0
+        self._prompt_tokens = 0
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
         """Forget the pass before, and strike."""
         if workload.in_flight > self._args["most_in_flight"]:
             raise OutOfMemory(f"{workload.in_flight} requests in flight need more blocks of KV cache than there are")
         self._ignore_eos, self._is_open_loop = workload.ignore_eos, workload.arrival is Arrival.POISSON
-        self._running, self._due_s = [], 0.0
+        self._running, self._due_s, self._prompt_tokens = [], 0.0, 0
         strike(self._args["pass_fault"])
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
@@ -127,13 +129,18 @@ class FakeEngine(Engine):
         first = len(prompt.ids)
         ids = [(first + i) % VOCABULARY for i in range(stop if stops else wanted)]
         request.cached_prompt_tokens = 0
+        self._prompt_tokens += first
         self._running.append((request, ids, "stop" if stops else "length"))
 
     def step(self, until_ns: int | None) -> list[Answer]:
         """Give every request its next tokens on the beat."""
+        start_ns = now_ns()
         self._due_s += self._args["step_s"]
         time.sleep(max(0.0, self._due_s - time.monotonic()))
         at_ns, count = now_ns(), self._args["tokens_per_step"]
+        context_tokens = sum((request.prompt_tokens or 0) + len(request.output_ids) for request, _, _ in self._running)
+        self.steps.append(Step(start_ns, at_ns, self._prompt_tokens, len(self._running), context_tokens))
+        self._prompt_tokens = 0
         answers: list[Answer] = [
             (request, at_ns, ids[:count], None if len(ids) > count else reason)
             for request, ids, reason in self._running

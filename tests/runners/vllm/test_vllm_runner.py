@@ -78,6 +78,19 @@ def test_a_model_larger_than_memory_is_refused_with_what_it_wanted(bare: tuple[R
     assert "tried to allocate 512000000000 bytes" in detail
 
 
+def test_a_prompt_in_chunks_is_computed_over_several_steps(bare: tuple[Runner, Path]) -> None:
+    """While it is, the short request decodes beside it."""
+    runner, folder = bare
+    chunks: dict[str, object] = {"max_num_batched_tokens": 64, "max_num_seqs": 4, "enable_chunked_prefill": True}
+    runner.load(folder, engine_args=chunks, random_weights=SMALL_UNIFORM)
+    steps = run(runner, [ids_prompt(9), ids_prompt(150)]).steps
+    # A decoded token takes one of the 64 places.
+    assert list(steps.prompt_tokens)[:4] == [64, 63, 32, 0]
+    assert list(steps.decoded_tokens)[:4] == [0, 1, 1, 2]
+    assert list(steps.context_tokens)[:4] == [9 + 55, 10 + 118, 11 + 150, 12 + 151]
+    assert list(steps.sequences)[:4] == [2] * 4
+
+
 def test_a_repeated_pass_computes_every_prompt_token_again(runner: Runner) -> None:
     """Prefix caching is off by default, so that no measured prompt comes from a cache."""
     prompts = [ids_prompt(4 * BLOCK_TOKENS), ids_prompt(5 * BLOCK_TOKENS)]

@@ -1,0 +1,114 @@
+"""What is taken down of the batches that vLLM's scheduler plans; without vLLM."""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from contract.runner_process import VLLM_FOLDER
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the module, which imports no vLLM."""
+    monkeypatch.syspath_prepend(VLLM_FOLDER)
+    return importlib.import_module("wattdock_vllm_steps")
+
+
+def batch(
+    cached: dict[str, tuple[int, int, int]], new: dict[str, tuple[int, int]], **drafts: list[int]
+) -> SimpleNamespace:
+    """Return a scheduler's plan.
+
+    Args:
+        cached: Tokens planned, tokens computed before, output tokens so far of each request that it planned before.
+        new: Tokens planned and tokens in the prefix cache of each other request.
+    """
+    planned = {name: numbers[0] for name, numbers in (cached | new).items()}
+    return SimpleNamespace(
+        num_scheduled_tokens=planned,
+        total_num_scheduled_tokens=sum(planned.values()),
+        scheduled_cached_reqs=SimpleNamespace(
+            num_computed_tokens=[computed for _, computed, _ in cached.values()],
+            num_output_tokens=[tokens for _, _, tokens in cached.values()],
+        ),
+        scheduled_new_reqs=[SimpleNamespace(num_computed_tokens=computed) for _, computed in new.values()],
+        scheduled_spec_decode_tokens=drafts,
+    )
+
+
+class Core:
+    """An engine core; with a queue, a step submits a batch and then waits for the oldest.
+
+    Attributes:
+        ending: Requests that end with the next batch that comes back.
+    """
+
+    def __init__(self, requests: str, queue: deque[Any] | None = None) -> None:
+        self.scheduler: Any = SimpleNamespace(requests=dict.fromkeys(requests), update_from_output=self._update)
+        self.batch_queue = queue
+        self.ending = ""
+
+    def _update(self, *_: Any) -> None:
+        for name in self.ending:
+            self.scheduler.requests.pop(name, None)
+
+
+@pytest.mark.parametrize("knows_context", [True, False])
+def test_prompts_are_what_is_neither_decoded_nor_drafted(module: Any, *, knows_context: bool) -> None:
+    """A new prompt behind its cached part, a chunk in the middle of a prompt, a decoding sequence, one with drafts."""
+    core = Core("abcd")
+    watch = module.StepWatch(core, knows_context=knows_context)
+    watch.before_step()
+    plan = batch({"b": (64, 64, 0), "c": (1, 20, 4), "d": (3, 30, 2)}, {"a": (5, 3)}, d=[7, 7])
+    core.scheduler.update_from_output(plan, None)
+    [step] = watch.after_step(1 << 62)
+    assert (step.prompt_tokens, step.sequences) == (5 + 64, 4)
+    assert step.context_tokens == (8 + 128 + 21 + 33 if knows_context else None)
+
+
+def test_a_batch_that_was_submitted_early_begins_where_the_one_before_ends(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a batch that comes back after its requests have ended is told of no more."""
+    queue: deque[Any] = deque()
+    core = Core("a", queue)
+    watch = module.StepWatch(core, knows_context=True)
+    steps: list[tuple[int, int]] = []
+
+    def step(start_ns: int, end_ns: int, *, submit: Any, wait: bool = True) -> None:
+        monkeypatch.setattr(module, "now_ns", lambda: start_ns)
+        watch.before_step()
+        queue.append(submit)
+        if wait:
+            core.scheduler.update_from_output(queue.popleft(), None)
+        steps.extend((step.start_ns, step.end_ns) for step in watch.after_step(end_ns))
+
+    step(10, 11, submit=batch({}, {"a": (9, 0)}), wait=False)
+    step(12, 20, submit=batch({"a": (1, 9, 1)}, {}))
+    # The batch that it submits was planned before the engine sees that the request ends.
+    core.ending = "a"
+    step(21, 30, submit=batch({"a": (1, 10, 2)}, {}))
+    core.scheduler.requests["b"] = None
+    step(90, 91, submit=batch({}, {"b": (9, 0)}))
+    step(92, 99, submit=batch({"b": (1, 9, 1)}, {}))
+    assert steps == [(10, 20), (20, 30), (90, 99)]
+
+
+def test_without_a_queue_a_step_begins_where_it_is_called(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the runner does in between is no part of it."""
+    core = Core("a")
+    watch = module.StepWatch(core, knows_context=True)
+    spans = []
+    for start_ns in (10, 20):
+        monkeypatch.setattr(module, "now_ns", lambda start_ns=start_ns: start_ns)
+        watch.before_step()
+        core.scheduler.update_from_output(batch({"a": (1, 9, 1)}, {}), None)
+        spans += [(step.start_ns, step.end_ns) for step in watch.after_step(start_ns + 5)]
+    assert spans == [(10, 15), (20, 25)]
