@@ -362,13 +362,14 @@ class Session:
         """Save the current experiment after a pass.
 
         Raises:
-            MeterError: A GPU was lost or its counter froze: further passes would have no energy.
+            MeterError: A GPU was lost or its counter froze: further passes would have no energy. This one is saved as
+                the session ends; should the coordinator be killed first, it is measured again.
         """
         self._startup.runner_pids |= runner.pids()
         timeline = meter.peek()
-        recording.experiment.save(recording, timeline)
         if loss := _loss(timeline, recording):
             raise MeterError(loss)
+        recording.experiment.save(recording, timeline)
 
     def _save_all(self, meter: Meter) -> None:
         """Stop the meter, and save every experiment of the session with the timeline around it.
