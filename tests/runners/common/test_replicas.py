@@ -73,6 +73,9 @@ def test_a_replica_that_is_free_takes_the_next_request(fake: Runner) -> None:
     closed = workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2, return_token_ids=True)
     done = fake.generate(closed, prompts)
     assert [record.index for record in done.requests] == list(range(13))
+    assert sum(done.steps.prompt_tokens) == done.summary.prompt_tokens
+    assert sum(done.steps.decoded_tokens) == done.summary.output_tokens - 13
+    assert list(done.steps.start_ns) == sorted(done.steps.start_ns)
     assert [record.output_tokens for record in done.requests] == limits
     assert [record.prompt_tokens for record in done.requests] == [3 + i for i in range(13)]
     served = Counter(record.replica for record in done.requests)

@@ -67,6 +67,16 @@ def test_device_instants_follow_a_straight_line_between_the_dated_events(
     assert steps.host_instants(elapsed_ms, closing_ms, 1_000, 10_000_001_000) == instants
 
 
+@pytest.mark.parametrize(("width", "context_tokens"), [(7, (21, 24)), (None, (None, None))])
+def test_a_batch_s_prefill_is_its_first_step(
+    steps: Any, width: int | None, context_tokens: tuple[int | None, ...]
+) -> None:
+    """Each step begins where the one before ends; where layers read a part only, no figure is made up."""
+    prefill, decode = steps.steps_of_batch(10, [20, 25], prompt_tokens=15, sequences=3, context_tokens=width)
+    assert (prefill[:4], decode[:4]) == ((10, 20, 15, 3), (20, 25, 0, 3))
+    assert (prefill.context_tokens, decode.context_tokens) == context_tokens
+
+
 @dataclass
 class FakeEvent:
     """A CUDA event, recorded at an instant of the fake host's own clock."""
