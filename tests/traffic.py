@@ -50,7 +50,7 @@ class Meter:
         return Bins(np.round(edges_s * NS_PER_S).astype(np.int64), seen_j)
 
 
-def traffic(seconds: float, random: np.random.Generator, *, rate_per_s: float = 4, in_flight: int = 32) -> Work:
+def traffic(seconds: float, random: np.random.Generator, *, rate_per_s: float = 3, in_flight: int = 32) -> Work:
     """Return the steps of a continuous-batching engine under Poisson arrivals, prompts in pieces of 1,024 tokens.
 
     Amounts are prompt tokens, decoded tokens, steps and tokens of context read.

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from merge_samples import measured, request, stepped_power, timeline
 from traffic import IDLE_W, JOULES, Meter, metered, static_batch, traffic
 
 from wattdock.analysis.joules import SpanJoules
-from wattdock.analysis.token_costs import MeteredWork, NoCostsError, costs
+from wattdock.analysis.token_costs import GIVE_WAY, KINDS, MeteredWork, NoCostsError, TokenCosts, costs, token_costs
 from wattdock.analysis.windows import phases
-from wattdock.records.restart import RestartRecord
+from wattdock.clock import NS_PER_S
+from wattdock.metering.curve import COUNTER_LAG
+from wattdock.metering.timeline import GpuTimeline, Span, Ticks
+from wattdock.records.restart import ReplicaPass, RestartRecord
+from wattdock.records.series import NO_STEPS, Steps
 
-KINDS = ("waits", "prompt tokens", "decoded tokens", "steps", "context tokens")
-GIVE_WAY = (0, 3, 4, 2, 1)
 TRUE = np.array((IDLE_W, *JOULES))
 GPU = "GPU-a"
 PREFILLS_S, GAPS_S, PREFILL_W, DECODE_W = (0.2, 0.35, 0.6), (0.01, 0.02, 0.03), 690.0, 450.0
@@ -75,6 +80,60 @@ def test_too_short_a_pass_has_no_costs() -> None:
     random = np.random.default_rng(3)
     with pytest.raises(NoCostsError, match="passes last 10 s together, 15 s are needed"):
         costs([metered(traffic(10, random), Meter(), random)], KINDS)
+
+
+def of_records(seconds: float = 30, *, every: int = 1, **differing: Any) -> TokenCosts:
+    """Return the costs of a pass whose meter knows energy every 20 ms, or every few of them."""
+    random = np.random.default_rng(4)
+    simulated = metered(traffic(seconds, random), Meter(), random)
+    work, bins = simulated.work, simulated.gpus[0]
+    amounts = work.amounts.astype(np.int64).T
+    steps = Steps(work.start_ns, work.end_ns, amounts[0], amounts[1], amounts[1], amounts[3])
+    at_ns = bins.edges_ns[::every] + round(COUNTER_LAG.mean_s * NS_PER_S)
+    energy_mj = np.round(np.concatenate(([0.0], np.cumsum(bins.energy_j)))[::every] * 1e3).astype(np.int64)
+    gpu = GpuTimeline(GPU, "counter", Ticks(at_ns, at_ns, at_ns, at_ns, energy_mj), period_s=0.02 * every)
+    begin_s, end_s = (bins.edges_ns[edge] / NS_PER_S for edge in (50, -50))
+    of_pass = replace(measured(0, begin_s, end_s, ()), **{"steps": steps, **differing})
+    restart = RestartRecord(0, passes=(of_pass,), timeline=timeline(gpu))
+    return token_costs([restart], [GPU], SpanJoules())
+
+
+def test_a_result_holds_each_figure_with_its_interval_and_how_well_they_close() -> None:
+    """From records, as a result is made."""
+    of_pass = of_records()
+    assert of_pass.reason is None
+    assert of_pass.joules_per_step
+    assert of_pass.joules_per_step.value == pytest.approx(JOULES[2], rel=0.02)
+    assert of_pass.closure == pytest.approx(0, abs=0.002)
+    assert of_pass.bins == pytest.approx(1400, rel=0.1)
+
+
+def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:
+    """Without the context read its joules are in those of tokens and steps."""
+    random = np.random.default_rng(4)
+    work = traffic(30, random)
+    prompt, decoded, *_ = work.amounts.astype(np.int64).T
+    steps = Steps(work.start_ns, work.end_ns, prompt, decoded, NO_STEPS.sequences, NO_STEPS.context_tokens)
+    context = of_records(steps=steps).joules_per_context_token
+    assert context is not None
+    assert (context.value, context.reason) == (None, "none was reported")
+
+
+@pytest.mark.parametrize(
+    ("differing", "reason"),
+    [
+        ({"steps": NO_STEPS}, "the engine does not report its steps"),
+        (
+            {"replicas": (ReplicaPass(("GPU-a",), Span("pass", 0, 1), 1, 1, None),)},
+            "the steps of several engines overlap",
+        ),
+        ({"every": 5}, "energy is known every 100 ms (limit 50 ms)"),
+        ({"seconds": 10}, "passes last 7 s together, 15 s are needed"),
+    ],
+)
+def test_costs_that_cannot_be_told_are_null_with_the_reason(differing: dict[str, Any], reason: str) -> None:
+    """Nothing is guessed."""
+    assert of_records(**differing) == TokenCosts(reason=reason)
 
 
 def rounds(seed: int, prefill_s: float, gap_s: float, overshoot: float) -> tuple[np.ndarray, np.ndarray]:

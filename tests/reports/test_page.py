@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from report_rows import document, row
+from rich.console import Console
 from stored_results import opener
 
 from wattdock.analysis.conditions import labels
 from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.chart_data import SUM, Trace, hold_last_value, pareto_front, points_of, thin, timelines
 from wattdock.reports.page import page, write_report
+from wattdock.reports.result_view import results_view
 from wattdock.store import StoredResult, find_results
 
 if TYPE_CHECKING:
@@ -78,6 +80,27 @@ def test_intervals_stand_beside_figures_and_say_what_they_cover() -> None:
     text = shown(row("one", restarts=[1.0, 1.2]), row("two", restarts=[1.0]))
     assert "1.1 [0, 2.371]" in text
     assert "timing only" in text
+
+
+def test_what_a_token_costs_stands_on_page_and_terminal_with_its_interval_or_its_reason() -> None:
+    """Results without such figures have no line of it."""
+    cost, unknown = {"value": 0.0149, "low": 0.0147, "high": 0.0151}, {"reason": "cannot be told from steps"}
+    costs = dict.fromkeys(("idle_w", "joules_per_step", "joules_per_context_token"), unknown) | {
+        **dict.fromkeys(("joules_per_prompt_token", "joules_per_decoded_token"), cost),
+        "closure": -0.0004,
+        "bins": 2967,
+    }
+    measured = row("one", {"energy.token_costs": costs})
+    text = shown(measured, row("two"))
+    assert text.count('<th scope="col">J/prompt token</th>') == 1
+    for cell in ("0.0149 [0.0147, 0.0151]", "cannot be told from steps", "-0.04% of those measured, over 2,967 bins"):
+        assert f"<td>{cell}</td>" in text
+    out = Console(width=100)
+    with out.capture() as captured:
+        for part in results_view([measured]):
+            out.print(part)
+    assert "0.0149 [0.0147, 0.0151]" in captured.get()
+    assert "What a token costs" not in shown(row("two"))
 
 
 def test_a_page_of_many_results_says_what_it_leaves_out() -> None:

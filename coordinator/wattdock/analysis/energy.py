@@ -23,6 +23,7 @@ from wattdock.analysis.joules import (
 )
 from wattdock.analysis.statistics import statistical_j
 from wattdock.analysis.steadiness import IdleBaseline, idle_baselines, idle_energy_j
+from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
 from wattdock.metering import EnergyCurve
 from wattdock.values import Stored, all_known, known_sum
@@ -147,6 +148,7 @@ class EnergyResult(Stored):
     net_reason: str | None = None
     net_meaning: str = NET_MEANING
     phases: Phases | None = None
+    token_costs: TokenCosts | None = None
     cross_check: CrossCheck | None = None
     host_j: dict[str, float | None] = Field(default_factory=dict)
     host: HostEnergy | None = None
@@ -204,6 +206,7 @@ def measured_energy(
         idle_baselines=baselines or None,
         **_net(total_j, timing_j, idle_energy_j(restarts, baselines, gpus.used)),
         phases=phases(restarts, gpus.used, joules_in),
+        token_costs=token_costs(restarts, gpus.used, joules_in),
         cross_check=cross_check(restarts, gpus.used, joules_in),
         host_j=host_j,
         host=host,

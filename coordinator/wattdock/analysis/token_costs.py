@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.clock import NS_PER_S
+from wattdock.values import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,50 @@ BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
 INTERVAL95 = (2.5, 97.5)
 # A tenth of a quantity's root mean square is its own, and no mix of the others.
 MAX_VARIANCE_INFLATION = 100.0
+# In longer bins prefill and decode are always mixed.
+MAX_BIN_S = 0.05
+MAX_RELATIVE_WIDTH, VARIED_TOO_LITTLE = 1.0, "beside the others it varied too little"
+
+# Kinds of work in a step, waits between steps first: as a reason names them, and as a result does.
+KINDS = ("waits", "prompt tokens", "decoded tokens", "steps", "context tokens")
+GIVE_WAY = tuple(KINDS.index(name) for name in ("waits", "steps", "context tokens", "decoded tokens", "prompt tokens"))
+FIGURES = ("idle_w", *(f"joules_per_{name}" for name in ("prompt_token", "decoded_token", "step", "context_token")))
+
+
+class Cost(Stored):
+    """Joules per unit of work, or watts, with the ends of the 95 % interval; null with the reason."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        """Return "0.0149 [0.0148, 0.0151]", or why there is no figure."""
+        return self.reason or f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+class TokenCosts(Stored):
+    """What the work of the measured passes cost, over the GPUs used; null with the reason.
+
+    Attributes:
+        idle_w: While no step ran.
+        joules_per_step: Of a step beside its tokens, such as reading the weights.
+        joules_per_context_token: Per position whose keys and values attention read.
+        closure: Joules of the fit ÷ joules measured, over all bins, − 1.
+        bins: Of energy, over all passes and GPUs.
+        lag_s: By how much the course of energy trailed the steps, as fitted.
+    """
+
+    idle_w: Cost | None = None
+    joules_per_prompt_token: Cost | None = None
+    joules_per_decoded_token: Cost | None = None
+    joules_per_step: Cost | None = None
+    joules_per_context_token: Cost | None = None
+    closure: float | None = None
+    bins: int | None = None
+    lag_s: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +140,11 @@ class MeteredWork:
         """Number of blocks of about `BLOCK_S` in the pass."""
         return max(1, round(float(np.ptp(self.gpus[0].edges_ns)) / NS_PER_S / BLOCK_S))
 
+    @property
+    def bin_s(self) -> float:
+        """Length of most bins, s."""
+        return float(np.median(np.diff(self.gpus[0].edges_ns))) / NS_PER_S
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -120,6 +170,45 @@ class Costs:
 
 class NoCostsError(Exception):
     """Why there are no costs of work."""
+
+
+def token_costs(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> TokenCosts:
+    """Return what the work of all passes cost, or why that cannot be told."""
+    passes = [(restart, measured) for restart in restarts for measured in restart.passes]
+    if not used or not passes:
+        return TokenCosts(reason="no GPU was used" if not used else "no pass was measured")
+    try:
+        metered = [metered_work(*of_pass, _steps_work(of_pass[1]), used, joules_in) for of_pass in passes]
+        if (bin_s := max(part.bin_s for part in metered)) > MAX_BIN_S:
+            raise NoCostsError(f"energy is known every {bin_s * 1e3:.0f} ms (limit {MAX_BIN_S * 1e3:.0f} ms)")
+        fitted = costs(metered, KINDS, give_way=GIVE_WAY)
+    except NoCostsError as error:
+        return TokenCosts(reason=str(error))
+    figures = {name: _cost(fitted, kind) for kind, name in enumerate(FIGURES)}
+    return TokenCosts(**figures, closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s)
+
+
+def _cost(fitted: Costs, kind: int) -> Cost:
+    if kind in fitted.reasons:
+        return Cost(reason=fitted.reasons[kind])
+    value, low, high = (float(ends[kind]) for ends in (fitted.values, fitted.low, fitted.high))
+    if high - low > MAX_RELATIVE_WIDTH * value:
+        return Cost(
+            low=low, high=high, reason=f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
+        )
+    return Cost(value=value, low=low, high=high)
+
+
+def _steps_work(measured: PassRecord) -> Work:
+    """Return the tokens, steps and context of a pass's steps; 0 where the engine does not report them."""
+    steps, count = measured.steps, len(measured.steps.start_ns)
+    if not count:
+        raise NoCostsError("the engine does not report its steps")
+    if measured.replicas:
+        raise NoCostsError("the steps of several engines overlap")
+    reported = (steps.prompt_tokens, steps.decoded_tokens, np.ones(count), steps.context_tokens)
+    amounts = [column if len(column) else np.zeros(count) for column in reported]
+    return Work(steps.start_ns, steps.end_ns, np.column_stack(amounts).astype(float))
 
 
 def metered_work(
@@ -179,7 +268,7 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, give_way: Sequ
         closure=float((scaled @ solved).sum() / energy_j.sum() - 1),
         bins=len(energy_j),
         lag_s=lag_s,
-        bin_s=float(np.median(np.diff(passes[0].gpus[0].edges_ns))) / NS_PER_S,
+        bin_s=passes[0].bin_s,
     )
 
 
@@ -225,7 +314,7 @@ def _told_apart(work: Floats, names: Sequence[str], give_way: Sequence[int]) -> 
         if not mixed:
             break
         mixed_with[mixed[0]] = mixed[1:]
-    reasons = dict.fromkeys(none, "there was none")
+    reasons = dict.fromkeys(none, "none was reported")
     for kind, others in mixed_with.items():
         listed = " and ".join(names[other] for other in others if other in kept) or "the others"
         reasons[kind] = f"cannot be told from {listed}, whose figures include it"

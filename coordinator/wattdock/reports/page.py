@@ -39,6 +39,13 @@ SUMMARY = (
     *("energy_per_output_token_j", "output_tokens_per_s", "mean_power_w", "ttft_p50_s", "tpot_p50_s", "output_tokens"),
     *("batch_size", "restarts", "gpus", "backend", "model"),
 )
+TOKEN_COSTS = {
+    "idle_w": "W while idle",
+    "joules_per_prompt_token": "J/prompt token",
+    "joules_per_decoded_token": "J/decoded token",
+    "joules_per_step": "J/step",
+    "joules_per_context_token": "J/context token",
+}
 # Where a timeline's script puts the ends of its axis.
 ENDS = ("begin", "end")
 STATUSES = ("fail", "unknown", "warn", "info", "pass")
@@ -123,6 +130,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             fallback_text=fallback_text,
             missing=_missing(points),
             charts=charts,
+            token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
             same=same,
             differ=[entry for entry in differ.items() if not entry[0].startswith(WITHIN)],
             differ_within=[entry for entry in differ.items() if entry[0].startswith(WITHIN)],
@@ -140,6 +148,15 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
 def fallback_text(fallback: Fallback) -> str:
     """Return what a fallback changed, and that it does not replace the experiment that failed."""
     return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
+
+
+def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
+    """Return what work cost, with 95 % intervals, by unit, and how far the fit is off; empty where it is unknown."""
+    costs = result.energy and result.energy.token_costs
+    if not costs or costs.closure is None:
+        return {}
+    texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
+    return texts | {"J of the fit": f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"}
 
 
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.analysis import Audit
-from wattdock.reports.page import fallback_text
+from wattdock.reports.page import fallback_text, token_cost_texts
 from wattdock.reports.terminal import NOTHING, Sheet, pairs, row_cells, seconds_text
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
@@ -168,6 +168,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
             if value is not None
         ]
         yield "by window", f"{', '.join(by_window)} (differ by {energy.windows.relative_spread:.1%})"
+    yield from token_cost_texts(result).items()
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid}: " + ("unknown" if joules is None else f"{joules:,.1f} J")
     yield from _cross_check_rows(result)
