@@ -11,7 +11,16 @@ from merge_samples import measured, request, stepped_power, timeline
 from traffic import IDLE_W, JOULES, Meter, metered, static_batch, traffic
 
 from wattdock.analysis.joules import SpanJoules
-from wattdock.analysis.token_costs import GIVE_WAY, KINDS, MeteredWork, NoCostsError, TokenCosts, costs, token_costs
+from wattdock.analysis.token_costs import (
+    GIVE_WAY,
+    KINDS,
+    Bins,
+    MeteredWork,
+    NoCostsError,
+    TokenCosts,
+    costs,
+    token_costs,
+)
 from wattdock.analysis.windows import phases
 from wattdock.clock import NS_PER_S
 from wattdock.metering.curve import COUNTER_LAG
@@ -186,3 +195,15 @@ def test_the_split_of_rounds_is_unbiased_and_its_interval_holds(overshoot: float
             errors, inside = (np.array(column) for column in zip(*runs, strict=True))
             assert np.abs(errors.mean(axis=0)) == pytest.approx(0, abs=0.01 + overshoot / 20), (prefill_s, gap_s)
             assert (inside.mean(axis=0) >= 0.9).all(), (prefill_s, gap_s)
+
+
+def test_a_gap_in_the_readings_counts_for_nothing() -> None:
+    """A second whose joules the meter put somewhere else; each bin around it is as it was."""
+    random = np.random.default_rng(5)
+    whole = metered(traffic(30, random), Meter(), random)
+    edges_ns, energy_j = whole.gpus[0].edges_ns, whole.gpus[0].energy_j
+    gap = slice(501, 550)
+    bridged_j = np.concatenate((energy_j[:500], [3 * energy_j[500:550].sum()], energy_j[550:]))
+    broken = MeteredWork(whole.work, (Bins(np.delete(edges_ns, gap), bridged_j),))
+    without, with_all = (costs([one_pass], KINDS).values for one_pass in (broken, whole))
+    assert without[:4] == pytest.approx(with_all[:4], rel=0.1)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # The course of energy may trail the work, or lead it, by a few milliseconds that nobody knows: it is fitted.
 LAG_STD_S, MAX_LAG_S, LAG_GRID_S, LAG_STEP_S = 0.005, 0.02, 0.004, 0.001
+# In a longer bin energy may have gone anywhere.
+GAP_BINS = 3
 # Errors of neighbouring bins go together; those of seconds do not.
 BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
 INTERVAL95 = (2.5, 97.5)
@@ -126,6 +128,12 @@ class Bins:
 
     edges_ns: Instants
     energy_j: Floats
+
+    @property
+    def usual(self) -> Floats:
+        """Whether each bin counts, 1 or 0: one that bridges a gap in the meter's readings does not."""
+        lengths_ns = np.diff(self.edges_ns)
+        return (lengths_ns <= GAP_BINS * np.median(lengths_ns)).astype(float)
 
 
 @dataclass(frozen=True)
@@ -273,11 +281,12 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, give_way: Sequ
 
 
 def _stacked(passes: Sequence[MeteredWork], lag_s: float) -> Floats:
-    return np.concatenate([part.work.between(gpu.edges_ns, lag_s) for part in passes for gpu in part.gpus])
+    bins = ((part.work, gpu) for part in passes for gpu in part.gpus)
+    return np.concatenate([work.between(gpu.edges_ns, lag_s) * gpu.usual[:, None] for work, gpu in bins])
 
 
 def _energy_j(passes: Sequence[MeteredWork]) -> Floats:
-    return np.concatenate([gpu.energy_j for part in passes for gpu in part.gpus])
+    return np.concatenate([gpu.energy_j * gpu.usual for part in passes for gpu in part.gpus])
 
 
 def _lag_s(passes: Sequence[MeteredWork]) -> float:
