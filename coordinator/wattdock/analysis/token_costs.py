@@ -133,7 +133,7 @@ class Bins:
     def usual(self) -> Floats:
         """Whether each bin counts, 1 or 0: one that bridges a gap in the meter's readings does not."""
         lengths_ns = np.diff(self.edges_ns)
-        return (lengths_ns <= GAP_BINS * np.median(lengths_ns)).astype(float)
+        return np.where(lengths_ns <= GAP_BINS * np.median(lengths_ns), 1.0, 0.0)
 
 
 @dataclass(frozen=True)
