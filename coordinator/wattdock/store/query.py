@@ -15,21 +15,25 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
 from wattdock.store.folders import RESTARTS, read_summaries, restart_folders, result_folders
+from wattdock.store.row_index import read_rows, whole_table
 from wattdock.store.table import Row, in_order, passes_of, passes_table, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     import duckdb
     import pyarrow as pa
 
-    from wattdock.store.folders import StoredResult, Tell
+    from wattdock.store.folders import Tell
 
 # Views over the restarts' Parquet files of that name.
 PARQUET = ("requests", "steps", "timeline")
 # A restart's file → the result's folder.
 RESULT_FOLDER = "regexp_replace(parse_dirpath(filename), '/restarts/[^/]*$', '')"
+# What `table.in_order` does to rows.
+REPLACED = "study_id IS NOT NULL AND attempt < max(attempt) OVER (PARTITION BY study_id, experiment_id)"
+IN_ORDER = f"SELECT * REPLACE ({REPLACED} AS superseded) FROM rows ORDER BY started_utc DESC, folder DESC"
 # DuckDB's names of statements that only read; MULTI is a PIVOT. EXPLAIN ANALYZE runs what it explains.
 READ_ONLY = {"SELECT", "MULTI"}
 # A SELECT can call functions that change settings, one of which is a file to write a profile to.
@@ -98,7 +102,8 @@ def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -
         ConfigError: A date cannot be read.
         ConfigError: There are no results.
     """
-    return filters.select(in_order(list(map(Row.of, _read(output_dir, tell)))))
+    tables, rows = read_rows(_folders(output_dir), tell)
+    return filters.select(in_order([*(Row(**row) for table in tables for row in table.to_pylist()), *rows]))
 
 
 def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Table:
@@ -113,12 +118,10 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
     """
     import duckdb
 
-    rows, passes, asks_for_passes = [], [], "passes" in sql.lower()
-    for stored in _read(output_dir, tell):
-        rows.append(Row.of(stored))
-        passes += passes_of(stored) if asks_for_passes else []
-    tables = {"all_results": Row.table(in_order(rows)), "all_passes": passes_table(passes)}
-    folders = [Path(row.folder) for row in rows]
+    rows = whole_table(*read_rows(_folders(output_dir), tell))
+    folders, tables = sorted(map(Path, rows["folder"].to_pylist())), {"rows": rows}
+    if "passes" in sql.lower():
+        tables["all_passes"] = passes_table([row for stored in read_summaries(folders) for row in passes_of(stored)])
     files = {name: _parquet_files(folders, name, tell) for name in PARQUET if name in sql.lower()}
     try:
         try:
@@ -134,9 +137,9 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
-def _read(output_dir: Path, tell: Tell) -> Iterator[StoredResult]:
+def _folders(output_dir: Path) -> list[Path]:
     if folders := result_folders(output_dir):
-        return read_summaries(folders, tell=tell)
+        return folders
     raise ConfigError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
 
 
@@ -163,6 +166,7 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
         _require_one_select(connection, sql)
         for name, table in tables.items():
             connection.register(name, table)
+        connection.execute(f"CREATE TABLE all_results AS {IN_ORDER}").unregister("rows")
         connection.execute("CREATE VIEW results AS FROM all_results WHERE NOT superseded")
         for name, paths in files.items():
             if paths:
@@ -170,7 +174,8 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
                     f"CREATE VIEW all_{name} AS SELECT {RESULT_FOLDER} AS folder, * EXCLUDE filename "
                     f"FROM read_parquet([{', '.join(map(_quoted, paths))}], filename = true, union_by_name = true)"
                 )
-        for name in ("passes", *(name for name, paths in files.items() if paths)):
+        views = ["passes"] * ("all_passes" in tables) + [name for name, paths in files.items() if paths]
+        for name in views:
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE folder IN (SELECT folder FROM results)")
         connection.execute(LOCKED)
         if (answer := connection.sql(sql)) is None:

@@ -1,0 +1,150 @@
+"""The file of rows in a folder of results: used for what did not change, never needed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from report_rows import SAMPLE, document
+from unprivileged import run_as_user, user_home
+
+from wattdock.store import Filters, Row, query, select
+from wattdock.store.row_index import DIGEST_BYTES, FEWEST, INDEX, digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INDEXED = "from the index"
+ALL = Filters(superseded=True)
+LIST = "import sys, pathlib, wattdock.store as s; print(len(s.select(pathlib.Path(sys.argv[1]), s.Filters())))"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """As many results as are worth an index."""
+    for number in range(FEWEST):
+        put(tmp_path / "results", number)
+    return tmp_path / "results"
+
+
+def put(folder: Path, number: int, **changes: Any) -> Path:
+    made = folder / f"20260101T000000-fake-{number:08x}"
+    made.mkdir(parents=True)
+    (made / "result.json").write_text(json.dumps(document(changes)) if changes else SAMPLE.read_text())
+    return made
+
+
+def mark_index(folder: Path) -> None:
+    """Give each indexed result a name that only the index knows."""
+    table = pq.read_table(io.BytesIO((folder / INDEX).read_bytes()[DIGEST_BYTES:]))
+    names, content = pa.array([INDEXED] * table.num_rows), io.BytesIO()
+    pq.write_table(table.set_column(table.schema.get_field_index("name"), "name", names), content)
+    (folder / INDEX).write_bytes(digest(content.getvalue()) + content.getvalue())
+
+
+def read_again(folder: Path) -> list[str]:
+    """Return the results whose rows are not from the index."""
+    return sorted(row.folder for row in select(folder, ALL) if row.name != INDEXED)
+
+
+def test_only_new_and_changed_results_are_read_again_and_lost_ones_are_gone(results: Path) -> None:
+    """Also where the whole folder has another name since; a query uses the same rows."""
+    as_read = select(results, ALL)
+    assert select(results, ALL) == as_read
+    mark_index(results)
+    assert read_again(results) == []
+    results = results.rename(results.with_name("moved"))
+    new = put(results, FEWEST)
+    changed, lost, touched, *_ = sorted(results.glob("2*"))
+    (changed / "result.json").write_text(json.dumps(document({"status": "failed"})))
+    content, status = (touched / "result.json").read_text(), (touched / "result.json").stat()
+    (touched / "result.json").write_text(content.replace('"version three"', '"version four!"'))
+    os.utime(touched / "result.json", ns=(status.st_atime_ns, status.st_mtime_ns))
+    lost.rename(results.parent / "elsewhere")
+    assert read_again(results) == [str(changed), str(touched), str(new)]
+    rows = query(results, f"SELECT folder, status FROM results WHERE name != '{INDEXED}' ORDER BY folder").to_pylist()
+    assert [row["folder"] for row in rows] == [str(changed), str(touched), str(new)]
+    assert [row["status"] for row in rows] == ["failed", "ok", "ok"]
+    assert query(results, "SELECT count(*) AS n FROM results").to_pylist() == [{"n": FEWEST}]
+
+
+def test_a_query_answers_the_same_from_the_index(results: Path) -> None:
+    """With what a later attempt replaces, in the same order, and with the passes."""
+    for attempt in (1, 2):
+        put(results, FEWEST + attempt, study={"study_id": "s", "attempt": attempt})
+    put(results, FEWEST + 3, study=None)
+    questions = ("FROM all_results", "FROM results", "SELECT restart, total_j FROM passes ORDER BY ALL")
+    as_read = []
+    for sql in questions:
+        (results / INDEX).unlink(missing_ok=True)
+        as_read.append(query(results, sql))
+        assert (results / INDEX).exists()
+    assert [query(results, sql) for sql in questions] == as_read
+    assert as_read[0].equals(Row.table(select(results, ALL)))
+    assert as_read[1].equals(Row.table(select(results, Filters())))
+    assert as_read[0].num_rows == as_read[1].num_rows + 1
+
+
+def test_a_result_that_cannot_be_read_is_told_of_each_time(results: Path) -> None:
+    """It has no row, so the index has none either."""
+    (put(results, FEWEST) / "result.json").write_text("{")
+    for _ in range(2):
+        lines: list[str] = []
+        assert len(select(results, ALL, tell=lines.append)) == FEWEST
+        assert len(lines) == 1
+
+
+@pytest.mark.parametrize("kind", ["cut", "empty", "bytes", "code", "foreign", "folder"])
+def test_an_index_that_is_damaged_or_not_of_this_code_is_ignored(results: Path, kind: str) -> None:
+    """And written anew, where its name is free."""
+    as_read, index = select(results, ALL), results / INDEX
+    mark_index(results)
+    data = index.read_bytes()
+    index.unlink()
+    if kind == "folder":
+        index.mkdir()
+    else:
+        payload = data[DIGEST_BYTES:]
+        contents = {"cut": data[:-20], "empty": b"", "bytes": data[:-1_000] + bytes(8) + data[-992:]}
+        contents |= {"code": hashlib.sha256(b"other code" + payload).digest() + payload, "foreign": payload}
+        index.write_bytes(contents[kind])
+    assert select(results, ALL) == as_read
+    if kind != "folder":
+        mark_index(results)
+        assert read_again(results) == []
+
+
+def test_few_results_and_those_of_an_unpacked_bundle_have_no_index(results: Path) -> None:
+    """A bundle with one file more would be another bundle."""
+    (results.parent / "bundle.json").touch()
+    few = put(results.parent / "few" / "results", 0).parent
+    for folder in (results, few):
+        select(folder, ALL)
+        assert not list(folder.glob(".*"))
+
+
+def test_a_folder_that_cannot_be_written_is_listed_without_a_word(results: Path, tmp_path: Path) -> None:
+    """By somebody who may only read it."""
+    home = user_home(tmp_path)
+    results = results.rename(home / "results")
+    results.chmod(0o555)
+    done = run_as_user([sys.executable, "-c", LIST, results], env={"HOME": str(home)}, cwd=home)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{FEWEST}\n", "")
+    assert not list(results.glob(".*"))
+
+
+def test_commands_that_write_the_index_at_once_leave_a_whole_file(results: Path) -> None:
+    """Each writes a file of its own and renames it."""
+    at_once = [subprocess.Popen([sys.executable, "-c", LIST, results], stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [process.wait() for process in at_once] == [0, 0, 0]
+    assert [file.name for file in results.glob(".*")] == [INDEX]
+    mark_index(results)
+    assert read_again(results) == []
