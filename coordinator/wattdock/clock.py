@@ -29,6 +29,10 @@ class Clock(Protocol):
         """Sleep until the event is set or `timeout_s` seconds are over; return whether the event is set."""
         ...
 
+    def wall_ns(self) -> int:
+        """Return the time of day, which may be stepped, in nanoseconds since 1970."""
+        return time.time_ns()
+
     def sleep(self, duration_s: float) -> None:
         """Return when `duration_s` seconds are over."""
         self.wait(threading.Event(), duration_s)

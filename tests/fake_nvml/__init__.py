@@ -95,7 +95,11 @@ class FakeGpu:
         unsupported: Words separated by blanks: energy, power_instant, power_average, power, temperature,
             memory_temperature, clocks, violation, utilization, memory, memory_v2, ecc, mig, power_limit, processes, ….
         throttle_above_w, thermal_above_w: Above these, the violation counters of power and temperature grow.
-        power_reading_factor: By which the instant power read is off.
+        power_reading_factor: By which the instant power read, and the driver's samples, are off.
+        sample_period_s: Between the driver's power samples, each a mean over `sample_width_s`; their ends jitter by
+            ±`sample_jitter_s`, and their time stamps trail by `sample_lag_s`.
+        sample_gap_from_s, sample_gap_until_s: In between, there are no samples.
+        hbm_share: Of the power, drawn by the memory.
         failing_from_s, failing_until_s: In between, calls fail with NVML's "unknown error".
         failing: Which ones, in the words of `unsupported`; all where it is empty.
         nvlink_peers: For each active NVLink the index of the GPU at its other end; -1 for a switch.
@@ -123,6 +127,14 @@ class FakeGpu:
     drop_probability: float = 0.0
     lag_s: float = 0.0
     power_lag_s: float = 0.08
+    sample_period_s: float = 0.02
+    sample_width_s: float = 0.02
+    sample_jitter_s: float = 0.004
+    sample_lag_s: float = 0.004
+    sample_drop_probability: float = 0.0
+    sample_gap_from_s: float = inf
+    sample_gap_until_s: float = inf
+    hbm_share: float = 0.15
     read_cost_s: float = 0.0032
     slow_cost_s: float = 0.017
     slow_probability: float = 0.01
@@ -206,6 +218,7 @@ def config(
     init_error: int = 0,
     count_error: int = 0,
     shutdown_error: int = 0,
+    wall_step: tuple[float, float] = (inf, 0.0),
 ) -> Path:
     """Write the library's configuration beside it and return the file.
 
@@ -216,6 +229,7 @@ def config(
         origin_ns: CLOCK_MONOTONIC at which the profiles begin; now, or a fixed instant on the virtual clock.
         init_error: NVML's error number that initialising ends with, 9 for a driver that is not loaded.
         count_error, shutdown_error: The same for counting the GPUs and for closing NVML.
+        wall_step: When the time of day is set, s, and by how much, s.
     """
     default_ns = VIRTUAL_ORIGIN_NS if virtual_clock else time.monotonic_ns()
     head = [
@@ -224,6 +238,8 @@ def config(
         f"init_error {init_error}",
         f"count_error {count_error}",
         f"shutdown_error {shutdown_error}",
+        f"wall_steps_at_s {wall_step[0]}",
+        f"wall_step_s {wall_step[1]}",
         "driver 580.159.03",
         "nvml 13.580.159.03",
         "cuda_driver 13000",
@@ -245,7 +261,7 @@ def _library(path: Path) -> ctypes.PyDLL:
 
 def _open(library: Path) -> ctypes.PyDLL:
     opened = ctypes.PyDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    opened.fake_nvml_now_ns.restype = ctypes.c_int64
+    opened.fake_nvml_now_ns.restype = opened.fake_nvml_wall_ns.restype = ctypes.c_int64
     opened.fake_nvml_pass_ns.argtypes = [ctypes.c_int64]
     for name in ("fake_nvml_power_w", "fake_nvml_energy_j", "fake_nvml_counter_mj"):
         getattr(opened, name).restype = ctypes.c_double
@@ -268,6 +284,10 @@ class FakeNvml(Clock):
     def now_ns(self) -> int:
         """CLOCK_MONOTONIC, or this thread's virtual clock."""
         return int(self._library.fake_nvml_now_ns())
+
+    def wall_ns(self) -> int:
+        """The time of day, which the driver stamps its samples with, nanoseconds."""
+        return int(self._library.fake_nvml_wall_ns())
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Let virtual time pass; an event that is set ends the wait at once."""
@@ -296,6 +316,7 @@ def loaded(
     *,
     gpus: Sequence[FakeGpu] = (),
     virtual_clock: bool = True,
+    wall_step: tuple[float, float] = (inf, 0.0),
     lacking: Collection[str] = (),
     **errors: int,
 ) -> Iterator[FakeNvml]:
@@ -306,7 +327,7 @@ def loaded(
         errors: `init_error` and the others of `config`.
     """
     fake = FakeNvml(_library(folder / SONAME), folder)
-    fake.configure(config(folder, gpus=gpus, virtual_clock=virtual_clock, **errors))
+    fake.configure(config(folder, gpus=gpus, virtual_clock=virtual_clock, wall_step=wall_step, **errors))
     _forget()
     # Where no call takes time, threads need not hand over Python's lock at each.
     load = ctypes.PyDLL if virtual_clock else ctypes.CDLL

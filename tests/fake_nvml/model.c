@@ -125,11 +125,40 @@ double counter_mj(const struct gpu *gpu, double t) {
     return floor(mj / gpu->counter_step_mj) * gpu->counter_step_mj;
 }
 
+/* The time of day, in seconds since 1970; on the virtual clock the one at its origin is arbitrary. */
+double wall_s(double t) {
+    struct timespec day = {1700000000, 0}, up = {(time_t)(machine.origin_ns / 1000000000), machine.origin_ns % 1000000000};
+    if (!machine.virtual_clock) {
+        clock_gettime(CLOCK_REALTIME, &day);
+        clock_gettime(CLOCK_MONOTONIC, &up);
+    }
+    double origin_s = (double)day.tv_sec + day.tv_nsec * 1e-9 - seconds(up.tv_sec * 1000000000ll + up.tv_nsec);
+    return origin_s + t + (t >= machine.wall_steps_at_s ? machine.wall_step_s : 0);
+}
+
+/* Where a sample's mean ends. */
+static double sample_end_s(const struct gpu *gpu, int64_t index) {
+    return (double)index * gpu->sample_period_s + gpu->sample_jitter_s * (2 * hashed(gpu->seed ^ 0x5A, (uint64_t)index) - 1);
+}
+
+double sample_at_s(const struct gpu *gpu, int64_t index) { return sample_end_s(gpu, index) + gpu->sample_lag_s; }
+
+int sample_exists(const struct gpu *gpu, int64_t index) {
+    double at_s = sample_at_s(gpu, index);
+    if (at_s >= gpu->sample_gap_from_s && at_s < gpu->sample_gap_until_s) return 0;
+    return hashed(gpu->seed ^ 0xD05, (uint64_t)index) >= gpu->sample_drop_probability;
+}
+
+double sample_w(const struct gpu *gpu, int64_t index) {
+    double end_s = sample_end_s(gpu, index);
+    return (energy_j(gpu, end_s) - energy_j(gpu, end_s - gpu->sample_width_s)) / gpu->sample_width_s * gpu->power_reading_factor;
+}
+
 static void defaults(struct gpu *gpu) {
     memset(gpu, 0, sizeof *gpu);
     gpu->period_s = 0.1;
     gpu->counter_step_mj = 1;
-    gpu->reset_at_s = gpu->failing_from_s = gpu->failing_until_s = gpu->lost_at_s = gpu->frozen_at_s = gpu->power_limit_changes_at_s = gpu->throttle_above_w = gpu->thermal_above_w = gpu->load_w = HUGE_VAL;
+    gpu->reset_at_s = gpu->failing_from_s = gpu->failing_until_s = gpu->lost_at_s = gpu->frozen_at_s = gpu->power_limit_changes_at_s = gpu->throttle_above_w = gpu->thermal_above_w = gpu->load_w = gpu->sample_gap_from_s = gpu->sample_gap_until_s = HUGE_VAL;
     gpu->power_reading_factor = 1;
 }
 
@@ -185,13 +214,16 @@ static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
     REAL(load_w) REAL(drop_probability) REAL(lag_s) REAL(power_lag_s) REAL(read_cost_s) REAL(slow_cost_s)
     REAL(slow_probability) REAL(process_cost_s) REAL(reset_at_s) REAL(lost_at_s) REAL(failing_from_s)
     REAL(failing_until_s) REAL(frozen_at_s) REAL(power_limit_w) REAL(power_limit_changes_at_s) REAL(power_limit_then_w)
-    REAL(power_limit_default_w) REAL(throttle_above_w) REAL(thermal_above_w) REAL(power_reading_factor) REAL(temperature_c) REAL(memory_temperature_c)
+    REAL(power_limit_default_w) REAL(throttle_above_w) REAL(thermal_above_w) REAL(power_reading_factor) REAL(sample_period_s) REAL(sample_width_s) REAL(sample_jitter_s)
+    REAL(sample_lag_s) REAL(sample_drop_probability) REAL(sample_gap_from_s) REAL(sample_gap_until_s) REAL(hbm_share) REAL(temperature_c) REAL(memory_temperature_c)
     return -1;
 }
 
 static int read_machine_key(const char *key, const char *text) {
     if (!strcmp(key, "clock")) machine.virtual_clock = !strcmp(text, "virtual");
     else if (!strcmp(key, "origin_ns")) machine.origin_ns = strtoll(text, NULL, 10);
+    else if (!strcmp(key, "wall_steps_at_s")) machine.wall_steps_at_s = atof(text);
+    else if (!strcmp(key, "wall_step_s")) machine.wall_step_s = atof(text);
     else if (!strcmp(key, "init_error")) machine.init_error = atoi(text);
     else if (!strcmp(key, "count_error")) machine.count_error = atoi(text);
     else if (!strcmp(key, "shutdown_error")) machine.shutdown_error = atoi(text);

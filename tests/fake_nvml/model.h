@@ -10,6 +10,8 @@
 #define TEXT 96
 #define MAX_LINKS 18
 #define MAX_SLICES 7
+/* As many power samples as an H200's driver keeps. */
+#define SAMPLES 119
 
 enum shape { CONSTANT, RAMP, SINE, SQUARE };
 
@@ -38,6 +40,10 @@ struct gpu {
     uint64_t seed, memory_total_bytes, memory_used_bytes, memory_reserved_bytes;
     double counter_offset_mj, counter_step_mj, period_s, phase_s, jitter_idle_s, jitter_load_s, load_w;
     double drop_probability, lag_s, power_lag_s;
+    /* The driver's buffer of power samples. */
+    double sample_period_s, sample_width_s, sample_jitter_s, sample_lag_s, sample_drop_probability, sample_gap_from_s, sample_gap_until_s;
+    /* Of the power, drawn by the memory. */
+    double hbm_share;
     double read_cost_s, slow_cost_s, slow_probability, process_cost_s;
     double reset_at_s, lost_at_s, frozen_at_s, failing_from_s, failing_until_s, power_limit_w, power_limit_default_w;
     double power_limit_changes_at_s, power_limit_then_w;
@@ -54,6 +60,8 @@ struct gpu {
 struct machine {
     int virtual_clock, init_error, count_error, shutdown_error, gpu_count;
     int64_t origin_ns;
+    /* From when on the time of day is a number of seconds ahead of what it was. */
+    double wall_steps_at_s, wall_step_s;
     char driver[TEXT], nvml[TEXT];
     int cuda_driver;
     struct gpu gpus[MAX_GPUS];
@@ -68,6 +76,10 @@ double seconds(int64_t ns);
 double power_w(const struct gpu *gpu, double t_s);
 double energy_j(const struct gpu *gpu, double t_s);
 double counter_mj(const struct gpu *gpu, double t_s);
+double wall_s(double t_s);
+double sample_at_s(const struct gpu *gpu, int64_t index);
+int sample_exists(const struct gpu *gpu, int64_t index);
+double sample_w(const struct gpu *gpu, int64_t index);
 double draw(struct gpu *gpu);
 
 #endif

@@ -51,6 +51,7 @@ int fake_nvml_configure(const char *path) {
     return load_config(path);
 }
 int64_t fake_nvml_now_ns(void) { return now_ns(); }
+int64_t fake_nvml_wall_ns(void) { return (int64_t)(wall_s(seconds(now_ns())) * 1e9); }
 void fake_nvml_pass_ns(int64_t ns) { pass_ns(ns); }
 double fake_nvml_power_w(int index, int64_t at_ns) { return index >= machine.gpu_count ? NAN : power_w(&machine.gpus[index], seconds(at_ns)); }
 double fake_nvml_energy_j(int index, int64_t at_ns) { return index >= machine.gpu_count ? NAN : energy_j(&machine.gpus[index], seconds(at_ns)); }
@@ -192,6 +193,27 @@ result nvmlDeviceGetPowerUsage(device gpu, unsigned *mw) {
     return OK;
 }
 
+struct sample { unsigned long long at_us; union { double d; unsigned ui; unsigned long long ull; } value; };
+
+/* Power only, of which the driver keeps the latest SAMPLES; those after `seen_us` are given, the oldest first. */
+result nvmlDeviceGetSamples(device gpu, int type, unsigned long long seen_us, unsigned *value_type, unsigned *count, struct sample *to) {
+    BEGIN("samples", 150e-6);
+    if (type) return NOT_SUPPORTED;
+    *value_type = UINT;
+    if (!to) { *count = SAMPLES; return OK; }
+    int64_t last = (int64_t)floor(t / gpu->sample_period_s) + 1;
+    while (sample_at_s(gpu, last) > t) last--;
+    unsigned given = 0;
+    for (int64_t k = last - SAMPLES + 1; k <= last && given < *count; k++) {
+        unsigned long long at_us = (unsigned long long)(wall_s(sample_at_s(gpu, k)) * 1e6);
+        if (!sample_exists(gpu, k) || at_us <= seen_us) continue;
+        to[given].at_us = at_us;
+        to[given++].value.ui = (unsigned)(1000 * sample_w(gpu, k) + 0.5);
+    }
+    *count = given;
+    return given ? OK : NOT_FOUND;
+}
+
 struct field {
     unsigned id, scope;
     long long timestamp_us, latency_us;
@@ -206,7 +228,13 @@ static void field_value(device gpu, struct field *f, double t) {
     switch (f->id) {
     case 82: f->status = unsupported(gpu, "memory_temperature") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)gpu->memory_temperature_c; break;
     case 83: f->status = unsupported(gpu, "energy") ? NOT_SUPPORTED : OK; f->type = ULONGLONG; f->value.ull = (unsigned long long)counter_mj(gpu, t); break;
-    case 185: f->status = unsupported(gpu, "power_average") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)(1000 * mean_power_w(gpu, t)); break;
+    case 185: {
+        /* Scope 0 is the board, 2 its memory. */
+        int memory = f->scope == 2;
+        f->status = (f->scope && !memory) || unsupported(gpu, memory ? "hbm_power" : "power_average") ? NOT_SUPPORTED : OK;
+        f->value.ui = (unsigned)(1000 * (memory ? gpu->hbm_share : 1) * mean_power_w(gpu, t));
+        break;
+    }
     case 186: f->status = unsupported(gpu, "power_instant") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)(1000 * gpu->power_reading_factor * power_w(gpu, t - gpu->power_lag_s)); break;
     default: f->status = NOT_SUPPORTED;
     }

@@ -1,6 +1,7 @@
 """Random GPUs, power profiles and windows for judging energy intervals; the same mix for every claim.
 
-Lags come from the distribution that `energy` assumes, everything else from ranges wider than those seen on hardware.
+Lags come from the distributions that `curve` and `course` assume, everything else from ranges wider than those seen on
+hardware.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from fake_nvml import FakeGpu, Segment
 
 from wattdock.clock import NS_PER_S
+from wattdock.metering.course import SAMPLE_LAG
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
@@ -92,19 +94,25 @@ def session(rng: np.random.Generator) -> tuple[tuple[Segment, ...], list[float]]
     return (*segments, fake_nvml.constant(idle_w)), edges
 
 
-def gpu_of(number: int, kind: str, rng: np.random.Generator) -> tuple[FakeGpu, list[float]]:
-    """Draw one GPU with a profile of a kind."""
+def gpu_of(
+    number: int, kind: str, rng: np.random.Generator, *, has_samples: bool = True
+) -> tuple[FakeGpu, list[float]]:
+    """Draw one GPU with a profile of a kind; its driver may keep samples of power."""
     profile, edges = profile_of(kind, rng)
     spread_s = COUNTER_LAG.std_s * 3**0.5
     gpu = FakeGpu(
         uuid=fake_nvml.uuid_of(number),
+        unsupported="" if has_samples else "samples",
         profile=profile,
         seed=int(rng.integers(1, 2**40)),
         lag_s=COUNTER_LAG.mean_s + rng.uniform(-spread_s, spread_s),
-        phase_s=rng.uniform(0, 0.1),
         counter_step_mj=float(rng.choice([1, 1, 10, 1000])),
         jitter_load_s=rng.uniform(0.0015, 0.013),
         drop_probability=float(rng.choice([0.0, 0.0, 0.02])),
+        sample_lag_s=SAMPLE_LAG.mean_s + rng.uniform(-1, 1) * SAMPLE_LAG.std_s * 3**0.5,
+        sample_jitter_s=rng.uniform(0.004, 0.01),
+        sample_drop_probability=float(rng.choice([0.0, 0.0, 0.02])),
+        phase_s=rng.uniform(0, 0.1),
         read_cost_s=rng.uniform(0.001, 0.004),
         slow_probability=rng.uniform(0, 0.04),
     )
@@ -158,13 +166,13 @@ def windows_of(
     return windows
 
 
-def draw_windows(folder: Path, *, gpus: int, windows_per_gpu: int, seed: int) -> list[Window]:
+def draw_windows(folder: Path, *, gpus: int, windows_per_gpu: int, seed: int, has_samples: bool = True) -> list[Window]:
     """Return windows over many independent GPUs, profiles taken in turn."""
     rng = np.random.default_rng(seed)
     windows: list[Window] = []
     for number in range(gpus):
         kind = PROFILES[number % len(PROFILES)]
-        gpu, edges = gpu_of(number, kind, rng)
+        gpu, edges = gpu_of(number, kind, rng, has_samples=has_samples)
         with fake_nvml.loaded(folder, gpus=[gpu]) as fake:
             windows += windows_of(kind, record(fake), fake, edges, rng, windows_per_gpu)
     return windows

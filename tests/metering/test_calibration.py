@@ -26,7 +26,7 @@ PULSES, PERIOD_S, DUTY = 60, 1.3713, 0.45
 def recorded(library: Path, gpu: FakeGpu) -> tuple[GpuTimeline, MeterCard]:
     """Let the real meter record pulses whose distance is no multiple of the counter's period, and judge the counter."""
     with fake_nvml.loaded(library, gpus=[gpu]) as fake:
-        meter = Meter(NvmlSource(), clock=fake)
+        meter = Meter(NvmlSource(), clock=fake, every_change=True)
         meter.start()
         [timeline] = meter.stop(_ns((PULSES + 3) * PERIOD_S)).gpus.values()
     starts_s = PERIOD_S * np.arange(2, PULSES + 2)

@@ -18,9 +18,22 @@ EDGES_S = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0)
 
 
 @pytest.fixture(scope="module")
-def windows(library: Path) -> list[Window]:
-    """Windows over 72 independent GPUs metered by the real meter in virtual time."""
-    return draw_windows(library, gpus=72, windows_per_gpu=34, seed=20261101)
+def sampled(library: Path) -> list[Window]:
+    """Windows over 108 independent GPUs whose drivers keep samples, metered by the real meter in virtual time."""
+    return draw_windows(library, gpus=108, windows_per_gpu=34, seed=20261101)
+
+
+@pytest.fixture(scope="module")
+def counted(library: Path) -> list[Window]:
+    """Windows over 72 independent GPUs with a counter only."""
+    return draw_windows(library, gpus=72, windows_per_gpu=34, seed=20261101, has_samples=False)
+
+
+@pytest.fixture(params=["sampled", "counted"])
+def windows(request: pytest.FixtureRequest) -> list[Window]:
+    """Windows of either kind."""
+    drawn: list[Window] = request.getfixturevalue(request.param)
+    return drawn
 
 
 def coverage(windows: list[Window]) -> float:
@@ -43,11 +56,12 @@ def strata(windows: list[Window]) -> dict[str, list[Window]]:
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say(windows: list[Window]) -> None:
-    """93 to 97 % of at least 2,000 windows, and nowhere less than 85 %."""
+    """93 to 97 % of all windows; nowhere less than 85 % with a counter only, and 90 % of 3,000 with samples."""
+    has_samples = len(windows) >= 3000
     assert len(windows) >= 2000
     assert 0.93 <= coverage(windows) <= 0.97
     for name, some in strata(windows).items():
-        assert coverage(some) >= 0.85, name
+        assert coverage(some) >= (0.90 if has_samples else 0.85), name
 
 
 def test_intervals_are_at_most_twice_as_wide_as_they_need_be(windows: list[Window]) -> None:
@@ -69,3 +83,12 @@ def test_plain_differences_of_the_counter_are_several_times_worse(windows: list[
     ours_j = np.quantile([abs(window.error_j) for window in windows], 0.95)
     plain_j = np.quantile([abs(window.difference_j - window.true_j) for window in windows], 0.95)
     assert plain_j > 4 * ours_j
+
+
+def test_samples_make_the_error_of_a_tenth_of_a_second_a_fifth(sampled: list[Window], counted: list[Window]) -> None:
+    """Over windows of every profile, within and across changes of the counter."""
+
+    def usual_error_j(windows: list[Window]) -> float:
+        return float(np.median([abs(window.error_j) for window in windows if 0.07 <= window.duration_s <= 0.14]))
+
+    assert usual_error_j(sampled) < usual_error_j(counted) / 5

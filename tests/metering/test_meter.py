@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ORIGIN_NS = fake_nvml.VIRTUAL_ORIGIN_NS
 S = 1_000_000_000
+# Of a driver that keeps no samples of power.
+NO_SAMPLES = "samples"
 NO_LAG = LagModel(mean_s=0.0, std_s=0.0)
 
 
@@ -44,37 +46,44 @@ def kinds(gpu: GpuTimeline) -> set[str]:
     return {event.kind for event in gpu.events}
 
 
-def test_every_change_of_the_counter_is_bracketed(library: Path) -> None:
+@pytest.mark.parametrize(("unsupported", "changes"), [(NO_SAMPLES, range(190, 215)), ("", range(20, 40))])
+def test_every_change_of_the_counter_is_bracketed_or_about_one_a_second_where_there_are_samples(
+    library: Path, unsupported: str, changes: range
+) -> None:
     """The counter at the old and at the new read must be what was recorded around each change."""
-    with fake_nvml.loaded(library, gpus=[FakeGpu(profile=(constant(650.0),))]) as fake:
+    with fake_nvml.loaded(library, gpus=[FakeGpu(profile=(constant(650.0),), unsupported=unsupported)]) as fake:
         meter = Meter(NvmlSource(), clock=fake)
         meter.start()
         ticks = only(meter.stop(ORIGIN_NS + 20 * S)).ticks
         for n in range(1, len(ticks.energy_mj)):
-            assert fake.counter_mj(0, int(ticks.before_start_ns[n])) <= ticks.energy_mj[n - 1]
+            assert fake.counter_mj(0, int(ticks.before_start_ns[n])) < ticks.energy_mj[n]
             assert fake.counter_mj(0, int(ticks.after_end_ns[n])) >= ticks.energy_mj[n]
-    assert len(ticks.energy_mj) > 190
+    assert len(ticks.energy_mj) in changes
     assert (ticks.before_end_ns <= ticks.after_start_ns).all()
 
 
-def test_period_and_busy_fraction_are_reported_and_reads_stay_below_a_quarter(metered: Metered) -> None:
-    """Slow reads under load jitter must not turn into polling flat out."""
-    gpu = only(metered([FakeGpu(profile=(constant(690.0),), slow_probability=0.02)], 60))
-    assert gpu.period_s == pytest.approx(0.1, abs=0.003)
-    assert gpu.busy_fraction is not None
-    assert 0.02 < gpu.busy_fraction < 0.25
+def test_reads_take_a_fortieth_of_the_time_or_a_quarter_without_samples(metered: Metered) -> None:
+    """Slow reads under load jitter must not turn into polling flat out; learning the period is a part of it."""
+    for unsupported, most in ((NO_SAMPLES, 0.25), ("", 0.025)):
+        profile = (constant(690.0),)
+        gpu = only(metered([FakeGpu(profile=profile, slow_probability=0.02, unsupported=unsupported)], 60))
+        assert gpu.period_s == pytest.approx(0.1, abs=0.003)
+        assert gpu.busy_fraction is not None
+        assert 0.01 < gpu.busy_fraction < most
 
 
-def test_everything_slow_is_read_at_most_once_a_second_and_power_about_twenty_times(metered: Metered) -> None:
-    """Rates fit the cost of a call."""
-    gpu = only(metered([FakeGpu(throttle_above_w=70.0)], 19))
-    for name, series in gpu.series.items():
-        gaps_s = np.diff(series.at_ns) / S
-        if name == "power_w":
-            assert np.median(gaps_s) == pytest.approx(0.05, abs=0.005)
-        else:
-            assert len(series.at_ns) >= 17, name
-            assert np.median(gaps_s) >= 0.95, name
+@pytest.mark.parametrize(
+    ("unsupported", "periods_s"),
+    [
+        ("", {"power_sample_w": 0.02, "temperature_c": 0.1, "violation_power_ns": 4.0}),
+        (NO_SAMPLES, {"power_w": 0.05, "temperature_c": 1.0, "violation_power_ns": 1.0}),
+    ],
+)
+def test_rates_fit_the_cost_of_a_call(metered: Metered, unsupported: str, periods_s: dict[str, float]) -> None:
+    """What is dear at most once a second; power as the driver samples it, or about twenty times a second."""
+    gpu = only(metered([FakeGpu(throttle_above_w=70.0, unsupported=unsupported)], 19))
+    for name, period_s in periods_s.items():
+        assert np.median(np.diff(gpu.series[name].at_ns)) / S == pytest.approx(period_s, rel=0.1), name
     assert gpu.series["temperature_c"].value[0] == 40
     assert gpu.series["sm_clock_mhz"].value[0] == 1980
     throttled_ns = gpu.series["violation_power_ns"].value
@@ -93,7 +102,7 @@ def test_gpus_are_kept_apart_by_uuid_in_nvml_order(metered: Metered) -> None:
         energy_j, timing_j, _ = energy_of(gpu, 2, 8)
         assert timing_j is not None
         assert energy_j == pytest.approx(6 * power_w, abs=4 * timing_j)
-        assert timing_j < 0.004 * power_w
+        assert timing_j < 0.008 * power_w
 
 
 def test_the_timeline_goes_on_for_a_second_and_a_change_after_the_last_span(metered: Metered) -> None:
@@ -122,7 +131,7 @@ def test_a_counter_that_fails_is_an_event_and_gives_no_energy(
     energy_j, timing_j, reason = energy_of(faulty, 3, 10)
     assert (energy_j, timing_j) == (None, None)
     assert ("was reset" in str(reason)) if kind == "counter_reset" else (reason == event.message)
-    assert energy_of(faulty, 2, 5)[0] == pytest.approx(240, rel=0.01)
+    assert energy_of(faulty, 2, 4)[0] == pytest.approx(160, rel=0.01)
     assert well.events == ()
     assert energy_of(well, 3, 10)[0] == pytest.approx(560, rel=0.01)
     if kind == "counter_reset":
@@ -169,11 +178,11 @@ def test_where_a_counter_no_longer_answers_power_stands_for_it_from_then_on(mete
     gpu, powerless = metered(
         [
             FakeGpu(**fault),
-            FakeGpu(uuid=fake_nvml.uuid_of(2), unsupported="power power_instant power_average", **fault),
+            FakeGpu(uuid=fake_nvml.uuid_of(2), unsupported="samples power power_instant power_average", **fault),
         ],
         30,
     ).gpus.values()
-    assert sources(gpu, (2, 9), (8, 12), (12, 28)) == ["counter", "integrated_power", "integrated_power"]
+    assert sources(gpu, (2, 7), (8, 12), (12, 28)) == ["counter", "integrated_power", "integrated_power"]
     for each in (gpu, powerless):
         [event] = (event for event in each.events if "counter" in event.message)
         assert (event.kind, event.end_ns is not None) == ("counter_error", True)
@@ -186,7 +195,7 @@ def test_a_thread_that_breaks_costs_its_own_gpu_only(library: Path, monkeypatch:
     read = GpuSampler._read_counter
 
     def broken(sampler: GpuSampler) -> None:
-        if sampler.uuid == fake_nvml.uuid_of(1) and len(sampler.recording.ticks) > 50:
+        if sampler.uuid == fake_nvml.uuid_of(1) and len(sampler.recording.ticks) > 13:
             raise RuntimeError("put in by a test")
         read(sampler)
 
@@ -229,14 +238,14 @@ def test_without_a_counter_power_is_integrated_and_marked(metered: Metered) -> N
 
 def test_without_instant_power_the_average_is_stored_under_its_own_name(metered: Metered) -> None:
     """An average must not pass for an instant figure."""
-    gpu = only(metered([FakeGpu(unsupported="power_instant power_average")], 5))
+    gpu = only(metered([FakeGpu(unsupported="samples power_instant power_average")], 5))
     assert "power_w" not in gpu.series
     assert gpu.series["power_average_w"].value[0] == pytest.approx(80, abs=0.1)
 
 
 def test_without_counter_and_power_there_is_no_energy_and_a_reason(metered: Metered) -> None:
     """Not measured is null with a reason, never zero."""
-    unsupported = "energy power power_instant power_average temperature processes"
+    unsupported = "samples energy power power_instant power_average temperature processes"
     gpu = only(metered([FakeGpu(unsupported=unsupported)], 3))
     assert gpu.energy_source is None
     assert "temperature_c" not in gpu.series
@@ -248,7 +257,7 @@ def test_without_counter_and_power_there_is_no_energy_and_a_reason(metered: Mete
 
 def test_dropped_changes_are_gaps_and_cost_no_energy(metered: Metered) -> None:
     """The counter is cumulative: what one change did not bring the next one does."""
-    gpu = only(metered([FakeGpu(drop_probability=0.1)], 30))
+    gpu = only(metered([FakeGpu(drop_probability=0.1, unsupported=NO_SAMPLES)], 30))
     assert "gap" in kinds(gpu)
     energy_j, timing_j, _ = energy_of(gpu, 5, 25)
     assert timing_j is not None
@@ -264,9 +273,8 @@ def test_errors_that_pass_are_recorded_and_the_meter_goes_on(metered: Metered) -
 
 def test_a_dead_counter_is_told_once_and_costs_the_other_reads_nothing(metered: Metered) -> None:
     """Power that is read well must neither hide its errors nor suffer from them."""
-    gpu = only(metered([FakeGpu(failing_from_s=4.0, failing="energy")], 60))
-    (error,) = gpu.events
-    assert error.kind == "counter_error"
+    gpu = only(metered([FakeGpu(failing_from_s=4.0, failing="energy", unsupported=NO_SAMPLES)], 60))
+    (error,) = (event for event in gpu.events if event.kind == "counter_error")
     assert error.at_ns == pytest.approx(ORIGIN_NS + 4 * S, abs=0.2 * S)
     pattern = r"energy counter: Unknown Error \((\d+) times, the last (\S+) s after the first\)"
     repeats = re.fullmatch(pattern, error.message)
@@ -279,15 +287,20 @@ def test_a_dead_counter_is_told_once_and_costs_the_other_reads_nothing(metered: 
 
 def test_a_counter_that_answers_again_is_used_again(metered: Metered) -> None:
     """However long it failed: the spans after it have its energy again."""
-    gpu = only(metered([FakeGpu(failing_from_s=10.0, failing_until_s=30.0, failing="energy")], 50))
-    assert [event.kind for event in gpu.events] == ["counter_error", "gap"]
-    assert sources(gpu, (2, 8), (12, 28), (32, 45)) == ["counter", "integrated_power", "counter"]
+    fails: dict[str, Any] = {"failing_from_s": 10.0, "failing_until_s": 30.0, "failing": "energy"}
+    sampled, counted = metered(
+        [FakeGpu(**fails), FakeGpu(uuid=fake_nvml.uuid_of(2), unsupported=NO_SAMPLES, **fails)], 50
+    ).gpus.values()
+    assert kinds(sampled) == {"counter_error"}
+    assert {"counter_error", "gap"} <= kinds(counted)
+    for gpu in (sampled, counted):
+        assert sources(gpu, (2, 7), (12, 28), (33, 45)) == ["counter", "integrated_power", "counter"]
 
 
 def test_the_same_error_minutes_later_is_another_event(metered: Metered) -> None:
     """Hiccups far apart must not look like one long failure."""
     unsupported = (
-        "energy power power_instant power_average memory_temperature clocks memory utilization pstate violation"
+        "samples energy power power_instant power_average memory_temperature clocks memory utilization pstate violation"
     )
     gpu = only(metered([FakeGpu(unsupported=unsupported, transient_error_every=101)], 500))
     errors = [event for event in gpu.events if event.message.startswith("temperature_c: Unknown Error")]
@@ -361,3 +374,60 @@ def test_a_meter_serves_one_timeline(library: Path) -> None:
         with pytest.raises(MeterError, match="started before"):
             meter.start()
         meter.stop()
+
+
+def test_what_passes_unseen_comes_from_the_samples(metered: Metered) -> None:
+    """A counter whose changes are dropped, gaps in the samples, a GPU that nobody uses: joules stay right."""
+    profile = (fake_nvml.square(100.0, 600.0, 0.7, 0.4),)
+    for fake in (
+        FakeGpu(profile=profile, drop_probability=0.1),
+        FakeGpu(profile=profile, sample_drop_probability=0.05),
+        FakeGpu(profile=profile, sample_gap_from_s=8.0, sample_gap_until_s=8.4),
+    ):
+        gpu = only(metered([fake], 30))
+        assert gpu.power_course == "driver_samples"
+        assert ("gap" in kinds(gpu)) == (fake.sample_gap_from_s == 8)
+        energy_j, timing_j, _ = energy_of(gpu, 5.6, 25.2)
+        assert timing_j is not None
+        assert energy_j == pytest.approx(28 * 0.7 * 300, abs=4 * timing_j)
+        assert timing_j < 12
+
+
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0, 0.05])
+def test_a_time_of_day_that_is_set_costs_no_sample_and_is_told(library: Path, step_s: float) -> None:
+    """Samples are stamped with it; every sample comes once."""
+    with fake_nvml.loaded(library, gpus=[FakeGpu()], wall_step=(5.3, step_s)) as fake:
+        meter = Meter(NvmlSource(), clock=fake)
+        meter.start()
+        gpu = only(meter.stop(ORIGIN_NS + 10 * S))
+    [event] = [event for event in gpu.events if event.kind == "clock_stepped"]
+    assert f"{step_s:+.3f} s" in event.message
+    assert gpu.power_samples is not None
+    intervals_s = np.diff(gpu.power_samples.at_ns) / S
+    assert len(intervals_s) == pytest.approx(11 / 0.02, abs=8)
+    assert intervals_s.min() > 0
+    assert intervals_s.max() < 0.1
+
+
+@pytest.mark.parametrize(
+    "gpu", [FakeGpu(sample_period_s=0.1), FakeGpu(sample_gap_from_s=-100.0, sample_gap_until_s=0.0)]
+)
+def test_samples_too_far_apart_or_too_few_leave_the_counter_alone(metered: Metered, gpu: FakeGpu) -> None:
+    """Then every change is looked for, and the result says which course it had, and why."""
+    recorded = only(metered([gpu], 10))
+    assert recorded.power_course == "counter_only"
+    assert len(recorded.ticks.energy_mj) > 90
+    assert any("power samples of the driver" in event.message for event in recorded.events)
+
+
+def test_a_gpu_that_nobody_uses_is_read_less_often(library: Path) -> None:
+    """Its joules are known all the same."""
+    gpus = [FakeGpu(uuid=fake_nvml.uuid_of(number)) for number in (1, 2)]
+    with fake_nvml.loaded(library, gpus=gpus) as fake:
+        meter = Meter(NvmlSource(), clock=fake, used=[fake_nvml.uuid_of(1)])
+        meter.start()
+        used, idle = meter.stop(ORIGIN_NS + 20 * S).gpus.values()
+    rates = [len(gpu.series["temperature_c"].at_ns) for gpu in (used, idle)]
+    assert rates[0] > 6 * rates[1]
+    assert len(used.ticks.energy_mj) > len(idle.ticks.energy_mj)
+    assert energy_of(idle, 3, 18)[0] == pytest.approx(1200, rel=0.01)

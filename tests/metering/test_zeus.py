@@ -105,7 +105,13 @@ def test_what_zeus_has_no_call_for_is_read_through_nvml(library: Path) -> None:
         meter = Meter(ZeusSource(), clock=fake)
         meter.start()
         (gpu,) = meter.stop(ORIGIN_NS + 3 * S).gpus.values()
-    assert {"sm_clock_mhz", "violation_power_ns", "memory_used_bytes", "temperature_c", "power_w"} <= gpu.series.keys()
+    assert {
+        "sm_clock_mhz",
+        "violation_power_ns",
+        "memory_used_bytes",
+        "temperature_c",
+        "power_sample_w",
+    } <= gpu.series.keys()
     assert gpu.processes[0].processes[0].pid == 42
     assert gpu.events == ()
 

@@ -56,7 +56,10 @@ class GpuResult(Stored):
     Attributes:
         used: It held a part of the model.
         source: Where the energy of its passes comes from: its counter, integrated power, or both.
-        counter_period_s: Median interval between changes of the counter.
+        power_course: How the course of energy between changes of the counter is known: from the driver's own 20 ms
+            samples of power (driver_samples), from the changes alone (counter_only), or, without a counter, from power
+            that was polled.
+        counter_period_s: Interval between changes of the counter.
         nvml_busy_fraction: Share of the metered time spent inside NVML calls, in the restart where it is largest.
         events: What limits the meter's readings, such as gaps.
         counter_lag_s, counter_lag_std_s: How far the counter was taken to trail; measured on this GPU where `card` says
@@ -65,7 +68,7 @@ class GpuResult(Stored):
             (the software power cap), thermal, board_limit, reliability. Sampled bits would miss short ones.
         worst_pass_throttled_share: The same of the pass in which it is largest, each reason for itself.
         mean_power_w: By the energy counter.
-        power_over_counter: Mean instant power in a pass, less a second at each end, ÷ mean power by the counter there
+        power_over_counter: Mean sampled power in a pass, less a second at each end, ÷ mean power by the counter there
             − 1, of the pass in which it is largest; null where a pass was not sampled throughout. Agreement is
             consistency of two readings of one sensor, not accuracy.
         clocks_limited_share: Share of a pass's samples in which a setting (application or locked clocks) held clocks
@@ -84,6 +87,7 @@ class GpuResult(Stored):
 
     used: bool
     source: str | None = None
+    power_course: str | None = None
     counter_period_s: float | None = None
     nvml_busy_fraction: float | None = None
     events: list[str] = Field(default_factory=list)
@@ -223,6 +227,7 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
     return {
         "source": last.energy_source,
+        "power_course": last.power_course,
         "counter_period_s": float(np.median(periods_s)) if periods_s else None,
         "nvml_busy_fraction": max(busy, default=None),
         "events": [f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
@@ -333,8 +338,12 @@ def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | Non
 
 def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: SpanJoules) -> float | None:
     """Mean instant power over mean power by the counter, minus one; None for a short pass, or one sampled in part."""
-    power = gpu.series.get("power_w") if gpu else None
-    if gpu is None or power is None:
+    if gpu is None:
+        return None
+    power, lag = gpu.power_samples, EnergyCurve.SAMPLE_LAG
+    if power is None:
+        power, lag = gpu.series.get("power_w"), EnergyCurve.POWER_LAG
+    if power is None:
         return None
     for margin_ns in MARGINS_NS:
         inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
@@ -342,14 +351,14 @@ def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: Spa
             return None
         counted = joules_in.of_gpu(gpu, inner)
         if counted.source == "counter" and counted.mean_power_w:
-            power_w = _sampled_w(power, inner)
+            power_w = _sampled_w(power, inner, lag.mean_s)
             return None if power_w is None else power_w / counted.mean_power_w - 1
     return None
 
 
-def _sampled_w(power: Series, span: Span) -> float | None:
+def _sampled_w(power: Series, span: Span, lag_s: float) -> float | None:
     """Mean of a span's power samples; None where they cover too little of it."""
-    lag_ns = round(EnergyCurve.POWER_LAG.mean_s * NS_PER_S)
+    lag_ns = round(lag_s * NS_PER_S)
     inside = (power.at_ns > span.start_ns + lag_ns) & (power.at_ns < span.end_ns + lag_ns)
     covered_ns = _covered_ns(power.at_ns[inside])
     return float(np.mean(power.value[inside])) if covered_ns >= MIN_COVERED * (span.end_ns - span.start_ns) else None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline, SpanEnergy, Timeline
     from wattdock.records import PassRecord, RestartRecord
 
+MJ_PER_J = 1_000
 HOST_STATEMENT = (
     "CPU packages and memory as RAPL's counters see them, of the whole host and not of the runner alone; never part of "
     "total_j nor of any joules per token, whose boundary is the GPU boards."
@@ -153,6 +154,15 @@ class SpanJoules:
             self._energies[key] = self.curve(gpu).between(span.start_ns, span.end_ns)
         return self._energies[key]
 
+    def plain_difference_j(self, gpus: Sequence[GpuTimeline], span: Span) -> float | None:
+        """Return what two readings of GPUs' counters at a span's ends differ by, joules; None where one is missing."""
+        total_mj = known_sum(self.curve(gpu).changes().difference_mj(span) for gpu in gpus)
+        return None if total_mj is None else total_mj / MJ_PER_J
+
+    def step_j(self, gpu: GpuTimeline, at_ns: int) -> float:
+        """Return how far one reading of a counter at about `at_ns` may be from its course there, joules."""
+        return self.curve(gpu).changes().step_j(at_ns)
+
     def curve(self, gpu: GpuTimeline) -> EnergyCurve:
         """Return the energy curve of one GPU."""
         if id(gpu) not in self._curves:
@@ -205,8 +215,8 @@ def _window_check(
         ours_j = sum(meter_j[uuid] or 0.0 for uuid in used)
         difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
         share = difference_j / ours_j if ours_j else None
-        ticks = [timeline.gpus[uuid].ticks for uuid in used]
-        bound_j = sum(gpu.step_j(at_ns) for gpu in ticks for at_ns in (span.start_ns, span.end_ns))
+        ends_ns = (span.start_ns, span.end_ns)
+        bound_j = sum(joules_in.step_j(timeline.gpus[uuid], at_ns) for uuid in used for at_ns in ends_ns)
     return WindowCheck(
         restart=restart.restart,
         pass_index=measured.index,

@@ -238,8 +238,9 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
     joules = source.joules_in.of(restart.timeline, span, source.used)
     total_j, timing_j, reason = joules.total_j, joules.timing_j, joules.reason
     if name == "begin-end" and total_j is not None and restart.timeline:
+        gpus = [restart.timeline.gpus[uuid] for uuid in source.used]
         counted = joules.sources == {"counter"}
-        total_j, timing_j = restart.timeline.plain_difference_j(span, source.used) if counted else None, None
+        total_j, timing_j = source.joules_in.plain_difference_j(gpus, span) if counted else None, None
         reason = NO_COUNTER if total_j is None else None
     return WindowFigure(
         **where,

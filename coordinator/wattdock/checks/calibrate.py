@@ -57,7 +57,9 @@ def calibrate_meters(
         for gpu in gpus:
             say(f"GPU {gpu.index}: {pulses} load pulses")
             limit_s = START_LIMIT_S + pulses * PULSE_LIMIT_S
-            card = MeterCard.record(gpu, meter.new_meter(), functools.partial(run, gpu.index, limit_s, str(pulses)))
+            card = MeterCard.record(
+                gpu, meter.new_meter(every_change=True), functools.partial(run, gpu.index, limit_s, str(pulses))
+            )
             say(f"stored in {card.store(home)}")
             yield card
 

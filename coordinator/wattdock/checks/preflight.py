@@ -98,7 +98,7 @@ class ExecutionPlan:
 
     def new_meter(self, home: Path) -> Meter:
         """Return a meter that has not been started; `home` is WATTDOCK_HOME, where the counters' cards are."""
-        return self.meter.new_meter(home, self.inventory.gpus)
+        return self.meter.new_meter(home, self.inventory.gpus, used=[gpu.uuid for gpu in self.gpus])
 
 
 def preflight(

@@ -18,7 +18,7 @@ from wattdock.metering.zeus import ZeusSource
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from wattdock.host import Gpu, GpuInventory
@@ -45,17 +45,26 @@ class MeterChoice:
     no_gpu_reason: str = ""
     domains: Domains = NO_DOMAINS
 
-    def new_meter(self, home: Path | None = None, gpus: Sequence[Gpu] = ()) -> Meter:
+    def new_meter(
+        self,
+        home: Path | None = None,
+        gpus: Sequence[Gpu] = (),
+        *,
+        used: Collection[str] | None = None,
+        every_change: bool = False,
+    ) -> Meter:
         """Return a meter that has not been started.
 
         Args:
             home: WATTDOCK_HOME, whose cards say how far counters lag; None assumes it.
             gpus: The GPUs of this host now, which cards must fit.
+            used: UUIDs of those that the measurement is about, all by default; the others are read less often.
+            every_change: Look for every change of the counters, though the driver may keep samples of power.
         """
         sources: dict[str, Callable[[], Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
         make = sources.get(self.name, lambda: Source(self.no_gpu_reason, self.name))
         cards = Cards.read(home, gpus) if home else None
-        return Meter(make(), self.domains.readable, cards=cards)
+        return Meter(make(), self.domains.readable, cards=cards, used=used, every_change=every_change)
 
 
 def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:

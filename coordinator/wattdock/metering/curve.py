@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import CAUSES, LOSSES, MAX_GAP_S, MJ_PER_J, LagModel
+from wattdock.metering.course import SAMPLE_LAG, SampledCurve
+from wattdock.metering.timeline import CAUSES, LOSSES, MAX_GAP_S, MJ_PER_J, SAMPLES, LagModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +43,8 @@ REACH = 3
 # Source: docs/measurements/meter.md: load and meter in two processes, 105 steps without a power overshoot,
 # +6.6 to +10.1 ms per kind of step. One H200: the spread leaves room for others.
 COUNTER_LAG = LagModel(mean_s=0.008, std_s=0.005)
+# Read as power at an instant, a sample of 20 ms trails by half of them more.
+SAMPLE_READING_LAG = LagModel(mean_s=SAMPLE_LAG.mean_s + 0.01, std_s=SAMPLE_LAG.std_s)
 # Source: 8 load steps on an H200; the instant power passed the half-way mark 23 to 138 ms late.
 POWER_LAG = LagModel(mean_s=0.080, std_s=0.033)
 # Source: NVML API, nvmlDeviceGetPowerUsage: averaged over one second on recent GPUs.
@@ -83,12 +86,20 @@ class EnergyCurve:
     # What is assumed of a counter without a card, and of power samples.
     COUNTER_LAG: ClassVar = COUNTER_LAG
     POWER_LAG: ClassVar = POWER_LAG
+    SAMPLE_LAG: ClassVar = SAMPLE_LAG
 
     def __init__(self, gpu: GpuTimeline, *, lag: LagModel | None = None) -> None:
         self.source = gpu.energy_source
         self._gpu = gpu
-        self._curve: _CounterCurve | _PowerCurve | None = None
-        if gpu.energy_source == "counter":
+        self._curve: SampledCurve | _CounterCurve | _PowerCurve | None = None
+        if gpu.power_course == "driver_samples" and gpu.energy_source == "counter":
+            ticks, base_ns = gpu.ticks, int(gpu.ticks.before_start_ns[0]) if len(gpu.ticks.energy_mj) else 0
+            at_s, std_s, _ = tick_instants(ticks, base_ns, gpu.period_s)
+            resolution_j = resolution_mj(ticks) / MJ_PER_J
+            self._curve = SampledCurve(
+                ticks, (at_s, std_s), resolution_j, gpu.series[SAMPLES], lag or gpu.lag or COUNTER_LAG, base_ns
+            )
+        elif gpu.energy_source == "counter":
             self._curve = _CounterCurve(gpu.ticks, gpu.series.get("power_w"), lag or gpu.lag or COUNTER_LAG)
         elif gpu.energy_source == "integrated_power":
             self._curve = _power_curve(gpu, lag)
@@ -97,6 +108,12 @@ class EnergyCurve:
     def _fallback(self) -> _PowerCurve | None:
         """Integrated power, for spans in which the counter did not answer."""
         return _power_curve(self._gpu)
+
+    def changes(self) -> Ticks:
+        """Return all of the counter's changes; where some were not looked for, as the power samples tell them."""
+        if isinstance(self._curve, SampledCurve) and self._gpu.period_s and len(self._gpu.ticks.energy_mj) > 1:
+            return self._curve.changes(self._gpu.period_s)
+        return self._gpu.ticks
 
     def between(self, start_ns: int, end_ns: int) -> SpanEnergy:
         """Return the joules between two instants, CLOCK_MONOTONIC nanoseconds.
@@ -260,8 +277,10 @@ class _End:
     effects_j: Floats
 
 
-def tick_instants(ticks: Ticks, base_ns: int) -> tuple[Floats, Floats, float]:
+def tick_instants(ticks: Ticks, base_ns: int, period_s: float | None = None) -> tuple[Floats, Floats, float]:
     """Return counter changes' estimated instants, s since `base_ns`, their standard uncertainties and the period, s.
+
+    The period is the median interval between the changes, unless given.
 
     A change lies uniformly between two sampling instants, each of them uniform inside its call. Where other changes
     were missed before it, or where the last one is too close, the bracket's far end is cut off.
@@ -269,7 +288,8 @@ def tick_instants(ticks: Ticks, base_ns: int) -> tuple[Floats, Floats, float]:
     before_s = ((ticks.before_start_ns - base_ns) + (ticks.before_end_ns - base_ns)) / 2 / NS_PER_S
     after_s = ((ticks.after_start_ns - base_ns) + (ticks.after_end_ns - base_ns)) / 2 / NS_PER_S
     middle_s = (before_s + after_s) / 2
-    period_s = float(np.median(np.diff(after_s))) if len(after_s) > 1 else 0.0
+    if period_s is None:
+        period_s = float(np.median(np.diff(after_s))) if len(after_s) > 1 else 0.0
     spread_before_s = (ticks.before_end_ns - ticks.before_start_ns) / NS_PER_S
     spread_after_s = (ticks.after_end_ns - ticks.after_start_ns) / NS_PER_S
     if period_s:
@@ -407,8 +427,8 @@ class _PowerCurve:
 
 
 def _power_curve(gpu: GpuTimeline, lag: LagModel | None = None) -> _PowerCurve | None:
-    """Return the integral of instant power, else of averaged power; None without any."""
-    usual_lags = {"power_w": POWER_LAG, "power_average_w": POWER_AVERAGE_LAG}
+    """Return the integral of sampled, else of instant, else of averaged power; None without any."""
+    usual_lags = {SAMPLES: SAMPLE_READING_LAG, "power_w": POWER_LAG, "power_average_w": POWER_AVERAGE_LAG}
     curves = (_PowerCurve(gpu.series[name], lag or usual) for name, usual in usual_lags.items() if name in gpu.series)
     return next(curves, None)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock.clock import NS_PER_S, HostClock
@@ -18,7 +19,7 @@ from wattdock.metering.sampler import CALL_PATIENCE_S, TAIL_LIMIT_NS, GpuSampler
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from wattdock.clock import Clock
     from wattdock.metering.calibration import Cards
@@ -46,6 +47,8 @@ class Meter:
         domains: The host's counters that are recorded too: CPU packages and memory.
         clock: CLOCK_MONOTONIC unless given.
         cards: Where GPUs' lags come from; without a card a lag is assumed.
+        used: UUIDs of the GPUs that the measurement is about, all by default; the others are read less often.
+        every_change: Look for every change of the counters, though the driver may keep samples of power.
 
     Attributes:
         reason: Once started, why there is no GPU; None where there is one.
@@ -58,11 +61,15 @@ class Meter:
         *,
         clock: Clock | None = None,
         cards: Cards | None = None,
+        used: Collection[str] | None = None,
+        every_change: bool = False,
     ) -> None:
         self.clock: Clock = clock or HostClock()
         self.reason: str | None = None
         self._source = source
         self._cards = cards
+        self._used = used
+        self._every_change = every_change
         self._threads: list[_SamplerThread] = []
         self._host = RaplRecorder(domains, self.clock) if domains else None
         self._unreadable: dict[str, MeterEvent] = {}
@@ -144,7 +151,11 @@ class Meter:
     def _open_gpus(self) -> None:
         for index in range(self._source.count()):
             try:
-                self._threads.append(_SamplerThread(GpuSampler(self._source.reader(index), self.clock)))
+                reader = self._source.reader(index)
+                if self._every_change:
+                    reader = replace(reader, samples=None)
+                is_used = self._used is None or reader.uuid in self._used
+                self._threads.append(_SamplerThread(GpuSampler(reader, self.clock, is_used=is_used)))
             except nvml.NvmlError as error:
                 kind: Meaning = "gpu_lost" if nvml_meaning(error) == "gpu_lost" else "read_error"
                 # Without a UUID its place in NVML's order is all there is to name it by.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from wattdock.metering.source import Meaning
 
-SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
+CHEAP_READS: dict[str, Callable[[nvml.Device], float]] = {
     "temperature_c": nvml.temperature_c,
     "memory_temperature_c": nvml.memory_temperature_c,
     "sm_clock_mhz": nvml.sm_clock_mhz,
@@ -23,7 +23,9 @@ SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
     "performance_state": nvml.performance_state,
     "power_limit_w": nvml.power_limit_w,
     "clocks_limited": nvml.clocks_limited,
-    **{f"violation_{name}_ns": partial(nvml.violation_ns, policy=policy) for name, policy in nvml.VIOLATIONS.items()},
+}
+SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
+    **{f"violation_{name}_ns": partial(nvml.violation_ns, policy=policy) for name, policy in nvml.VIOLATIONS.items()}
 }
 
 
@@ -63,11 +65,13 @@ def nvml_reader(gpu: nvml.Device) -> GpuReader:
     return GpuReader(
         uuid=nvml.uuid(gpu),
         counter_mj=partial(nvml.counter_mj, gpu),
+        samples=partial(nvml.power_samples, gpu),
         power=(
             PowerRead("power_w", "power_instant_w", partial(nvml.power_instant_w, gpu)),
             PowerRead("power_average_w", "power_average_field_w", partial(nvml.power_average_field_w, gpu)),
             PowerRead("power_average_w", "power_usage_w", partial(nvml.power_usage_w, gpu)),
         ),
+        cheap={name: partial(read, gpu) for name, read in CHEAP_READS.items()},
         slow={name: partial(read, gpu) for name, read in SLOW_READS.items()},
         processes=partial(nvml.processes, gpu),
         errors=(nvml.NvmlError,),

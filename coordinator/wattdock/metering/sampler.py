@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
 from wattdock.clock import NS_PER_S
 from wattdock.host import GpuProcess
 from wattdock.host import processes as host_processes
+from wattdock.metering.events import timeline_events
+from wattdock.metering.samples import DriverSamples
 from wattdock.metering.schedule import TickSchedule
-from wattdock.metering.timeline import GpuTimeline, MeterEvent, ProcessSample, Series, Ticks
+from wattdock.metering.timeline import POWER_SERIES, SAMPLES, GpuTimeline, MeterEvent, ProcessSample, Series, Ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from wattdock.clock import Clock
     from wattdock.metering.source import GpuReader, ProcessKind
@@ -31,7 +31,14 @@ T = TypeVar("T")
 # Longer than any NVML call that was seen to return.
 CALL_PATIENCE_S = 15.0
 POWER_PERIOD_NS = 50_000_000
+CHEAP_PERIOD_NS = 100_000_000
 SLOW_PERIOD_NS = NS_PER_S
+# Violation counters take 0.6 ms each, and up to 40 while power steps; they are cumulative, so that edges are enough.
+SPARSE_SLOW_NS = 4 * NS_PER_S
+# An H200's driver keeps its samples for 2.4 s.
+SAMPLES_PERIOD_NS = 500_000_000
+# From one change of the counter that is looked for to the next, where samples tell the course between them.
+SPARSE_NS, SPARSE_UNUSED_NS = NS_PER_S, 2 * NS_PER_S
 PROCESS_PERIOD_NS = 30 * NS_PER_S
 # An expensive call must not be under way when the counter is expected to change.
 QUIET_NS = 15_000_000
@@ -46,12 +53,7 @@ RETRY_LIMIT_NS = NS_PER_S
 MAX_ERRORS_IN_A_ROW = 50
 # Longer than the longest period, so that an error which a read repeats is one event, however long it lasts.
 SAME_ERROR_NS = 2 * PROCESS_PERIOD_NS
-# Between 1.26 periods, the longest interval seen on an H200 under load, and the 2 of a missed change.
-GAP_PERIODS = 1.7
-FROZEN_S = 5.0
-# Below this a counter may stand still because the GPU is off the bus's power, not because it froze.
-FROZEN_POWER_W = 1.0
-ENERGY_COUNTER, PROCESS_LIST = "energy counter", "process list"
+ENERGY_COUNTER, PROCESS_LIST, POWER_SAMPLES = "energy counter", "process list", "power samples of the driver"
 PROCESS_KINDS: tuple[ProcessKind, ...] = ("compute", "graphics", "mps")
 
 
@@ -93,6 +95,7 @@ class Recording:
     processes: list[ProcessSample] = field(default_factory=list)
     events: list[MeterEvent] = field(default_factory=list)
     counter_ns: tuple[int, int] | None = None
+    period_ns: float | None = None
     start_ns: int = 0
     end_ns: int = 0
     busy_ns: int = 0
@@ -101,16 +104,15 @@ class Recording:
         """Return what was recorded so far; `hung` says that the last call has not returned."""
         ticks = Ticks.from_rows(list(self.ticks))
         series = {name: Series.from_rows(list(rows)) for name, rows in dict(self.series).items()}
-        power = series.get("power_w", series.get("power_average_w"))
         events = list(self.events)
-        if self.counter_ns:
-            first_ns, last_ns = self.counter_ns
-            events += counter_events(ticks, power, start_ns=first_ns, end_ns=last_ns)
+        first_ns, last_ns = self.counter_ns or (self.end_ns, self.end_ns)
+        events += timeline_events(ticks, series, start_ns=first_ns, end_ns=last_ns)
         if hung:
             message = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; this GPU's timeline ends here"
             events.append(MeterEvent(self.end_ns, "gpu_lost", message))
         metered_ns = self.end_ns - self.start_ns
-        source: EnergySource | None = "counter" if self.counter_ns else "integrated_power" if power else None
+        has_power = any(name in series for name in POWER_SERIES)
+        source: EnergySource | None = "counter" if self.counter_ns else "integrated_power" if has_power else None
         return GpuTimeline(
             uuid=uuid,
             energy_source=source,
@@ -118,20 +120,25 @@ class Recording:
             series=series,
             processes=tuple(self.processes),
             events=tuple(sorted(events, key=lambda event: event.at_ns)),
-            period_s=ticks.period_s,
+            period_s=self.period_ns and self.period_ns / NS_PER_S,
             busy_fraction=self.busy_ns / metered_ns if metered_ns > 0 else None,
         )
 
 
 class GpuSampler:
-    """Reads one GPU until it is stopped, and a second beyond."""
+    """Reads one GPU until it is stopped, and a second beyond.
 
-    def __init__(self, reader: GpuReader, clock: Clock) -> None:
+    Args:
+        is_used: Whether the measurement is about this GPU; the others are read less often.
+    """
+
+    def __init__(self, reader: GpuReader, clock: Clock, *, is_used: bool = True) -> None:
         self.uuid = reader.uuid
         self.recording = Recording()
         self.latest_power_w: float | None = None
         self._reader = reader
         self._clock = clock
+        self._is_used = is_used
         self._wake = threading.Event()
         self._stop_after_ns: int | None = None
         self._edge_noted = False
@@ -141,10 +148,9 @@ class GpuSampler:
         self._unanswered_in_a_row = 0
         self._repeated: dict[str, _RepeatedError] = {}
         self._tasks: list[_Task] = []
-        self._process_task: _Task | None = None
 
     def note_edge(self) -> None:
-        """Ask for the process list soon. May be called from any thread."""
+        """Ask for a change of the counter and all that is read seldom soon. May be called from any thread."""
         self._edge_noted = True
         self._wake.set()
 
@@ -158,13 +164,15 @@ class GpuSampler:
         recording = self.recording
         recording.start_ns = recording.end_ns = self._clock.now_ns()
         self._schedule = TickSchedule(recording.start_ns)
+        self._samples = DriverSamples(self._reader.samples, self._clock)
         try:
             self._probe()
             while not self._is_done():
                 self._step()
                 recording.end_ns = self._clock.now_ns()
-            if self._process_task is not None:
-                self._try(PROCESS_LIST, self._read_processes)
+            for task in self._tasks:
+                if task.what in (POWER_SAMPLES, PROCESS_LIST):
+                    self._try(task.what, task.run)
         except _TimelineEndsError as error:
             self._event("gpu_lost", f"{error}; this GPU's timeline ends here")
             self.latest_power_w = None
@@ -172,27 +180,37 @@ class GpuSampler:
 
     def _probe(self) -> None:
         """Try every read once, and set up tasks for those that the GPU supports."""
-        now_ns = self._clock.now_ns()
+        has_samples = self._reader.samples is not None and self._ask(POWER_SAMPLES, self._read_samples)
+        if has_samples and (doubt := self._samples.doubt):
+            has_samples = False
+            del self.recording.series[SAMPLES]
+            self._event("not_supported", f"{POWER_SAMPLES}: {doubt}")
+        if has_samples:
+            self._add(POWER_SAMPLES, SAMPLES_PERIOD_NS if self._is_used else SLOW_PERIOD_NS, self._read_samples)
+            self._schedule.every_ns = SPARSE_NS if self._is_used else SPARSE_UNUSED_NS
         if self._ask(ENERGY_COUNTER, self._read_counter):
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns())
-        for way in self._reader.power:
+        for way in () if has_samples else self._reader.power:
             sample = self._sampler_of(way.series, way.read)
             if self._ask(f"{way.series} through {way.call}", sample):
-                self._tasks.append(
-                    _Task(way.series, POWER_PERIOD_NS, now_ns + POWER_PERIOD_NS, expensive=False, run=sample)
-                )
+                self._add(way.series, POWER_PERIOD_NS, sample)
                 break
-        for number, (name, read) in enumerate(self._reader.slow.items()):
+        self._probe_all(self._reader.cheap, CHEAP_PERIOD_NS if has_samples and self._is_used else SLOW_PERIOD_NS)
+        self._probe_all(self._reader.slow, SPARSE_SLOW_NS if has_samples else SLOW_PERIOD_NS)
+        if self._ask(PROCESS_LIST, self._read_processes):
+            self._add(PROCESS_LIST, PROCESS_PERIOD_NS, self._read_processes, expensive=True)
+
+    def _probe_all(self, reads: Mapping[str, Callable[[], float]], period_ns: int) -> None:
+        for number, (name, read) in enumerate(reads.items()):
             sample = self._sampler_of(name, read)
             if self._ask(name, sample):
-                # Spread over the second: no two of them fall between the same two counter changes for long.
-                due_ns = now_ns + SLOW_PERIOD_NS + number * SLOW_PERIOD_NS // len(self._reader.slow)
-                self._tasks.append(_Task(name, SLOW_PERIOD_NS, due_ns, expensive=True, run=sample))
-        if self._ask(PROCESS_LIST, self._read_processes):
-            self._process_task = _Task(
-                PROCESS_LIST, PROCESS_PERIOD_NS, now_ns + PROCESS_PERIOD_NS, expensive=True, run=self._read_processes
-            )
-            self._tasks.append(self._process_task)
+                # Spread over the period: no two of them fall between the same two counter changes for long.
+                self._add(name, period_ns, sample, expensive=True).due_ns += number * period_ns // len(reads)
+
+    def _add(self, what: str, period_ns: int, run: Callable[[], None], *, expensive: bool = False) -> _Task:
+        task = _Task(what, period_ns, self._clock.now_ns() + period_ns, expensive, run)
+        self._tasks.append(task)
+        return task
 
     def _ask(self, what: str, read: Callable[[], None]) -> bool:
         """Return whether a read is worth repeating after its first try; record why not."""
@@ -228,9 +246,14 @@ class GpuSampler:
     def _handle_calls(self) -> None:
         # Cleared before the flag is read, so that a call in between is handled the next time.
         self._wake.clear()
-        if self._edge_noted and self._process_task is not None:
+        if self._edge_noted:
             self._edge_noted = False
-            self._process_task.due_ns = min(self._process_task.due_ns, self._clock.now_ns())
+            now_ns = self._clock.now_ns()
+            self._schedule.want_next()
+            self._counter_due_ns = self._counter_due_ns and self._schedule.next_read_ns(now_ns)
+            for task in self._tasks:
+                if task.what == PROCESS_LIST or task.what in self._reader.slow:
+                    task.due_ns = min(task.due_ns, now_ns)
 
     def _ready_ns(self, task: _Task, now_ns: int) -> int:
         """Return when a task may run: an expensive one, unless long overdue, after the counter's next read."""
@@ -250,6 +273,18 @@ class GpuSampler:
         if previous is not None and previous[2] != energy_mj:
             self.recording.ticks.append((previous[0], previous[1], start_ns, end_ns, energy_mj))
             self._schedule.note_change((previous[0] + previous[1]) // 2, (start_ns + end_ns) // 2)
+            self.recording.period_ns = self._schedule.period_ns
+            if self._schedule.skips:
+                # Until the next change that is looked for, others pass unseen.
+                self._previous = None
+
+    def _read_samples(self) -> None:
+        rows, stepped_s = self._timed(self._samples.read)
+        if stepped_s is not None:
+            self._event("clock_stepped", f"the time of day, which stamps power samples, was set {stepped_s:+.3f} s")
+        self.recording.series[SAMPLES] += rows
+        if rows:
+            self.latest_power_w = rows[-1][1]
 
     def _sampler_of(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
         def sample() -> None:
@@ -324,62 +359,3 @@ class GpuSampler:
         if not self.recording.counter_ns or now_ns >= after_ns + TAIL_LIMIT_NS:
             return True
         return bool(self.recording.ticks) and self.recording.ticks[-1][0] > after_ns
-
-
-def counter_events(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: int) -> tuple[MeterEvent, ...]:
-    """Return gaps, resets and standstills of one GPU's counter, by time.
-
-    Args:
-        ticks: The counter's changes.
-        power: Any power series in watts; without one a counter that stands still is not called frozen.
-        start_ns: When the counter was read for the first time.
-        end_ns: When it was read for the last time.
-    """
-    events = [*_gaps(ticks), *_resets(ticks), *_standstills(ticks, power, start_ns=start_ns, end_ns=end_ns)]
-    return tuple(sorted(events, key=lambda event: event.at_ns))
-
-
-def _gaps(ticks: Ticks) -> list[MeterEvent]:
-    usual_s = ticks.period_s
-    if usual_s is None:
-        return []
-    intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
-    return [
-        MeterEvent(
-            at_ns=int(ticks.after_start_ns[index + 1]),
-            kind="gap",
-            message=f"{intervals_s[index]:.3f} s between two counter changes; usual {usual_s:.3f} s",
-        )
-        for index in np.flatnonzero(intervals_s > GAP_PERIODS * usual_s)
-    ]
-
-
-def _resets(ticks: Ticks) -> list[MeterEvent]:
-    return [
-        MeterEvent(
-            at_ns=int(ticks.after_start_ns[index + 1]),
-            kind="counter_reset",
-            message=f"counter went from {ticks.energy_mj[index]} to {ticks.energy_mj[index + 1]} mJ;"
-            " was the driver reloaded?",
-        )
-        for index in np.flatnonzero(np.diff(ticks.energy_mj) < 0)
-    ]
-
-
-def _standstills(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: int) -> list[MeterEvent]:
-    if power is None:
-        return []
-    # From the first read of each value to the last: a counter that does not answer does not stand still.
-    first_ns = np.concatenate(([start_ns], ticks.after_start_ns))
-    last_ns = np.concatenate((ticks.before_start_ns, [end_ns]))
-    events = []
-    # Power is looked up for the few long intervals only: a session has tens of thousands of short ones.
-    for index in np.flatnonzero(last_ns - first_ns >= FROZEN_S * NS_PER_S):
-        begin_ns, until_ns = int(first_ns[index]), int(last_ns[index])
-        stood_s = (until_ns - begin_ns) / NS_PER_S
-        power_w = power.value[(power.at_ns >= begin_ns) & (power.at_ns <= until_ns)]
-        if len(power_w) and float(np.median(power_w)) > FROZEN_POWER_W:
-            mean_w = float(np.mean(power_w))
-            message = f"counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W"
-            events.append(MeterEvent(at_ns=begin_ns, kind="counter_frozen", message=message, end_ns=until_ns))
-    return events

@@ -24,8 +24,14 @@ EARLY_PERIODS = 0.28
 FOLLOW_SPACING_COSTS = 4
 # Sparse reads are at least this many read lengths apart: a read takes much longer while others read the GPU too.
 SPARSE_SPACING_COSTS = 3
+# Of the time, spent inside reads where only some changes are looked for.
+SPARSE_BUSY_TARGET = 0.01
+# Below the time after which a counter is called frozen.
+LONGEST_PAUSE_NS = 3_000_000_000
 MEMORY_TICKS = 32
 MIN_INTERVALS = 4
+# So many that missed changes among them cannot pass for the period: later multiples of it would not show that.
+LEARNED_INTERVALS = 8
 
 
 class TickSchedule:
@@ -37,6 +43,8 @@ class TickSchedule:
 
     Attributes:
         period_ns: Mean of the usual intervals between recent changes, or None while unknown.
+        every_ns: Once the period is known, changes are looked for so far apart or, where reads take long, further, and
+            when `want_next` is called.
     """
 
     def __init__(self, start_ns: int) -> None:
@@ -46,6 +54,19 @@ class TickSchedule:
         self._deviations_ns: deque[float] = deque(maxlen=MEMORY_TICKS)
         self._costs_ns: deque[int] = deque([MIN_SPACING_NS], maxlen=MEMORY_TICKS)
         self.period_ns: float | None = None
+        self.every_ns = 0
+        self._wants_next = False
+        self._spent_ns = 0
+        self._pause_ns = 0.0
+
+    @property
+    def skips(self) -> bool:
+        """Whether changes pass without being looked for."""
+        return self.every_ns > 0 and len(self._intervals_ns) >= LEARNED_INTERVALS
+
+    def want_next(self) -> None:
+        """Ask for the next change."""
+        self._wants_next = True
 
     @property
     def guard_ns(self) -> float:
@@ -58,6 +79,7 @@ class TickSchedule:
     def note_cost(self, cost_ns: int) -> None:
         """Record how long a read took."""
         self._costs_ns.append(cost_ns)
+        self._spent_ns += cost_ns
 
     def note_change(self, before_ns: int, after_ns: int) -> None:
         """Record a change seen between two instants."""
@@ -72,6 +94,9 @@ class TickSchedule:
         if self._changed_ns is not None:
             self._note_interval(changed_ns - self._changed_ns)
         self._changed_ns = changed_ns
+        self._wants_next = False
+        self._pause_ns = min(max(self.every_ns, self._spent_ns / SPARSE_BUSY_TARGET), LONGEST_PAUSE_NS)
+        self._spent_ns = 0
 
     def next_read_ns(self, now_ns: int) -> int:
         """Return when to begin the next read."""
@@ -82,6 +107,8 @@ class TickSchedule:
         if self._reads_allowed() <= 0:
             return int(now_ns + FOLLOW_SPACING_COSTS * self._cost_ns())
         opens_ns, closes_ns = expected_ns - self.guard_ns, expected_ns + self.guard_ns
+        if self.skips and now_ns < opens_ns:
+            return int(opens_ns)
         looks_ns = min(opens_ns, expected_ns - EARLY_PERIODS * (self.period_ns or 0))
         if looks_ns <= now_ns < opens_ns:
             return int(min(opens_ns, now_ns + self._sparse_ns()))
@@ -94,7 +121,8 @@ class TickSchedule:
         """Return the predicted change nearest to now, not before the first one after the last change."""
         if self._changed_ns is None or self.period_ns is None:
             return None
-        return self._changed_ns + self.period_ns * max(1, round((now_ns - self._changed_ns) / self.period_ns))
+        first = 1 if self._wants_next or not self.skips else max(1, round(self._pause_ns / self.period_ns))
+        return self._changed_ns + self.period_ns * max(first, round((now_ns - self._changed_ns) / self.period_ns))
 
     def _note_deviation(self, expected_ns: float, before_ns: int, after_ns: int) -> None:
         if after_ns - before_ns > MAX_GUARD_PERIODS * (self.period_ns or 0):
@@ -105,6 +133,8 @@ class TickSchedule:
             self._deviations_ns.append(max(0.0, expected_ns - before_ns))
 
     def _note_interval(self, interval_ns: int) -> None:
+        if self.period_ns is not None and self.skips:
+            interval_ns = round(interval_ns / max(1, round(interval_ns / self.period_ns)))
         if self.period_ns is None or interval_ns < 1.5 * self.period_ns:
             self._intervals_ns.append(interval_ns)
         if len(self._intervals_ns) >= MIN_INTERVALS:
@@ -118,7 +148,9 @@ class TickSchedule:
         return float(median(self._costs_ns))
 
     def _reads_allowed(self) -> float:
-        """How many reads per period, one at the change apart, stay near the busy target."""
+        """How many reads for each change looked for, one at the change apart, stay near the busy target."""
+        if self.skips:
+            return max(1.0, SPARSE_BUSY_TARGET * self.every_ns / self._cost_ns() - 1)
         return BUSY_TARGET * (self.period_ns or 0) / self._cost_ns() - 1
 
     def _sparse_ns(self) -> float:

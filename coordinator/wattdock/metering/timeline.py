@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EnergySource = Literal["counter", "integrated_power"]
+# How the course of energy between two changes of the counter is known.
+PowerCourse = Literal["driver_samples", "counter_only", "polled"]
+# Power as the driver samples it every 20 ms, and as it can be polled; the best first.
+SAMPLES = "power_sample_w"
+POWER_SERIES = (SAMPLES, "power_w", "power_average_w")
 # An excerpt keeps this much on either side of a span: idle enough to see the span's edges.
 EXCERPT_MARGIN_NS = 6 * NS_PER_S
 # Energy at an instant needs a few counter changes on either side, which may lie outside of an excerpt's spans.
@@ -104,6 +109,12 @@ class Ticks:
         first, last = np.clip([before, after], 0, len(self.energy_mj) - 1)
         return float(self.energy_mj[last] - self.energy_mj[first]) / MJ_PER_J
 
+    def difference_mj(self, span: Span) -> int | None:
+        """Return what two readings at a span's ends differ by, millijoules, which is all that a tool without a timeline
+        measures; None where the first change is after the span began."""
+        before, after = np.searchsorted(self.after_end_ns, [span.start_ns, span.end_ns], side="right") - 1
+        return None if before < 0 else int(self.energy_mj[after] - self.energy_mj[before])
+
     def inside(self, spans: Sequence[Span]) -> Ticks:
         """Return the changes inside any span, with `NEIGHBOURS` more on either side."""
         inside = _inside(self.after_end_ns, spans)
@@ -158,6 +169,7 @@ EventKind = Literal[
     "read_error",
     "broke_off",
     "card_unused",
+    "clock_stepped",
 ]
 # Events that concern nothing before or after them; the others hold for the whole timeline.
 TEMPORARY = ("gap", "counter_reset", "counter_frozen")
@@ -165,7 +177,7 @@ TEMPORARY = ("gap", "counter_reset", "counter_frozen")
 LOSSES = ("gpu_lost", "counter_frozen")
 CAUSES = (*LOSSES, "counter_error")
 # A span's energy needs changes of the counter so far beyond its ends.
-REACH_NS = NS_PER_S
+REACH_NS = 3 * NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -190,9 +202,9 @@ class GpuTimeline:
     Attributes:
         uuid: In NVML's form, "GPU-…".
         energy_source: Where energy comes from, or None where there is no source; the events say why.
-        ticks: Counter changes; empty arrays without a counter.
-        series: By name with unit: power_w, temperature_c, sm_clock_mhz, violation_power_ns, ….
-        period_s: Median interval between counter changes; None with fewer than three.
+        ticks: Counter changes that were looked for; empty arrays without a counter.
+        series: By name with unit: power_sample_w, power_w, temperature_c, sm_clock_mhz, violation_power_ns, ….
+        period_s: Interval between the counter's changes, seen or not; None where it is not known.
         busy_fraction: Share of the metered time this GPU's thread spent inside NVML calls.
         lag: How far its counter trails, measured on this GPU; None where it is assumed.
         card: When it was measured; None where the lag is assumed.
@@ -223,6 +235,20 @@ class GpuTimeline:
             if event.kind in CAUSES and (event.touches(around) or (event.kind == "gpu_lost" and event.at_ns < start_ns))
         ]
         return min(events, key=lambda event: CAUSES.index(event.kind), default=None)
+
+    @property
+    def power_samples(self) -> Series | None:
+        """The driver's own samples, watts, each a mean of about the 20 ms before it; None where it keeps none."""
+        return self.series.get(SAMPLES)
+
+    @property
+    def power_course(self) -> PowerCourse | None:
+        """How the course of energy between counter changes is known; None without an energy source."""
+        if self.energy_source is None:
+            return None
+        if SAMPLES in self.series:
+            return "driver_samples"
+        return "counter_only" if self.energy_source == "counter" else "polled"
 
     def inside(self, spans: Sequence[Span]) -> GpuTimeline:
         """Return what lies inside any span, with neighbouring counter changes and events that concern every span."""
@@ -314,19 +340,6 @@ class Timeline:
     def window_around(self, span: Span) -> Window | None:
         """Return the source's own measurement in which a span lies, or None."""
         return next((window for window in self.windows if window.span.contains(span)), None)
-
-    def plain_difference_j(self, span: Span, uuids: Sequence[str]) -> float | None:
-        """Return what two readings of GPUs' counters at a span's ends differ by, joules.
-
-        This is what a tool without a timeline measures. None where a counter's first change is after the span began.
-        """
-        total_mj = 0
-        for ticks in (self.gpus[uuid].ticks for uuid in uuids):
-            before, after = np.searchsorted(ticks.after_end_ns, [span.start_ns, span.end_ns], side="right") - 1
-            if before < 0:
-                return None
-            total_mj += int(ticks.energy_mj[after] - ticks.energy_mj[before])
-        return total_mj / MJ_PER_J
 
     def excerpt(self, spans: Sequence[Span]) -> Timeline:
         """Return the part around `spans`, enough to compute their energy.

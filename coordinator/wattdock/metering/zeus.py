@@ -89,7 +89,7 @@ class ZeusSource(NvmlSource):
                 ),
                 *(way for way in through_nvml.power if way.call == "power_usage_w"),
             ),
-            slow={**through_nvml.slow, "temperature_c": gpu.get_gpu_temperature},
+            cheap={**through_nvml.cheap, "temperature_c": gpu.get_gpu_temperature},
             errors=self._errors,
             # Zeus wraps NVML's errors in its own.
             meaning=lambda error: nvml_meaning(error.__cause__ or error),

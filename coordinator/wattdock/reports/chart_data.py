@@ -277,7 +277,13 @@ def _seconds(at_ns: NDArray[Any], origin_ns: int) -> Array:
 
 
 def _counter(gpu: GpuTimeline, origin_ns: int) -> tuple[Array, Array]:
-    """Return the instants of the energy counter's changes, halfway between the reads around each, and its joules."""
+    """Return instants and energy: of the driver's power samples, else of the counter's changes.
+
+    A change's instant is halfway between the reads around it.
+    """
+    if samples := gpu.power_samples:
+        sampled_j = np.cumsum(samples.value * np.diff(samples.at_ns, prepend=samples.at_ns[:1]) / NS_PER_S)
+        return _seconds(samples.at_ns, origin_ns), sampled_j
     middle_ns = (gpu.ticks.before_start_ns + gpu.ticks.after_end_ns) / 2
     return _seconds(middle_ns, origin_ns), gpu.ticks.energy_mj / 1e3
 

@@ -1,0 +1,198 @@
+"""Cumulative energy of one GPU from its counter and the driver's 20 ms power samples.
+
+The counter gives the level at the changes that were looked for, about one a second; the samples give the course between
+them, scaled to the counter. Pure. The model and its limits: docs/decisions/energy-uncertainty.md.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from wattdock.clock import NS_PER_S
+from wattdock.metering.timeline import MJ_PER_J, LagModel, Ticks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wattdock.metering.timeline import Series
+
+    Floats = NDArray[np.float64]
+
+# Source: docs/measurements/meter.md: a random on/off load on one H200 fits means of 20 ms that end 4 ms before their
+# time stamps, and a counter that trails by another 4 ms.
+SAMPLE_LAG = LagModel(mean_s=0.004, std_s=0.002)
+# How well a time stamp tells where a sample's mean ends. Source: the same recording; what samples say of the energy
+# between two changes of the counter, left out in turn, scatters as if each boundary were off by so much.
+BOUNDARY_STD_S = 0.0045
+# Longer than a missed change can explain: the counter was not read.
+MAX_COUNTER_GAP_S = 10.0
+# A stretch of so many samples' distances without one is a gap, in which power may have been anything.
+GAP_SAMPLES = 3.0
+# A burst of unknown place inside one sample.
+BURST_STD = 0.6
+
+
+class _Instants(NamedTuple):
+    """Counter changes: the instants whose energy they show, s, their standard uncertainties, and the energy, J."""
+
+    at_s: Floats
+    std_s: Floats
+    energy_j: Floats
+
+
+class SampledCurve:
+    """Energy from counter changes and power samples; instants are seconds from `base_ns`.
+
+    Args:
+        instants: Of the counter's changes and their standard uncertainties, s.
+        resolution_j: The counter's step.
+        lag: How far the counter trails.
+    """
+
+    def __init__(
+        self,
+        ticks: Ticks,
+        instants: tuple[Floats, Floats],
+        resolution_j: float,
+        samples: Series,
+        lag: LagModel,
+        base_ns: int,
+    ) -> None:
+        self._base_ns = base_ns
+        self._lag = lag
+        self._first_mj = int(ticks.energy_mj[0]) if len(ticks.energy_mj) else 0
+        energy_j = (ticks.energy_mj - ticks.energy_mj[:1]) / MJ_PER_J
+        self._changes = _Instants(instants[0] - lag.mean_s, instants[1], energy_j)
+        # Sample i is the mean power from edge i to edge i + 1; nothing is known before the first edge.
+        self._edges_s = (samples.at_ns - base_ns) / NS_PER_S - SAMPLE_LAG.mean_s
+        self._power_w = samples.value[1:]
+        lengths_s = np.diff(self._edges_s)
+        self._sampled_j = np.concatenate(([0.0], np.cumsum(self._power_w * lengths_s)))
+        self._var_j2 = np.concatenate(([0.0], np.cumsum(_variance_j2(self._power_w, lengths_s))))
+        self._resolution_var_j2 = resolution_j**2 / 12
+
+    def why_not(self, start_ns: int, end_ns: int) -> str | None:
+        """Return why a span has no energy, or None."""
+        margin_s = SAMPLE_LAG.std_s + self._lag.std_s
+        start_s, end_s = (
+            (start_ns - self._base_ns) / NS_PER_S - margin_s,
+            (end_ns - self._base_ns) / NS_PER_S + margin_s,
+        )
+        at_s = self._changes.at_s
+        first, last = int(np.searchsorted(at_s, start_s)) - 1, int(np.searchsorted(at_s, end_s))
+        if first < 0 or last >= len(at_s) or start_s < self._edges_s[0] or end_s > self._edges_s[-1]:
+            return "the span is not inside the recorded counter changes and power samples"
+        if (np.diff(self._changes.energy_j[first : last + 1]) < 0).any():
+            return "the energy counter was reset within the span or next to it"
+        if (longest_s := float(np.diff(at_s[first : last + 1]).max())) > MAX_COUNTER_GAP_S:
+            return f"the energy counter was not seen to change for {longest_s:.1f} s within the span or next to it"
+        return None
+
+    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
+        """Return joules and their standard uncertainty."""
+        ends_s = (np.array([start_ns, end_ns]) - self._base_ns) / NS_PER_S
+        start_j, end_j = self._energy_j(ends_s)
+        energy_j = float(end_j - start_j)
+        variance_j2 = self._course_var_j2(ends_s) + self._level_var_j2(ends_s)
+        for samples_s, counter_s in ((SAMPLE_LAG.std_s, 0.0), (0.0, self._lag.std_s)):
+            shifted_j = [np.diff(self._energy_j(ends_s, sign * samples_s, sign * counter_s))[0] for sign in (1, -1)]
+            variance_j2 += float(np.mean((np.array(shifted_j) - energy_j) ** 2))
+        return energy_j, sqrt(variance_j2)
+
+    def cumulative_j(self, at_ns: NDArray[np.int64]) -> Floats:
+        """Return joules since the first counter change at instants between the first and the last, shape (n,)."""
+        return self._energy_j((at_ns - self._base_ns) / NS_PER_S)
+
+    def changes(self, period_s: float) -> Ticks:
+        """Return every change of a counter with this period; the samples tell those that were not looked for."""
+        shown_s, lag_s = self._changes.at_s + self._lag.mean_s, self._lag.mean_s
+        at_s = np.concatenate(
+            [
+                np.linspace(start_s, end_s, max(1, round((end_s - start_s) / period_s)), endpoint=False)
+                for start_s, end_s in pairwise(shown_s)
+            ]
+        )
+        at_ns = self._base_ns + np.round(at_s * NS_PER_S).astype(np.int64)
+        energy_mj = self._first_mj + np.round(self._energy_j(at_s - lag_s) * MJ_PER_J).astype(np.int64)
+        return Ticks(at_ns, at_ns, at_ns, at_ns, energy_mj)
+
+    def _energy_j(self, at_s: Floats, samples_s: float = 0.0, counter_s: float = 0.0) -> Floats:
+        """Return cumulative energy at instants, if samples trail by `samples_s` more and the counter by `counter_s`."""
+        changes = self._changes
+        k = self._change_before(at_s)
+        before_s, after_s = changes.at_s[k] - counter_s, changes.at_s[k + 1] - counter_s
+        at_j, before_j, after_j = (self._sampled(instants_s + samples_s) for instants_s in (at_s, before_s, after_s))
+        part = (at_j - before_j) / np.maximum(after_j - before_j, 1e-9)
+        return changes.energy_j[k] + part * (changes.energy_j[k + 1] - changes.energy_j[k])
+
+    def _change_before(self, at_s: Floats) -> NDArray[np.int64]:
+        return np.clip(np.searchsorted(self._changes.at_s, at_s, side="right") - 1, 0, len(self._changes.at_s) - 2)
+
+    def _sample_at(self, at_s: Floats) -> tuple[NDArray[np.int64], Floats, Floats]:
+        """Return the samples that hold instants, the part of each that has passed, and their lengths, s."""
+        i = np.clip(np.searchsorted(self._edges_s, at_s, side="right") - 1, 0, len(self._power_w) - 1)
+        length_s = self._edges_s[i + 1] - self._edges_s[i]
+        return i, np.clip((at_s - self._edges_s[i]) / length_s, 0, 1), length_s
+
+    def _sampled(self, at_s: Floats) -> Floats:
+        """Return the samples' energy up to instants: a sample between two levels is a step from one to the other."""
+        i, part, length_s = self._sample_at(at_s)
+        rise_w, then_w = self._rises_w(i)
+        least_j = length_s * np.minimum(part * np.abs(rise_w), (1 - part) * np.abs(then_w))
+        step_j = np.where(rise_w * then_w > 0, np.sign(rise_w) * least_j, 0.0)
+        return self._sampled_j[i] + part * length_s * self._power_w[i] - step_j
+
+    def _rises_w(self, i: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Return by how much samples exceed the ones before them, and the ones after exceed them, W."""
+        power_w = self._power_w
+        return power_w[i] - power_w[np.maximum(i - 1, 0)], power_w[np.minimum(i + 1, len(power_w) - 1)] - power_w[i]
+
+    def _course_var_j2(self, ends_s: Floats) -> float:
+        """Return the variance that the course between counter changes adds: none at them, most half way."""
+        i, part, length_s = self._sample_at(ends_s)
+        rise_w, then_w = self._rises_w(i)
+        turns = rise_w * then_w < 0
+        burst_j = np.where(turns, BURST_STD * length_s * np.minimum(np.abs(rise_w), np.abs(then_w)), 0.0)
+        inside_j2 = float((burst_j**2 * part * (1 - part)).sum())
+        k = self._change_before(ends_s)
+        from_j2, at_j2, to_j2 = (
+            np.interp(at_s, self._edges_s, self._var_j2)
+            for at_s in (self._changes.at_s[k], ends_s, self._changes.at_s[k + 1])
+        )
+        whole_j2 = np.maximum(to_j2 - from_j2, 1e-12)
+        if k[0] == k[1]:
+            between_j2 = at_j2[1] - at_j2[0]
+            return inside_j2 + float(between_j2 * (1 - between_j2 / whole_j2[0]))
+        return inside_j2 + float(((at_j2 - from_j2) * (to_j2 - at_j2) / whole_j2).sum())
+
+    def _level_var_j2(self, ends_s: Floats) -> float:
+        """Return the variance from when the counter changed, and from its resolution."""
+        changes = self._changes
+        weights: dict[int, float] = {}
+        for sign, at_s in zip((-1, 1), ends_s, strict=True):
+            k = int(self._change_before(at_s))
+            before_j, at_j, after_j = self._sampled(np.array([changes.at_s[k], at_s, changes.at_s[k + 1]]))
+            part = float((at_j - before_j) / max(after_j - before_j, 1e-9))
+            for tick, weight in ((k, 1 - part), (k + 1, part)):
+                weights[tick] = weights.get(tick, 0.0) + sign * weight
+        ticks = np.array(list(weights))
+        power_w = self._power_w[self._sample_at(changes.at_s[ticks])[0]]
+        each_j2 = (power_w * changes.std_s[ticks]) ** 2 + self._resolution_var_j2
+        return float((np.array(list(weights.values())) ** 2 * each_j2).sum())
+
+
+def _variance_j2(power_w: Floats, lengths_s: Floats) -> Floats:
+    """Return what each sample adds to the variance of the samples' energy, J², shape (n,).
+
+    A sample is a mean over the usual distance of samples, whatever the distance to the one before, and its end is not
+    known better than BOUNDARY_STD_S: where power changes, both put energy into the wrong sample or into none.
+    """
+    usual_s = float(np.median(lengths_s)) if len(lengths_s) else 0.0
+    boundary_s2 = BOUNDARY_STD_S**2 + (lengths_s - usual_s) ** 2 / 12
+    rises_w = np.diff(power_w, prepend=power_w[:1])
+    unknown_s = np.clip(lengths_s - GAP_SAMPLES * usual_s, 0, None)
+    return rises_w**2 * boundary_s2 + (unknown_s * power_w) ** 2 / 12

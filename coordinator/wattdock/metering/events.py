@@ -1,0 +1,99 @@
+"""What a GPU's readings themselves say against them: gaps, resets and standstills. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.clock import NS_PER_S
+from wattdock.metering.timeline import MJ_PER_J, POWER_SERIES, SAMPLES, MeterEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wattdock.metering.timeline import Series, Ticks
+
+# Between 1.26 periods, the longest interval seen on an H200 under load, and the 2 of a missed change.
+GAP_PERIODS = 1.7
+# Twice the longest distance of an H200's power samples.
+SAMPLE_GAP_S = 0.1
+FROZEN_S = 5.0
+# Below this a counter may stand still because the GPU is off the bus's power, not because it froze.
+FROZEN_POWER_W = 1.0
+
+
+def timeline_events(
+    ticks: Ticks, series: Mapping[str, Series], *, start_ns: int, end_ns: int
+) -> tuple[MeterEvent, ...]:
+    """Return gaps, resets and standstills of one GPU's counter, and gaps between its power samples, by time.
+
+    Args:
+        ticks: The counter's changes.
+        series: With power in watts; without it a counter that stands still is not called frozen.
+        start_ns: When the counter was read for the first time.
+        end_ns: When it was read for the last time.
+    """
+    power = next((series[name] for name in POWER_SERIES if name in series), None)
+    events = [*_resets(ticks), *_standstills(ticks, power, start_ns=start_ns, end_ns=end_ns)]
+    # Where there are samples, only some changes are looked for.
+    events += _sample_gaps(series[SAMPLES]) if SAMPLES in series else _gaps(ticks)
+    return tuple(sorted(events, key=lambda event: event.at_ns))
+
+
+def _sample_gaps(samples: Series) -> list[MeterEvent]:
+    intervals_s = np.diff(samples.at_ns) / NS_PER_S
+    return [
+        MeterEvent(
+            int(samples.at_ns[index + 1]), "gap", f"no power sample of the driver for {intervals_s[index]:.3f} s"
+        )
+        for index in np.flatnonzero(intervals_s > SAMPLE_GAP_S)
+    ]
+
+
+def _gaps(ticks: Ticks) -> list[MeterEvent]:
+    usual_s = ticks.period_s
+    if usual_s is None:
+        return []
+    intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
+    return [
+        MeterEvent(
+            at_ns=int(ticks.after_start_ns[index + 1]),
+            kind="gap",
+            message=f"{intervals_s[index]:.3f} s between two counter changes; usual {usual_s:.3f} s",
+        )
+        for index in np.flatnonzero(intervals_s > GAP_PERIODS * usual_s)
+    ]
+
+
+def _resets(ticks: Ticks) -> list[MeterEvent]:
+    return [
+        MeterEvent(
+            at_ns=int(ticks.after_start_ns[index + 1]),
+            kind="counter_reset",
+            message=f"counter went from {ticks.energy_mj[index]} to {ticks.energy_mj[index + 1]} mJ;"
+            " was the driver reloaded?",
+        )
+        for index in np.flatnonzero(np.diff(ticks.energy_mj) < 0)
+    ]
+
+
+def _standstills(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: int) -> list[MeterEvent]:
+    if power is None:
+        return []
+    # From the first read of each value to the last: a counter that does not answer does not stand still.
+    first_ns = np.concatenate(([start_ns], ticks.after_start_ns))
+    last_ns = np.concatenate((ticks.before_start_ns, [end_ns]))
+    grown_j = np.concatenate(([0.0], np.diff(ticks.energy_mj) / MJ_PER_J, [0.0]))[: len(first_ns)]
+    events = []
+    # Power is looked up for the few long intervals only: a session has tens of thousands of short ones.
+    for index in np.flatnonzero(last_ns - first_ns >= FROZEN_S * NS_PER_S):
+        begin_ns, until_ns = int(first_ns[index]), int(last_ns[index])
+        stood_s = (until_ns - begin_ns) / NS_PER_S
+        power_w = power.value[(power.at_ns >= begin_ns) & (power.at_ns <= until_ns)]
+        mean_w = float(np.mean(power_w)) if len(power_w) else 0.0
+        # A counter that was not looked for, or did not answer, went on meanwhile.
+        if mean_w > FROZEN_POWER_W and grown_j[index] < mean_w * stood_s / 2:
+            message = f"counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W"
+            events.append(MeterEvent(at_ns=begin_ns, kind="counter_frozen", message=message, end_ns=until_ns))
+    return events
