@@ -103,9 +103,11 @@ class SampledCurve:
             variance_j2 += float(np.mean((np.array(shifted_j) - energy_j) ** 2))
         return energy_j, sqrt(variance_j2)
 
-    def cumulative_j(self, at_ns: NDArray[np.int64]) -> Floats:
-        """Return joules since the first counter change at instants between the first and the last, shape (n,)."""
-        return self._energy_j((at_ns - self._base_ns) / NS_PER_S)
+    def bins(self, start_ns: int, end_ns: int) -> tuple[NDArray[np.int64], Floats]:
+        """Return the ends of the samples in a span, and the joules between them."""
+        at_ns = self._base_ns + np.round(self._edges_s * NS_PER_S).astype(np.int64)
+        inside = slice(*np.searchsorted(at_ns, (start_ns, end_ns)))
+        return at_ns[inside], np.diff(self._energy_j(self._edges_s[inside]))
 
     def changes(self, period_s: float) -> Ticks:
         """Return every change of a counter with this period; the samples tell those that were not looked for."""

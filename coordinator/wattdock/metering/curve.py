@@ -146,9 +146,9 @@ class EnergyCurve:
             Ascending CLOCK_MONOTONIC nanoseconds, shape (m + 1,), and joules between neighbours, shape (m,); both are
             empty without an energy counter.
         """
-        if not isinstance(self._curve, _CounterCurve):
-            return np.empty(0, dtype=np.int64), np.empty(0)
-        return self._curve.bins(start_ns, end_ns)
+        if isinstance(self._curve, _CounterCurve | SampledCurve):
+            return self._curve.bins(start_ns, end_ns)
+        return np.empty(0, dtype=np.int64), np.empty(0)
 
 
 class _CounterCurve:
