@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.curve import COUNTER_LAG
-from wattdock.metering.timeline import GpuTimeline, Span, Ticks, Timeline
+from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
+from wattdock.metering.timeline import SAMPLES, GpuTimeline, Series, Span, Ticks, Timeline
 from wattdock.records.restart import PassRecord, RequestRecord
 from wattdock.records.series import TokenSeries
 
@@ -36,6 +37,19 @@ def stepped_power(uuid: str, steps: Sequence[tuple[float, float]]) -> GpuTimelin
     at_ns = (at_s * NS_PER_S).astype(np.int64)
     ticks = Ticks(at_ns - 1_000_000, at_ns - 1_000_000, at_ns + 1_000_000, at_ns + 1_000_000, energy_mj)
     return GpuTimeline(uuid=uuid, energy_source="counter", ticks=ticks, period_s=PERIOD_S)
+
+
+def sampled_power(uuid: str, steps: Sequence[tuple[float, float]], random: np.random.Generator) -> GpuTimeline:
+    """The same seen by the driver's 20 ms samples, whose ends are stamped wrong by 3 ms, and one change in ten."""
+    lengths_s, power_w = np.array(steps).T
+    edges_s = np.concatenate(([0.0], np.cumsum(lengths_s)))
+    energy_j = np.concatenate(([0.0], np.cumsum(lengths_s * power_w)))
+    counter = stepped_power(uuid, steps)
+    ticks = Ticks(**{name: series[::10] for name, series in vars(counter.ticks).items()})
+    ends_s = np.arange(0.013, edges_s[-1], 0.02)
+    means_w = np.diff(np.interp(ends_s + random.normal(0, 0.003, len(ends_s)), edges_s, energy_j), prepend=0.0) / 0.02
+    at_ns = np.round((ends_s + EnergyCurve.SAMPLE_LAG.mean_s) * NS_PER_S).astype(np.int64)
+    return replace(counter, ticks=ticks, series={SAMPLES: Series(at_ns, means_w)})
 
 
 def timeline(*gpus: GpuTimeline) -> Timeline:
