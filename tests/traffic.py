@@ -24,7 +24,7 @@ START_S = 1000.0
 
 
 @dataclass(frozen=True)
-class Meter:
+class SimulatedMeter:
     """How a meter distorts the course of energy.
 
     Attributes:
@@ -84,7 +84,9 @@ def traffic(seconds: float, random: np.random.Generator, *, rate_per_s: float = 
     return Work(start_ns, end_ns, table[:, 2:])
 
 
-def metered(work: Work, meter: Meter, random: np.random.Generator, joules: Sequence[float] = JOULES) -> MeteredWork:
+def metered(
+    work: Work, meter: SimulatedMeter, random: np.random.Generator, joules: Sequence[float] = JOULES
+) -> MeteredWork:
     """Return the work beside what the meter saw of its energy."""
     start_s, end_s = work.start_ns / NS_PER_S, work.end_ns / NS_PER_S
     of_steps_j = np.column_stack((work.amounts @ np.array(joules), np.zeros(len(start_s))))

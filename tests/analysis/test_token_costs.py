@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import fake_nvml
 import numpy as np
 import pytest
+from fake_nvml import VIRTUAL_ORIGIN_NS, FakeGpu, constant
 from merge_samples import measured, request, sampled_power, stepped_power, timeline
-from traffic import IDLE_W, JOULES, Meter, metered, static_batch, traffic
+from traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
 
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.token_costs import (
@@ -24,9 +26,14 @@ from wattdock.analysis.token_costs import (
 from wattdock.analysis.windows import phases
 from wattdock.clock import NS_PER_S
 from wattdock.metering.curve import COUNTER_LAG
+from wattdock.metering.meter import Meter
+from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import GpuTimeline, Span, Ticks
 from wattdock.records.restart import ReplicaPass, RestartRecord
 from wattdock.records.series import NO_STEPS, Steps
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TRUE = np.array((IDLE_W, *JOULES))
 GPU = "GPU-a"
@@ -38,7 +45,7 @@ def run(seed: int, **meter: float) -> tuple[np.ndarray, np.ndarray]:
     """Return each figure's error ÷ its true value, and whether its interval holds the true value."""
     random = np.random.default_rng(seed)
     lag_s = random.uniform(-0.004, 0.004)
-    passes = [metered(traffic(20, random), Meter(**{"lag_s": lag_s, **meter}), random) for _ in range(2)]
+    passes = [metered(traffic(20, random), SimulatedMeter(**{"lag_s": lag_s, **meter}), random) for _ in range(2)]
     fitted = costs(passes, KINDS, give_way=GIVE_WAY)
     assert fitted.reasons == {}
     assert abs(fitted.closure) < 0.002
@@ -67,7 +74,7 @@ def test_a_static_batch_has_no_joules_per_step_of_their_own() -> None:
     """Each step decodes the whole batch, so that tokens and steps grow together; any split of the two would fit."""
     random = np.random.default_rng(1)
     work = static_batch(random)
-    fitted = costs([metered(work, Meter(), random)], KINDS, give_way=GIVE_WAY)
+    fitted = costs([metered(work, SimulatedMeter(), random)], KINDS, give_way=GIVE_WAY)
     steps, decoded = KINDS.index("steps"), KINDS.index("decoded tokens")
     assert np.isnan(fitted.values[[steps, KINDS.index("context tokens")]]).all()
     assert fitted.reasons[steps] == "cannot be told from decoded tokens and prompt tokens, whose figures include it"
@@ -79,7 +86,7 @@ def test_a_static_batch_has_no_joules_per_step_of_their_own() -> None:
 def test_figures_are_sums_over_the_gpus_and_the_same_each_time() -> None:
     """Two GPUs of equal power cost twice as much; the bootstrap has a fixed seed."""
     random = np.random.default_rng(2)
-    alone = metered(traffic(20, random), Meter(), random)
+    alone = metered(traffic(20, random), SimulatedMeter(), random)
     both = MeteredWork(alone.work, alone.gpus * 2)
     assert costs([both], KINDS).values == pytest.approx(2 * costs([alone], KINDS).values, rel=1e-3)
     assert (costs([both], KINDS).low == costs([both], KINDS).low).all()
@@ -89,13 +96,13 @@ def test_too_short_a_pass_has_no_costs() -> None:
     """Ten blocks of a second are too few for an interval."""
     random = np.random.default_rng(3)
     with pytest.raises(NoCostsError, match="passes last 10 s together, 15 s are needed"):
-        costs([metered(traffic(10, random), Meter(), random)], KINDS)
+        costs([metered(traffic(10, random), SimulatedMeter(), random)], KINDS)
 
 
 def of_records(seconds: float = 30, *, every: int = 1, **differing: Any) -> TokenCosts:
     """Return the costs of a pass whose meter knows energy every 20 ms, or every few of them."""
     random = np.random.default_rng(4)
-    simulated = metered(traffic(seconds, random), Meter(), random)
+    simulated = metered(traffic(seconds, random), SimulatedMeter(), random)
     work, bins = simulated.work, simulated.gpus[0]
     amounts = work.amounts.astype(np.int64).T
     steps = Steps(work.start_ns, work.end_ns, amounts[0], amounts[1], amounts[1], amounts[3])
@@ -206,10 +213,44 @@ def test_the_split_of_rounds_is_unbiased_and_its_interval_holds(course: str, ove
 def test_a_gap_in_the_readings_counts_for_nothing() -> None:
     """A second whose joules the meter put somewhere else; each bin around it is as it was."""
     random = np.random.default_rng(5)
-    whole = metered(traffic(30, random), Meter(), random)
+    whole = metered(traffic(30, random), SimulatedMeter(), random)
     edges_ns, energy_j = whole.gpus[0].edges_ns, whole.gpus[0].energy_j
     gap = slice(501, 550)
     bridged_j = np.concatenate((energy_j[:500], [3 * energy_j[500:550].sum()], energy_j[550:]))
     broken = MeteredWork(whole.work, (Bins(np.delete(edges_ns, gap), bridged_j),))
     without, with_all = (costs([one_pass], KINDS).values for one_pass in (broken, whole))
     assert without[:4] == pytest.approx(with_all[:4], rel=0.1)
+
+
+def test_the_real_meter_of_a_simulated_gpu_gives_what_work_costs(library: Path) -> None:
+    """Long steps of any mix, through the library's 20 ms samples and a counter that is read once a second."""
+    random = np.random.default_rng(0)
+    joules = (0.015, 0.03, 4.0, 2e-5)
+    at_s, rows, profile = 10.0, list[tuple[float, ...]](), [constant(IDLE_W, 10.0)]
+    for number in range(200):
+        prompt, sequences = int(random.choice([0, 0, 512, 2048])), int(random.integers(8, 64))
+        work = (prompt, sequences, 1, prompt + sequences * int(random.integers(200, 2000)))
+        length_s, wait_s = 0.02 + 3e-5 * prompt + 1e-3 * sequences, random.uniform(0.02, 0.2) * (number % 4 == 3)
+        rows.append((at_s, at_s + length_s, *work))
+        profile.append(constant(float(np.dot(work, joules)) / length_s, length_s))
+        profile += [constant(IDLE_W, wait_s)] if wait_s else []
+        at_s += length_s + wait_s
+    gpu = FakeGpu(uuid=GPU, profile=(*profile, constant(IDLE_W)))
+    with fake_nvml.loaded(library, gpus=[gpu]) as fake:
+        meter = Meter(NvmlSource(), clock=fake)
+        meter.start()
+        recorded = meter.stop(VIRTUAL_ORIGIN_NS + round((at_s + 5) * NS_PER_S))
+    assert recorded.gpus[GPU].power_course == "driver_samples"
+    table = np.array(rows).T
+    start_ns, end_ns = VIRTUAL_ORIGIN_NS + np.round(table[:2] * NS_PER_S).astype(np.int64)
+    prompt, decoded, _, context = table[2:].astype(np.int64)
+    span = Span("pass", int(start_ns[0]) - NS_PER_S // 10, int(end_ns[-1]) + NS_PER_S // 10)
+    of_pass = replace(
+        measured(0, 0, 1, ()), span=span, steps=Steps(start_ns, end_ns, prompt, decoded, decoded, context)
+    )
+    result = token_costs([RestartRecord(0, passes=(of_pass,), timeline=recorded)], [GPU], SpanJoules())
+    figures = (result.idle_w, result.joules_per_prompt_token, result.joules_per_decoded_token, result.joules_per_step)
+    values = [cost.value for cost in (*figures, result.joules_per_context_token) if cost]
+    assert values == pytest.approx([IDLE_W, *joules], rel=0.15)
+    assert result.joules_per_prompt_token
+    assert result.joules_per_prompt_token.value == pytest.approx(joules[0], rel=0.01)
