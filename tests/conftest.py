@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -34,6 +35,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if WORKER:
         os.environ.update(ONE_THREAD_EACH)
+    # Whoever measures on this machine meanwhile must not stop the tests, nor they them.
+    os.environ["WATTDOCK_LEASES"] = tempfile.mkdtemp(prefix="wattdock-leases-")
 
 
 # No test may need a quiet machine, where the first of many cases would be quick enough.

@@ -42,7 +42,7 @@ defaults:
   workload: {prompts: {source: prompts.jsonl, count: 4}, batch_size: 2}
   vllm: {tensor_parallel_size: 2, enable_prefix_caching: true, block_size: 32, enforce_eager: true}
 experiments:
-- {name: closed, repeats: {passes: 1}, workload: {arrival: closed, min_requests: 8, max_output_tokens: 8}}
+- {name: closed, repeats: {passes: 1}, workload: {arrival: closed, min_requests: 8, max_output_tokens: 2}}
 - {name: endless, repeats: {passes: 2}, workload: {min_duration_s: 600}}
 """
 

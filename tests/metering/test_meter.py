@@ -46,9 +46,9 @@ def kinds(gpu: GpuTimeline) -> set[str]:
     return {event.kind for event in gpu.events}
 
 
-@pytest.mark.parametrize(("unsupported", "changes"), [(NO_SAMPLES, range(190, 215)), ("", range(20, 40))])
+@pytest.mark.parametrize(("unsupported", "apart_s"), [(NO_SAMPLES, 0.1), ("", 1.0)])
 def test_every_change_of_the_counter_is_bracketed_or_about_one_a_second_where_there_are_samples(
-    library: Path, unsupported: str, changes: range
+    library: Path, unsupported: str, apart_s: float
 ) -> None:
     """The counter at the old and at the new read must be what was recorded around each change."""
     with fake_nvml.loaded(library, gpus=[FakeGpu(profile=(constant(650.0),), unsupported=unsupported)]) as fake:
@@ -58,7 +58,7 @@ def test_every_change_of_the_counter_is_bracketed_or_about_one_a_second_where_th
         for n in range(1, len(ticks.energy_mj)):
             assert fake.counter_mj(0, int(ticks.before_start_ns[n])) < ticks.energy_mj[n]
             assert fake.counter_mj(0, int(ticks.after_end_ns[n])) >= ticks.energy_mj[n]
-    assert len(ticks.energy_mj) in changes
+    assert np.median(np.diff(ticks.after_start_ns)[-10:]) / S == pytest.approx(apart_s, rel=0.4)
     assert (ticks.before_end_ns <= ticks.after_start_ns).all()
 
 
@@ -404,7 +404,7 @@ def test_a_time_of_day_that_is_set_costs_no_sample_and_is_told(library: Path, st
     assert f"{step_s:+.3f} s" in event.message
     assert gpu.power_samples is not None
     intervals_s = np.diff(gpu.power_samples.at_ns) / S
-    assert len(intervals_s) == pytest.approx(11 / 0.02, abs=8)
+    assert intervals_s.mean() == pytest.approx(0.02, rel=0.03)
     assert intervals_s.min() > 0
     assert intervals_s.max() < 0.1
 
@@ -427,7 +427,7 @@ def test_a_gpu_that_nobody_uses_is_read_less_often(library: Path) -> None:
         meter = Meter(NvmlSource(), clock=fake, used=[fake_nvml.uuid_of(1)])
         meter.start()
         used, idle = meter.stop(ORIGIN_NS + 20 * S).gpus.values()
-    rates = [len(gpu.series["temperature_c"].at_ns) for gpu in (used, idle)]
-    assert rates[0] > 6 * rates[1]
-    assert len(used.ticks.energy_mj) > len(idle.ticks.energy_mj)
+    for gpu, cheap_s, changes_s in ((used, 0.1, 1.0), (idle, 1.0, 2.0)):
+        assert np.median(np.diff(gpu.series["temperature_c"].at_ns)) / S == pytest.approx(cheap_s, rel=0.1)
+        assert np.median(np.diff(gpu.ticks.after_start_ns)[-5:]) / S == pytest.approx(changes_s, rel=0.45)
     assert energy_of(idle, 3, 18)[0] == pytest.approx(1200, rel=0.01)
