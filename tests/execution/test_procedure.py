@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import subprocess
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +19,7 @@ from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
 from wattdock.execution.events import Event, IdleStarted
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
+from wattdock.execution.procedure import SETTLE_S, MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
 from wattdock.metering.meter import Meter
@@ -26,8 +27,11 @@ from wattdock.metering.source import Source
 from wattdock.metering.timeline import MeterEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from wattdock.metering.timeline import Timeline
     from wattdock.records.restart import PassRecord
+    from wattdock.runner import PassRequest
 
 GPU = "GPU-a"
 MODEL = ModelFolder(Path(), "shape", "tiny", "config-sha256:1", False, True, config=shape_config("tiny-llama"))
@@ -35,11 +39,22 @@ MODEL = ModelFolder(Path(), "shape", "tiny", "config-sha256:1", False, True, con
 
 @dataclass
 class DyingClient:
-    """A runner that serves every pass and dies after so many checks of its clock."""
+    """A runner that serves every pass and, after so many checks of its clock, dies at the end of a pass.
+
+    Attributes:
+        process: Its process, if it has one of its own.
+        settles_s: How long it was to stay idle after each pass, seconds.
+    """
 
     checks_left: int
+    process: subprocess.Popen[bytes] | None = None
+    settles_s: list[float] = field(default_factory=list)
 
-    def generate(self, *_: object, **__: object) -> PassRecord:
+    def generate(self, asked: PassRequest, **_: object) -> PassRecord:
+        self.settles_s.append(asked.settle_s)
+        if self.process and not self.checks_left:
+            self.process.kill()
+            self.process.wait()
         return measured(0, 1, 2, (request(0, 1, 1.5, 2, 3),))
 
     def check_clock(self) -> ClockCheck:
@@ -49,26 +64,54 @@ class DyingClient:
         return ClockCheck("boot", 1)
 
 
-def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchecked() -> None:
-    """It costs no pass, ends the restart, and is durable with the mark."""
-    saved: list[list[bool]] = []
+def measure(
+    client: DyingClient,
+    settings: dict[str, Any],
+    *,
+    gpu_uuids: tuple[str, ...] = (),
+    pids: Iterable[int] = (),
+    save: Callable[[Recording], None] = lambda _: None,
+) -> None:
     procedure = MeasuringProcedure(
-        client=cast("Any", DyingClient(checks_left=1)),
+        client=cast("Any", client),
         model=MODEL,
         meter=Meter(Source("test")),
-        gpu_uuids=(),
+        gpu_uuids=gpu_uuids,
         clock=VirtualClock(),
         emit=lambda _: None,
         interrupts=Interrupts(),
         check=lambda: None,
-        save=lambda recording: saved.append([measured.clock_checked for measured in recording.record.passes]),
-        pids=frozenset,
+        save=save,
+        pids=lambda: frozenset(pids),
     )
-    config = ExperimentConfig.model_validate({"warmup": {"passes": 0}, "repeats": {"passes": 3}})
+    config = ExperimentConfig.model_validate(settings)
     experiment: Any = SimpleNamespace(config=config, measured=lambda _: frozenset())
-    with pytest.raises(RunnerError, match="the runner died"):
-        procedure.measure(Recording(experiment, new_record(0, procedure.clock)))
+    procedure.measure(Recording(experiment, new_record(0, procedure.clock)))
+
+
+def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchecked() -> None:
+    """It costs no pass, ends the restart, and is durable with the mark; whose work the CPUs did is unknown."""
+    saved: list[list[bool]] = []
+
+    def save(recording: Recording) -> None:
+        saved.append([measured.clock_checked for measured in recording.record.passes])
+        assert recording.record.passes[-1].clock_checked or recording.record.passes[-1].cpu_others_share is None
+
+    with subprocess.Popen(["sh", "-c", "read line", "wattdock_runner"], stdin=subprocess.PIPE) as process:
+        client = DyingClient(checks_left=1, process=process)
+        with pytest.raises(RunnerError, match="the runner died"):
+            measure(client, {"warmup": {"passes": 0}, "repeats": {"passes": 3}}, pids=[process.pid], save=save)
     assert saved == [[True], [True, False]]
+
+
+@pytest.mark.parametrize(("gpu_uuids", "after_pass_s"), [((GPU,), SETTLE_S), ((), 0)])
+def test_only_after_a_measured_pass_on_gpus_is_the_counters_next_change_waited_for(
+    gpu_uuids: tuple[str, ...], after_pass_s: float
+) -> None:
+    """After a warm-up, and where no GPU is metered, it would be a second lost for nothing."""
+    client = DyingClient(checks_left=1)
+    measure(client, {"warmup": {"passes": 1}, "repeats": {"passes": 1}}, gpu_uuids=gpu_uuids)
+    assert client.settles_s == [0, after_pass_s]
 
 
 class Cooling(Meter):

@@ -42,7 +42,7 @@ class StoredSpan(Stored):
     pass_index: int | None = Field(default=None, alias="pass")
     start_ns: int
     end_ns: int
-    clock: int = 0
+    clock: int
     energy_j: float | None = None
     timing_j: float | None = None
     reason: str | None = None

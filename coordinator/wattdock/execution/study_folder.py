@@ -65,8 +65,7 @@ class Journal:
         self._file.seek(0)
         content = self._file.read()
         whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            self._file.truncate(len(whole))
+        self._file.truncate(len(whole))
         self.lines = parse(whole, path)
         sync(path.parent)
 

@@ -192,7 +192,7 @@ class StudyRun:
                     plan, self._context.folder, history, expected_pass_s=expected_s.get(experiment_id)
                 )
         self._unstored = list(self._states.values())
-        for stored in self.results if self._states else ():
+        for stored in self.results:
             environment = stored.result.environment
             config = self._plans[stored.result.experiment_id].config
             require_same_prompts(config, [environment.dataset_sha256 if environment else None])

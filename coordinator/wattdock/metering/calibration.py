@@ -183,11 +183,11 @@ def apparent_lag_s(ticks: Ticks, step_ns: int) -> float | None:
     at_s, _, _ = tick_instants(ticks, step_ns)
     energy_j = (ticks.energy_mj - ticks.energy_mj[0]) / MJ_PER_J
     lines = []
-    for low_s, high_s in (BEFORE_S, AFTER_S):
-        inside = (at_s > low_s) & (at_s < high_s)
-        if np.count_nonzero(inside) < 3:
+    for window_s in (BEFORE_S, AFTER_S):
+        first, end = np.searchsorted(at_s, window_s)
+        if end - first < 3:
             return None
-        lines.append(np.polyfit(at_s[inside], energy_j[inside], 1))
+        lines.append(np.polyfit(at_s[first:end], energy_j[first:end], 1))
     (slope_a, level_a), (slope_b, level_b) = lines
     return None if abs(slope_a - slope_b) < MIN_STEP_W else float((level_a - level_b) / (slope_b - slope_a))
 
