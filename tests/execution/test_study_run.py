@@ -315,21 +315,22 @@ def test_an_experiment_is_not_gone_on_with_on_other_gpus_than_its_own(tmp_path: 
     assert [measured.total_j for measured in energy.passes] == pytest.approx([600, 600], rel=0.02)
 
 
-@pytest.mark.parametrize("interrupted", [True, False])
+@pytest.mark.parametrize("interrupted_in", ["pass 2/2", "pass 1/3", None])
 def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
-    machine: VirtualMachine, tmp_path: Path, *, interrupted: bool
+    machine: VirtualMachine, tmp_path: Path, interrupted_in: str | None
 ) -> None:
-    """A path in the settings is the same whatever stands in the file; other prompts are another experiment."""
+    """A path in the settings is the same whatever stands in the file; an experiment that is done counts, too."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"token_ids": [1, 2, 3]}\n')
-    planned = study(experiment("a", workload={"prompts": {"source": str(prompts)}, "batch_size": 1}))
-    with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
-        machine.run(planned, on=send(signal.SIGTERM, lambda event: interrupted and event == PassStarted("pass 2/2")))
+    first = experiment("a", workload={"prompts": {"source": str(prompts)}, "batch_size": 1})
+    planned = study(first, experiment("b", repeats={"passes": 3}), order="written")
+    with pytest.raises(KeyboardInterrupt) if interrupted_in else nullcontext():
+        machine.run(planned, on=send(signal.SIGTERM, lambda event: event == PassStarted(interrupted_in or "")))
     prompts.write_text('{"token_ids": [4, 5, 6]}\n')
     with pytest.raises(ConfigError, match="was measured with other prompts than"):
         machine.run(planned, resume=True)
     prompts.write_text('{"token_ids": [1, 2, 3]}\n')
-    assert statuses(machine.run(planned, resume=True).results) == [("a", "ok")]
+    assert statuses(machine.run(planned, resume=True).results) == [("a", "ok"), ("b", "ok")]
 
 
 @pytest.mark.parametrize("variables", [{"NCCL_NTHREADS": "3"}, {}])
