@@ -179,6 +179,9 @@ class EdgeClock(Clock):
     def now_ns(self) -> int:
         return self._fake.now_ns()
 
+    def wall_ns(self) -> int:
+        return self._fake.wall_ns()
+
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Wait until the next edge at the latest; each sampler has its own thread, and so its own time."""
         left = self._left.setdefault(id(event), [_ns(edge) for span in PASSES for edge in span])

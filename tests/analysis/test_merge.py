@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
@@ -14,7 +15,7 @@ from wattdock.analysis.performance import performance, tpot_s, ttft_s
 from wattdock.analysis.statistics import statistics
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
-from wattdock.metering.timeline import Span
+from wattdock.metering.timeline import HBM_POWER, Series, Span
 from wattdock.records.restart import ReplicaPass, RestartRecord
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))
@@ -52,6 +53,26 @@ def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     assert shared.load_imbalance == pytest.approx(600 / 340, rel=1e-3)
     assert energy.energy_per_output_token_j == pytest.approx(68, rel=1e-3)
     assert "NVSwitch" in energy.boundary_statement
+
+
+def test_the_memory_of_all_gpus_used_is_summed_and_unknown_where_one_is_unknown() -> None:
+    """40 W and 20 W for 20 s, off alike; nothing is added to the boards' joules."""
+    at_ns = (np.arange(0, 40, 0.1) * NS_PER_S).astype(np.int64)
+    busy, idle = (
+        dataclasses.replace(gpu, series={HBM_POWER: Series(at_ns, np.linspace(hbm_w - 1, hbm_w + 1, 400))})
+        for gpu, hbm_w in ((BUSY, 40.0), (IDLE, 20.0))
+    )
+    both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
+    whole, partial = (
+        measured_energy([restart], both, None, ExperimentConfig(cpu_tdp_w=50), SpanJoules())
+        for restart in (dataclasses.replace(RESTART, timeline=timeline(*gpus)) for gpus in ((busy, idle), (busy, IDLE)))
+    )
+    assert whole.hbm_j == pytest.approx(1_200, rel=2e-3)
+    assert whole.mean_hbm_power_w == pytest.approx(60, rel=2e-3)
+    assert whole.hbm_timing_j is not None
+    assert (whole.total_j, whole.hbm_reason) == (partial.total_j, None)
+    assert (partial.hbm_j, partial.hbm_timing_j, partial.mean_hbm_power_w) == (None, None, None)
+    assert partial.hbm_reason == "GPU-idle: the driver does not report the memory's power"
 
 
 def test_waiting_for_the_last_replica_is_joules_of_the_replica_that_waits() -> None:

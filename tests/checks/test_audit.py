@@ -56,6 +56,22 @@ def test_merged_energy_is_within_two_thousandths_of_the_truth_over_twenty_second
     assert sound.energy.phases.decode_j == pytest.approx(6 * 5 * 4.4 * 500, rel=0.01)
 
 
+def test_the_memorys_part_is_known_and_stands_in_the_roofline(sound: ExperimentResult) -> None:
+    """0.15 of 500 W, which is a part of the board's joules and not added to them."""
+    energy, compute, audit = sound.energy, sound.compute, sound.audit
+    assert energy is not None
+    assert compute is not None
+    assert audit is not None
+    assert (energy.hbm_j, energy.hbm95_j, energy.hbm_reason) != (None, None, None)
+    assert energy.hbm_reason is None
+    assert energy.hbm_j == pytest.approx(6 * 25 * 75, abs=energy.hbm95_j)
+    assert energy.mean_hbm_power_w == pytest.approx(75, rel=0.01)
+    assert energy.total_j == pytest.approx(6 * 25 * 500, rel=0.002)
+    assert (compute.hbm_j_per_byte_most or 0.0) > 0
+    [figure] = (check.figure for check in audit.checks if check.name == "roofline")
+    assert "HBM 75 W, at most " in figure
+
+
 @pytest.mark.parametrize(
     ("arrivals", "share", "slope", "status"),
     [

@@ -90,8 +90,10 @@ def scaled_power(record: RestartRecord) -> RestartRecord:
     factor = (1.08, 1.0, 0.92)[record.restart]
 
     def change(gpu: GpuTimeline) -> GpuTimeline:
-        power = gpu.series["power_w"]
-        return dataclasses.replace(gpu, series={**gpu.series, "power_w": Series(power.at_ns, power.value * factor)})
+        power = gpu.series["power_sample_w"]
+        return dataclasses.replace(
+            gpu, series={**gpu.series, "power_sample_w": Series(power.at_ns, power.value * factor)}
+        )
 
     return on_gpu(change)(record)
 
@@ -175,9 +177,9 @@ PLANTED: list[tuple[Change, dict[str, tuple[str, str]]]] = [
     (cut_series("violation_", 82), {THROTTLING: ("unknown", "reliability on")}),
     (cut_series("violation_", 128), {THROTTLING: ("unknown", "thermal on")}),
     (scaled_power, {POWERS: ("fail", "8.0")}),
-    (cut_series("power_w", 82), {POWERS: ("unknown", "throughout")}),
-    (cut_series("power_w", 0, LATER), {POWERS: ("unknown", "throughout")}),
-    (cut_series("power_w", 125), {POWERS: ("unknown", "throughout")}),
+    (cut_series("power_sample_w", 82), {POWERS: ("unknown", "throughout")}),
+    (cut_series("power_sample_w", 0, LATER), {POWERS: ("unknown", "throughout")}),
+    (cut_series("power_sample_w", 125), {POWERS: ("unknown", "throughout")}),
     (
         lambda record: unmetered(record) if record.restart == 2 else record,
         {LOSS: ("unknown", USED), THROTTLING: ("unknown", "thermal on"), POWERS: ("unknown", "throughout")},

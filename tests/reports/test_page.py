@@ -17,6 +17,7 @@ from stored_results import opener
 from wattdock.analysis.conditions import labels
 from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.chart_data import SUM, Trace, hold_last_value, pareto_front, points_of, thin, timelines
+from wattdock.reports.charts import CHARTS
 from wattdock.reports.page import page, write_report
 from wattdock.reports.result_view import results_view
 from wattdock.store import StoredResult, find_results
@@ -101,6 +102,31 @@ def test_what_a_token_costs_stands_on_page_and_terminal_with_its_interval_or_its
             out.print(part)
     assert "0.0149 [0.0147, 0.0151]" in captured.get()
     assert "What a token costs" not in shown(row("two"))
+
+
+def test_the_memorys_part_is_a_narrow_bar_in_the_passes_a_column_and_a_row() -> None:
+    """It begins where the passes do and is in no stack; a result without it has a dash and no bar."""
+    hbm = {"energy.hbm_j": 12.0, "energy.hbm_timing_j": 0.5, "energy.mean_hbm_power_w": 97.4}
+    measured = row("one", hbm)
+    [point, other] = points_of([measured, row("two")])
+    before_j = sum(
+        joules for name, (joules, _) in point.phases.items() if name in ("launch", "load", "idle", "warm-up")
+    )
+    bars, narrow = CHARTS["phases"][1]([point, other]).to_dict()["layer"]
+    assert bars["encoding"]["x"]["field"] == "J"
+    assert "layer" not in CHARTS["phases"][1]([other]).to_dict()
+    [part] = CHARTS["phases"][1]([point, other]).layer[1].data.values
+    assert (part["from"], part["to"]) == (pytest.approx(before_j), pytest.approx(before_j + 12.0))
+    assert narrow["encoding"]["x2"]["field"] == "to"
+    text = shown(measured, row("two"))
+    assert "HBM, part of the passes</td>" in text
+    assert "mean HBM W" in text
+    assert ">97</td>" in text
+    out = Console(width=120)
+    with out.capture() as captured:
+        for line in results_view([measured]):
+            out.print(line)
+    assert "12.0 J ± 1.0 J of these, by the driver's own figure, mean 97 W" in captured.get()
 
 
 def test_a_page_of_many_results_says_what_it_leaves_out() -> None:

@@ -125,6 +125,10 @@ class EnergyResult(Stored):
             the passes.
         net_uncertainty_j: Root of squares of half the difference of the powers before and after, of their timing and of
             the total's timing.
+        hbm_j: Of the memory of the GPUs used: a part of `total_j`, never to be added to it. The driver's own figure,
+            from means over one second, and for passes of 5 s and more only; its gain is unknown.
+        hbm_timing_j: Its standard uncertainty from timing.
+        hbm_reason: Why `hbm_j` is null, where it is.
     """
 
     energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
@@ -140,6 +144,10 @@ class EnergyResult(Stored):
     energy_per_output_token_j: float | None = None
     energy_per_request_j: float | None = None
     mean_power_w: float | None = None
+    hbm_j: float | None = None
+    hbm_timing_j: float | None = None
+    hbm_reason: str | None = None
+    mean_hbm_power_w: float | None = None
     passes: list[PassEnergy] = Field(default_factory=list)
     windows: WindowSummary | None = None
     idle_baselines: list[IdleBaseline] | None = None
@@ -154,6 +162,11 @@ class EnergyResult(Stored):
     host: HostEnergy | None = None
     gpu_processes: list[ListedProcess] = Field(default_factory=list)
     cpu_estimate: CpuEstimate | None = None
+
+    @property
+    def hbm95_j(self) -> float | None:
+        """Half the width of the 95 % interval of `hbm_j` from timing alone."""
+        return None if self.hbm_timing_j is None else NORMAL95 * self.hbm_timing_j
 
 
 @dataclass(frozen=True)
@@ -201,6 +214,7 @@ def measured_energy(
         load_j=_load_j(restarts, gpus.used, joules_in),
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
         **_per_unit(total_j, performance),
+        **_hbm(passes, gpus.used, joules_in),
         passes=in_passes,
         windows=windows(restarts, gpus.used, joules_in, in_flight=in_flight) if gpus.used else None,
         idle_baselines=baselines or None,
@@ -221,6 +235,18 @@ def _net(total_j: float | None, timing_j: float | None, idle: tuple[float, float
         return {"net_reason": NO_IDLE_POWER}
     idle_j, idle_uncertainty_j = idle
     return {"net_j": total_j - idle_j, "net_uncertainty_j": hypot(timing_j or 0.0, idle_uncertainty_j)}
+
+
+def _hbm(
+    passes: Sequence[tuple[RestartRecord, PassRecord]], uuids: Sequence[str], joules_in: SpanJoules
+) -> dict[str, Any]:
+    """Return the energy of the memory, or why there is none."""
+    parts = [joules_in.of(restart.timeline, measured.span, uuids, hbm=True) for restart, measured in passes]
+    hbm_j = known_sum(part.total_j for part in parts)
+    if not parts or hbm_j is None:
+        return {"hbm_reason": next((part.reason for part in parts if part.reason), "no pass was measured")}
+    seconds = sum(measured.span.duration_s for _, measured in passes)
+    return {"hbm_j": hbm_j, "hbm_timing_j": combined_timing_j(parts), "mean_hbm_power_w": hbm_j / seconds}
 
 
 def _summed(parts: Iterable[dict[str, float | None]]) -> dict[str, float | None]:

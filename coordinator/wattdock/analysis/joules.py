@@ -131,13 +131,14 @@ class SpanJoules:
         }
         return cls(DIFFERENT_GPUS if len(placements) > 1 else None)
 
-    def of(self, timeline: Timeline | None, span: Span, uuids: Sequence[str]) -> Joules:
-        """Return the energy of `span` on the GPUs `uuids`."""
+    def of(self, timeline: Timeline | None, span: Span, uuids: Sequence[str], *, hbm: bool = False) -> Joules:
+        """Return the energy of `span` on the GPUs `uuids`; with `hbm`, only the part that their memory used."""
         if self.reason is not None:
             return Joules(None, dict.fromkeys(uuids), reason=self.reason)
         if timeline is None or not uuids:
             return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
-        energy_by_gpu = {uuid: self.of_gpu(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}
+        of_gpu = self._hbm_of_gpu if hbm else self.of_gpu
+        energy_by_gpu = {uuid: of_gpu(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}
         reasons = [f"{uuid}: {energy.reason}" for uuid, energy in energy_by_gpu.items() if energy.energy_j is None]
         reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in energy_by_gpu]
         per_gpu_j = {uuid: energy_by_gpu[uuid].energy_j if uuid in energy_by_gpu else None for uuid in uuids}
@@ -153,6 +154,9 @@ class SpanJoules:
         if key not in self._energies:
             self._energies[key] = self.curve(gpu).between(span.start_ns, span.end_ns)
         return self._energies[key]
+
+    def _hbm_of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
+        return self.curve(gpu).hbm_between(span.start_ns, span.end_ns)
 
     def plain_difference_j(self, gpus: Sequence[GpuTimeline], span: Span) -> float | None:
         """Return what two readings of GPUs' counters at a span's ends differ by, joules; None where one is missing."""

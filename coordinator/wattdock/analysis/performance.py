@@ -35,6 +35,7 @@ class Compute(Stored):
         peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense 16-bit arithmetic, memory.
         peak_flops_share: `flops_per_s` ÷ the peak.
         peak_memory_share_least: Least share of the memory's peak rate that reading weights and caches took.
+        hbm_j_per_byte_most: `energy.hbm_j` ÷ the least bytes of that reading, the memory's idle power included.
     """
 
     model_flops: float | None = None
@@ -49,6 +50,7 @@ class Compute(Stored):
     peak_reason: str | None = None
     peak_flops_share: float | None = None
     peak_memory_share_least: float | None = None
+    hbm_j_per_byte_most: float | None = None
     reason: str | None = None
 
 
@@ -311,6 +313,7 @@ def compute(
         peak_reason=gpu_models.why_no_peak(names),
         peak_flops_share=share,
         peak_memory_share_least=read_share,
+        hbm_j_per_byte_most=energy.hbm_j / bytes_read if energy.hbm_j is not None and bytes_read else None,
     )
 
 

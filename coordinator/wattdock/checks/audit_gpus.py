@@ -131,6 +131,9 @@ def roofline(subject: Subject) -> Outcome:
         return Outcome("unknown", compute.reason or compute.peak_reason or "the weights' size is not known")
     total = arithmetic + memory
     figure = f"{arithmetic:.1%} of peak arithmetic + at least {memory:.1%} of peak bandwidth = {total:.1%}"
+    energy = subject.result.energy
+    if energy and energy.mean_hbm_power_w is not None and compute.hbm_j_per_byte_most is not None:
+        figure += f"; HBM {energy.mean_hbm_power_w:,.0f} W, at most {compute.hbm_j_per_byte_most * 1e12:.3g} pJ/byte"
     source = f"FLOPs from token counts; {compute.peak_source}"
     return Outcome(verdict(failed=total > MAX_ROOFLINE_SHARE), figure, source=source)
 

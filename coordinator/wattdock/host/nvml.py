@@ -148,13 +148,13 @@ def plausible_mj(value: int) -> int:
     return int(value)
 
 
-def field(gpu: Device, field_id: int) -> float:
-    """Return one of NVML's numbered fields, in NVML's own unit.
+def field(gpu: Device, field_id: int, scope: int = pynvml.NVML_POWER_SCOPE_GPU) -> float:
+    """Return one of NVML's numbered fields, in NVML's own unit; `scope` is the part of the board, for fields of power.
 
     Raises:
         NvmlError: With the field's own status.
     """
-    value = pynvml.nvmlDeviceGetFieldValues(gpu, [field_id])[0]
+    value = pynvml.nvmlDeviceGetFieldValues(gpu, [(field_id, scope)])[0]
     if value.nvmlReturn != pynvml.NVML_SUCCESS:
         raise NvmlError(value.nvmlReturn)
     return float(getattr(value.value, _UNION_MEMBER[value.valueType]))
@@ -168,6 +168,14 @@ def power_instant_w(gpu: Device) -> float:
 def power_average_field_w(gpu: Device) -> float:
     """Return board power averaged by the driver, in watts."""
     return field(gpu, FIELD_POWER_AVERAGE) / MW_PER_W
+
+
+def hbm_power_w(gpu: Device) -> float:
+    """Return power of the memory, which is a part of the board's, averaged by the driver, in watts.
+
+    Source: NVML API, NVML_FI_DEV_POWER_AVERAGE with NVML_POWER_SCOPE_MEMORY.
+    """
+    return field(gpu, FIELD_POWER_AVERAGE, pynvml.NVML_POWER_SCOPE_MEMORY) / MW_PER_W
 
 
 def power_usage_w(gpu: Device) -> float:

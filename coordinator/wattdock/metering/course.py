@@ -84,7 +84,8 @@ class SampledCurve:
         )
         at_s = self._changes.at_s
         first, last = int(np.searchsorted(at_s, start_s)) - 1, int(np.searchsorted(at_s, end_s))
-        if first < 0 or last >= len(at_s) or start_s < self._edges_s[0] or end_s > self._edges_s[-1]:
+        outside = len(self._power_w) == 0 or start_s < self._edges_s[0] or end_s > self._edges_s[-1]
+        if outside or first < 0 or last >= len(at_s):
             return "the span is not inside the recorded counter changes and power samples"
         if (np.diff(self._changes.energy_j[first : last + 1]) < 0).any():
             return "the energy counter was reset within the span or next to it"

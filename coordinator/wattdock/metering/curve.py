@@ -7,16 +7,16 @@ The model and its limits: docs/decisions/energy-uncertainty.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
+from math import hypot, sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.metering.course import SAMPLE_LAG, SampledCurve
-from wattdock.metering.timeline import CAUSES, LOSSES, MAX_GAP_S, MJ_PER_J, SAMPLES, LagModel
+from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, MJ_PER_J, SAMPLES, LagModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,6 +49,12 @@ SAMPLE_READING_LAG = LagModel(mean_s=SAMPLE_LAG.mean_s + 0.01, std_s=SAMPLE_LAG.
 POWER_LAG = LagModel(mean_s=0.080, std_s=0.033)
 # Source: NVML API, nvmlDeviceGetPowerUsage: averaged over one second on recent GPUs.
 POWER_AVERAGE_LAG = LagModel(mean_s=0.5, std_s=0.29)
+# Source: docs/methodology.md, one H200: the memory's means are made anew every 0.1 s, and about 0.03 s old then.
+HBM_LAG = LagModel(mean_s=0.08, std_s=0.03)
+# They are means of a second: they say too little of shorter spans, nor can more time lie between two readings.
+LEAST_HBM_S, MAX_HBM_GAP_S = 5.0, 0.5
+# A driver that knows no parts of the board answers with the whole board's power.
+MAX_HBM_SHARE = 0.9
 # A change is never closer to the one before it than this share of the period: 0.74 was the least on an H200 under load.
 LEAST_INTERVAL_PERIODS = 0.5
 
@@ -138,6 +144,25 @@ class EnergyCurve:
             curve, source = self._fallback, "integrated_power"
         energy_j, timing_j = curve.between(start_ns, end_ns)
         return SpanEnergy(energy_j, timing_j, source, None, duration_s)
+
+    def hbm_between(self, start_ns: int, end_ns: int) -> SpanEnergy:
+        """Return the joules of the GPU's memory between two instants: a part of the board's joules.
+
+        They are the driver's own figure, whose gain is unknown, and None where the board's are.
+
+        Raises:
+            ValueError: The span ends before it begins.
+        """
+        board, power = self.between(start_ns, end_ns), self._gpu.series.get(HBM_POWER)
+        if board.energy_j is None:
+            return board
+        curve = power and _HbmCurve(power)
+        why_not = curve.why_not(start_ns, end_ns) if curve else "the driver does not report the memory's power"
+        energy_j, timing_j = curve.between(start_ns, end_ns) if curve and not why_not else (None, None)
+        if energy_j is not None and energy_j > MAX_HBM_SHARE * board.energy_j:
+            why_not = f"the driver's figure for the memory is {energy_j / board.energy_j:.0%} of the board's power"
+            energy_j = timing_j = None
+        return replace(board, energy_j=energy_j, timing_j=timing_j, source="integrated_power", reason=why_not)
 
     def bins(self, start_ns: int, end_ns: int) -> tuple[Indices, Floats]:
         """Return instants between two others at which energy is known without a guess at its course, and the joules.
@@ -424,6 +449,46 @@ class _PowerCurve:
         slope = (self._power_w[k + 1] - self._power_w[k]) / self._length_s[k]
         start_j, end_j = self._energy_j[k] + into_s * (self._power_w[k] + slope * into_s / 2)
         return float(end_j - start_j)
+
+
+class _HbmCurve:
+    """Energy of the memory from readings, each the mean of the second before it."""
+
+    def __init__(self, power: Series) -> None:
+        self._power = power
+
+    def why_not(self, start_ns: int, end_ns: int) -> str | None:
+        """Return why a span has no energy, or None."""
+        at_s, duration_s = self._since(start_ns), (end_ns - start_ns) / NS_PER_S
+        if duration_s < LEAST_HBM_S:
+            return f"the memory's power is a mean of one second; of {LEAST_HBM_S:.0f} s the span has {duration_s:.1f}"
+        first, last = int(np.searchsorted(at_s, 1.0)) - 1, int(np.searchsorted(at_s, duration_s))
+        if first < 0 or last >= len(at_s):
+            return "the span is not inside the readings of the memory's power"
+        if (longest_s := float(np.diff(at_s[first : last + 1]).max())) > MAX_HBM_GAP_S:
+            return f"the memory's power was not read for {longest_s:.1f} s within the span"
+        return None
+
+    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
+        """Return joules and their standard uncertainty.
+
+        Readings at whole seconds after the begin add up to the energy until then; the part of a second that remains
+        takes the mean of the last second. How power changed within that is unknown, and how old the readings are.
+        """
+        at_s, duration_s = self._since(start_ns), (end_ns - start_ns) / NS_PER_S
+        seconds, part_s = divmod(duration_s, 1.0)
+        *means_w, last_w = np.interp([*np.arange(1.0, seconds + 1), duration_s], at_s, self._power.value)
+        before_w, after_w = np.interp([0.0, duration_s + 1], at_s, self._power.value)
+        edges_j = HBM_LAG.std_s * (abs(means_w[0] - before_w) + abs(last_w - after_w))
+        inside = (at_s > 1.0) & (at_s < duration_s)
+        # A mean of a second rises as fast as power differs from what it was a second before.
+        differences_w = np.diff(self._power.value[inside]) / np.diff(at_s[inside])
+        part_j = sqrt(float(np.mean(differences_w**2)) / 2 * part_s * (1 - part_s))
+        return float(sum(means_w) + part_s * last_w), hypot(edges_j, part_j)
+
+    def _since(self, start_ns: int) -> Floats:
+        """Return when the seconds of the readings ended, s."""
+        return (self._power.at_ns - start_ns) / NS_PER_S - HBM_LAG.mean_s
 
 
 def _power_curve(gpu: GpuTimeline, lag: LagModel | None = None) -> _PowerCurve | None:

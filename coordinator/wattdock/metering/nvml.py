@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.host import nvml
 from wattdock.metering.source import GpuReader, PowerRead, Source
+from wattdock.metering.timeline import HBM_POWER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,7 @@ CHEAP_READS: dict[str, Callable[[nvml.Device], float]] = {
     "performance_state": nvml.performance_state,
     "power_limit_w": nvml.power_limit_w,
     "clocks_limited": nvml.clocks_limited,
+    HBM_POWER: nvml.hbm_power_w,
 }
 SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
     **{f"violation_{name}_ns": partial(nvml.violation_ns, policy=policy) for name, policy in nvml.VIOLATIONS.items()}

@@ -290,7 +290,7 @@ class GpuSampler:
         def sample() -> None:
             value = self._timed(read)
             self.recording.series[name].append((self._clock.now_ns(), value))
-            if name.startswith("power"):
+            if name in POWER_SERIES:
                 self.latest_power_w = value
 
         return sample

@@ -25,6 +25,8 @@ PowerCourse = Literal["driver_samples", "counter_only", "polled"]
 # Power as the driver samples it every 20 ms, and as it can be polled; the best first.
 SAMPLES = "power_sample_w"
 POWER_SERIES = (SAMPLES, "power_w", "power_average_w")
+# The memory's, a part of the board's.
+HBM_POWER = "hbm_power_w"
 # An excerpt keeps this much on either side of a span: idle enough to see the span's edges.
 EXCERPT_MARGIN_NS = 6 * NS_PER_S
 # Energy at an instant needs a few counter changes on either side, which may lie outside of an excerpt's spans.

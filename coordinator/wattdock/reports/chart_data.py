@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 # Energy of measured passes whose prefill and decode cannot be told apart.
 NOT_SPLIT = "passes, not split"
 # The phases of a restart in their order.
-PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", NOT_SPLIT)
+BEFORE_PASSES = ("launch", "load", "idle", "warm-up")
+PHASES = (*BEFORE_PASSES, "prefill", "decode", "between rounds", NOT_SPLIT)
 # Kinds of spans over time; all others are "other".
 KINDS = ("launch", "load", "idle", "warm-up", "pass")
 SUM = "sum over the GPUs used"

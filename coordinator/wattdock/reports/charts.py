@@ -15,7 +15,7 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.errors import ConfigError
-from wattdock.reports.chart_data import KINDS, PHASES, SUM, pareto_front, timelines, why_no_joules
+from wattdock.reports.chart_data import BEFORE_PASSES, KINDS, PHASES, SUM, pareto_front, timelines, why_no_joules
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ TOKENS_PER_S = COLUMNS["output_tokens_per_s"].heading
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
 DASHES = ([1, 0], [6, 3], [2, 2], [6, 2, 2, 2], [10, 3], [10, 3, 2, 3], [1, 4], [8, 2, 2, 2, 2, 2])
-NOT_USED, HOST = "#888888", "#555555"
+# The last one is yellow and only drawn upon other colours.
+NOT_USED, HOST, HBM = "#888888", "#555555", "#F0E442"
 PHASE_COLOURS = dict(
     zip(PHASES, ("#777777", "#009E73", "#BBBBBB", "#E69F00", "#CC79A7", "#0072B2", "#999999", "#D55E00"), strict=True)
 )
@@ -46,7 +47,7 @@ SPAN_COLOURS = dict(
 )
 # More results than these are a wall of bars; the tables say the same.
 MOST_ROWS = 120
-ROW_HEIGHT = 26
+ROW_HEIGHT, HBM_HEIGHT = 26, 6
 # Names of results are wrapped at so many characters; a line of them takes so many pixels.
 NAME_WIDTH, LINE_HEIGHT = 30, 14
 NAME = r"split(trim(replace(datum.label, /(.{1,30})(\s+|$)|(.{1,30})/g, '$1$3\n')), '\n')"
@@ -118,18 +119,35 @@ def phases(points: Sequence[Point]) -> Chart:
     )
     y, height = _names(drawn_points)
     bars = _base([row | {"order": phase_names.index(row["phase"])} for row in rows]).mark_bar()
-    return bars.encode(
+    chart = bars.encode(
         x=alt.X("J", type="quantitative", title="J (GPU boards)"),
         y=y,
         color=colour,
         order=alt.Order("order", type="quantitative"),
         tooltip=_tooltip(rows),
-    ).properties(
+    )
+    if hbm := [row for point in drawn_points if (row := _hbm(point))]:
+        x = alt.X("from", type="quantitative", title="J (GPU boards)")
+        narrow = _base(hbm).mark_bar(size=HBM_HEIGHT, color=HBM).encode(x=x, x2="to", y=y, tooltip=_tooltip(rows))
+        chart = alt.layer(chart, narrow, data=alt.InlineData(values=(*rows, *hbm)))
+    return chart.properties(
         height=height,
         description="Joules of the GPUs used, over all restarts. A figure per token holds the measured passes only: "
         "prefill and decode where requests ran in rounds, else one part. Waits between spans are left out. Results "
-        "measured on one loaded model each show its load whole.",
+        "measured on one loaded model each show its load whole. A narrow bar is the memory's (HBM) part of the passes' "
+        "joules, by the driver's own figure.",
     )
+
+
+def _hbm(point: Point) -> dict[str, Any] | None:
+    """Return the memory's part of the joules of a result's passes, which come after all other phases."""
+    energy = point.result.energy
+    if energy is None or energy.hbm_j is None:
+        return None
+    seconds = sum(measured.duration_s for measured in energy.passes)
+    begin_j = sum(joules for name, (joules, _) in point.phases.items() if name in BEFORE_PASSES)
+    row = {"experiment": point.label, "phase": "HBM, part of the passes", "J": energy.hbm_j, "s": seconds}
+    return row | {"mean W": energy.mean_hbm_power_w, "from": begin_j, "to": begin_j + energy.hbm_j}
 
 
 def scaling(points: Sequence[Point]) -> Chart:

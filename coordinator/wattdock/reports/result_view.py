@@ -152,6 +152,9 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         return
     half = energy.uncertainty.timing95_j or 0.0
     yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only), mean {energy.mean_power_w:,.0f} W"
+    if energy.hbm_j is not None:
+        part = f"{energy.hbm_j:,.1f} J ± {energy.hbm95_j or 0.0:.1f} J of these, by the driver's own figure"
+        yield "HBM", f"{part}, mean {energy.mean_hbm_power_w:,.0f} W"
     for uuid, joules in energy.per_gpu_j.items():
         text = f"{joules:,.1f} J" if joules is not None else NOTHING
         yield "", f"{uuid}: {text}{_share(result, uuid)}"

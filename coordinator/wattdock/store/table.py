@@ -104,6 +104,7 @@ class Row:
     interval_covers: str | None
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
     mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f")]
+    mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f")]
     publishable: Annotated[bool | None, Column("audit.publishable", "publishable")]
     reason: Annotated[str | None, Column(heading="reason")]
     error_cause: Annotated[str | None, Column("error.cause")]
