@@ -122,7 +122,7 @@ class Cooling(Meter):
         unsupported = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
         self._gpu = dataclasses.replace(stepped_power(GPU, [(now_s + 3, 100), (30, 80)]), events=(unsupported,))
 
-    def peek(self) -> Timeline:
+    def peek(self, after_ns: int | None = None) -> Timeline:
         """As if what is to come had been seen already."""
         return timeline(self._gpu)
 

@@ -92,7 +92,7 @@ class VirtualMeter:
         now_s = self.clock.now_ns() / NS_PER_S
         return {uuid: power(now_s) for uuid, power in self.power.items()}
 
-    def peek(self) -> Timeline:
+    def peek(self, after_ns: int | None = None) -> Timeline:
         if self.start_ns is None:
             raise MeterError("the meter was stopped before it was started")
         start_ns, end_ns = self.start_ns, self.clock.now_ns()

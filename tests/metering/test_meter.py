@@ -397,10 +397,11 @@ def test_what_passes_unseen_comes_from_the_samples(metered: Metered) -> None:
         assert timing_j < 12
 
 
-@pytest.mark.parametrize("step_s", [3600.0, -3600.0, 0.05])
-def test_a_time_of_day_that_is_set_costs_no_sample_and_is_told(library: Path, step_s: float) -> None:
-    """Samples are stamped with it; every sample comes once."""
-    with fake_nvml.loaded(library, gpus=[FakeGpu()], wall_step=(5.3, step_s)) as fake:
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0, 0.05, -0.05, -0.3, -1.0, -2.0])
+def test_a_time_of_day_that_is_set_moves_no_sample_and_is_told(library: Path, step_s: float) -> None:
+    """Samples are stamped with it; every sample comes once, where it was."""
+    profile = (fake_nvml.square(100.0, 600.0, 0.5, 0.5),)
+    with fake_nvml.loaded(library, gpus=[FakeGpu(profile=profile)], wall_step=(5.3, step_s)) as fake:
         meter = Meter(NvmlSource(), clock=fake)
         meter.start()
         gpu = only(meter.stop(ORIGIN_NS + 10 * S))
@@ -409,8 +410,28 @@ def test_a_time_of_day_that_is_set_costs_no_sample_and_is_told(library: Path, st
     assert gpu.power_samples is not None
     intervals_s = np.diff(gpu.power_samples.at_ns) / S
     assert intervals_s.mean() == pytest.approx(0.02, rel=0.03)
-    assert intervals_s.min() > 0
     assert intervals_s.max() < 0.1
+    for burst in range(8, 18):
+        energy_j, timing_j, _ = energy_of(gpu, burst * 0.5, burst * 0.5 + 0.25)
+        assert timing_j is not None
+        assert energy_j == pytest.approx(150, abs=max(4 * timing_j, 8))
+
+
+def test_where_samples_are_lost_every_change_is_looked_for_again(metered: Metered) -> None:
+    """And where they never answer; spans in between lose nothing."""
+    later, never = metered(
+        [
+            FakeGpu(failing_from_s=10.0, failing="samples"),
+            FakeGpu(uuid=fake_nvml.uuid_of(2), failing_from_s=0.0, failing="samples"),
+        ],
+        60,
+    ).gpus.values()
+    assert never.power_course == "counter_only"
+    for gpu in (later, never):
+        for start_s, end_s in ((2, 6), (15, 18), (20, 50), (20, 59)):
+            energy_j, timing_j, _ = energy_of(gpu, start_s, end_s)
+            assert timing_j is not None, (gpu.uuid, start_s)
+            assert energy_j == pytest.approx(80 * (end_s - start_s), abs=4 * timing_j + 0.5)
 
 
 @pytest.mark.parametrize(

@@ -160,12 +160,12 @@ class SpanJoules:
 
     def plain_difference_j(self, gpus: Sequence[GpuTimeline], span: Span) -> float | None:
         """Return what two readings of GPUs' counters at a span's ends differ by, joules; None where one is missing."""
-        total_mj = known_sum(self.curve(gpu).changes().difference_mj(span) for gpu in gpus)
+        total_mj = known_sum(self.curve(gpu).changes.difference_mj(span) for gpu in gpus)
         return None if total_mj is None else total_mj / MJ_PER_J
 
     def step_j(self, gpu: GpuTimeline, at_ns: int) -> float:
         """Return how far one reading of a counter at about `at_ns` may be from its course there, joules."""
-        return self.curve(gpu).changes().step_j(at_ns)
+        return self.curve(gpu).changes.step_j(at_ns)
 
     def curve(self, gpu: GpuTimeline) -> EnergyCurve:
         """Return the energy curve of one GPU."""

@@ -37,6 +37,8 @@ INTERVAL95 = (2.5, 97.5)
 MAX_VARIANCE_INFLATION = 100.0
 # In longer bins prefill and decode are always mixed.
 MAX_BIN_S = 0.05
+# Steps whose instants are wrong leave energy that no work explains.
+MAX_CLOSURE = 0.02
 MAX_RELATIVE_WIDTH, VARIED_TOO_LITTLE = 1.0, "beside the others it varied too little"
 
 # Kinds of work in a step, waits between steps first: as a reason names them, and as a result does.
@@ -192,6 +194,10 @@ def token_costs(restarts: Sequence[RestartRecord], used: Sequence[str], joules_i
         fitted = costs(metered, KINDS, give_way=GIVE_WAY)
     except NoCostsError as error:
         return TokenCosts(reason=str(error))
+    if abs(fitted.closure) > MAX_CLOSURE:
+        missed = f"the fit misses the energy by {fitted.closure:+.1%} (limit {MAX_CLOSURE:.0%})"
+        reason = f"{missed}; are the steps' instants right?"
+        return TokenCosts(closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s, reason=reason)
     figures = {name: _cost(fitted, kind) for kind, name in enumerate(FIGURES)}
     return TokenCosts(**figures, closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s)
 

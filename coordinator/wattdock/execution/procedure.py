@@ -192,7 +192,7 @@ class MeasuringProcedure:
                 return
 
     def _warm_up_sample(self, span: Span, output_tokens: int) -> WarmUpSample:
-        timeline = self.meter.peek()
+        timeline = self.meter.peek(span.end_ns)
         joules = [
             EnergyCurve(timeline.gpus[uuid]).between(span.start_ns, span.end_ns).energy_j
             if uuid in timeline.gpus
@@ -285,7 +285,7 @@ def wait_until_idle(
         # The counter's next changes show where the span ends.
         end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
         span = Span(name, end_ns - length_ns, end_ns)
-        gpus = meter.peek().gpus
+        gpus = meter.peek(span.end_ns).gpus
         current = steadiness.idle_states(gpus, span, gpu_uuids)
         unsettled = steadiness.idle_unsettled(gpus, span, gpu_uuids, limits)
         unsettled += steadiness.not_cooled_down(current, initial or {}, limits)

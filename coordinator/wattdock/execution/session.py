@@ -366,7 +366,7 @@ class Session:
                 the session ends; should the coordinator be killed first, it is measured again.
         """
         self._startup.runner_pids |= runner.pids()
-        timeline = meter.peek()
+        timeline = meter.peek(recording.record.passes[-1].span.end_ns if recording.record.passes else None)
         if loss := _loss(timeline, recording):
             raise MeterError(loss)
         recording.experiment.save(recording, timeline)

@@ -97,28 +97,26 @@ class EnergyCurve:
     def __init__(self, gpu: GpuTimeline, *, lag: LagModel | None = None) -> None:
         self.source = gpu.energy_source
         self._gpu = gpu
-        self._curve: SampledCurve | _CounterCurve | _PowerCurve | None = None
-        if gpu.power_course == "driver_samples" and gpu.energy_source == "counter":
-            ticks, base_ns = gpu.ticks, int(gpu.ticks.before_start_ns[0]) if len(gpu.ticks.energy_mj) else 0
-            at_s, std_s, _ = tick_instants(ticks, base_ns, gpu.period_s)
-            resolution_j = resolution_mj(ticks) / MJ_PER_J
-            self._curve = SampledCurve(
-                ticks, (at_s, std_s), resolution_j, gpu.series[SAMPLES], lag or gpu.lag or COUNTER_LAG, base_ns
-            )
-        elif gpu.energy_source == "counter":
-            self._curve = _CounterCurve(gpu.ticks, gpu.series.get("power_w"), lag or gpu.lag or COUNTER_LAG)
-        elif gpu.energy_source == "integrated_power":
-            self._curve = _power_curve(gpu, lag)
+        self._curves: list[SampledCurve | _CounterCurve | _PowerCurve] = []
+        if gpu.energy_source == "counter":
+            counter_lag = lag or gpu.lag or COUNTER_LAG
+            if gpu.power_samples is not None and len(gpu.power_samples.at_ns) > 1 and len(gpu.ticks.energy_mj) > 1:
+                self._curves.append(_sampled_curve(gpu, gpu.power_samples, counter_lag))
+            self._curves.append(_CounterCurve(gpu.ticks, gpu.series.get("power_w"), counter_lag))
+        elif gpu.energy_source and (power := _power_curve(gpu, lag)) is not None:
+            self._curves.append(power)
 
     @cached_property
     def _fallback(self) -> _PowerCurve | None:
         """Integrated power, for spans in which the counter did not answer."""
         return _power_curve(self._gpu)
 
+    @cached_property
     def changes(self) -> Ticks:
-        """Return all of the counter's changes; where some were not looked for, as the power samples tell them."""
-        if isinstance(self._curve, SampledCurve) and self._gpu.period_s and len(self._gpu.ticks.energy_mj) > 1:
-            return self._curve.changes(self._gpu.period_s)
+        """All of the counter's changes; where some were not looked for, as the power samples tell them."""
+        curve = next(iter(self._curves), None)
+        if isinstance(curve, SampledCurve) and self._gpu.period_s:
+            return curve.changes(self._gpu.period_s)
         return self._gpu.ticks
 
     def between(self, start_ns: int, end_ns: int) -> SpanEnergy:
@@ -130,17 +128,20 @@ class EnergyCurve:
         if end_ns < start_ns:
             raise ValueError(f"the span ends {start_ns - end_ns} ns before it begins")
         duration_s = (end_ns - start_ns) / NS_PER_S
-        if self._curve is None:
+        if not self._curves:
             events = [event for event in self._gpu.events if event.kind in (*CAUSES, "not_supported")]
             why = "; ".join(event.message for event in events)
             reason = f"no energy source on {self._gpu.uuid}" + (f": {why}" if why else "")
             return SpanEnergy(None, None, None, reason, duration_s, lost=bool(self._gpu.losses))
-        curve, source = self._curve, self.source
-        if why_not := curve.why_not(start_ns, end_ns):
+        reasons = {curve: curve.why_not(start_ns, end_ns) for curve in self._curves}
+        curve, source = next((curve for curve, why_not in reasons.items() if not why_not), None), self.source
+        if curve is None:
             cause = self._gpu.cause(start_ns, end_ns)
             lost = cause is not None and cause.kind in LOSSES
             if cause is None or lost or self._fallback is None or self._fallback.why_not(start_ns, end_ns):
-                return SpanEnergy(None, None, source, cause.message if cause else why_not, duration_s, lost)
+                return SpanEnergy(
+                    None, None, source, cause.message if cause else reasons[self._curves[0]], duration_s, lost
+                )
             curve, source = self._fallback, "integrated_power"
         energy_j, timing_j = curve.between(start_ns, end_ns)
         return SpanEnergy(energy_j, timing_j, source, None, duration_s)
@@ -171,8 +172,9 @@ class EnergyCurve:
             Ascending CLOCK_MONOTONIC nanoseconds, shape (m + 1,), and joules between neighbours, shape (m,); both are
             empty without an energy counter.
         """
-        if isinstance(self._curve, _CounterCurve | SampledCurve):
-            return self._curve.bins(start_ns, end_ns)
+        for curve in self._curves:
+            if isinstance(curve, _CounterCurve | SampledCurve) and not curve.why_not(start_ns, end_ns):
+                return curve.bins(start_ns, end_ns)
         return np.empty(0, dtype=np.int64), np.empty(0)
 
 
@@ -489,6 +491,12 @@ class _HbmCurve:
     def _since(self, start_ns: int) -> Floats:
         """Return when the seconds of the readings ended, s."""
         return (self._power.at_ns - start_ns) / NS_PER_S - HBM_LAG.mean_s
+
+
+def _sampled_curve(gpu: GpuTimeline, samples: Series, lag: LagModel) -> SampledCurve:
+    base_ns = int(gpu.ticks.before_start_ns[0])
+    at_s, std_s, _ = tick_instants(gpu.ticks, base_ns, gpu.period_s)
+    return SampledCurve(gpu.ticks, (at_s, std_s), resolution_mj(gpu.ticks) / MJ_PER_J, samples, lag, base_ns)
 
 
 def _power_curve(gpu: GpuTimeline, lag: LagModel | None = None) -> _PowerCurve | None:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from wattdock.metering.source import Meaning, Source
 
 
+# A change of a counter comes every 100 ms, and a read of it takes up to 30 ms.
+PEEK_PATIENCE_NS, PEEK_POLL_S = 300_000_000, 0.02
+
+
 class _SamplerThread(threading.Thread):
     """Runs one sampler; `completed` stays False when it ended with a bug of wattdock's."""
 
@@ -118,8 +122,17 @@ class Meter:
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
         return {thread.sampler.uuid: thread.sampler.latest_power_w for thread in self._threads}
 
-    def peek(self) -> Timeline:
-        """Return what has been recorded so far; recording goes on."""
+    def peek(self, after_ns: int | None = None) -> Timeline:
+        """Return what has been recorded so far; recording goes on.
+
+        Args:
+            after_ns: An instant beyond which readings are waited for, for a moment: the end of a span.
+        """
+        if after_ns is not None:
+            self.note_edge()
+            until_ns = self.clock.now_ns() + PEEK_PATIENCE_NS
+            while self.clock.now_ns() < until_ns and not all(t.sampler.has_passed(after_ns) for t in self._threads):
+                self.clock.sleep(PEEK_POLL_S)
         samplers = [thread.sampler for thread in self._threads]
         gpus = {sampler.uuid: sampler.recording.timeline(sampler.uuid) for sampler in samplers}
         return self._timeline(gpus, self.clock.now_ns())

@@ -51,6 +51,7 @@ RETRY_NS = 100_000_000
 RETRY_LIMIT_NS = NS_PER_S
 # Counted over all reads: the GPU no longer answers.
 MAX_ERRORS_IN_A_ROW = 50
+MAX_SAMPLE_ERRORS = 3
 # Longer than the longest period, so that an error which a read repeats is one event, however long it lasts.
 SAME_ERROR_NS = 2 * PROCESS_PERIOD_NS
 ENERGY_COUNTER, PROCESS_LIST, POWER_SAMPLES = "energy counter", "process list", "power samples of the driver"
@@ -141,7 +142,7 @@ class GpuSampler:
         self._is_used = is_used
         self._wake = threading.Event()
         self._stop_after_ns: int | None = None
-        self._edge_noted = False
+        self._edge_noted = self._is_ending = False
         self._previous: tuple[int, int, int] | None = None
         self._counter_due_ns: int | None = None
         self._errors_in_a_row: Counter[str] = Counter()
@@ -153,6 +154,11 @@ class GpuSampler:
         """Ask for a change of the counter and all that is read seldom soon. May be called from any thread."""
         self._edge_noted = True
         self._wake.set()
+
+    def has_passed(self, at_ns: int) -> bool:
+        """Whether a change of the counter and, where there are any, a power sample later than an instant were read."""
+        ticks, samples = self.recording.ticks, self.recording.series.get(SAMPLES)
+        return bool(ticks and ticks[-1][0] > at_ns and (samples is None or (samples and samples[-1][0] > at_ns)))
 
     def stop_after(self, after_ns: int) -> None:
         """Ask to stop one second and one counter change after an instant. May be called from any thread."""
@@ -181,24 +187,29 @@ class GpuSampler:
     def _probe(self) -> None:
         """Try every read once, and set up tasks for those that the GPU supports."""
         has_samples = self._reader.samples is not None and self._ask(POWER_SAMPLES, self._read_samples)
-        if has_samples and (doubt := self._samples.doubt):
+        if has_samples and (self._samples.doubt or not self._samples.has_read):
             has_samples = False
-            del self.recording.series[SAMPLES]
-            self._event("not_supported", f"{POWER_SAMPLES}: {doubt}")
+            self.recording.series.pop(SAMPLES, None)
+            if self._samples.doubt:
+                self._event("not_supported", f"{POWER_SAMPLES}: {self._samples.doubt}")
         if has_samples:
             self._add(POWER_SAMPLES, SAMPLES_PERIOD_NS if self._is_used else SLOW_PERIOD_NS, self._read_samples)
             self._schedule.every_ns = SPARSE_NS if self._is_used else SPARSE_UNUSED_NS
         if self._ask(ENERGY_COUNTER, self._read_counter):
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns())
-        for way in () if has_samples else self._reader.power:
-            sample = self._sampler_of(way.series, way.read)
-            if self._ask(f"{way.series} through {way.call}", sample):
-                self._add(way.series, POWER_PERIOD_NS, sample)
-                break
+        if not has_samples:
+            self._probe_power()
         self._probe_all(self._reader.cheap, CHEAP_PERIOD_NS if has_samples and self._is_used else SLOW_PERIOD_NS)
         self._probe_all(self._reader.slow, SPARSE_SLOW_NS if has_samples else SLOW_PERIOD_NS)
         if self._ask(PROCESS_LIST, self._read_processes):
             self._add(PROCESS_LIST, PROCESS_PERIOD_NS, self._read_processes, expensive=True)
+
+    def _probe_power(self) -> None:
+        for way in self._reader.power:
+            sample = self._sampler_of(way.series, way.read)
+            if self._ask(f"{way.series} through {way.call}", sample):
+                self._add(way.series, POWER_PERIOD_NS, sample)
+                break
 
     def _probe_all(self, reads: Mapping[str, Callable[[], float]], period_ns: int) -> None:
         for number, (name, read) in enumerate(reads.items()):
@@ -249,11 +260,14 @@ class GpuSampler:
         if self._edge_noted:
             self._edge_noted = False
             now_ns = self._clock.now_ns()
-            self._schedule.want_next()
-            self._counter_due_ns = self._counter_due_ns and self._schedule.next_read_ns(now_ns)
+            self._want_change(now_ns)
             for task in self._tasks:
-                if task.what == PROCESS_LIST or task.what in self._reader.slow:
+                if task.what in (PROCESS_LIST, POWER_SAMPLES) or task.what in self._reader.slow:
                     task.due_ns = min(task.due_ns, now_ns)
+
+    def _want_change(self, now_ns: int) -> None:
+        self._schedule.want_next()
+        self._counter_due_ns = self._counter_due_ns and self._schedule.next_read_ns(now_ns)
 
     def _ready_ns(self, task: _Task, now_ns: int) -> int:
         """Return when a task may run: an expensive one, unless long overdue, after the counter's next read."""
@@ -321,6 +335,10 @@ class GpuSampler:
             self._errors_in_a_row[what] += 1
             self._unanswered_in_a_row += 1
             self._note_error(what, error)
+            if what == POWER_SAMPLES and self._errors_in_a_row[what] == MAX_SAMPLE_ERRORS:
+                # From now on every change of the counter is looked for.
+                self._schedule.every_ns = 0
+                self._probe_power()
             if self._unanswered_in_a_row >= MAX_ERRORS_IN_A_ROW:
                 raise _TimelineEndsError(f"{MAX_ERRORS_IN_A_ROW} errors in a row, the last one: {error}") from error
         else:
@@ -354,7 +372,12 @@ class GpuSampler:
     def _is_done(self) -> bool:
         """Return whether a second and a counter change have passed since the instant to stop after."""
         after_ns, now_ns = self._stop_after_ns, self._clock.now_ns()
-        if after_ns is None or now_ns < after_ns + TAIL_NS:
+        if after_ns is None or now_ns < after_ns:
+            return False
+        if not self._is_ending:
+            self._is_ending = True
+            self._want_change(now_ns)
+        if now_ns < after_ns + TAIL_NS:
             return False
         if not self.recording.counter_ns or now_ns >= after_ns + TAIL_LIMIT_NS:
             return True

@@ -21,6 +21,8 @@ WIDEST_NS = 50_000_000
 # The newest sample is 1 to 20 ms old on an H200; one much older or younger is not stamped with the time of day.
 OLDEST_NS = NS_PER_S
 MANY = 5
+# Of both clocks at once; a thread may be held up between them.
+READINGS = 3
 
 
 class DriverSamples:
@@ -34,47 +36,55 @@ class DriverSamples:
         self.doubt: str | None = None
         self._read = read
         self._clock = clock
-        self._begin_ns = self._latest_ns = clock.now_ns()
-        self._seen_us = 0
+        self._latest_ns = clock.now_ns()
+        self._latest: tuple[int, float] | None = None
         self._offset_ns: int | None = None
+
+    @property
+    def has_read(self) -> bool:
+        """Whether the driver has answered."""
+        return self._offset_ns is not None
 
     def read(self) -> tuple[list[tuple[int, float]], float | None]:
         """Return new samples since the start, each with its instant and watts, and by how much the clock was set, s.
 
-        A sample read twice is returned once. Where the clock was set, either time of day is tried.
+        A sample read twice is returned once. Where the clock was set, either time of day is tried for each: what puts
+        the sample next to the one before it is right.
         """
         assert self._read is not None
-        before_ns = self._clock.now_ns()
-        wall_ns = self._clock.wall_ns()
-        now_ns = self._clock.now_ns()
-        previous_ns, self._offset_ns = self._offset_ns, wall_ns - (before_ns + now_ns) // 2
-        offsets_ns: tuple[int, ...] = (self._offset_ns,)
-        stepped_s: float | None = None
-        if previous_ns is not None and abs(self._offset_ns - previous_ns) > STEP_NS:
-            offsets_ns, stepped_s = (self._offset_ns, previous_ns), (self._offset_ns - previous_ns) / NS_PER_S
-            # What was stamped after the clock was set back looks older than what was seen.
-            self._seen_us = 0
-        stamped = self._read(self._seen_us)
-        if previous_ns is None:
-            self.doubt = self._doubt(stamped, now_ns)
-        newest_ns = self._clock.now_ns()
+        offset_ns, offsets_ns, stepped_s = self._wall_offset_ns(), set[int](), None
+        if self._offset_ns is not None and abs(offset_ns - self._offset_ns) > STEP_NS:
+            offsets_ns, stepped_s = {self._offset_ns}, (offset_ns - self._offset_ns) / NS_PER_S
+        # All of them: what was stamped after the clock was set back looks older than what was seen.
+        stamped = self._read(0)
+        if self._offset_ns is None:
+            self.doubt = self._doubt(stamped, offset_ns)
+        self._offset_ns, newest_ns = offset_ns, self._clock.now_ns()
+        places = (place for place in range(len(stamped), 0, -1) if stamped[place - 1] == self._latest)
         rows = []
-        for at_us, watts in stamped:
-            instants_ns = (at_us * NS_PER_US - offset_ns for offset_ns in offsets_ns)
-            at_ns = next((at_ns for at_ns in instants_ns if self._latest_ns < at_ns <= newest_ns), None)
+        for at_us, watts in stamped[next(places, 0) :]:
+            instants_ns = (at_us * NS_PER_US - offset for offset in (offset_ns, *offsets_ns))
+            at_ns = min((at_ns for at_ns in instants_ns if self._latest_ns < at_ns <= newest_ns), default=None)
             if at_ns is not None:
                 rows.append((at_ns, watts))
                 self._latest_ns = at_ns
         if stamped:
-            self._seen_us = stamped[-1][0]
+            self._latest = stamped[-1]
         return rows, stepped_s
 
-    def _doubt(self, stamped: list[tuple[int, float]], now_ns: int) -> str | None:
+    def _wall_offset_ns(self) -> int:
+        """Return the time of day less CLOCK_MONOTONIC, from the quickest of a few readings."""
+        readings = []
+        for _ in range(READINGS):
+            before_ns, wall_ns, after_ns = self._clock.now_ns(), self._clock.wall_ns(), self._clock.now_ns()
+            readings.append((after_ns - before_ns, wall_ns - (before_ns + after_ns) // 2))
+        return min(readings)[1]
+
+    def _doubt(self, stamped: list[tuple[int, float]], offset_ns: int) -> str | None:
         """Return why the driver's buffer is of no use, from what it holds at the start; None where it is."""
-        assert self._offset_ns is not None
         if len(stamped) < MANY:
             return f"the buffer holds {len(stamped)}"
-        age_ns = now_ns - (stamped[-1][0] * NS_PER_US - self._offset_ns)
+        age_ns = self._clock.now_ns() - (stamped[-1][0] * NS_PER_US - offset_ns)
         if abs(age_ns) > OLDEST_NS:
             return f"the newest is stamped {age_ns / NS_PER_S:.1f} s before now"
         apart_ns = median(later[0] - earlier[0] for earlier, later in pairwise(stamped)) * NS_PER_US

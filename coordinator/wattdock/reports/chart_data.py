@@ -39,7 +39,7 @@ PHASES = (*BEFORE_PASSES, "prefill", "decode", "between rounds", NOT_SPLIT)
 KINDS = ("launch", "load", "idle", "warm-up", "pass")
 SUM = "sum over the GPUs used"
 # Where a GPU has no energy counter, or it was not read.
-POWER_READINGS = ("power_w", "power_average_w")
+POWER_READINGS = ("power_sample_w", "power_w", "power_average_w")
 # A longer gap between two changes of a counter lies between stored spans, where only the mean power is known.
 GAP_S, GAP_PERIODS = 1.0, 10
 # With fewer tokens in a bin its rate is noise of whole numbers.
