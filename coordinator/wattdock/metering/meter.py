@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from wattdock.metering.source import Meaning, Source
 
 
-# A change of a counter comes every 100 ms, and a read of it takes up to 30 ms.
-PEEK_PATIENCE_NS, PEEK_POLL_S = 300_000_000, 0.02
+# A change of a counter comes every 100 ms, and a read of it takes up to 30 ms; longer where a thread gets no CPU.
+PEEK_PATIENCE_NS, PEEK_POLL_S = 2 * NS_PER_S, 0.02
 
 
 class _SamplerThread(threading.Thread):

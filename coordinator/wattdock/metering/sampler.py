@@ -49,6 +49,8 @@ TAIL_LIMIT_NS = 6 * NS_PER_S
 # A read that fails is tried again this much later for each error in a row, and no later than RETRY_LIMIT_NS.
 RETRY_NS = 100_000_000
 RETRY_LIMIT_NS = NS_PER_S
+# Of a counter or of samples behind what they show.
+LONGEST_LAG_NS = 30_000_000
 # Counted over all reads: the GPU no longer answers.
 MAX_ERRORS_IN_A_ROW = 50
 MAX_SAMPLE_ERRORS = 3
@@ -156,9 +158,12 @@ class GpuSampler:
         self._wake.set()
 
     def has_passed(self, at_ns: int) -> bool:
-        """Whether a change of the counter and, where there are any, a power sample later than an instant were read."""
-        ticks, samples = self.recording.ticks, self.recording.series.get(SAMPLES)
-        return bool(ticks and ticks[-1][0] > at_ns and (samples is None or (samples and samples[-1][0] > at_ns)))
+        """Whether a change of the counter and a power sample later than an instant were read, of what there is."""
+        recording, needed_ns = self.recording, at_ns + LONGEST_LAG_NS
+        if recording.counter_ns and not (recording.ticks and recording.ticks[-1][0] > needed_ns):
+            return False
+        samples = recording.series.get(SAMPLES)
+        return not samples or samples[-1][0] > needed_ns
 
     def stop_after(self, after_ns: int) -> None:
         """Ask to stop one second and one counter change after an instant. May be called from any thread."""
