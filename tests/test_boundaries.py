@@ -47,6 +47,28 @@ def test_the_coordinator_imports_no_engine_and_runners_nothing_of_the_host() -> 
     assert offending("runners", HOST_ONLY) == {}
 
 
+STARTS = {"run", "Popen", "call", "check_call", "check_output", "getoutput", "system", "popen", "posix_spawn"}
+
+
+def started(file: Path) -> list[ast.Call]:
+    """Return the calls by which a file starts a program."""
+    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    attributes = [(call, call.func) for call in calls if isinstance(call.func, ast.Attribute)]
+    return [
+        call
+        for call, name in attributes
+        if name.attr in STARTS and isinstance(name.value, ast.Name) and name.value.id in {"os", "subprocess"}
+    ]
+
+
+def test_every_program_that_the_coordinator_starts_gets_an_environment_of_its_own() -> None:
+    """What is not passed on by name, a stranger's file cannot read; the keeper has such an environment and keeps it."""
+    calls = {file.name: started(file) for file in sources("coordinator") if file.name != "keeper.py"}
+    assert sum(map(len, calls.values())) > 5
+    without = {name for name, starts in calls.items() for call in starts if "env" not in {k.arg for k in call.keywords}}
+    assert without == set()
+
+
 def test_what_every_runner_shares_needs_grpcio_protobuf_and_the_standard_library_only() -> None:
     """Whatever engine it stands beside."""
     used = set().union(*map(imported, sources("runners/common")))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Names of variables that hold a secret, or the file of one.
 SECRET_NAME = re.compile(
     r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTH|API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY)"
-    r"(_(ID|FILE|PATH|JSON))?$|PASSWORD$",
+    r"(_(ID|FILE|PATH|JSON))?$|PASSWORD$|_(KEY|PWD|PASS|PAT)$",
     re.IGNORECASE,
 )
 # What services give out as keys, credentials in an address, and settings that are called a secret.

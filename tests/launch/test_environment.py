@@ -20,7 +20,7 @@ from launch.standins import wait_until
 
 from wattdock.errors import ConfigError, LaunchError, PreflightError
 from wattdock.launch import environment, uv
-from wattdock.launch.environment import Environment, check_python
+from wattdock.launch.environment import Environment, check_python, find_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -410,5 +410,6 @@ def test_an_interpreter_that_cannot_run_a_runner_is_refused_with_the_reason(
             path.write_text("#!/bin/sh\n" + text.format(python=sys.executable, old=old))
             path.chmod(0o755 if text else 0o644)
     with pytest.raises(PreflightError if named.exists() else ConfigError, match=said):
-        check_python(named)
-    assert (check_python(good), check_python(sys.executable)) == (good, Path(sys.executable))
+        check_python(find_python(named), {})
+    for path in (good, Path(sys.executable)):
+        assert check_python(find_python(path), {}) == path

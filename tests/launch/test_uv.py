@@ -96,5 +96,5 @@ def test_only_an_index_that_does_not_answer_is_given_up_for_the_cache(said: list
         environs.append(environ)
         return said
 
-    assert run_uv(["pip", "install", "stem"], call, lambda _: None) == failure(said)
+    assert run_uv(["pip", "install", "stem"], call, lambda _: None, environ={}) == failure(said)
     assert [environ.get("UV_OFFLINE") for environ in environs] == [None, "1"][:calls]

@@ -47,6 +47,7 @@ def calibrate_meters(
     meter = choose_meter("nvml", host_gpus)
     as_process = {"launcher": "process", "container": config.container.model_copy(update={"locked": False})}
     choice = choose_launcher(config.model_copy(update=as_process), on_gpu=True, home=home, lock=read_lock)
+    choice.check()
     program = choice.runner_dir / f"wattdock_{config.backend}_pulses.py"
     if not program.exists():
         raise PreflightError(f"backend {config.backend} makes no load pulses; use --backend pytorch")

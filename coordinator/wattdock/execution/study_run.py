@@ -54,7 +54,7 @@ TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
 def plan_study(
     study: Study, *, output_dir: Path, home: Path, emit: Emit, lock: Path | None = None
 ) -> list[ExecutionPlan]:
-    """Check everything that needs no runner, and decide how each experiment runs here.
+    """Check everything that needs no runner, and decide how each experiment runs here; to be run, not only shown.
 
     Args:
         lock: Lock file of images; None is the one in use.
@@ -72,6 +72,8 @@ def plan_study(
         if not isinstance(checked, ExecutionPlan):
             raise checked
         plans.append(checked)
+    for launch in {plan.launch.python: plan.launch for plan in plans}.values():
+        launch.check()
     return plans
 
 

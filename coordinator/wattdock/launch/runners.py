@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
+from wattdock.host import processes
 from wattdock.text import is_secret, nearest
 
 if TYPE_CHECKING:
@@ -21,12 +22,13 @@ REPO = Path(__file__).resolve().parents[3]
 PROTO_DIR = REPO / "proto"
 COMMON_DIR = REPO / "runners" / "common"
 # Settings of engines and of the libraries below them; a container gets no other variable of the host.
-ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM)_")
-# Variables that change how an engine runs in a process, which inherits them all, and so belong to its result.
+ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM)_\w+")
+# What changes how an engine runs in a process, which gets it and what any program gets, and so belongs to its result.
 SETTING_NAME = re.compile(
     ENGINE_NAME.pattern
     + r"|(CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NVTE|UCX|RAY|KMP|GOMP|OPENBLAS|NUMEXPR|DNNL|ONEDNN|ATEN|TORCHDYNAMO|XLA"
-    r"|HF|TRANSFORMERS|TOKENIZERS|ACCELERATE|FLASHINFER|FLASH|TENSORRT|TRT|MALLOC|OMPI|UCC)_|(LD_PRELOAD|LD_LIBRARY_PATH)$"
+    r"|HF|TRANSFORMERS|TOKENIZERS|ACCELERATE|FLASHINFER|FLASH|TENSORRT|TRT|MALLOC|OMPI|UCC|NUMBA|CUPY)_\w+"
+    rf"|LD_(PRELOAD|LIBRARY_PATH)|PYTHONHASHSEED|CUDACXX|{processes.COMPILERS}"
 )
 # Read by the container toolkit before a container starts, and by no engine.
 TOOLKIT_NAME = re.compile(r"NVIDIA_(REQUIRE|DRIVER|VISIBLE|PRODUCT)_")
@@ -36,10 +38,6 @@ HIDDEN = "set"
 # The coordinator fetches models; a runner finds them on disk.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-# These belong to the coordinator's interpreter. Without stored byte code every runner would compile its packages anew.
-PYTHON_NAMES = frozenset(
-    {"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
-)
 
 
 def runners_path() -> tuple[Path, ...]:
@@ -86,19 +84,17 @@ def process_variables(
     Args:
         runner_dir: The backend's folder.
         gpu_indices: The GPUs that CUDA shows, in this order.
-        environ: The coordinator's own environment, which a runner inherits but for secrets and for variables of the
-            coordinator's interpreter.
+        environ: The coordinator's own environment, of which a runner gets what any program gets, and engine settings,
+            but no secret.
         keep_pythonpath: Append the caller's PYTHONPATH to the runner's, for an interpreter that the user named.
 
     Source: CUDA programming guide, "CUDA Environment Variables": an empty CUDA_VISIBLE_DEVICES shows no device.
     """
-    inherited = {
-        name: value for name, value in environ.items() if name not in PYTHON_NAMES and not is_secret(name, value)
-    }
+    allowed = processes.child_environment(environ, SETTING_NAME.pattern)
     folders = [PROTO_DIR, COMMON_DIR, runner_dir]
     if keep_pythonpath:
         folders += [Path(folder) for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    return inherited | {
+    return _without_secrets(allowed) | {
         # The runner's working folder is not the caller's, so relative entries would point elsewhere.
         "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in folders),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -118,10 +114,8 @@ def container_variables(gpu_uuids: Sequence[str], environ: Mapping[str, str], *,
 
     Source: PyTorch, Triton and vLLM name these folders; NCCL and gloo take the interface to use from these variables.
     """
-    settings = {
-        name: value for name, value in environ.items() if ENGINE_NAME.match(name) and not is_secret(name, value)
-    }
-    return settings | {
+    settings = {name: value for name, value in environ.items() if ENGINE_NAME.fullmatch(name)}
+    return _without_secrets(settings) | {
         "HOME": f"{cache}/home",
         # The caller has no name in there; Python and shells ask these before /etc/passwd.
         "USER": "runner",
@@ -160,5 +154,10 @@ def engine_settings(environ: Mapping[str, str], *, in_container: bool) -> dict[s
     return {
         name: HIDDEN if SECRET_LIKE.search(name) else value
         for name, value in sorted(inherited.items())
-        if SETTING_NAME.match(name) and not TOOLKIT_NAME.match(name)
+        if SETTING_NAME.fullmatch(name) and not TOOLKIT_NAME.match(name)
     }
+
+
+def _without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings without keys, such as VLLM_API_KEY, and without values that hold a password."""
+    return {name: value for name, value in settings.items() if not is_secret(name, value)}

@@ -56,18 +56,21 @@ def run_uv(
     words: Sequence[str],
     call: Callable[[list[str], dict[str, str]], Sequence[str] | None],
     say: Callable[[str], None],
+    *,
+    environ: Mapping[str, str],
 ) -> str | None:
     """Call uv, and where no index answers once more without a network; return why it failed, None if it did not.
 
     Args:
         call: Runs a command line with an environment; returns its output, by lines, if it fails.
         say: Receives a line if the network is given up.
+        environ: Of uv and of pip, whose configuration is asked for.
     """
-    command, environ = uv_call(words, os.environ)
-    output = call(command, environ)
+    command, variables = uv_call(words, environ)
+    output = call(command, variables)
     if output and _advice(_last_error(output)) == UNANSWERED:
         say("the configured package index does not answer; taking packages from uv's cache")
-        if call(command, environ | {"UV_OFFLINE": "1"}) is None:
+        if call(command, variables | {"UV_OFFLINE": "1"}) is None:
             return None
     return None if output is None else failure(output)
 
@@ -155,7 +158,7 @@ def main() -> int:
         return done.stderr.splitlines() if done.returncode else None
 
     try:
-        error = run_uv(sys.argv[1:], call, _say)
+        error = run_uv(sys.argv[1:], call, _say, environ=os.environ)
     except KeyboardInterrupt:
         return 130
     if error:

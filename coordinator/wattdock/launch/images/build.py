@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.host import Machine
+from wattdock.host import Machine, processes
 from wattdock.launch.engine import BASE_DIGEST_LABEL, BASE_NAME_LABEL, NoImageError, engine_address, find_image
 from wattdock.launch.runners import REPO
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from wattdock.launch.engine import Image
 
 DOCKER = REPO / "docker"
+# Variables of Docker's command-line client and of its builder, an agent for private sources included.
+CLIENT = rf"{processes.NETWORK}|(DOCKER|BUILDX|BUILDKIT)_\w+|SSH_AUTH_SOCK"
 CPU_BASE = "docker.io/library/python:3.12-bookworm"
 DEFAULT_BASE = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
 
@@ -110,11 +112,12 @@ def run_docker(words: list[str], failure: str) -> None:
     Raises:
         PreflightError: The client is not there, or it failed; begins with `failure`.
     """
-    engine = {"DOCKER_HOST": engine_address(), "DOCKER_CONTEXT": "default"}
+    builder = {"DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
+    engine = {"DOCKER_HOST": engine_address(), "DOCKER_CONTEXT": "default", **builder}
     try:
         code = subprocess.run(
             ["docker", *words],
-            env={**os.environ, **engine, "DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"},
+            env=processes.child_environment(os.environ, CLIENT) | engine,
             check=False,
         ).returncode
     except OSError as error:
