@@ -1,11 +1,13 @@
-"""Write files so that a crash or a power cut leaves the old content or the new; read the end of a log.
+"""Open files that others may have made; write files so that a crash or a power cut leaves the old content or the new.
 
 Names of files that several rooms read stand here, too. Must not know: what the files hold.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
@@ -21,6 +23,45 @@ STUDIES, JOURNAL = "studies", "journal.jsonl"
 # A bundle's file name ends so; in it: what it holds, and the folder of its results.
 TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 TAIL_LINES, TAIL_BYTES = 20, 64 * 1024
+# Far more than any file that is read into memory whole.
+MAX_BYTES = 1_000_000_000
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, owned: bool = False, follow: bool = False) -> int:
+    """Open a file that anybody may have put there, and return its descriptor; waits for nobody.
+
+    Args:
+        owned: Whether only root and the caller may own it: for what is trusted, such as a lock.
+        follow: Whether it may be a link, as files in a hub's cache are.
+
+    Raises:
+        OSError: It cannot be opened, is a link, a pipe or a device, or belongs to another user.
+    """
+    # Opening a pipe would wait for its other end.
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        if owned and state.st_uid not in (0, os.geteuid()):
+            raise OSError(errno.EPERM, f"belongs to user {state.st_uid}", str(path))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES, owned: bool = False, follow: bool = False) -> bytes:
+    """Return the content of a file, opened as `open_regular` does.
+
+    Raises:
+        OSError: As `open_regular`, or it is larger than `limit_bytes`.
+    """
+    with os.fdopen(open_regular(path, owned=owned, follow=follow), "rb") as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise OSError(errno.EFBIG, f"is larger than {limit_bytes:,} bytes", str(path))
+    return content
 
 
 @contextmanager
