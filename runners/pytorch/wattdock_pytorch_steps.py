@@ -1,4 +1,4 @@
-"""Date each step of `generate` without making host or device wait, and count new tokens; pure but for `StepClock`."""
+"""Date each step of `generate`, and count new tokens; pure but for `StepClock`. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.clock import now_ns
+from wattdock_runner.device_clock import DeviceClock
 from wattdock_runner.recorder import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from wattdock_runner.recorder import PassRecorder
-
-NS_PER_MS = 1_000_000
-# The host may lose its core for milliseconds between an event and its reading, but hardly every time.
-DATING_TRIES = 5
-# Events made before a pass, so that a step only records one; later steps make their own.
-SPARE_EVENTS = 2048
 
 
 class StepClock:
     """Marks the instant of each forward pass of a model, which is a step of `generate`, and ends cancelled passes.
 
-    On a GPU a mark is an event on the device's stream, resolved after the pass: a step's tokens are dated when the GPU
-    had computed their scores, and the host never waits for the GPU.
+    A step's tokens are dated when the device had computed their scores.
 
     Args:
         device: The device that computes scores.
@@ -37,19 +30,12 @@ class StepClock:
     def __init__(self, recorder: PassRecorder, device: Any) -> None:
         self.step_tokens: Iterator[int] = iter(())
         self._recorder = recorder
-        self._device = device
-        self._on_device = device.type != "cpu"
+        self._clock = DeviceClock(device)
         self._marks: list[Any] = []
-        self._mark: Callable[[], Any] = self._event if self._on_device else now_ns
-        self._stream: Any = None
-        self._spare: list[Any] = []
-        self._base: tuple[Any, int] | None = None
 
     def open(self) -> None:
-        """Make the events of the first steps, and tie the device's clock to the host's; call it on a drained device."""
-        if self._on_device:
-            self._prepare()
-            self._base = self._dated_event()
+        """Begin a pass on a drained device."""
+        self._clock.open()
 
     @contextmanager
     def watching(self, model: Any) -> Iterator[None]:
@@ -61,7 +47,7 @@ class StepClock:
         forward, instance_forward = model.forward, vars(model).get("forward")
         # Looked up once: inside a step, between the kernels of a model, every look-up is cold.
         recorder, check_cancelled = self._recorder, self._recorder.check_cancelled
-        mark, keep = self._mark, self._marks.append
+        mark, keep = self._clock.mark, self._marks.append
 
         @wraps(forward)
         def marked(*inputs: Any, **named: Any) -> Any:
@@ -85,60 +71,7 @@ class StepClock:
 
     def instants(self) -> list[int]:
         """Return the host instant (ns) of every step so far; call it on a drained device."""
-        if self._base is None:
-            return list(self._marks)
-        base, base_ns = self._base
-        closing, closing_ns = self._dated_event()
-        closing_ms = base.elapsed_time(closing)
-        elapsed_ms = [base.elapsed_time(mark) for mark in self._marks]
-        return host_instants(elapsed_ms, closing_ms, base_ns, closing_ns)
-
-    def _prepare(self) -> None:
-        import torch
-
-        self._stream = torch.cuda.current_stream(self._device)
-        self._spare = [_new_event() for _ in range(SPARE_EVENTS)]
-        # torch makes the driver's event where it is first recorded.
-        for event in self._spare:
-            event.record(self._stream)
-
-    def _event(self) -> Any:
-        event = self._spare.pop() if self._spare else _new_event()
-        event.record(self._stream)
-        return event
-
-    def _dated_event(self) -> tuple[Any, int]:
-        """Record several events on a drained device; return the event dated best and its host instant (ns)."""
-        tries = [self._bracketed_event() for _ in range(DATING_TRIES)]
-        event, before_ns, after_ns = min(tries, key=lambda tried: tried[2] - tried[1])
-        return event, (before_ns + after_ns) // 2
-
-    def _bracketed_event(self) -> tuple[Any, int, int]:
-        """Record an event and wait for it; its instant lies between the two host readings (ns)."""
-        before_ns = now_ns()
-        event = self._event()
-        event.synchronize()
-        return event, before_ns, now_ns()
-
-
-def _new_event() -> Any:
-    import torch
-
-    return torch.cuda.Event(enable_timing=True)
-
-
-def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, closing_ns: int) -> list[int]:
-    """Return device events as host instants (ns), by a straight line through two events that both clocks have dated.
-
-    Args:
-        elapsed_ms: Of each event since the base event, by the device's clock.
-        closing_ms: Of the closing event since the base event, by the device's clock.
-        base_ns: Host instant of the base event.
-        closing_ns: Host instant of the closing event.
-    """
-    # A device clock that stood still says nothing, and must not cost the pass.
-    scale = (closing_ns - base_ns) / (closing_ms * NS_PER_MS) if closing_ms > 0 else 1.0
-    return [base_ns + round(ms * NS_PER_MS * scale) for ms in elapsed_ms]
+        return self._clock.instants(self._marks)
 
 
 def steps_of_batch(

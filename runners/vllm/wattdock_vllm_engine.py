@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.recorder import PassRecorder, RequestRecord
+    from wattdock_runner.recorder import PassRecorder, RequestRecord, Step
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
@@ -231,6 +231,7 @@ class VllmEngine(Engine):
         self._block_tokens: int = config.cache_config.block_size
         knows_context = self.cache_blocks is not None and config.speculative_config is None
         self._watch = StepWatch(self._core, knows_context=knows_context)
+        llm.collective_rpc("wattdock_watch")
         self._faults = faults
         self._sampling: list[SamplingParams] = []
         # By vLLM's name of a request: the record, and the request as vLLM's scheduler keeps it.
@@ -265,6 +266,7 @@ class VllmEngine(Engine):
         since = self._faults.reported()
         is_dead = False
         try:
+            self.llm.collective_rpc("wattdock_open_pass")
             return work()
         except RunnerFault:
             raise
@@ -292,6 +294,10 @@ class VllmEngine(Engine):
     def drain(self) -> None:
         """Return when every worker's device has done all its work."""
         self.llm.collective_rpc("wattdock_drain")
+
+    def dated(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """Return the steps as the workers dated them."""
+        return self._watch.dated(steps, self.llm.collective_rpc("wattdock_dates"))
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
         """Send the engine a request, in the form that a prompt has after vLLM's rendering."""

@@ -1,22 +1,27 @@
-"""What each step of vLLM's engine computed, as its scheduler planned it. Imports no vLLM."""
+"""What each step of vLLM's engine computed, as its scheduler planned it, and when the device did. Imports no vLLM."""
 
 from __future__ import annotations
 
-from collections import deque
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.clock import now_ns
+from wattdock_runner.device_clock import DeviceClock
 from wattdock_runner.recorder import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    # Begin and end of each batch that a worker computed in a pass, host instants (ns).
+    Dates = list[tuple[int, int]]
 
 
 class StepWatch:
     """Sees each batch that comes back to the scheduler of an engine core in this process.
 
     With async scheduling vLLM submits a batch while the batch before it is computed, so that a call of its `step` waits
-    for a batch of an earlier call.
+    for a batch of an earlier call, and its tokens may have been there for as long as vLLM took to submit the next one.
+    When a batch was computed is known to the workers, which see the same batches in the same order.
 
     Args:
         core: vLLM's `EngineCore`.
@@ -26,24 +31,30 @@ class StepWatch:
     def __init__(self, core: Any, *, knows_context: bool) -> None:
         self._core, self._knows_context = core, knows_context
         self._start_ns = 0
-        self._computed: deque[Any] = deque(maxlen=1)
+        self._computed: Any = None
+        # The number of the batch that comes back next among those of the pass, and of each batch that became a step.
+        self._next, self._numbers = 0, list[int]()
         self._watch(core.scheduler)
 
     def _watch(self, scheduler: Any) -> None:
-        update, keep = scheduler.update_from_output, self._computed.append
+        update = scheduler.update_from_output
 
         def watched(batch: Any, output: Any) -> Any:
-            # A batch may come back after all its requests have ended, even in the next pass.
-            if not scheduler.requests.keys().isdisjoint(batch.num_scheduled_tokens):
-                keep(batch)
+            if batch.total_num_scheduled_tokens:
+                # A batch may come back after all its requests have ended, even in the next pass.
+                if not scheduler.requests.keys().isdisjoint(batch.num_scheduled_tokens):
+                    self._computed = batch
+                    self._numbers.append(self._next)
+                self._next += 1
             return update(batch, output)
 
         scheduler.update_from_output = watched
 
     def open(self) -> None:
-        """Begin a pass."""
-        self._start_ns = 0
-        self._computed.clear()
+        """Begin a pass; what an earlier one left in the queue is none of its batches."""
+        self._start_ns, self._computed = 0, None
+        left = [batch for batch in map(_batch_of, self._core.batch_queue or ()) if batch.total_num_scheduled_tokens]
+        self._next, self._numbers = -len(left), []
 
     def before_step(self) -> None:
         """Note that vLLM is about to step."""
@@ -51,9 +62,9 @@ class StepWatch:
 
     def after_step(self, at_ns: int) -> Iterator[Step]:
         """Yield the step whose tokens vLLM returned at `at_ns`, if any."""
-        if not self._computed:
+        if (batch := self._computed) is None:
             return
-        batch = self._computed.pop()
+        self._computed = None
         cached, tokens = batch.scheduled_cached_reqs, batch.total_num_scheduled_tokens
         # A sequence past its prefill has a token computed, and its drafts; all other tokens are of prompts.
         decoding = len(cached.num_output_tokens) - cached.num_output_tokens.count(0)
@@ -64,3 +75,72 @@ class StepWatch:
         yield Step(self._start_ns, at_ns, tokens - decoding - drafts, sequences, context_tokens)
         # The next batch is being computed already where one is in the queue and its requests live.
         self._start_ns = at_ns if self._core.batch_queue and self._core.scheduler.requests else 0
+
+    def dated(self, steps: Sequence[Step], by_rank: Sequence[Dates]) -> list[Step]:
+        """Return the steps of a pass as the devices dated them: from the first rank's begin to the last rank's end.
+
+        Args:
+            by_rank: What `BatchClock.dates` returned in each worker.
+        """
+        begins, ends = by_rank[0], by_rank[-1]
+        return [
+            step._replace(start_ns=begins[number][0], end_ns=ends[number][1])
+            for step, number in zip(steps, self._numbers, strict=True)
+        ]
+
+
+def _batch_of(queued: tuple[Any, ...]) -> Any:
+    """Return the scheduler's plan of what stands in vLLM's queue of batches."""
+    return queued[1]
+
+
+class BatchClock:
+    """Dates each batch in a worker of vLLM: from where its model begins to where its tokens are sampled.
+
+    Args:
+        runner: vLLM's model runner.
+        device: The device that computes.
+    """
+
+    def __init__(self, runner: Any, device: Any) -> None:
+        self._clock = DeviceClock(device)
+        self._begins: list[Any] = []
+        self._ends: list[Any] = []
+        # Input is prepared before the model runs; vLLM's second model runner does not tell them apart.
+        first = "_model_forward" if hasattr(runner, "_model_forward") else "execute_model"
+        setattr(runner, first, self._begin_at(getattr(runner, first)))
+        runner.sample_tokens = self._end_after(runner.sample_tokens)
+
+    def _begin_at(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        mark, begins, ends = self._clock.mark, self._begins, self._ends
+
+        @wraps(compute)
+        def begun(*inputs: Any, **named: Any) -> Any:
+            # A batch without tokens is never sampled: what began it is none.
+            begins[len(ends) :] = [mark()]
+            return compute(*inputs, **named)
+
+        return begun
+
+    def _end_after(self, sample: Callable[..., Any]) -> Callable[..., Any]:
+        mark, begins, ends = self._clock.mark, self._begins, self._ends
+
+        @wraps(sample)
+        def ended(*inputs: Any, **named: Any) -> Any:
+            output = sample(*inputs, **named)
+            if len(ends) < len(begins):
+                ends.append(mark())
+            return output
+
+        return ended
+
+    def open(self) -> None:
+        """Begin a pass on a drained device."""
+        self._begins.clear()
+        self._ends.clear()
+        self._clock.open()
+
+    def dates(self) -> Dates:
+        """Return begin and end of each batch of the pass; call it on a drained device."""
+        instants = self._clock.instants([*self._begins, *self._ends])
+        return list(zip(instants, instants[len(self._begins) :], strict=False))

@@ -15,6 +15,7 @@ from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.platforms import current_platform
 from wattdock_vllm_processes import report_to_parent, unlink_once_shared
+from wattdock_vllm_steps import BatchClock
 
 from wattdock_runner.backend import RandomWeights
 from wattdock_runner.checkpoint import draw_uniform, meta_model
@@ -22,6 +23,8 @@ from wattdock_runner.process import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from wattdock_vllm_steps import Dates
 
 # A child of vLLM's logger, whose lines reach the runner's log from every worker.
 log = logging.getLogger("vllm.wattdock")
@@ -41,6 +44,7 @@ class WorkerExtension:
     """Mixed into vLLM's worker class; called through `collective_rpc`."""
 
     device: Any
+    model_runner: Any
     model_config: Any
     parallel_config: Any
     vllm_config: Any
@@ -49,6 +53,18 @@ class WorkerExtension:
         """Return when the device has done all its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def wattdock_watch(self) -> None:
+        """Date the batches of all further passes."""
+        self._wattdock_clock = BatchClock(self.model_runner, self.device)
+
+    def wattdock_open_pass(self) -> None:
+        """Begin to date the batches of a pass on a drained device."""
+        self._wattdock_clock.open()
+
+    def wattdock_dates(self) -> Dates:
+        """Return when each batch of the pass was computed; see `BatchClock.dates`."""
+        return self._wattdock_clock.dates()
 
     def wattdock_place(self) -> tuple[str | None, int]:
         """Return the UUID of the worker's GPU as torch writes it (None on a CPU), and the number of its layers."""

@@ -67,7 +67,7 @@ class Step(NamedTuple):
 
     Attributes:
         start_ns: When the engine began to compute it: it was submitted, and the step before had ended.
-        end_ns: When its tokens were there, the instant of their answers.
+        end_ns: When its tokens were there: the instant of their answers, unless `Engine.dated` knows better.
         prompt_tokens: Prompt tokens computed, without cached and padding; of a prompt in chunks, this step's chunk.
         sequences: Sequences computed, be it for a token that does not count.
         context_tokens: Positions whose keys and values attention read, summed over the sequences; padding where the

@@ -31,7 +31,7 @@ class Engine:
     """A loaded model that serves requests. Every engine has `add`, `step` and `drain`; the other methods have defaults.
 
     `serve` calls, on a single thread: `prepare`; within `guarded`, on a drained engine, `add` and `step` in turn until
-    all requests have finished, and `drain`; then, with the span closed, `complete`.
+    all requests have finished, and `drain`; then, with the span closed, `complete` and `dated`.
 
     Attributes:
         tokenizer: A tokenizer of transformers, or None.
@@ -74,6 +74,10 @@ class Engine:
     def complete(self, requests: Sequence[RequestRecord]) -> None:
         """Add to the records what was not known during the pass."""
 
+    def dated(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """Return the steps as the accelerator dated them, where they did not end at the instant of their answers."""
+        return steps
+
 
 def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
     """Serve requests until the minima of the pass are met, and record every request and token.
@@ -103,6 +107,7 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
         request.output_ids = request.output_ids if workload.return_token_ids else []
     recorder.requests = requests
     recorder.take_steps(engine.steps)
+    recorder.steps = engine.dated(recorder.steps)
 
 
 def _run(

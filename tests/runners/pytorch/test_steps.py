@@ -6,7 +6,6 @@ import importlib.util
 import inspect
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -51,22 +50,6 @@ def test_the_end_of_sequence_counts_and_what_follows_does_not(
     assert steps.output_length(ids, {2, 9}, limit) == length
 
 
-@pytest.mark.parametrize(
-    ("elapsed_ms", "closing_ms", "instants"),
-    [
-        # A device clock that runs 100 ppm fast is corrected: 5.0005 of its seconds are 5 of the host's.
-        ([0.0, 5_000.5, 10_001.0], 10_001.0, [1_000, 5_000_001_000, 10_000_001_000]),
-        # A clock that stands still says nothing, and costs no pass.
-        ([0.0, 0.0], 0.0, [1_000, 1_000]),
-    ],
-)
-def test_device_instants_follow_a_straight_line_between_the_dated_events(
-    steps: Any, elapsed_ms: list[float], closing_ms: float, instants: list[int]
-) -> None:
-    """The base event was at 1,000 ns of the host, the closing event 10 s later."""
-    assert steps.host_instants(elapsed_ms, closing_ms, 1_000, 10_000_001_000) == instants
-
-
 @pytest.mark.parametrize(("width", "context_tokens"), [(7, (21, 24)), (None, (None, None))])
 def test_a_batch_s_prefill_is_its_first_step(
     steps: Any, width: int | None, context_tokens: tuple[int | None, ...]
@@ -75,71 +58,6 @@ def test_a_batch_s_prefill_is_its_first_step(
     prefill, decode = steps.steps_of_batch(10, [20, 25], prompt_tokens=15, sequences=3, context_tokens=width)
     assert (prefill[:4], decode[:4]) == ((10, 20, 15, 3), (20, 25, 0, 3))
     assert (prefill.context_tokens, decode.context_tokens) == context_tokens
-
-
-@dataclass
-class FakeEvent:
-    """A CUDA event, recorded at an instant of the fake host's own clock."""
-
-    at_ns: int
-
-    def synchronize(self) -> None:
-        """It is over at once."""
-
-    def elapsed_time(self, later: FakeEvent) -> float:
-        """Return milliseconds to a later event."""
-        return (later.at_ns - self.at_ns) / 1e6
-
-
-class FakeHost:
-    """A clock that moves 10 us per reading, and by a preemption after the readings that `preempted` numbers (ns)."""
-
-    def __init__(self, preempted: dict[int, int]) -> None:
-        self.at_ns = 0
-        self.readings = 0
-        self.preempted = preempted
-
-    def now_ns(self) -> int:
-        """Read the clock."""
-        self.at_ns += 10_000
-        read_ns = self.at_ns
-        self.at_ns += self.preempted.get(self.readings, 0)
-        self.readings += 1
-        return read_ns
-
-    def event(self) -> FakeEvent:
-        """Record an event now."""
-        return FakeEvent(self.at_ns)
-
-
-def take_step(clock: Any) -> None:
-    """Run a forward pass of a model that does nothing, watched by a step clock."""
-    model = SimpleNamespace(forward=lambda: None)
-    with clock.watching(model):
-        model.forward()
-
-
-def step_instants(steps: Any, monkeypatch: pytest.MonkeyPatch, host: FakeHost) -> tuple[list[int], int]:
-    """Return what a step clock makes of one step 100 ms into a pass of 500 ms, and when the step really was."""
-    monkeypatch.setattr(steps, "now_ns", host.now_ns)
-    monkeypatch.setattr(steps.StepClock, "_prepare", lambda _: None)
-    monkeypatch.setattr(steps.StepClock, "_event", lambda _: host.event())
-    clock = steps.StepClock(PassRecorder(), SimpleNamespace(type="cuda"))
-    clock.open()
-    host.at_ns += 100_000_000
-    step_ns = host.at_ns
-    take_step(clock)
-    host.at_ns += 400_000_000
-    return clock.instants(), step_ns
-
-
-@pytest.mark.parametrize("reading", [0, 2, 10, 12])
-def test_a_preemption_of_the_host_at_either_end_does_not_matter(
-    steps: Any, monkeypatch: pytest.MonkeyPatch, reading: int
-) -> None:
-    """Readings 0 to 9 open a pass and 10 to 19 close it; 8 ms fall between two that belong together."""
-    (instant_ns,), step_ns = step_instants(steps, monkeypatch, FakeHost({reading: 8_000_000}))
-    assert instant_ns == pytest.approx(step_ns, abs=20_000)
 
 
 @pytest.mark.parametrize("is_spread", [False, True], ids=["plain", "accelerate's wrapper"])

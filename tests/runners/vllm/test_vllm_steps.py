@@ -112,3 +112,58 @@ def test_without_a_queue_a_step_begins_where_it_is_called(module: Any, monkeypat
         core.scheduler.update_from_output(batch({"a": (1, 9, 1)}, {}), None)
         spans += [(step.start_ns, step.end_ns) for step in watch.after_step(start_ns + 5)]
     assert spans == [(10, 15), (20, 25)]
+
+
+class ModelRunner:
+    """A model runner of vLLM's whose model and sampler take so many nanoseconds of a clock of ours."""
+
+    def __init__(self, clock: list[int], model_ns: int, sampling_ns: int) -> None:
+        self.clock, self.model_ns, self.sampling_ns = clock, model_ns, sampling_ns
+
+    def execute_model(self, tokens: int) -> None:
+        """Prepare the input, and run the model unless the batch is empty."""
+        self.clock[0] += 2
+        if tokens:
+            self._model_forward()
+
+    def _model_forward(self) -> None:
+        self.clock[0] += self.model_ns
+
+    def sample_tokens(self) -> None:
+        """Sample the tokens of the batch."""
+        self.clock[0] += self.sampling_ns
+
+
+# New requests of batches: one left over from an earlier pass, one of this pass, none, one that has ended meanwhile.
+NEW = (("a", 1), ("b", 4), ("", 0), ("gone", 1))
+
+
+def test_steps_are_dated_where_the_workers_computed_them(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty batches and those that came back after their requests had ended are left out on both sides."""
+    now = [0]
+    device_clock = importlib.import_module("wattdock_runner.device_clock")
+    monkeypatch.setattr(device_clock, "now_ns", lambda: now[0])
+    runner = ModelRunner(now, 10, 3)
+    clock = module.BatchClock(runner, SimpleNamespace(type="cpu"))
+    left, *batches = (
+        batch({}, {"a": (1, 0)}),
+        batch({}, {"b": (4, 0)}),
+        batch({}, {}),
+        batch({}, {"gone": (1, 0)}),
+        batch({"b": (1, 4, 1)}, {}),
+    )
+    core = Core("b", deque([("future", left, "future")]))
+    watch = module.StepWatch(core, knows_context=True)
+    watch.open()
+    clock.open()
+    for computed in batches:
+        runner.execute_model(computed.total_num_scheduled_tokens)
+        if computed.total_num_scheduled_tokens:
+            runner.sample_tokens()
+    steps = []
+    for back in (left, *batches):
+        watch.before_step()
+        core.scheduler.update_from_output(back, None)
+        steps.extend(watch.after_step(1 << 62))
+    dated = watch.dated(steps, [clock.dates()])
+    assert [(step.start_ns, step.end_ns, step.prompt_tokens) for step in dated] == [(2, 15, 4), (34, 47, 0)]

@@ -1,0 +1,100 @@
+"""Date events on a device's stream by the host's clock, without making host or device wait for the other.
+
+Must not know: engines. Imports torch only for a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wattdock_runner.clock import now_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+NS_PER_MS = 1_000_000
+# The host may lose its core for milliseconds between an event and its reading, but hardly every time.
+DATING_TRIES = 5
+# Events made before a pass, so that a mark only records one; later marks make their own.
+SPARE_EVENTS = 2048
+
+
+class DeviceClock:
+    """Marks instants of one device; on a CPU, which works when it is told to, they are the host's.
+
+    On a GPU a mark is an event on the current stream: it happens when the work before it is done, and is dated after
+    the pass.
+
+    Attributes:
+        mark: Return a mark of what the device was told until now.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._on_gpu = device.type != "cpu"
+        self.mark: Callable[[], Any] = self._event if self._on_gpu else now_ns
+        self._stream: Any = None
+        self._spare: list[Any] = []
+        self._base: tuple[Any, int] | None = None
+
+    def open(self) -> None:
+        """Make events beforehand, and tie the device's clock to the host's; call it on a drained device."""
+        if self._on_gpu:
+            self._prepare()
+            self._base = self._dated_event()
+
+    def instants(self, marks: Sequence[Any]) -> list[int]:
+        """Return the host instant (ns) of each mark since `open`; call it on a drained device."""
+        if self._base is None:
+            return list(marks)
+        base, base_ns = self._base
+        closing, closing_ns = self._dated_event()
+        elapsed_ms = [base.elapsed_time(mark) for mark in marks]
+        return host_instants(elapsed_ms, base.elapsed_time(closing), base_ns, closing_ns)
+
+    def _prepare(self) -> None:
+        import torch
+
+        self._stream = torch.cuda.current_stream(self._device)
+        self._spare = [_new_event() for _ in range(SPARE_EVENTS)]
+        # torch makes the driver's event where it is first recorded.
+        for event in self._spare:
+            event.record(self._stream)
+
+    def _event(self) -> Any:
+        event = self._spare.pop() if self._spare else _new_event()
+        event.record(self._stream)
+        return event
+
+    def _dated_event(self) -> tuple[Any, int]:
+        """Record several events on a drained device; return the event dated best and its host instant (ns)."""
+        tries = [self._bracketed_event() for _ in range(DATING_TRIES)]
+        event, before_ns, after_ns = min(tries, key=lambda tried: tried[2] - tried[1])
+        return event, (before_ns + after_ns) // 2
+
+    def _bracketed_event(self) -> tuple[Any, int, int]:
+        """Record an event and wait for it; its instant lies between the two host readings (ns)."""
+        before_ns = now_ns()
+        event = self._event()
+        event.synchronize()
+        return event, before_ns, now_ns()
+
+
+def _new_event() -> Any:
+    import torch
+
+    return torch.cuda.Event(enable_timing=True)
+
+
+def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, closing_ns: int) -> list[int]:
+    """Return device events as host instants (ns), by a straight line through two events that both clocks have dated.
+
+    Args:
+        elapsed_ms: Of each event since the base event, by the device's clock.
+        closing_ms: Of the closing event since the base event, by the device's clock.
+        base_ns: Host instant of the base event.
+        closing_ns: Host instant of the closing event.
+    """
+    # A device clock that stood still says nothing, and must not cost the pass.
+    scale = (closing_ns - base_ns) / (closing_ms * NS_PER_MS) if closing_ms > 0 else 1.0
+    return [base_ns + round(ms * NS_PER_MS * scale) for ms in elapsed_ms]
