@@ -1,13 +1,15 @@
-"""Make the pictures that README shows, from stored results: a terminal as it looks, and the page that `report` writes.
+"""Make the pictures that README shows, from stored results, and the one of the methodology, from a recording.
 
-    python docs/pictures.py RESULTS
+    python docs/pictures.py [RESULTS]
 
-Terminal output is that of the real command on a pseudo-terminal; the page is opened in headless Chromium.
+Terminal output is that of the real command on a pseudo-terminal; the page is opened in headless Chromium. A prefill and
+its decode steps are drawn from docs/measurements/data/prefill.json; without RESULTS only they are.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pty
 import re
@@ -16,8 +18,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
+import altair as alt
 from rich.console import Console
 from rich.text import Text
 from selenium import webdriver
@@ -25,6 +29,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
 
 PICTURES = Path(__file__).parent / "pictures"
+RECORDING = Path(__file__).parent / "measurements" / "data" / "prefill.json"
 WATTDOCK = Path(sys.executable).with_name("wattdock")
 COLUMNS, LINES = 112, 60
 WIDTH_PX, HEIGHT_PX = 1200, 1320
@@ -40,12 +45,49 @@ QUERY = (
 
 
 def main() -> None:
-    """Write both pictures into docs/pictures."""
-    parser = argparse.ArgumentParser(description="Make the pictures that README shows, from stored results.")
-    parser.add_argument("results", type=Path, help="a folder of results")
-    given = parser.parse_args()
-    results: Path = given.results
+    """Write the pictures into docs/pictures."""
+    parser = argparse.ArgumentParser(description="Make the pictures of README and of the methodology.")
+    parser.add_argument("results", type=Path, nargs="?", help="a folder of results")
+    results: Path | None = parser.parse_args().results
     PICTURES.mkdir(exist_ok=True)
+    prefill_picture().save(PICTURES / "prefill.svg")
+    if results:
+        readme_pictures(results)
+
+
+def prefill_picture() -> alt.TopLevelMixin:
+    """Return power by the driver's samples and by the counter's changes, over the steps of an engine, by kind."""
+    recording = json.loads(RECORDING.read_text(encoding="utf-8"))
+    changes_ms, joules = zip(*recording["counter"], strict=True)
+    # A line that steps back from each point: a sample is the mean of the time before its stamp.
+    power = [
+        {"ms": end_ms, "power, W": power_w, "by": "driver's samples, 20 ms"} for end_ms, power_w in recording["samples"]
+    ]
+    for now, then in pairwise(range(len(joules))):
+        mean_w = (joules[then] - joules[now]) / (changes_ms[then] - changes_ms[now]) * 1e3
+        power += [{"ms": changes_ms[at], "power, W": mean_w, "by": "energy counter, 100 ms"} for at in (now, then)]
+    steps = [
+        {"ms": start, "end": end, "step": "prefill" if prompt_tokens > 100 else "decode"}
+        for start, end, prompt_tokens in recording["steps"]
+    ]
+    x = alt.X("ms:Q", title="ms from where the prefill begins", scale=alt.Scale(domain=[-200, 600], nice=False))
+    shades = alt.Scale(domain=["prefill", "decode"], range=["#f0c27b", "#d9e4ee"])
+    step = alt.Color("step:N", scale=shades, title="steps of the engine")
+    watts = alt.Y("power, W:Q", scale=alt.Scale(zero=False))
+    spans = alt.Chart(alt.InlineData(values=steps)).mark_rect(clip=True, stroke="white", strokeWidth=0.4)
+    lines = alt.Chart(alt.InlineData(values=power)).mark_line(clip=True, interpolate="step-before", strokeWidth=1.8)
+    picture = alt.layer(
+        spans.encode(x=x, x2="end:Q", color=step),
+        lines.encode(x=x, y=watts, stroke=alt.Stroke("by:N", title="power by")),
+    )
+    scaled: alt.TopLevelMixin = picture.resolve_scale(color="independent", stroke="independent").properties(
+        width=640, height=260
+    )
+    return scaled
+
+
+def readme_pictures(results: Path) -> None:
+    """Write a terminal and a report's page that show these results."""
     latest = max(results.glob("[!.]*/result.json")).parent
     commands = [["results", "query", QUERY], ["show", f"results/{latest.name}"]]
     with tempfile.TemporaryDirectory() as name:

@@ -83,6 +83,19 @@ def test_a_static_batch_has_no_joules_per_step_of_their_own() -> None:
     assert fitted.low[decoded] < expected_j < fitted.high[decoded]
 
 
+def test_steps_that_nearly_always_decode_as_many_tokens_make_room_for_the_tokens() -> None:
+    """Of 64 in flight, 59 to 64 decode: rather than two figures that may be anything, there is one that holds both."""
+    random = np.random.default_rng(5)
+    part = metered(traffic(30, random, rate_per_s=60, in_flight=64), SimulatedMeter(), random)
+    fitted = costs([part], KINDS, give_way=GIVE_WAY)
+    decoded = KINDS.index("decoded tokens")
+    assert fitted.reasons[KINDS.index("steps")] == "cannot be told from decoded tokens, whose figures include it"
+    tokens, context = (part.work.amounts[:, kind - 1].mean() for kind in (decoded, KINDS.index("context tokens")))
+    expected_j = JOULES[1] + (JOULES[2] + context * JOULES[3]) / tokens
+    assert fitted.values[decoded] == pytest.approx(expected_j, rel=0.05)
+    assert fitted.values[KINDS.index("prompt tokens")] == pytest.approx(JOULES[0], rel=0.05)
+
+
 def test_figures_are_sums_over_the_gpus_and_the_same_each_time() -> None:
     """Two GPUs of equal power cost twice as much; the bootstrap has a fixed seed."""
     random = np.random.default_rng(2)

@@ -35,6 +35,8 @@ BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
 INTERVAL95 = (2.5, 97.5)
 # A tenth of a quantity's root mean square is its own, and no mix of the others.
 MAX_VARIANCE_INFLATION = 100.0
+# Less than a third is: where the figures of those that it is mixed with are too wide, it makes room for them.
+MIXED_INFLATION = 10.0
 # In longer bins prefill and decode are always mixed.
 MAX_BIN_S = 0.05
 # Steps whose instants are wrong leave energy that no work explains.
@@ -205,8 +207,9 @@ def token_costs(restarts: Sequence[RestartRecord], used: Sequence[str], joules_i
 def _cost(fitted: Costs, kind: int) -> Cost:
     if kind in fitted.reasons:
         return Cost(reason=fitted.reasons[kind])
-    value, low, high = (float(ends[kind]) for ends in (fitted.values, fitted.low, fitted.high))
-    if high - low > MAX_RELATIVE_WIDTH * value:
+    ends = np.array((fitted.values, fitted.low, fitted.high))[:, kind]
+    value, low, high = map(float, ends)
+    if _is_wide(ends):
         return Cost(
             low=low, high=high, reason=f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
         )
@@ -258,32 +261,54 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, give_way: Sequ
     """
     if (blocks := sum(part.blocks for part in passes)) < MIN_BLOCKS:
         raise NoCostsError(f"passes last {blocks * BLOCK_S:.0f} s together, {MIN_BLOCKS * BLOCK_S:.0f} s are needed")
-    lag_s, energy_j = _lag_s(passes), _energy_j(passes)
+    lag_s = _lag_s(passes)
     work = _stacked(passes, lag_s)
+    none = np.flatnonzero(~work.any(axis=0)).tolist()
+    mixed_with: dict[int, list[int]] = {}
+    while True:
+        kept = [kind for kind in range(len(names)) if kind not in none and kind not in mixed_with]
+        inflation = dict(zip(kept, _variance_inflation(work[:, kept]), strict=True))
+        mixed = [kind for kind in give_way if inflation.get(kind, 0.0) > MAX_VARIANCE_INFLATION]
+        if not mixed:
+            ends, closure = _fit(passes, lag_s, kept)
+            mixed = [kind for kind in give_way if inflation.get(kind, 0.0) > MIXED_INFLATION]
+            if not _is_wide(ends[:, [kept.index(kind) for kind in mixed[1:]]]).any():
+                break
+        mixed_with[mixed[0]] = mixed[1:]
+    reasons = dict.fromkeys(none, "none was reported")
+    for kind, others in mixed_with.items():
+        listed = " and ".join(names[other] for other in others if other in kept) or "the others"
+        reasons[kind] = f"cannot be told from {listed}, whose figures include it"
+    values, low, high = (np.full(len(names), np.nan) for _ in ends)
+    values[kept], low[kept], high[kept] = ends
+    bins = sum(len(gpu.energy_j) for part in passes for gpu in part.gpus)
+    return Costs(values, low, high, reasons, closure, bins, lag_s, passes[0].bin_s)
+
+
+def _is_wide(ends: Floats) -> NDArray[np.bool_]:
+    """Whether each figure is too uncertain to be one; rows are values and the lower and upper ends of intervals."""
+    wide: NDArray[np.bool_] = ends[2] - ends[1] > MAX_RELATIVE_WIDTH * ends[0]
+    return wide
+
+
+def _fit(passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int]) -> tuple[Floats, float]:
+    """Return values and both ends of their intervals for the kinds of work kept, shape (3, len(kept)), and the closure.
+
+    Each draw of the bootstrap has a lag of its own, by how the fit changes with the lag.
+    """
+    work, later, earlier = (_stacked(passes, lag_s + by_s)[:, kept] for by_s in (0, LAG_STEP_S, -LAG_STEP_S))
+    energy_j = _energy_j(passes)
     size = np.sqrt((work**2).sum(axis=0))
-    kept, reasons = _told_apart(work, names, give_way)
-    scaled = work[:, kept] / size[kept]
+    scaled, slope = work / size, (later - earlier) / (2 * LAG_STEP_S) / size
     rough_j, *_ = np.linalg.lstsq(scaled, energy_j)
     residual_j2 = float(np.mean((scaled @ rough_j - energy_j) ** 2))
-    # How the fit changes with the lag, J/s: each draw has a lag of its own.
-    slope = (_stacked(passes, lag_s + LAG_STEP_S) - _stacked(passes, lag_s - LAG_STEP_S))[:, kept] / (2 * LAG_STEP_S)
-    sums = _block_sums(passes, np.column_stack((scaled, slope / size[kept] @ rough_j, energy_j)))
-    draws = np.random.default_rng(0).multinomial(blocks, np.full(blocks, 1 / blocks), DRAWS)
+    sums = _block_sums(passes, np.column_stack((scaled, slope @ rough_j, energy_j)))
+    draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS)
     solved, *drawn = (
         _solve(drawn_sums, residual_j2) for drawn_sums in (sums.sum(axis=0), *np.tensordot(draws, sums, 1))
     )
-    ends = np.full((3, len(names)), np.nan)
-    ends[:, kept] = np.vstack((solved, np.percentile(drawn, INTERVAL95, axis=0))) / size[kept] * len(passes[0].gpus)
-    return Costs(
-        values=ends[0],
-        low=ends[1],
-        high=ends[2],
-        reasons=reasons,
-        closure=float((scaled @ solved).sum() / energy_j.sum() - 1),
-        bins=len(energy_j),
-        lag_s=lag_s,
-        bin_s=passes[0].bin_s,
-    )
+    ends = np.vstack((solved, np.percentile(drawn, INTERVAL95, axis=0))) / size * len(passes[0].gpus)
+    return ends, float((scaled @ solved).sum() / energy_j.sum() - 1)
 
 
 def _stacked(passes: Sequence[MeteredWork], lag_s: float) -> Floats:
@@ -315,25 +340,11 @@ def _lag_s(passes: Sequence[MeteredWork]) -> float:
     return float(minimize_scalar(misfit, bounds=around_s, method="bounded", options={"xatol": 1e-4}).x)
 
 
-def _told_apart(work: Floats, names: Sequence[str], give_way: Sequence[int]) -> tuple[list[int], dict[int, str]]:
-    """Return the kinds of work that can be told apart, and why the others cannot."""
-    size = np.sqrt((work**2).sum(axis=0))
-    none = np.flatnonzero(size == 0).tolist()
-    mixed_with: dict[int, list[int]] = {}
-    while True:
-        kept = [kind for kind in range(len(names)) if kind not in none and kind not in mixed_with]
-        scaled = work[:, kept] / size[kept]
-        share, directions = np.linalg.eigh(scaled.T @ scaled)
-        inflation = dict(zip(kept, (directions**2 / np.maximum(share, 1e-12)).sum(axis=1), strict=True))
-        mixed = [kind for kind in give_way if inflation.get(kind, 0.0) > MAX_VARIANCE_INFLATION]
-        if not mixed:
-            break
-        mixed_with[mixed[0]] = mixed[1:]
-    reasons = dict.fromkeys(none, "none was reported")
-    for kind, others in mixed_with.items():
-        listed = " and ".join(names[other] for other in others if other in kept) or "the others"
-        reasons[kind] = f"cannot be told from {listed}, whose figures include it"
-    return kept, reasons
+def _variance_inflation(work: Floats) -> Floats:
+    """Return for each kind of work by how much its mix with the others inflates the variance of its figure."""
+    scaled = work / np.sqrt((work**2).sum(axis=0))
+    share, directions = np.linalg.eigh(scaled.T @ scaled)
+    return np.asarray((directions**2 / np.maximum(share, 1e-12)).sum(axis=1))
 
 
 def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:
