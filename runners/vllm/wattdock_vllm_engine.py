@@ -314,7 +314,6 @@ class VllmEngine(Engine):
             OutOfMemory: The KV cache cannot hold the requests in flight. vLLM would let a request wait, or stop and
                 compute it again: a figure of another workload.
         """
-        self._watch.before_step()
         outputs, at_ns = self.llm.step(), now_ns()
         self.steps.extend(self._watch.after_step(at_ns))
         answers: list[Answer] = []

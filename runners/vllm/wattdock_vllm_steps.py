@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.clock import now_ns
 from wattdock_runner.device_clock import DeviceClock
 from wattdock_runner.recorder import Step
 
@@ -30,10 +29,9 @@ class StepWatch:
 
     def __init__(self, core: Any, *, knows_context: bool) -> None:
         self._core, self._knows_context = core, knows_context
-        self._start_ns = 0
         self._computed: Any = None
-        # The number of the batch that comes back next among those of the pass, and of each batch that became a step.
-        self._next, self._numbers = 0, list[int]()
+        # The number of the latest batch that came back, among those of the pass, and of each batch that became a step.
+        self._number, self._numbers = -1, list[int]()
         self._watch(core.scheduler)
 
     def _watch(self, scheduler: Any) -> None:
@@ -41,40 +39,33 @@ class StepWatch:
 
         def watched(batch: Any, output: Any) -> Any:
             if batch.total_num_scheduled_tokens:
-                # A batch may come back after all its requests have ended, even in the next pass.
-                if not scheduler.requests.keys().isdisjoint(batch.num_scheduled_tokens):
-                    self._computed = batch
-                    self._numbers.append(self._next)
-                self._next += 1
+                self._computed = batch
+                self._number += 1
             return update(batch, output)
 
         scheduler.update_from_output = watched
 
     def open(self) -> None:
         """Begin a pass; what an earlier one left in the queue is none of its batches."""
-        self._start_ns, self._computed = 0, None
         left = [batch for batch in map(_batch_of, self._core.batch_queue or ()) if batch.total_num_scheduled_tokens]
-        self._next, self._numbers = -len(left), []
-
-    def before_step(self) -> None:
-        """Note that vLLM is about to step."""
-        self._start_ns = self._start_ns or now_ns()
+        self._computed, self._number, self._numbers = None, -1 - len(left), []
 
     def after_step(self, at_ns: int) -> Iterator[Step]:
-        """Yield the step whose tokens vLLM returned at `at_ns`, if any."""
-        if (batch := self._computed) is None:
+        """Yield the step that came back before `at_ns`, if any, undated.
+
+        A step may be all that vLLM computed for requests that had ended meanwhile: its tokens are none.
+        """
+        batch, self._computed = self._computed, None
+        if batch is None or self._number < 0:
             return
-        self._computed = None
+        self._numbers.append(self._number)
         cached, tokens = batch.scheduled_cached_reqs, batch.total_num_scheduled_tokens
         # A sequence past its prefill has a token computed, and its drafts; all other tokens are of prompts.
         decoding = len(cached.num_output_tokens) - cached.num_output_tokens.count(0)
         drafts = sum(map(len, batch.scheduled_spec_decode_tokens.values()))
         earlier = sum(cached.num_computed_tokens) + sum(new.num_computed_tokens for new in batch.scheduled_new_reqs)
         context_tokens = earlier + tokens if self._knows_context else None
-        sequences = len(batch.num_scheduled_tokens)
-        yield Step(self._start_ns, at_ns, tokens - decoding - drafts, sequences, context_tokens)
-        # The next batch is being computed already where one is in the queue and its requests live.
-        self._start_ns = at_ns if self._core.batch_queue and self._core.scheduler.requests else 0
+        yield Step(at_ns, at_ns, tokens - decoding - drafts, len(batch.num_scheduled_tokens), context_tokens)
 
     def dated(self, steps: Sequence[Step], by_rank: Sequence[Dates]) -> list[Step]:
         """Return the steps of a pass as the devices dated them: from the first rank's begin to the last rank's end.

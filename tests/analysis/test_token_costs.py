@@ -14,7 +14,6 @@ from traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traff
 
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.token_costs import (
-    GIVE_WAY,
     KINDS,
     Bins,
     MeteredWork,
@@ -46,8 +45,9 @@ def run(seed: int, **meter: float) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     lag_s = random.uniform(-0.004, 0.004)
     passes = [metered(traffic(20, random), SimulatedMeter(**{"lag_s": lag_s, **meter}), random) for _ in range(2)]
-    fitted = costs(passes, KINDS, give_way=GIVE_WAY)
-    assert fitted.reasons == {}
+    fitted = costs(passes, KINDS, may_give_way=True)
+    # Some runs hardly wait.
+    assert set(fitted.reasons) <= {KINDS.index("waits")}
     assert abs(fitted.closure) < 0.002
     assert fitted.lag_s == pytest.approx(lag_s, abs=0.006)
     return fitted.values / TRUE - 1, (fitted.low <= TRUE) & (fitted.high >= TRUE)
@@ -70,30 +70,37 @@ def test_intervals_hold_and_nothing_is_biased() -> None:
     assert (np.abs(bias) < 0.01 + 2 * scatter).all(), bias
 
 
-def test_a_static_batch_has_no_joules_per_step_of_their_own() -> None:
-    """Each step decodes the whole batch, so that tokens and steps grow together; any split of the two would fit."""
+def test_a_static_batch_has_no_joules_per_token_decoded_of_their_own() -> None:
+    """Each step decodes the whole batch but for the prefill, which decodes none and is a step all the same."""
     random = np.random.default_rng(1)
-    work = static_batch(random)
-    fitted = costs([metered(work, SimulatedMeter(), random)], KINDS, give_way=GIVE_WAY)
+    fitted = costs([metered(static_batch(random), SimulatedMeter(), random)], KINDS, may_give_way=True)
     steps, decoded = KINDS.index("steps"), KINDS.index("decoded tokens")
-    assert np.isnan(fitted.values[[steps, KINDS.index("context tokens")]]).all()
-    assert fitted.reasons[steps] == "cannot be told from decoded tokens and prompt tokens, whose figures include it"
-    # 16 sequences share a step; each reads the 256 positions of its prompt and half of the 100 after it.
-    expected_j = JOULES[1] + JOULES[2] / 16 + 306 * JOULES[3]
-    assert fitted.low[decoded] < expected_j < fitted.high[decoded]
+    assert fitted.reasons[decoded] == "cannot be told from prompt tokens and steps, whose figures include it"
+    # 16 sequences share a step.
+    assert fitted.values[steps] == pytest.approx(JOULES[2] + 16 * JOULES[1], rel=0.1)
 
 
-def test_steps_that_nearly_always_decode_as_many_tokens_make_room_for_the_tokens() -> None:
-    """Of 64 in flight, 59 to 64 decode: rather than two figures that may be anything, there is one that holds both."""
-    random = np.random.default_rng(5)
-    part = metered(traffic(30, random, rate_per_s=60, in_flight=64), SimulatedMeter(), random)
-    fitted = costs([part], KINDS, give_way=GIVE_WAY)
-    decoded = KINDS.index("decoded tokens")
-    assert fitted.reasons[KINDS.index("steps")] == "cannot be told from decoded tokens, whose figures include it"
-    tokens, context = (part.work.amounts[:, kind - 1].mean() for kind in (decoded, KINDS.index("context tokens")))
-    expected_j = JOULES[1] + (JOULES[2] + context * JOULES[3]) / tokens
-    assert fitted.values[decoded] == pytest.approx(expected_j, rel=0.05)
-    assert fitted.values[KINDS.index("prompt tokens")] == pytest.approx(JOULES[0], rel=0.05)
+@pytest.mark.parametrize(("in_flight", "rate_per_s"), [(1, 8), (8, 8), (64, 60)])
+def test_a_prompt_token_costs_what_it_costs_however_many_requests_are_in_flight(
+    in_flight: int, rate_per_s: float
+) -> None:
+    """Where steps and tokens go together, the kind that explains least makes room, not the step of a prefill."""
+    prompt, ends = KINDS.index("prompt tokens"), []
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        work = traffic(45, random, rate_per_s=rate_per_s, in_flight=in_flight)
+        fitted = costs([metered(work, SimulatedMeter(), random)], KINDS, may_give_way=True)
+        ends.append([figures[prompt] / JOULES[0] for figures in (fitted.low, fitted.values, fitted.high)])
+    low, value, high = np.array(ends).T
+    assert np.mean(value) == pytest.approx(1, abs=0.03)
+    assert np.count_nonzero((low <= 1) & (high >= 1)) >= 3
+
+
+def test_short_waits_are_no_idle_engine() -> None:
+    """Power does not fall to that of an idle GPU within milliseconds, nor would bins of 20 ms show it."""
+    random = np.random.default_rng(6)
+    part = metered(traffic(20, random, rate_per_s=60, in_flight=64), SimulatedMeter(), random)
+    assert costs([part], KINDS, may_give_way=True).reasons[0]
 
 
 def test_figures_are_sums_over_the_gpus_and_the_same_each_time() -> None:

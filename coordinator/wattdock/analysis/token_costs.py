@@ -35,8 +35,12 @@ BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
 INTERVAL95 = (2.5, 97.5)
 # A tenth of a quantity's root mean square is its own, and no mix of the others.
 MAX_VARIANCE_INFLATION = 100.0
-# Less than a third is: where the figures of those that it is mixed with are too wide, it makes room for them.
+# Less than a third is: where the figure of another one is too wide, one of them makes room.
 MIXED_INFLATION = 10.0
+# Twice the logarithm of a likelihood ratio of about 50.
+CHANCE = 8.0
+# Watts between steps are those of an idle engine only where bins are mostly waits.
+MIN_WAITING_BINS = 25
 # In longer bins prefill and decode are always mixed.
 MAX_BIN_S = 0.05
 # Steps whose instants are wrong leave energy that no work explains.
@@ -45,7 +49,8 @@ MAX_RELATIVE_WIDTH, VARIED_TOO_LITTLE = 1.0, "beside the others it varied too li
 
 # Kinds of work in a step, waits between steps first: as a reason names them, and as a result does.
 KINDS = ("waits", "prompt tokens", "decoded tokens", "steps", "context tokens")
-GIVE_WAY = tuple(KINDS.index(name) for name in ("waits", "steps", "context tokens", "decoded tokens", "prompt tokens"))
+# A prefill is a step that decodes nothing: where steps make room, prompts get their joules.
+GIVE_WAY = tuple(KINDS.index(name) for name in ("waits", "context tokens", "decoded tokens", "steps", "prompt tokens"))
 FIGURES = ("idle_w", *(f"joules_per_{name}" for name in ("prompt_token", "decoded_token", "step", "context_token")))
 
 
@@ -193,7 +198,7 @@ def token_costs(restarts: Sequence[RestartRecord], used: Sequence[str], joules_i
         metered = [metered_work(*of_pass, _steps_work(of_pass[1]), used, joules_in) for of_pass in passes]
         if (bin_s := max(part.bin_s for part in metered)) > MAX_BIN_S:
             raise NoCostsError(f"energy is known every {bin_s * 1e3:.0f} ms (limit {MAX_BIN_S * 1e3:.0f} ms)")
-        fitted = costs(metered, KINDS, give_way=GIVE_WAY)
+        fitted = costs(metered, KINDS, may_give_way=True)
     except NoCostsError as error:
         return TokenCosts(reason=str(error))
     if abs(fitted.closure) > MAX_CLOSURE:
@@ -248,13 +253,13 @@ def metered_work(
     return MeteredWork(work, gpus)
 
 
-def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, give_way: Sequence[int] = ()) -> Costs:
+def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, may_give_way: bool = False) -> Costs:
     """Return what each kind of work costs, by non-negative least squares; 95 % by a block bootstrap.
 
     Args:
         passes: All with the same number of GPUs.
         names: Of seconds without work and of each kind of work, for reasons.
-        give_way: Positions of kinds, in the order in which they get no figure where they cannot be told from others.
+        may_give_way: Whether a kind gets no figure where it cannot be told from others, whose figures then include it.
 
     Raises:
         NoCostsError: The passes take less than `MIN_BLOCKS` blocks.
@@ -262,27 +267,45 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, give_way: Sequ
     if (blocks := sum(part.blocks for part in passes)) < MIN_BLOCKS:
         raise NoCostsError(f"passes last {blocks * BLOCK_S:.0f} s together, {MIN_BLOCKS * BLOCK_S:.0f} s are needed")
     lag_s = _lag_s(passes)
-    work = _stacked(passes, lag_s)
-    none = np.flatnonzero(~work.any(axis=0)).tolist()
+    work, energy_j = _stacked(passes, lag_s), _energy_j(passes)
+    reasons = dict.fromkeys(np.flatnonzero(~work.any(axis=0)).tolist(), "none was reported")
     mixed_with: dict[int, list[int]] = {}
     while True:
-        kept = [kind for kind in range(len(names)) if kind not in none and kind not in mixed_with]
+        kept = [kind for kind in range(len(names)) if kind not in reasons and kind not in mixed_with]
+        ends, closure = _fit(passes, lag_s, kept)
+        wide = [kind for kind, is_wide in zip(kept, _is_wide(ends), strict=True) if is_wide]
         inflation = dict(zip(kept, _variance_inflation(work[:, kept]), strict=True))
-        mixed = [kind for kind in give_way if inflation.get(kind, 0.0) > MAX_VARIANCE_INFLATION]
-        if not mixed:
-            ends, closure = _fit(passes, lag_s, kept)
-            mixed = [kind for kind in give_way if inflation.get(kind, 0.0) > MIXED_INFLATION]
-            if not _is_wide(ends[:, [kept.index(kind) for kind in mixed[1:]]]).any():
-                break
-        mixed_with[mixed[0]] = mixed[1:]
-    reasons = dict.fromkeys(none, "none was reported")
+        mixed = [kind for kind in kept if may_give_way and inflation[kind] > MIXED_INFLATION]
+        hopeless = [kind for kind in mixed if inflation[kind] > MAX_VARIANCE_INFLATION]
+        least = _least_of(hopeless or mixed, work[:, kept], energy_j, kept)
+        others = [kind for kind in mixed if kind != least]
+        if least is None or not (hopeless or {*others} & {*wide}):
+            break
+        mixed_with[least] = others
     for kind, others in mixed_with.items():
         listed = " and ".join(names[other] for other in others if other in kept) or "the others"
         reasons[kind] = f"cannot be told from {listed}, whose figures include it"
+    if may_give_way and 0 in kept and np.count_nonzero(work[:, 0] > passes[0].bin_s / 2) < MIN_WAITING_BINS:
+        reasons[0] = "waits were shorter than what the meter resolves"
     values, low, high = (np.full(len(names), np.nan) for _ in ends)
     values[kept], low[kept], high[kept] = ends
-    bins = sum(len(gpu.energy_j) for part in passes for gpu in part.gpus)
-    return Costs(values, low, high, reasons, closure, bins, lag_s, passes[0].bin_s)
+    return Costs(values, low, high, reasons, closure, len(energy_j), lag_s, passes[0].bin_s)
+
+
+def _least_of(mixed: Sequence[int], work: Floats, energy_j: Floats, kept: Sequence[int]) -> int | None:
+    """Return which kind explains least that the others do not; of those that chance may have put there, by `GIVE_WAY`.
+
+    Args:
+        work: Of the kinds that are kept.
+    """
+    misfits: dict[int, float] = {}
+    for kind in mixed:
+        others = np.delete(work, kept.index(kind), axis=1)
+        solution, *_ = np.linalg.lstsq(others, energy_j)
+        left_j2 = np.sum((others @ solution - energy_j) ** 2) + np.finfo(float).tiny
+        misfits[kind] = len(energy_j) * float(np.log(left_j2))
+    alike = [kind for kind in misfits if misfits[kind] <= min(misfits.values()) + CHANCE]
+    return min(alike, key=GIVE_WAY.index, default=None)
 
 
 def _is_wide(ends: Floats) -> NDArray[np.bool_]:

@@ -43,75 +43,22 @@ def batch(
     )
 
 
-class Core:
-    """An engine core; with a queue, a step submits a batch and then waits for the oldest.
-
-    Attributes:
-        ending: Requests that end with the next batch that comes back.
-    """
-
-    def __init__(self, requests: str, queue: deque[Any] | None = None) -> None:
-        self.scheduler: Any = SimpleNamespace(requests=dict.fromkeys(requests), update_from_output=self._update)
-        self.batch_queue = queue
-        self.ending = ""
-
-    def _update(self, *_: Any) -> None:
-        for name in self.ending:
-            self.scheduler.requests.pop(name, None)
+def core(*queue: Any) -> Any:
+    """Return an engine core with these batches in its queue."""
+    scheduler = SimpleNamespace(update_from_output=lambda *_: None)
+    return SimpleNamespace(scheduler=scheduler, batch_queue=deque(("future", left, "future") for left in queue))
 
 
 @pytest.mark.parametrize("knows_context", [True, False])
 def test_prompts_are_what_is_neither_decoded_nor_drafted(module: Any, *, knows_context: bool) -> None:
     """A new prompt behind its cached part, a chunk in the middle of a prompt, a decoding sequence, one with drafts."""
-    core = Core("abcd")
-    watch = module.StepWatch(core, knows_context=knows_context)
-    watch.before_step()
+    engine = core()
+    watch = module.StepWatch(engine, knows_context=knows_context)
     plan = batch({"b": (64, 64, 0), "c": (1, 20, 4), "d": (3, 30, 2)}, {"a": (5, 3)}, d=[7, 7])
-    core.scheduler.update_from_output(plan, None)
+    engine.scheduler.update_from_output(plan, None)
     [step] = watch.after_step(1 << 62)
     assert (step.prompt_tokens, step.sequences) == (5 + 64, 4)
     assert step.context_tokens == (8 + 128 + 21 + 33 if knows_context else None)
-
-
-def test_a_batch_that_was_submitted_early_begins_where_the_one_before_ends(
-    module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a batch that comes back after its requests have ended is told of no more."""
-    queue: deque[Any] = deque()
-    core = Core("a", queue)
-    watch = module.StepWatch(core, knows_context=True)
-    steps: list[tuple[int, int]] = []
-
-    def step(start_ns: int, end_ns: int, *, submit: Any, wait: bool = True) -> None:
-        monkeypatch.setattr(module, "now_ns", lambda: start_ns)
-        watch.before_step()
-        queue.append(submit)
-        if wait:
-            core.scheduler.update_from_output(queue.popleft(), None)
-        steps.extend((step.start_ns, step.end_ns) for step in watch.after_step(end_ns))
-
-    step(10, 11, submit=batch({}, {"a": (9, 0)}), wait=False)
-    step(12, 20, submit=batch({"a": (1, 9, 1)}, {}))
-    # The batch that it submits was planned before the engine sees that the request ends.
-    core.ending = "a"
-    step(21, 30, submit=batch({"a": (1, 10, 2)}, {}))
-    core.scheduler.requests["b"] = None
-    step(90, 91, submit=batch({}, {"b": (9, 0)}))
-    step(92, 99, submit=batch({"b": (1, 9, 1)}, {}))
-    assert steps == [(10, 20), (20, 30), (90, 99)]
-
-
-def test_without_a_queue_a_step_begins_where_it_is_called(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the runner does in between is no part of it."""
-    core = Core("a")
-    watch = module.StepWatch(core, knows_context=True)
-    spans = []
-    for start_ns in (10, 20):
-        monkeypatch.setattr(module, "now_ns", lambda start_ns=start_ns: start_ns)
-        watch.before_step()
-        core.scheduler.update_from_output(batch({"a": (1, 9, 1)}, {}), None)
-        spans += [(step.start_ns, step.end_ns) for step in watch.after_step(start_ns + 5)]
-    assert spans == [(10, 15), (20, 25)]
 
 
 class ModelRunner:
@@ -139,21 +86,15 @@ NEW = (("a", 1), ("b", 4), ("", 0), ("gone", 1))
 
 
 def test_steps_are_dated_where_the_workers_computed_them(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty batches and those that came back after their requests had ended are left out on both sides."""
+    """Empty batches and those of an earlier pass are left out on both sides; what was computed in vain is a step."""
     now = [0]
-    device_clock = importlib.import_module("wattdock_runner.device_clock")
-    monkeypatch.setattr(device_clock, "now_ns", lambda: now[0])
+    monkeypatch.setattr(importlib.import_module("wattdock_runner.device_clock"), "now_ns", lambda: now[0])
     runner = ModelRunner(now, 10, 3)
     clock = module.BatchClock(runner, SimpleNamespace(type="cpu"))
-    left, *batches = (
-        batch({}, {"a": (1, 0)}),
-        batch({}, {"b": (4, 0)}),
-        batch({}, {}),
-        batch({}, {"gone": (1, 0)}),
-        batch({"b": (1, 4, 1)}, {}),
-    )
-    core = Core("b", deque([("future", left, "future")]))
-    watch = module.StepWatch(core, knows_context=True)
+    left, *batches = (batch({}, {name: (tokens, 0)} if name else {}) for name, tokens in NEW)
+    batches.append(batch({"b": (1, 4, 1)}, {}))
+    engine = core(left)
+    watch = module.StepWatch(engine, knows_context=True)
     watch.open()
     clock.open()
     for computed in batches:
@@ -162,8 +103,11 @@ def test_steps_are_dated_where_the_workers_computed_them(module: Any, monkeypatc
             runner.sample_tokens()
     steps = []
     for back in (left, *batches):
-        watch.before_step()
-        core.scheduler.update_from_output(back, None)
+        engine.scheduler.update_from_output(back, None)
         steps.extend(watch.after_step(1 << 62))
     dated = watch.dated(steps, [clock.dates()])
-    assert [(step.start_ns, step.end_ns, step.prompt_tokens) for step in dated] == [(2, 15, 4), (34, 47, 0)]
+    assert [(step.start_ns, step.end_ns, step.prompt_tokens) for step in dated] == [
+        (2, 15, 4),
+        (19, 32, 1),
+        (34, 47, 0),
+    ]
