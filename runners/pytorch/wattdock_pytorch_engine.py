@@ -308,7 +308,7 @@ class PyTorchEngine(Engine):
         self._ends = frozenset(() if workload.ignore_eos else self.eos_ids)
         self._next, self._batches = [], []
         torch.manual_seed(workload.seed)
-        self._clock = StepClock(recorder, self.devices[0])
+        self._clock = StepClock(recorder, self.devices[0], torch.cuda)
         self.drain()
         self._clock.open()
 

@@ -22,15 +22,16 @@ class StepClock:
 
     Args:
         device: The device that computes scores.
+        cuda: torch.cuda; not needed on a CPU.
 
     Attributes:
         step_tokens: Number of tokens of each further step of the current batch, for heartbeats.
     """
 
-    def __init__(self, recorder: PassRecorder, device: Any) -> None:
+    def __init__(self, recorder: PassRecorder, device: Any, cuda: Any = None) -> None:
         self.step_tokens: Iterator[int] = iter(())
         self._recorder = recorder
-        self._clock = DeviceClock(device)
+        self._clock = DeviceClock(device, cuda)
         self._marks: list[Any] = []
 
     def open(self) -> None:

@@ -91,10 +91,11 @@ class BatchClock:
     Args:
         runner: vLLM's model runner.
         device: The device that computes.
+        cuda: torch.cuda; not needed on a CPU.
     """
 
-    def __init__(self, runner: Any, device: Any) -> None:
-        self._clock = DeviceClock(device)
+    def __init__(self, runner: Any, device: Any, cuda: Any = None) -> None:
+        self._clock = DeviceClock(device, cuda)
         self._begins: list[Any] = []
         self._ends: list[Any] = []
         # Input is prepared before the model runs; vLLM's second model runner does not tell them apart.

@@ -56,7 +56,7 @@ class WorkerExtension:
 
     def wattdock_watch(self) -> None:
         """Date the batches of all further passes."""
-        self._wattdock_clock = BatchClock(self.model_runner, self.device)
+        self._wattdock_clock = BatchClock(self.model_runner, self.device, torch.cuda)
 
     def wattdock_open_pass(self) -> None:
         """Begin to date the batches of a pass on a drained device."""

@@ -1,6 +1,6 @@
 """Date events on a device's stream by the host's clock, without making host or device wait for the other.
 
-Must not know: engines. Imports torch only for a GPU.
+Must not know: engines. Imports no torch: who has it passes `torch.cuda`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ class DeviceClock:
     On a GPU a mark is an event on the current stream: it happens when the work before it is done, and is dated after
     the pass.
 
+    Args:
+        device: A device of torch.
+        cuda: torch.cuda.
+
     Attributes:
         mark: Return a mark of what the device was told until now.
     """
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def __init__(self, device: Any, cuda: Any) -> None:
+        self._device, self._cuda = device, cuda
         self._on_gpu = device.type != "cpu"
         self.mark: Callable[[], Any] = self._event if self._on_gpu else now_ns
         self._stream: Any = None
@@ -53,18 +57,19 @@ class DeviceClock:
         return host_instants(elapsed_ms, base.elapsed_time(closing), base_ns, closing_ns)
 
     def _prepare(self) -> None:
-        import torch
-
-        self._stream = torch.cuda.current_stream(self._device)
-        self._spare = [_new_event() for _ in range(SPARE_EVENTS)]
+        self._stream = self._cuda.current_stream(self._device)
+        self._spare = [self._new_event() for _ in range(SPARE_EVENTS)]
         # torch makes the driver's event where it is first recorded.
         for event in self._spare:
             event.record(self._stream)
 
     def _event(self) -> Any:
-        event = self._spare.pop() if self._spare else _new_event()
+        event = self._spare.pop() if self._spare else self._new_event()
         event.record(self._stream)
         return event
+
+    def _new_event(self) -> Any:
+        return self._cuda.Event(enable_timing=True)
 
     def _dated_event(self) -> tuple[Any, int]:
         """Record several events on a drained device; return the event dated best and its host instant (ns)."""
@@ -78,12 +83,6 @@ class DeviceClock:
         event = self._event()
         event.synchronize()
         return event, before_ns, now_ns()
-
-
-def _new_event() -> Any:
-    import torch
-
-    return torch.cuda.Event(enable_timing=True)
 
 
 def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, closing_ns: int) -> list[int]:

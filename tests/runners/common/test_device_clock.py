@@ -67,7 +67,7 @@ def mark_instant(monkeypatch: pytest.MonkeyPatch, host: FakeHost) -> tuple[list[
     monkeypatch.setattr(device_clock, "now_ns", host.now_ns)
     monkeypatch.setattr(DeviceClock, "_prepare", lambda _: None)
     monkeypatch.setattr(DeviceClock, "_event", lambda _: host.event())
-    clock = DeviceClock(SimpleNamespace(type="cuda"))
+    clock = DeviceClock(SimpleNamespace(type="cuda"), None)
     clock.open()
     host.at_ns += 100_000_000
     marked_ns = host.at_ns
