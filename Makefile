@@ -35,9 +35,23 @@ help: ## Show this list
 
 setup: $(SETUP) ## Make .venv with the wattdock command
 
+RECENT := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+  { echo "wattdock needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=…" >&2; exit 3; }
+
 # One at a time: a second make waits for the first, and an environment that was left half made is made anew.
-LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".venv.lock", "w"); \
-  fcntl.flock(lock, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))' $(MAKE) --no-print-directory
+define UNDER_LOCK
+import pathlib, subprocess, sys
+sys.path.insert(0, "coordinator")
+from wattdock.files import locked
+try:
+    with locked(pathlib.Path(".venv.lock"), wait_s=3600, say=lambda line: print(line, file=sys.stderr)):
+        sys.exit(subprocess.call(sys.argv[1:]))
+except (OSError, KeyboardInterrupt) as error:
+    print("cannot use .venv.lock:", getattr(error, "strerror", "interrupted"), file=sys.stderr)
+    sys.exit(3)
+endef
+export UNDER_LOCK
+LOCKED := $(RECENT); $(PYTHON) -c "$$UNDER_LOCK" $(MAKE) --no-print-directory
 
 # Whether the driver's library loads and answers, which is how the meter finds GPUs; on WSL and in containers too.
 GPU_VISIBLE := $(PYTHON) -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())' 2>/dev/null
@@ -56,8 +70,6 @@ $(SETUP_DOCS): pyproject.toml
 STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
 
 install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "wattdock needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=…" >&2; exit 3; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
 	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 3; }
 	@test $(lastword $(STAMPS)) -nt pyproject.toml || \

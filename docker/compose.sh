@@ -32,7 +32,7 @@ if docker info --format '{{.SecurityOptions}}' 2>/dev/null | grep -q name=rootle
 
 own=$home/users/$me
 # The longest path of a runner's socket; the kernel's own limit is 107.
-longest=$own/run/wattdock/00000000/r.sock
+longest=$own/run/wattdock-00000000/r.sock
 [ ${#longest} -le 100 ] || refuse "$home is too long for sockets' paths; name a shorter folder with WATTDOCK_HOME"
 for shared in "$home/users" "$home/leases"; do
   # By the first user, where root has not.

@@ -1,21 +1,34 @@
-"""Open files that others may have made; write files so that a crash or a power cut leaves the old content or the new.
+"""Open, lock and write files and folders that others may reach, too.
 
-Names of files that several rooms read stand here, too. Must not know: what the files hold.
+What others may have made is opened without waiting for anybody. A lock is waited for with a limit, and its holder is
+named. What is written appears whole or not at all, through a crash or a power cut, too: it is filled in a new folder,
+which its process holds locked; an unlocked one was left by a killed process. Names of files that several rooms read
+stand here, too. Must not know: what the files hold.
 """
 
 from __future__ import annotations
 
+import base64
 import errno
+import fcntl
+import functools
 import os
+import re
+import secrets
+import shutil
 import stat
-from contextlib import contextmanager, suppress
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from wattdock.clock import BOOT_ID
 from wattdock.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    import io
+    from collections.abc import Callable, Iterator
 
 
 # In a folder of results: the folder of studies' folders, and in each of those its journal.
@@ -25,30 +38,79 @@ TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 TAIL_LINES, TAIL_BYTES = 20, 64 * 1024
 # Far more than any file that is read into memory whole.
 MAX_BYTES = 1_000_000_000
+PROC = Path("/proc")
+LOCK_MODE, LOCK_POLL_S, HOLDERS_SHOWN = 0o600, 0.2, 3
+# A folder that is being filled, by its name's end (four letters of the boot, four of its own; sockets' paths are short)
+# and its mode: sticky, and closed to others. Who may rename a finished folder cannot give it that mode, and so cannot
+# have its owner remove it.
+NEW_NAME = re.compile(r"(?:\.|wattdock-).*([\w-]{4})[\w-]{4}", re.ASCII)
+NEW_MODE, MODE_BITS = 0o1700, 0o1777
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Another machine may fill a folder on a network file system, and its locks are not seen here.
+OTHER_BOOT_S = 86_400
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY, *, owned: bool = False, follow: bool = False) -> int:
+def open_regular(
+    path: Path, flags: int = os.O_RDONLY, *, owned: bool = False, follow: bool = False, mode: int = 0o666
+) -> int:
     """Open a file that anybody may have put there, and return its descriptor; waits for nobody.
 
     Args:
-        owned: Whether only root and the caller may own it: for what is trusted, such as a lock.
+        owned: Whether only root, the caller and the owner of its folder, who could replace it, may own it: for what is
+            trusted, such as a lock.
         follow: Whether it may be a link, as files in a hub's cache are.
+        mode: Of a file that is made, less the umask.
 
     Raises:
         OSError: It cannot be opened, is a link, a pipe or a device, or belongs to another user.
     """
+    # To open some devices is to start them.
+    if follow and not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
     # Opening a pipe would wait for its other end.
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), mode)
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        if owned and state.st_uid not in (0, os.geteuid()):
+        if owned and not is_trusted(state.st_uid) and state.st_uid != path.parent.stat().st_uid:
             raise OSError(errno.EPERM, f"belongs to user {state.st_uid}", str(path))
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def is_trusted(uid: int) -> bool:
+    """Whether a file's owner is the caller or root, as root's files show in this user namespace."""
+    return uid in (os.geteuid(), PROC.stat().st_uid)
+
+
+def refuse_others_link(path: Path) -> None:
+    """Refuse a link that another user made: it may lead to what is the caller's alone.
+
+    Raises:
+        OSError: It is such a link.
+    """
+    if path.is_symlink() and not is_trusted(uid := path.lstat().st_uid):
+        raise OSError(errno.EPERM, f"is a link of user {uid}", str(path))
+
+
+def open_data(path: Path, *, owned: bool = False, follow: bool = True) -> io.BufferedReader:
+    """Return a file to read from, opened as `open_regular` does; what a person names may be a link.
+
+    Raises:
+        OSError: As `open_regular`.
+    """
+    return os.fdopen(open_regular(path, owned=owned, follow=follow), "rb")
+
+
+def name_of(file: IO[bytes]) -> str:
+    """Return a name by which a library opens this very file, whatever has its path by now.
+
+    A library that reads through Python has threads that need Python, and abort a process that is just ending.
+    """
+    return f"/proc/self/fd/{file.fileno()}"
 
 
 def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES, owned: bool = False, follow: bool = False) -> bytes:
@@ -57,11 +119,203 @@ def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES, owned: bool = Fals
     Raises:
         OSError: As `open_regular`, or it is larger than `limit_bytes`.
     """
-    with os.fdopen(open_regular(path, owned=owned, follow=follow), "rb") as file:
+    with open_data(path, owned=owned, follow=follow) as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
         raise OSError(errno.EFBIG, f"is larger than {limit_bytes:,} bytes", str(path))
     return content
+
+
+@contextmanager
+def locked(
+    path: Path, *, wait_s: float = 0, say: Callable[[str], None] = lambda _: None, shared: bool = False
+) -> Iterator[int]:
+    """Hold the lock on a file and yield the file's descriptor, which a child process may hold, too.
+
+    The file is made where it is not there, and nobody else can open it: who can open a file can lock it.
+
+    Args:
+        wait_s: How long to wait for those who hold it.
+        say: Receives a line that names them.
+        shared: Whether others may share it.
+
+    Raises:
+        BlockingIOError: Others hold it; names them.
+        OSError: The file cannot be made or opened, or is not the caller's; see `open_regular`.
+    """
+    with ExitStack() as stack:
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, owned=True, mode=LOCK_MODE)
+        stack.callback(os.close, descriptor)
+        until_s, told = time.monotonic() + wait_s, ""
+        while not _lock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
+            holders = _holders(descriptor)
+            if time.monotonic() >= until_s:
+                waited = f" (waited {wait_s:g} s)" if wait_s else ""
+                raise BlockingIOError(errno.EAGAIN, f"locked by {holders}{waited}", str(path))
+            if holders != told:
+                told = holders
+                say(f"waiting up to {wait_s:g} s for {holders}, holding {path}")
+            time.sleep(LOCK_POLL_S)
+        yield descriptor
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_pids(state: os.stat_result) -> list[int]:
+    """Return the processes that hold the lock on a file, as the kernel says; none of other PID namespaces.
+
+    Source: proc_locks(5): number, FLOCK, ADVISORY, READ or WRITE, process, device and inode, range.
+    """
+    place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
+    with suppress(OSError):
+        lines = [line.split() for line in (PROC / "locks").read_text().splitlines()]
+        return [int(fields[4]) for fields in lines if fields[1] == "FLOCK" and fields[5] == place]
+    return []
+
+
+def _holders(descriptor: int) -> str:
+    """Return in words who holds the lock on an open file."""
+    pids = lock_pids(os.fstat(descriptor))
+    more = f" and {len(pids) - HOLDERS_SHOWN} more" if len(pids) > HOLDERS_SHOWN else ""
+    return ", ".join(map(_process, pids[:HOLDERS_SHOWN])) + more or "a process that is not visible here"
+
+
+def _process(pid: int) -> str:
+    process = PROC / str(pid)
+    with suppress(OSError):
+        name, user = (process / "comm").read_text(errors="replace").strip(), process.stat().st_uid
+        return f"process {pid} ({''.join(filter(str.isprintable, name))} of user {user})"
+    return f"process {pid}"
+
+
+@dataclass(frozen=True)
+class NewFolder:
+    """A new folder, closed to others until `finish` and not taken for left behind while its descriptor is open.
+
+    Attributes:
+        descriptor: Its lock; a child process may hold it, too.
+    """
+
+    path: Path
+    descriptor: int
+
+    @classmethod
+    def make(cls, parent: Path, prefix: str) -> NewFolder:
+        """Make a folder whose name begins with `prefix`, and remove what killed processes left in `parent`.
+
+        Args:
+            prefix: Begins with "." or "wattdock-".
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        remove_leftovers(parent)
+        while True:
+            path = parent / f"{prefix}{_boot()}{secrets.token_urlsafe(3)}"
+            with suppress(FileExistsError):
+                path.mkdir(NEW_MODE)
+                # Before it was locked, another process may have taken it for left behind.
+                if folder := _lock_folder(path):
+                    return folder
+
+    def finish(self, target: Path) -> Path:
+        """Give the folder its name, which is returned, and the mode of other folders.
+
+        Raises:
+            OSError: There is one of that name which is not empty, or it cannot be renamed.
+        """
+        group = stat.S_IMODE(os.fstat(self.descriptor).st_mode) & stat.S_ISGID
+        os.fchmod(self.descriptor, group | 0o777 & ~_umask())
+        return self.path.rename(target)
+
+    def remove(self) -> None:
+        """Remove the folder unless it was finished, and unlock it; whatever else has its name by now stays."""
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self.descriptor), self.path.lstat()):
+                # Only its content can be removed by descriptor; the last step, to remove ".", fails.
+                shutil.rmtree(".", ignore_errors=True, dir_fd=self.descriptor)
+                self.path.rmdir()
+        os.close(self.descriptor)
+
+
+@contextmanager
+def new_folder(parent: Path, prefix: str) -> Iterator[NewFolder]:
+    """Yield a new folder, removed when the block ends unless it was finished; see `NewFolder.make`.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder = NewFolder.make(parent, prefix)
+    try:
+        yield folder
+    finally:
+        folder.remove()
+
+
+def remove_leftovers(parent: Path) -> list[Path]:
+    """Remove the folders that killed processes of this user were filling in `parent`, and return them."""
+    left = []
+    with suppress(OSError):
+        for path in [Path(entry.path) for entry in os.scandir(parent) if NEW_NAME.fullmatch(entry.name)]:
+            # Others' folders cannot be opened; what was finished before it was locked is no longer new.
+            with suppress(OSError):
+                if _is_new(path.lstat(), path.name) and (folder := _lock_folder(path)):
+                    if _is_new(os.fstat(folder.descriptor), path.name):
+                        folder.remove()
+                        left.append(path)
+                    else:
+                        os.close(folder.descriptor)
+    return left
+
+
+def _lock_folder(path: Path) -> NewFolder | None:
+    """Return a folder that is locked now; None where another process holds it or it is gone."""
+    with ExitStack() as stack, suppress(FileNotFoundError):
+        descriptor = os.open(path, FOLDER_FLAGS)
+        stack.callback(os.close, descriptor)
+        if _lock(descriptor, fcntl.LOCK_EX) and os.path.samestat(os.fstat(descriptor), path.lstat()):
+            stack.pop_all()
+            return NewFolder(path, descriptor)
+    return None
+
+
+def _is_new(state: os.stat_result, name: str) -> bool:
+    """Whether this user's processes, and none on another machine, were filling a folder."""
+    parts = NEW_NAME.fullmatch(name)
+    ours = state.st_uid == os.geteuid() and stat.S_ISDIR(state.st_mode) and state.st_mode & MODE_BITS == NEW_MODE
+    return bool(ours and parts and (parts[1] == _boot() or time.time() - state.st_mtime > OTHER_BOOT_S))
+
+
+def is_held(folder: Path, *, uid: int) -> bool:
+    """Whether a process of a user holds the lock on a folder; one that cannot be opened counts as held."""
+    try:
+        descriptor = os.open(folder, FOLDER_FLAGS)
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+    try:
+        # Shared, so that two callers at once do not take each other for its holder.
+        return os.fstat(descriptor).st_uid == uid and not _lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+@functools.cache
+def _boot() -> str:
+    """Return four letters for this boot, by its id, which containers share with their host."""
+    digits = BOOT_ID.read_text()[:6] if os.access(BOOT_ID, os.R_OK) else "0" * 6
+    return base64.urlsafe_b64encode(bytes.fromhex(digits)).decode()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 @contextmanager
@@ -71,16 +325,13 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         OSError: There is no room, or no permission; the old file is unchanged.
     """
-    # Several processes may write the same file: each has a scratch file of its own.
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with new_folder(path.parent, f".{path.name}.") as folder:
+        scratch = folder.path / "new"
         with scratch.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
     sync(path.parent)
 
 
@@ -97,9 +348,12 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
         StoreError: The file cannot be written.
     """
     try:
+        refuse_others_link(path)
         if path.exists() and not path.is_file():
-            # A pipe or a device cannot be replaced.
-            path.write_bytes(content)
+            # A pipe or a device cannot be replaced; a pipe that nobody reads is an error.
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC), "wb") as file:
+                os.set_blocking(file.fileno(), True)
+                file.write(content)
         else:
             # A link names the file to replace.
             write_whole(path.resolve(), content)
@@ -109,7 +363,7 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
 
 def last_lines(path: Path, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a log, of its last 64 KiB at most; empty where there is no log."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open_data(path) as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(max(0, size_bytes - TAIL_BYTES))
         return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])

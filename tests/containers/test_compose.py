@@ -204,25 +204,26 @@ def test_the_reaper_of_root_ends_what_another_users_dead_coordinator_left_and_no
     bob("config")
     dead, living = (marked(client, coordinator_image, bob, name) for name in ("dead", "living"))
     root = replace(ana, uid=0)
-    with (bob.folder / "tmp/living/lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        root("up")
-        wait_until(lambda: dead not in runners(client))
-        assert living in runners(client)
-        wait_until(lambda: not (bob.folder / "run/dead").exists())
-        root("down")
+    held = os.open(bob.folder / "tmp/living", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    root("up")
+    wait_until(lambda: dead not in runners(client))
+    assert living in runners(client)
+    wait_until(lambda: not (bob.folder / "run/dead").exists())
+    root("down")
+    os.close(held)
     living.remove(force=True)
 
 
 def marked(client: DockerClient, image: Image, user: User, name: str) -> Container:
-    """Start a container that does nothing, with the labels, the lock and the socket of a user's runner."""
-    lock, socket = user.folder / "tmp" / name / "lock", user.folder / "run" / name / "r.sock"
-    for file in (lock, socket):
-        file.parent.mkdir(mode=0o700)
-        file.touch()
-        for path in (file.parent, file):
-            os.chown(path, user.uid, user.uid)
-    labels = {"alive": str(lock), "alive_in": place_of(lock), "owner": str(user.uid), "folder": str(socket.parent)}
+    """Start a container that does nothing, with the labels, the folder and the socket of a user's runner."""
+    alive, socket = user.folder / "tmp" / name, user.folder / "run" / name / "r.sock"
+    for folder in (alive, socket.parent):
+        folder.mkdir(mode=0o700)
+    socket.touch()
+    for path in (alive, socket.parent, socket):
+        os.chown(path, user.uid, user.uid)
+    labels = {"alive": str(alive), "alive_in": place_of(alive), "owner": str(user.uid), "folder": str(socket.parent)}
     return client.containers.run(
         image.id,
         ["600"],

@@ -7,12 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import SMALL, on_gpus, wait_for
 from fake_nvml import FakeGpu, uuid_of
 from inputs import tiny
+from unprivileged import popen_as_user
 
 if TYPE_CHECKING:
     from command import Command
@@ -113,6 +114,60 @@ def test_nothing_outlives_a_coordinator_that_was_killed(wattdock: Command) -> No
     assert list((wattdock.home / "tmp").glob("wattdock-run-*"))
     assert wattdock("run", *SMALL).returncode == 0
     assert list((wattdock.home / "tmp").iterdir()) == [], "the next run sweeps what the killed one left"
+
+
+def test_a_keeper_that_is_killed_with_its_coordinator_leaves_a_folder_until_the_next_run(wattdock: Command) -> None:
+    """A runner's socket lies in it; the kernel ends the runner."""
+    with wattdock.start("run", *SMALL, *SLOW, stderr=subprocess.PIPE) as running:
+        wait_for(running, "warm-up")
+        keepers = [pid for pid, line in wattdock.processes().items() if "keeper.py" in line]
+        wattdock.interrupt(signal.SIGSTOP)
+        for pid in keepers:
+            os.kill(pid, signal.SIGKILL)
+        wattdock.interrupt(signal.SIGKILL)
+    assert keepers
+    assert wattdock.left_after() == []
+    left = sorted(path.name.startswith("wattdock-run-") for path in (wattdock.home / "tmp").iterdir())
+    assert left == [False, True], "of the runner and of the coordinator"
+    assert wattdock("run", *SMALL).returncode == 0
+    assert list((wattdock.home / "tmp").iterdir()) == []
+
+
+# Begins to store a result, and stops before the folder gets its name.
+STORING = """
+import sys
+from pathlib import Path
+from wattdock.analysis import ExperimentResult
+from wattdock.config import ExperimentConfig
+from wattdock.records import RestartRecord
+from wattdock.store import folders
+folders.sync = lambda path: (print(path, flush=True), sys.stdin.read())
+result = ExperimentResult.bare(ExperimentConfig(), None, started_utc="2026-01-01T00:00:00+00:00")
+folders.store_result(result, [(RestartRecord(0), None)], log=Path("none"), output_dir=Path("results"))
+"""
+
+
+def test_a_kill_while_a_result_is_stored_leaves_nothing_behind_the_next_run_or_reap(wattdock: Command) -> None:
+    """What another command is storing stays, whatever is cleared meanwhile."""
+    words, env = [sys.executable, "-c", STORING], wattdock.env()
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    storing = [popen_as_user(words, env=env, cwd=wattdock.folder, **pipes) for _ in range(3)]
+    lines = [process.stdout.readline() for process in storing if process.stdout]
+    folders = [wattdock.folder / "/".join(line.split("/")[:2]) for line in lines]
+    assert all(folder.name[0] == "." and folder.is_dir() for folder in folders)
+    storing[0].kill()
+    storing[0].communicate(timeout=60)
+    reaped = wattdock("reap")
+    assert f"removed: results/{folders[0].name}\n" in reaped.stdout
+    assert [folder.exists() for folder in folders] == [False, True, True]
+    storing[1].kill()
+    storing[1].communicate(timeout=60)
+    run = wattdock("run", *SMALL)
+    assert (run.returncode, f"removed results/{folders[1].name}: " in run.stderr) == (0, True), run.stderr
+    assert [folder.exists() for folder in folders] == [False, False, True]
+    storing[2].communicate(timeout=60)
+    assert sorted(path.name.split("-")[1] for path in (wattdock.folder / "results").glob("2*")) == ["fake", "pytorch"]
+    assert list((wattdock.folder / "results").glob(".*")) == []
 
 
 def test_a_runner_in_another_time_namespace_is_refused(wattdock: Command) -> None:

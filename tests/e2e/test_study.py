@@ -92,6 +92,8 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
     assert len(durable(wattdock)) == 16
     for result in results:
         assert result["performance"]["requests"] == 2 * 2 * 2 * result["config"]["workload"]["batch_size"]
+    left = [path for path in [*wattdock.home.rglob(".*"), *(wattdock.home / "tmp").iterdir()] if path.is_dir()]
+    assert left == [], "what the killed ones were filling"
     after = wattdock("run", file, "--resume")
     assert (after.returncode, "left: no pass, 0 s" in after.stderr) == (0, True)
     assert len(wattdock.results()) == 4

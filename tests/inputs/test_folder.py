@@ -151,7 +151,8 @@ def test_of_several_that_want_a_folder_one_builds_and_the_others_wait(tmp_path: 
     assert builder.stdout.readline() == "building\n"
     waiting = [start(target), start(target)]
     for process in waiting:
-        assert process.stdout.readline() == f"waiting for another wattdock that holds {tmp_path}/models/.m.lock\n"
+        holder = f"process {builder.pid} (python of user {os.getuid()})"
+        assert process.stdout.readline() == f"waiting up to 3600 s for {holder}, holding {tmp_path}/models/.m.lock\n"
     waiting[0].send_signal(signal.SIGINT)
     waiting[0].communicate(timeout=240)
     assert [process.communicate(timeout=240)[0] for process in (builder, waiting[1])] == [f"{DONE}\n"] * 2
@@ -180,6 +181,13 @@ def test_an_error_while_building_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match=r"^no$"):
         build_once(tmp_path / "m", build, progress=print)
     assert [file.name for file in tmp_path.iterdir()] == [".m.lock"]
+
+
+def test_a_pipe_in_the_locks_place_is_named(tmp_path: Path) -> None:
+    """It would be waited for."""
+    os.mkfifo(tmp_path / ".m.lock")
+    with pytest.raises(PreflightError, match=r"^cannot use .*/\.m\.lock: is not a regular file; "):
+        build_once(tmp_path / "m", lambda _: None, progress=print)
 
 
 def test_too_little_space_is_said_before_anything_is_built(tmp_path: Path) -> None:

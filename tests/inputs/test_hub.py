@@ -98,6 +98,7 @@ def test_a_model_comes_down_once_with_its_commit_and_its_size_said_first(hub: Hu
     assert names_in(folder) == set(tiny.files())
     assert answer["said"] == [f"downloading {MODEL} at 01234567 (147 bytes)"]
     assert resolve(hub, tmp_path)["said"] == []
+    assert (tmp_path / "models/hub/.locks").stat().st_mode & 0o077 == 0, "nobody else can hold a lock that it waits for"
 
 
 def test_a_cached_commit_is_used_without_a_request_unless_a_file_is_gone(hub: Hub, tmp_path: Path) -> None:

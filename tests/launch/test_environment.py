@@ -129,7 +129,7 @@ def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: 
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=240)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    waited = [text for text in said if "another process is making" in text]
+    waited = [text for text in said if "waiting up to 3600 s for process" in text]
     made = [text for text in said if "is ready after" in text]
     assert (len(waited), len(made)) == (1, 1)
     assert waited[0].splitlines()[-1] == made[0].splitlines()[-1] == f"python {runner_dir}/.venv/bin/python"
@@ -178,10 +178,8 @@ def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(index: Local
         assert python.exists()
         assert len(lines) == 1
     other.join(60)
-    assert lines[0] == (
-        f"another command is measuring with {runner_dir}/.venv: waiting for it, "
-        "or name an interpreter that has the packages with runner_python"
-    )
+    assert lines[0].startswith(f"waiting up to 3600 s for process {os.getpid()} ")
+    assert lines[0].endswith(f", holding {runner_dir}/.venv.lock")
     assert sum("waiting" in line for line in lines) == 1
     assert not (runner_dir / ".venv" / "left-over").exists()
     assert version_in(python, "leaf") == "1.0"
@@ -217,23 +215,40 @@ def test_an_environment_that_was_taken_apart_before_its_use_began_is_made_again(
         user = threading.Thread(target=use)
         user.start()
         wait_until(lambda: lines)
-        assert "another process is making" in lines[0]
+        assert "waiting up to 3600 s" in lines[0]
         shutil.rmtree(runner_dir / ".venv")
     user.join(60)
     assert any("is ready after" in line for line in lines)
     assert versions == ["1.5"]
 
 
-def test_another_users_environment_can_be_used(tmp_path: Path) -> None:
-    """A shared installation need not be writable to be run."""
+@pytest.mark.parametrize("locked", [True, False])
+def test_another_users_environment_can_be_used(tmp_path: Path, locked: bool) -> None:
+    """A shared installation need not be writable to be run; that its owner has a lock open stops nobody."""
     home = unprivileged.user_home(tmp_path)
     shared = home / "shared"
     shared.mkdir()
     (shared / "requirements-cpu.txt").write_text("stem\n")
     pretend_complete(shared)
-    (shared / ".venv.lock").touch()
-    run = unprivileged.run_as_user([sys.executable, "-c", USE, shared], env={"HOME": str(home)}, cwd=home)
+    with Environment(shared, "cpu", pytest.fail).in_use() if locked else contextlib.nullcontext():
+        assert (shared / ".venv.lock").exists() is locked
+        run = unprivileged.run_as_user([sys.executable, "-c", USE, shared], env={"HOME": str(home)}, cwd=home)
     assert (run.stdout, run.stderr) == (f"python {shared}/.venv/bin/python\n", "")
+
+
+def test_an_environment_that_others_keep_in_use_is_refused_with_their_name(
+    runner_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for ever."""
+    pretend_complete(runner_dir)
+    monkeypatch.setattr(environment, "WAIT_S", 0.1)
+    with Environment(runner_dir, "cpu", lambda _: None).in_use():
+        (runner_dir / "requirements-cpu.txt").write_text("leaf\n")
+        said = (
+            rf"cannot make a virtual environment in .*: \.venv\.lock: locked by process {os.getpid()} .*; wait for it"
+        )
+        with pytest.raises(PreflightError, match=said):
+            Environment(runner_dir, "cpu", lambda _: None).ensure()
 
 
 def test_a_removal_that_was_interrupted_leaves_no_complete_environment(

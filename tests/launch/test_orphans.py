@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socketserver
 import subprocess
 import threading
@@ -11,22 +12,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.launch.engine import is_held, is_orphan, place_of, remove_socket_folder
+from wattdock.files import is_held, new_folder
+from wattdock.launch.engine import is_orphan, place_of, remove_socket_folder
 from wattdock.launch.process import KEEPER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_locked_file_is_a_living_coordinator_and_asking_does_not_lock_it(tmp_path: Path) -> None:
-    """Two callers at once do not take each other for the coordinator."""
-    lock = tmp_path / "lock"
-    with lock.open("w") as coordinator, lock.open() as caller:
-        fcntl.flock(coordinator, fcntl.LOCK_EX)
-        assert is_held(lock)
-        fcntl.flock(coordinator, fcntl.LOCK_UN)
-        fcntl.flock(caller, fcntl.LOCK_SH)
-        assert not is_held(lock)
+def test_a_locked_folder_is_a_living_coordinator_and_asking_does_not_lock_it(tmp_path: Path) -> None:
+    """Two callers at once do not take each other for the coordinator; nor do they a stranger's folder or a pipe."""
+    with new_folder(tmp_path, "run-") as coordinator:
+        assert is_held(coordinator.path, uid=os.getuid())
+        assert not is_held(coordinator.path, uid=os.getuid() + 1)
+        fcntl.flock(coordinator.descriptor, fcntl.LOCK_SH)
+        assert not is_held(coordinator.path, uid=os.getuid())
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_held(tmp_path / "pipe", uid=os.getuid())
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_a_container_whose_lock_is_gone_is_an_orphan_if_this_user_would_see_the_
     owner: int, uid: int, place: str, orphan: bool, tmp_path: Path
 ) -> None:
     """A coordinator that ended removes its lock; one that lives elsewhere must not lose its runner."""
-    lock = tmp_path / "run" / "lock"
+    lock = tmp_path / "run"
     boot, _, folder = place_of(lock).partition(" ")
     labels = {"alive": str(lock), "owner": str(owner), "alive_in": place.format(boot=boot, folder=folder)}
     assert is_orphan({f"wattdock.{name}": value for name, value in labels.items()}, uid=uid) is orphan

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from unprivileged import UID
 
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.host import folders
@@ -135,12 +136,12 @@ def test_a_sockets_folder_is_private(runtime: str | None, tmp_path: Path, monkey
     """Nobody else may talk to a runner; cron jobs and containers have no runtime folder, or one that does not exist."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     in_runtime = runtime == "here"
-    environ = {} if runtime is None else {"XDG_RUNTIME_DIR": str(tmp_path) if in_runtime else runtime}
-    folder = folders.make_socket_folder(environ)
-    assert folder.parent == (tmp_path / "wattdock" if in_runtime else tmp_path)
-    assert folder.name.startswith("" if in_runtime else "wattdock-")
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    (tmp_path / "r").mkdir()
+    environ = {} if runtime is None else {"XDG_RUNTIME_DIR": str(tmp_path / "r") if in_runtime else runtime}
+    folder = folders.make_socket_folder(environ).path
+    assert folder.parent == (tmp_path / "r" if in_runtime else tmp_path)
+    assert folder.name.startswith("wattdock-")
+    assert stat.S_IMODE(folder.stat().st_mode) & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(("length", "allowed"), [(100, True), (101, False)])
@@ -153,14 +154,36 @@ def test_one_hundred_bytes_are_the_limit(
     parent.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(parent))
     if allowed:
-        assert len(bytes(folders.make_socket_folder({}) / "r.sock")) == length
+        assert len(bytes(folders.make_socket_folder({}).path / "r.sock")) == length
     else:
         with pytest.raises(PreflightError, match=r"has 101 bytes, 100 are allowed: set TMPDIR to a shorter folder"):
             folders.make_socket_folder({})
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to set instead."""
-    (tmp_path / "wattdock").touch()
-    with pytest.raises(PreflightError, match=r"cannot make .*: .*; set XDG_RUNTIME_DIR to a writable folder"):
-        folders.make_socket_folder({"XDG_RUNTIME_DIR": str(tmp_path)})
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(PreflightError, match=r"cannot make a folder in .*: .*; set TMPDIR to a writable folder"):
+        folders.make_socket_folder({})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_no_socket_lies_in_a_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `su` the variable still names the other user's folder, whose owner could exchange what is in it."""
+    (tmp_path / "runtime").mkdir()
+    os.chown(tmp_path / "runtime", UID, UID)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert folders.make_socket_folder({"XDG_RUNTIME_DIR": str(tmp_path / "runtime")}).path.parent == tmp_path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_temporary_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner could put a link in the place of what is made in it, whatever its mode."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    os.chown(tmp_path, UID, UID)
+    said = f"the temporary folder {tmp_path} belongs to user {UID}; set TMPDIR to one of yours"
+    with pytest.raises(PreflightError, match=said), folders.scratch_folder():
+        pass
+    with pytest.raises(PreflightError, match=said):
+        folders.make_socket_folder({})

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.checks.check import Outcome
@@ -14,13 +12,14 @@ from wattdock.checks.doctor_gpus import DRIVER, EACH_GPU, GROUP, GpuSubject, Gro
 from wattdock.checks.doctor_machine import MACHINE, MachineSubject
 from wattdock.checks.preflight import preflight
 from wattdock.errors import MeterError, PreflightError, WattdockError
-from wattdock.host import GpuInventory, leases
+from wattdock.host import GpuInventory, folders, leases
 from wattdock.launch import LaunchSpec
 from wattdock.metering import choose_meter
 from wattdock.runner import RunnerClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from wattdock.analysis import Check
     from wattdock.checks.check import Status
@@ -108,7 +107,7 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
     wanted = leases.LeaseRequest(plan.lease_names, config.exclusive, "doctor", config.wait_s)
     with ExitStack() as stack:
         lease_fds = stack.enter_context(leases.hold(wanted, say))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(folders.scratch_folder())
         launcher = stack.enter_context(plan.launcher(say))
         spec = LaunchSpec(
             backend=config.backend,

@@ -83,8 +83,8 @@ def _room(folder: Path, setting: str) -> Outcome:
 def sockets(_: MachineSubject) -> Outcome:
     """Whether a private folder for sockets can be made."""
     folder = folders.make_socket_folder(os.environ)
-    folder.rmdir()
-    return Outcome("pass", str(folder.parent))
+    folder.remove()
+    return Outcome("pass", str(folder.path.parent))
 
 
 @MACHINE.check(

@@ -81,18 +81,24 @@ def doctor(
 
 def reap(
     every: Annotated[float | None, typer.Option(min=1, help="Repeat after this many seconds until Ctrl-C.")] = None,
+    output_dir: OutputDir = RESULTS,
 ) -> None:
-    """Remove containers whose coordinator has ended."""
+    """Remove what killed commands left behind: half-made folders of yours, and containers."""
+    from wattdock.host import folders
     from wattdock.launch import reap as reap_orphans
 
     while every:
         # An engine that does not answer may answer the next time.
         try:
+            for path in folders.remove_leftovers(output_dir, folders.wattdock_home()):
+                typer.echo(f"removed: {path}", err=True)
             for name in reap_orphans().removed:
                 typer.echo(f"removed: {name}", err=True)
         except WattdockError as error:
             typer.echo(f"wattdock: {error}", err=True)
         time.sleep(every)
+    for path in folders.remove_leftovers(output_dir, folders.wattdock_home()):
+        typer.echo(f"removed: {path}")
     containers = reap_orphans()
     for verb, names in (("removed", containers.removed), ("left alone", containers.in_use)):
         for name in names:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
+import shutil
 import traceback
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,8 +22,8 @@ from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, Watt
 from wattdock.execution.events import ExperimentFailed, Loading, Note, RestartStarted, RunnerReady, notes
 from wattdock.execution.failures import cause_of, oom_kills
 from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
-from wattdock.files import last_lines
-from wattdock.host import GpuInventory, folders
+from wattdock.files import last_lines, open_data, open_regular
+from wattdock.host import GpuInventory
 from wattdock.inputs import check_prompts, resolve_model
 from wattdock.launch import LaunchSpec
 from wattdock.metering import EnergyCurve, Span, Timeline
@@ -235,7 +237,7 @@ class Session:
             gpu_indices=tuple(gpu.index for gpu in plan.gpus),
             gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),
             model_path=model.path,
-            alive_lock=self._context.scratch / folders.SCRATCH_LOCK,
+            alive_lock=self._context.scratch,
             lease_fds=self._context.lease_fds,
         )
         runner = launcher.launch(spec)
@@ -412,8 +414,9 @@ class Session:
 
     def _append_log(self, path: Path) -> None:
         try:
-            with path.open("ab") as file:
-                file.write(self._log.read_bytes())
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            with open_data(self._log) as log, os.fdopen(open_regular(path, flags, owned=True), "ab") as gathered:
+                shutil.copyfileobj(log, gathered)
         except OSError as error:
             self._emit(Note(f"{path}: {error.strerror or error}; the runner's log is lost"))
 

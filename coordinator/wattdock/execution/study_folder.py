@@ -6,19 +6,19 @@ After a failed write, later records stay in memory and `broken` says why: the st
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
 from collections import defaultdict
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import StoreError
-from wattdock.files import JOURNAL, STUDIES, sync
+from wattdock.files import JOURNAL, STUDIES, locked, open_regular, read_regular, sync
 from wattdock.records import RestartRecord
 from wattdock.text import json_text
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from wattdock.config import Study
 
-RECORDS = "records"
+RECORDS, LOCK = "records", ".lock"
 JOURNAL_SCHEMA = 1
 NAME_CHARACTERS = 40
 # Events of a journal.
@@ -46,7 +46,10 @@ Line = dict[str, Any]
 
 
 class Journal:
-    """An open journal.jsonl, locked against other processes; `lines` are all its lines."""
+    """An open journal.jsonl; `lines` are all its lines.
+
+    Who can read a file can lock it, so the lock is another one beside it.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open or make the journal at `path`; cut off an incomplete last line, which a killed coordinator leaves.
@@ -55,19 +58,22 @@ class Journal:
             StoreError: Another coordinator has the journal open, or a line is malformed.
             OSError: The journal cannot be read or made.
         """
-        # A buffer would write a line that failed once more when the file is closed.
-        self._file = path.open("a+b", buffering=0)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.close()
-            raise StoreError(f"{path}: another wattdock is running this study; wait for it or stop it") from error
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._file.truncate(len(whole))
-        self.lines = parse(whole, path)
-        sync(path.parent)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(path.with_name(LOCK)))
+            except BlockingIOError as error:
+                running = f"another wattdock is running this study, {error.strerror}"
+                raise StoreError(f"{path}: {running}; wait for it or stop it") from error
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+            # A buffer would write a line that failed once more when the file is closed.
+            self._file = stack.enter_context(os.fdopen(open_regular(path, flags, owned=True), "a+b", buffering=0))
+            self._file.seek(0)
+            content = self._file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            self._file.truncate(len(whole))
+            self.lines = parse(whole, path)
+            sync(path.parent)
+            self._closing = stack.pop_all()
 
     def append(self, event: str, **values: Any) -> None:
         """Add a line.
@@ -89,7 +95,7 @@ class Journal:
 
     def close(self) -> None:
         """Close and unlock the journal."""
-        self._file.close()
+        self._closing.close()
 
 
 def parse(content: bytes, path: Path) -> list[Line]:
@@ -122,7 +128,7 @@ def read_journal(path: Path) -> list[Line]:
         StoreError: The journal cannot be read.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path, follow=True)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}; see that it can be read") from error
     return parse(content[: content.rfind(b"\n") + 1], path)

@@ -63,6 +63,8 @@ def plan_study(
         ConfigError, PreflightError: An experiment cannot run here; nothing was started.
         LaunchError: An engine will not remove the container of a coordinator that is gone.
     """
+    for path in folders.remove_leftovers(output_dir, home):
+        emit(Note(f"removed {path}: the command that was filling it is gone"))
     with suppress(NoContainersError):
         # Preflight would find these containers on the GPUs.
         for name in reap().removed:

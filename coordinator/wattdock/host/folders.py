@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import secrets
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -14,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal as size_text
 
+from wattdock import files
 from wattdock.errors import PreflightError
+from wattdock.files import STUDIES, NewFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ MIN_FREE_BYTES = 50_000_000
 SOCKET_NAME = "r.sock"
 # Source: unix(7): sun_path holds 108 bytes with its closing zero. The margin is for what libraries put before it.
 MAX_SOCKET_PATH_BYTES = 100
-SCRATCH_PREFIX, SCRATCH_LOCK = "wattdock-run-", "lock"
+SCRATCH_PREFIX, SOCKET_PREFIX = "wattdock-run-", "wattdock-"
 
 
 def wattdock_home() -> Path:
@@ -36,21 +35,47 @@ def wattdock_home() -> Path:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a new folder under the temporary folder, removed when the block ends.
+    """Yield a new folder under the temporary folder, removed when the block ends; locked until then.
 
-    Folders that killed coordinators left behind are removed, too: those in use are flocked.
+    Raises:
+        PreflightError: It cannot be made, or the temporary folder is another user's.
     """
-    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
-        with contextlib.suppress(OSError), (folder / SCRATCH_LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
-    while True:
-        with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX) as name, (Path(name) / SCRATCH_LOCK).open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # Before it was locked, another coordinator may have taken it for left behind.
-            if Path(lock.name).exists():
-                yield Path(name)
-                return
+    folder = _new_folder(_temporary_folder(), SCRATCH_PREFIX, "TMPDIR")
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
+def remove_leftovers(output_dir: Path, home: Path) -> list[Path]:
+    """Remove what killed commands of this user left half made among its files, and return it.
+
+    Args:
+        output_dir: The folder of results.
+        home: WATTDOCK_HOME.
+    """
+    sockets, _ = _socket_place(os.environ)
+    places = {
+        Path(tempfile.gettempdir()),
+        sockets,
+        output_dir,
+        *output_dir.glob(f"{STUDIES}/*/*"),
+        home,
+        *home.glob("*"),
+    }
+    return [left for place in places for left in files.remove_leftovers(place)]
+
+
+def _temporary_folder() -> Path:
+    """Return the temporary folder.
+
+    Raises:
+        PreflightError: It belongs to another user, who could exchange what is made in it.
+    """
+    folder = Path(tempfile.gettempdir())
+    if not files.is_trusted(uid := folder.stat().st_uid):
+        raise PreflightError(f"the temporary folder {folder} belongs to user {uid}; set TMPDIR to one of yours")
+    return folder
 
 
 def require_writable(folder: Path, *, setting: str, free_bytes: int = MIN_FREE_BYTES) -> None:
@@ -76,30 +101,40 @@ def require_writable(folder: Path, *, setting: str, free_bytes: int = MIN_FREE_B
         )
 
 
-def make_socket_folder(environ: Mapping[str, str]) -> Path:
-    """Make a new folder of mode 0700 for a socket named `r.sock` and return it.
+def make_socket_folder(environ: Mapping[str, str]) -> NewFolder:
+    """Make a new folder, closed to others, for a socket named `r.sock` and return it.
 
-    It lies in `$XDG_RUNTIME_DIR/wattdock` where that variable names a folder, else in the temporary folder.
+    It lies in `$XDG_RUNTIME_DIR` where that variable names a folder of this user's, else in the temporary folder.
 
     Raises:
         PreflightError: The socket's path would be too long, or the folder cannot be made.
     """
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    has_runtime = Path(runtime).is_absolute() and Path(runtime).is_dir()
-    variable = "XDG_RUNTIME_DIR" if has_runtime else "TMPDIR"
-    parent = Path(runtime, "wattdock") if has_runtime else Path(tempfile.gettempdir())
-    name = secrets.token_hex(4)
-    folder = parent / (name if has_runtime else f"wattdock-{name}")
-    size_bytes = len(os.fsencode(folder / SOCKET_NAME))
+    parent, variable = _socket_place(environ)
+    folder = _new_folder(parent, SOCKET_PREFIX, variable)
+    socket = folder.path / SOCKET_NAME
+    size_bytes = len(os.fsencode(socket))
     if size_bytes > MAX_SOCKET_PATH_BYTES:
+        folder.remove()
         raise PreflightError(
-            f"socket path {folder / SOCKET_NAME} has {size_bytes} bytes, {MAX_SOCKET_PATH_BYTES} are allowed: "
+            f"socket path {socket} has {size_bytes} bytes, {MAX_SOCKET_PATH_BYTES} are allowed: "
             f"set {variable} to a shorter folder"
         )
-    try:
-        if has_runtime:
-            parent.mkdir(mode=0o700, exist_ok=True)
-        folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise PreflightError(f"cannot make {folder}: {error.strerror}; set {variable} to a writable folder") from error
     return folder
+
+
+def _socket_place(environ: Mapping[str, str]) -> tuple[Path, str]:
+    """Return where folders of sockets are made, and the variable that names it; after `su` it may be another's."""
+    runtime = Path(environ.get("XDG_RUNTIME_DIR", ""))
+    usable = runtime.is_absolute() and os.access(runtime, os.W_OK | os.X_OK) and runtime.is_dir()
+    if usable and runtime.stat().st_uid == os.geteuid():
+        return runtime, "XDG_RUNTIME_DIR"
+    return _temporary_folder(), "TMPDIR"
+
+
+def _new_folder(parent: Path, prefix: str, variable: str) -> NewFolder:
+    try:
+        return NewFolder.make(parent, prefix)
+    except OSError as error:
+        raise PreflightError(
+            f"cannot make a folder in {parent}: {error.strerror or error}; set {variable} to a writable folder"
+        ) from error

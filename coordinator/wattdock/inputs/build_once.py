@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.filesize import decimal as size_text
 
 from wattdock.errors import PreflightError
+from wattdock.files import locked, new_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
+
+
+# Longer than any download and conversion takes.
+WAIT_S = 3600
 
 
 def build_once(
@@ -25,40 +28,31 @@ def build_once(
 ) -> None:
     """Let `build` fill a scratch folder beside `target`, then rename it; does nothing where `target` exists.
 
-    Other processes wait for a lock, which ends with the process that holds it. A scratch folder that a killed process
-    left behind is cleared first.
+    Other processes wait for a lock, which ends with the process that holds it.
 
     Args:
         target: The folder to make; it appears complete or not at all.
         needed_bytes: Least free disk space.
 
     Raises:
-        PreflightError: The place cannot be written to, or has too little space.
+        PreflightError: The place cannot be written to, or has too little space, or another process takes too long.
     """
     if target.is_dir():
         return
+    lock = target.parent / f".{target.name}.lock"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.parent / f".{target.name}.lock", progress):
+        with locked(lock, wait_s=WAIT_S, say=progress):
             if not target.is_dir():
                 require_space(target.parent, needed_bytes)
-                _build(target, build)
+                with new_folder(target.parent, f".{target.name}.") as scratch:
+                    build(scratch.path)
+                    scratch.finish(target)
     except OSError as error:
+        what = f"use {lock}" if error.filename == str(lock) else f"write {target}"
         raise PreflightError(
-            f"cannot write {target}: {error.strerror or error}; free space there or set WATTDOCK_HOME to another folder"
+            f"cannot {what}: {error.strerror or error}; free space there or set WATTDOCK_HOME to another folder"
         ) from error
-
-
-def _build(target: Path, build: Callable[[Path], None]) -> None:
-    """Fill a scratch folder and rename it; the caller holds the lock."""
-    scratch = target.parent / f".{target.name}.partial"
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        scratch.mkdir()
-        build(scratch)
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:
@@ -73,15 +67,3 @@ def require_space(folder: Path, needed_bytes: int) -> None:
             f"{folder} has {size_text(free_bytes)} free and {size_text(needed_bytes)} are needed; "
             "free space there or set WATTDOCK_HOME to another folder"
         )
-
-
-@contextmanager
-def _locked(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """Hold an exclusive lock on a file, saying so when another process has it."""
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting for another wattdock that holds {path}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

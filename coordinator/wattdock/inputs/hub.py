@@ -112,10 +112,16 @@ def _downloaded(snapshot: Snapshot, model_id: str, revision: str, cache: Path, p
     commit = listing[0].commit_hash
     missing_bytes = sum(file.file_size or 0 for file in listing if file.will_download)
     if missing_bytes:
-        cache.mkdir(parents=True, exist_ok=True)
+        _make(cache)
         require_space(cache, missing_bytes)
         progress(f"downloading {model_id} at {commit[:8]} ({size_text(missing_bytes)})")
     return Path(snapshot(revision=commit, tqdm_class=_lines(progress)))
+
+
+def _make(cache: Path) -> None:
+    """Make the cache with its locks closed to others: the hub's client waits for them without limit."""
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / ".locks").mkdir(mode=0o700, exist_ok=True)
 
 
 def _lines(progress: Callable[[str], None]) -> type:
@@ -188,6 +194,7 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
             return read_config(path), weight_data_bytes(path)
         # Downloads retry for half a minute where no hub answers; this call does not.
         get_hf_file_metadata(hf_hub_url(model_id, "config.json", revision=revision), timeout=QUICK_S)
+        _make(cache)
         config = read_config(Path(hf_hub_download(model_id, "config.json", revision=revision, cache_dir=cache)).parent)
         files = get_safetensors_metadata(model_id, revision=revision).files_metadata.values()
     except NotASafetensorsRepoError as error:

@@ -137,7 +137,7 @@ def choose_launcher(
         PreflightError: The launcher, image or interpreter that was asked for is not here.
     """
     python = find_python(config.runner_python) if config.runner_python else None
-    folders.make_socket_folder(os.environ).rmdir()
+    folders.make_socket_folder(os.environ).remove()
     choice = _choose(config, on_gpu=on_gpu, lock=lock)
     return replace(
         choice,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from docker.types import Mount
 
     from wattdock.config import ContainerSpec
+    from wattdock.files import NewFolder
     from wattdock.launch.engine import Engine, Image
     from wattdock.launch.protocol import LaunchSpec
 
@@ -73,14 +73,14 @@ class DockerLauncher:
         try:
             return self._launch(spec, folder)
         except (DockerException, OSError) as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
             raise LaunchError(f"no container could be started: {explained(error)}") from error
 
-    def _launch(self, spec: LaunchSpec, folder: Path) -> RunnerContainer:
+    def _launch(self, spec: LaunchSpec, folder: NewFolder) -> RunnerContainer:
         client = connect(self._image.engine.address)
         with contextlib.ExitStack() as undo:
             undo.callback(client.close)
-            container = self._start(client, spec, folder)
+            container = self._start(client, spec, folder.path)
             undo.callback(container.remove, force=True, v=True)
             keeper = keep(self._image.engine, container, folder, lease_fds=spec.lease_fds)
             undo.pop_all()
@@ -134,19 +134,21 @@ def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container
     return container
 
 
-def keep(engine: Engine, container: Container, folder: Path, *, lease_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def keep(
+    engine: Engine, container: Container, folder: NewFolder, *, lease_fds: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
     """Start the keeper, which removes the container and its socket's folder if the coordinator is killed.
 
     The keeper holds the leases too, so that nobody else gets the GPUs before the container is gone.
     """
     return subprocess.Popen(
-        [*KEEPER, "container", engine.address.removeprefix("unix://"), str(container.id), str(folder)],
+        [*KEEPER, "container", engine.address.removeprefix("unix://"), str(container.id), str(folder.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
         env={},
-        pass_fds=lease_fds,
+        pass_fds=(*lease_fds, folder.descriptor),
         start_new_session=True,
     )
 
@@ -175,7 +177,7 @@ class RunnerContainer(LaunchedRunner):
         client: docker.DockerClient,
         container: Container,
         keeper: subprocess.Popen[bytes],
-        folder: Path,
+        folder: NewFolder,
         log_path: Path,
     ) -> None:
         self._client, self._container, self._keeper = client, container, keeper
@@ -183,7 +185,7 @@ class RunnerContainer(LaunchedRunner):
         self._exit_reason: str | None = None
         self._forced = self._asked = False
         self.id = str(container.id)
-        self.address = f"unix:{folder / folders.SOCKET_NAME}"
+        self.address = f"unix:{folder.path / folders.SOCKET_NAME}"
 
     def model_path(self, on_host: Path) -> Path:  # noqa: ARG002
         """Return where the runner finds the model's folder: always in one place."""
@@ -290,7 +292,7 @@ class RunnerContainer(LaunchedRunner):
                 log.write(chunk)
         with contextlib.suppress(DockerException, OSError):
             self._container.remove(force=True, v=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
         with contextlib.suppress(BrokenPipeError):
             self._keeper.communicate(b"done\n")
         self._client.close()

@@ -1,13 +1,12 @@
 """The Docker engine of this machine: whether it serves, which images it has, which orphans it still runs.
 
 Starts nothing and pulls nothing. An orphan is a container whose coordinator is dead. A coordinator is alive while it
-holds the lock on the file that its containers' labels name; a process id would prove nothing.
+holds the lock on the folder that its containers' labels name; a process id would prove nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import http
 import os
 import socket
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import BOOT_ID
 from wattdock.errors import LaunchError, PreflightError
+from wattdock.files import is_held
 from wattdock.host import folders
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ DEFAULT_ENGINE = "unix:///var/run/docker.sock"
 PROBE_TIMEOUT_S = 3
 # Creating a container of a large image on a busy disk takes seconds.
 CALL_TIMEOUT_S = 120
-# Labels of a container: its user, the lock that its coordinator holds and where it lies, its socket's folder.
+# Labels of a container: its user, the folder that its coordinator holds and where it lies, its socket's folder.
 OWNER_LABEL, ALIVE_LABEL, PLACE_LABEL = "wattdock.owner", "wattdock.alive", "wattdock.alive_in"
 FOLDER_LABEL = "wattdock.folder"
 REMOVAL_WAIT_S = 60
@@ -293,17 +293,18 @@ def remove(container: Container) -> None:
 
 def is_orphan(labels: Mapping[str, str], *, uid: int) -> bool:
     """Whether a container's coordinator is dead, and this user may remove it: its owner or root."""
-    if uid != 0 and labels.get(OWNER_LABEL) != str(uid):
+    owner = labels.get(OWNER_LABEL, "")
+    if uid != 0 and owner != str(uid):
         return False
     lock = Path(labels[ALIVE_LABEL])
     boot, _, folder = labels.get(PLACE_LABEL, "").partition(" ")
     boot_here, _, folder_here = place_of(lock).partition(" ")
     if boot and boot != boot_here:
         return True
-    # From inside a container, or under a private /tmp, the lock of a living coordinator would seem absent.
+    # From inside a container, or under a private /tmp, the folder of a living coordinator would seem absent.
     if folder and folder != folder_here:
         return False
-    return not is_held(lock)
+    return not (owner.isdecimal() and is_held(lock, uid=int(owner)))
 
 
 def owner_labels(alive_lock: Path, socket_folder: Path) -> dict[str, str]:
@@ -317,34 +318,16 @@ def owner_labels(alive_lock: Path, socket_folder: Path) -> dict[str, str]:
 
 
 def place_of(lock: Path) -> str:
-    """Return the boot id and the identity of a lock's folder; equal where its path leads to the same file.
+    """Return the boot id and the identity of the folder around a coordinator's folder, which goes with its coordinator.
 
-    The folder is the parent of the lock's own folder, which its coordinator removes. Containers see their host's boot.
+    Equal where the path leads to the same folder. Containers see their host's boot.
     """
     boot = BOOT_ID.read_text(encoding="ascii").strip()
     try:
-        folder = lock.parent.parent.stat()
+        folder = lock.parent.stat()
     except OSError:
         return f"{boot} None"
     return f"{boot} {folder.st_dev}:{folder.st_ino}"
-
-
-def is_held(lock: Path) -> bool:
-    """Whether a process holds the lock on a file; a file that cannot be opened counts as held."""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    try:
-        # Shared, so that two callers at once do not take each other for its holder.
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def remove_socket_folder(labels: Mapping[str, str]) -> None:

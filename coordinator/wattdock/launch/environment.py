@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import hashlib
 import os
 import re
@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import ConfigError, LaunchError, PreflightError
+from wattdock.files import locked, read_regular
 from wattdock.host import processes
 from wattdock.launch.process import KEEPER
 from wattdock.launch.uv import run_uv
@@ -49,6 +50,10 @@ ONLY_THE_OTHER: dict[Variant, str] = {
     "cpu": "runs on NVIDIA GPUs only, and this run is on the CPU: use a machine with a GPU, another backend",
     "cuda": "runs on CPUs only, and this run is on a GPU: use --accelerator cpu, another backend",
 }
+# How long to wait for another command that makes the environment or, before it is made anew, measures with it.
+WAIT_S = 3600
+# Why a lock cannot be opened where the environment is another user's.
+NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
 OWN_INTERPRETER = "or name an interpreter that has the packages with runner_python"
 
 
@@ -153,7 +158,7 @@ class Environment:
         """
         requirements = self.requirements(self.variant)
         try:
-            digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+            digest = hashlib.sha256(read_regular(requirements, follow=True)).hexdigest()
         except OSError as error:
             other: Variant = "cuda" if self.variant == "cpu" else "cpu"
             if not requirements.exists() and self.requirements(other).exists():
@@ -170,9 +175,9 @@ class Environment:
         Raises:
             PreflightError: The requirements file cannot be read.
         """
-        stamps = self.stamps()
+        stamps = [stamp.encode() for stamp in self.stamps()]
         try:
-            return self.stamp_file.read_text(encoding="utf-8") in stamps and self.python.exists()
+            return read_regular(self.stamp_file, owned=True) in stamps and self.python.exists()
         except OSError:
             return False
 
@@ -180,15 +185,15 @@ class Environment:
     def in_use(self) -> Iterator[Path]:
         """Yield the interpreter, made first if necessary; nobody makes the environment anew inside the block.
 
-        The lock is this process's: children do not inherit it. Inside the block, `ensure` may wait for ever.
+        The lock is this process's: children do not inherit it. Inside the block, `ensure` would wait in vain.
 
         Raises:
-            PreflightError: As `ensure`, or the lock's file cannot be read.
+            PreflightError: As `ensure`.
             LaunchError: As `ensure`.
         """
         while True:
             self.ensure()
-            with self._lock(fcntl.LOCK_SH):
+            with self._lock(shared=True):
                 # Between the two, another process may have made a different environment.
                 if self.is_complete():
                     yield self.python
@@ -200,12 +205,12 @@ class Environment:
         Waits while another process makes it and, before it is made anew, while others run it.
 
         Raises:
-            PreflightError: No such requirements file, or the folder is not writable.
+            PreflightError: No such requirements file, the folder is not writable, or others have it for too long.
             LaunchError: The packages could not be resolved, fetched or installed.
         """
         if self.is_complete():
             return self.python
-        with self._lock(fcntl.LOCK_EX) as lock_fd:
+        with self._lock(shared=False) as lock_fd:
             if not self.is_complete():
                 try:
                     self._make(lock_fd)
@@ -233,39 +238,23 @@ class Environment:
         self.progress(f"{self.venv} is ready after {time.monotonic() - began_s:.0f} s")
 
     @contextmanager
-    def _lock(self, operation: int) -> Iterator[int]:
-        """Hold the lock, LOCK_EX to make the environment or LOCK_SH to run it; a line says so if this has to wait."""
-        lock_fd = self._open_lock(operation)
-        try:
+    def _lock(self, *, shared: bool) -> Iterator[int]:
+        """Hold the lock and yield its descriptor: alone to make the environment, shared to run it.
+
+        Another user's cannot be locked: its owner does not wait for others who run it. The descriptor is -1 then.
+        """
+        lock_fd, path = -1, self.runner_dir / ".venv.lock"
+        with ExitStack() as stack:
             try:
-                fcntl.flock(lock_fd, operation | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.progress(f"{_holder(lock_fd)} {self.venv}: waiting for it, {OWN_INTERPRETER}")
-                fcntl.flock(lock_fd, operation)
+                lock_fd = stack.enter_context(locked(path, wait_s=WAIT_S, say=self.progress, shared=shared))
+            except OSError as error:
+                if not shared or error.errno not in NOT_OURS:
+                    what = f"{'use the' if shared else 'make a'} virtual environment in {self.runner_dir}"
+                    remedy = "wait for it" if isinstance(error, BlockingIOError) else "make it writable"
+                    raise PreflightError(
+                        f"cannot {what}: {path.name}: {error.strerror}; {remedy}, {OWN_INTERPRETER}"
+                    ) from error
             yield lock_fd
-        finally:
-            os.close(lock_fd)
-
-    def _open_lock(self, operation: int) -> int:
-        """Open the lock's file, made if necessary; to run another user's environment, it need only be readable."""
-        path, to_make = self.runner_dir / ".venv.lock", operation == fcntl.LOCK_EX
-        try:
-            return os.open(path, (os.O_RDWR if to_make else os.O_RDONLY) | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            what = f"make a virtual environment in {self.runner_dir}" if to_make else f"lock {path}"
-            remedy = "make it writable" if to_make else "make it readable"
-            raise PreflightError(f"cannot {what}: {error.strerror}; {remedy}, {OWN_INTERPRETER}") from error
-
-
-def _holder(lock_fd: int) -> str:
-    """Return what another process that holds the lock is doing."""
-    try:
-        fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "another process is making"
-    # Two processes that both shared the lock and wanted it alone would wait for each other.
-    fcntl.flock(lock_fd, fcntl.LOCK_UN)
-    return "another command is measuring with"
 
 
 @dataclass(frozen=True)
@@ -302,7 +291,7 @@ class Uv:
 
     def _resolve(self, requirements: Path, python: Path, *options: str) -> Path:
         excludes, pins = self.notes / "excludes.txt", self.notes / "pins.txt"
-        lines = (line.partition(WITHOUT) for line in requirements.read_text(encoding="utf-8").splitlines())
+        lines = (line.partition(WITHOUT) for line in read_regular(requirements, follow=True).decode().splitlines())
         names = [name for before, _, names in lines if not before for name in names.split()]
         excludes.write_text("\n".join(names), encoding="utf-8")
         # uv would prefer the versions of an earlier call.
@@ -359,6 +348,6 @@ class Uv:
 
 def _is_for_cpu(pins: Path) -> bool:
     """Whether these versions run torch without CUDA: no torch, a `+cpu` build, or one that needs no CUDA package."""
-    text = pins.read_text(encoding="utf-8")
+    text = read_regular(pins).decode()
     torch = TORCH.search(text)
     return torch is None or torch[1].endswith("+cpu") or not CUDA_PACKAGE.search(text)

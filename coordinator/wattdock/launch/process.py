@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.runners import process_variables
 
 if TYPE_CHECKING:
+    from wattdock.files import NewFolder
     from wattdock.launch.protocol import LaunchSpec
 
 # How the command line of a keeper begins.
@@ -50,8 +50,8 @@ class ProcessLauncher:
         folder = folders.make_socket_folder(os.environ)
         runner = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
         command = [
-            *(*KEEPER, "process", str(self._orphan_grace_s), str(folder)),
-            *(*runner, "--socket", str(folder / folders.SOCKET_NAME)),
+            *(*KEEPER, "process", str(self._orphan_grace_s), str(folder.path)),
+            *(*runner, "--socket", str(folder.path / folders.SOCKET_NAME)),
         ]
         try:
             with spec.log_path.open("ab") as log:
@@ -62,16 +62,17 @@ class ProcessLauncher:
                     stderr=log,
                     bufsize=0,
                     # Python puts the working folder on the module path, so it must not be one where users keep files.
-                    cwd=folder,
+                    cwd=folder.path,
                     env=process_variables(
                         spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=self._keep_pythonpath
                     ),
                     # A terminal's Ctrl-C is the coordinator's to handle.
                     start_new_session=True,
-                    pass_fds=spec.lease_fds,
+                    # Whatever is left of the folder when both are killed is removed by the next command.
+                    pass_fds=(*spec.lease_fds, folder.descriptor),
                 )
         except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
             raise LaunchError(f"cannot start a runner with the log {spec.log_path}: {error.strerror}") from error
         return RunnerProcess(keeper, folder, spec.log_path)
 
@@ -83,11 +84,11 @@ class RunnerProcess(LaunchedRunner):
         pid: The runner's process id and process group.
     """
 
-    def __init__(self, keeper: subprocess.Popen[bytes], folder: Path, log_path: Path) -> None:
+    def __init__(self, keeper: subprocess.Popen[bytes], folder: NewFolder, log_path: Path) -> None:
         self._keeper = keeper
         self._folder = folder
         self._exit_reason: str | None = None
-        self.address = f"unix:{folder / folders.SOCKET_NAME}"
+        self.address = f"unix:{folder.path / folders.SOCKET_NAME}"
         word, _, detail = self._read_status_line().partition(" ")
         if word != "started":
             self._close()
@@ -144,10 +145,10 @@ class RunnerProcess(LaunchedRunner):
         """Do the work of a keeper that was itself killed: its death killed the runner, but not the runner's group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end_group(self.pid)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _close(self) -> None:
-        """Close both pipes and reap the keeper."""
+        """Close both pipes, reap the keeper, and see that the socket's folder is gone."""
+        self._folder.remove()
         for pipe in (self._keeper.stdin, self._keeper.stdout):
             if pipe is not None:
                 pipe.close()

@@ -38,8 +38,8 @@ class LaunchSpec:
         gpu_indices: The GPUs it may see, as integer indices in PCI bus order; empty for none.
         gpu_uuids: The same GPUs, same order, in NVML's form.
         model_path: The model folder on this host; None where the backend needs none.
-        alive_lock: File whose lock the coordinator holds as long as it lives; containers are labelled with its path,
-            and `reap` removes those whose lock nobody holds.
+        alive_lock: Folder that the coordinator holds locked as long as it lives; containers are labelled with its path,
+            and `reap` removes those whose folder nobody holds.
         lease_fds: Descriptors of leases that must stay open until nothing of the runner is left, even if the
             coordinator is killed.
     """

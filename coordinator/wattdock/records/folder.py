@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
-from wattdock.files import sync
+from wattdock.files import name_of, new_folder, open_data, read_regular, sync
 from wattdock.records.restart import RestartRecord
 from wattdock.text import json_text
 
@@ -45,11 +44,8 @@ def write(folder: Path, record: RestartRecord) -> None:
     """Write a record; see `RestartRecord.write`."""
     import pyarrow.parquet as pq
 
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
-    # A coordinator that was killed may have had the same process id.
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        scratch.mkdir()
+    with new_folder(folder.parent, f".{folder.name}.") as new:
+        scratch = new.path
         plain = _adapter().dump_python(record, mode="json", by_alias=True, exclude=IN_REQUESTS, fallback=len)
         (scratch / RECORD).write_text(json_text(plain, ascii_only=False) + "\n", encoding="utf-8")
         pq.write_table(_requests_table(record), scratch / REQUESTS, compression="zstd")
@@ -58,12 +54,9 @@ def write(folder: Path, record: RestartRecord) -> None:
         for written in (*scratch.iterdir(), scratch):
             sync(written)
         newer = folder.with_name(folder.name + NEWER)
-        scratch.rename(newer)
+        new.finish(newer)
         sync(folder.parent)
         _replace(newer)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
 
 
 def find(parent: Path, prefix: str) -> list[Path]:
@@ -85,13 +78,11 @@ def _replace(newer: Path) -> None:
 def read(folder: Path) -> RestartRecord:
     """Return a record; see `RestartRecord.read`."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        plain = json.loads((folder / RECORD).read_bytes())
-        # Each file by itself: a folder called "name=value" is no partition.
+        plain = json.loads(read_regular(folder / RECORD, follow=True))
         requests, steps, samples = (
-            pq.read_table(folder / name, partitioning=None).select(schema().names)
+            _table(folder / name).select(schema().names)
             for name, schema in ((REQUESTS, requests_schema), (STEPS, steps_schema), (TIMELINE, timeline_schema))
         )
         _fill_in(plain, _requests_by_pass(requests), steps, _Samples(samples))
@@ -101,6 +92,14 @@ def read(folder: Path) -> RestartRecord:
         raise StoreError(
             f"{folder} does not hold what was measured ({why}); bring {RECORD}, {REQUESTS}, {STEPS} and {TIMELINE} back"
         ) from error
+
+
+def _table(file: Path) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    # Each file by itself: a folder called "name=value" is no partition.
+    with open_data(file) as content:
+        return pq.read_table(name_of(content), partitioning=None)
 
 
 @functools.cache

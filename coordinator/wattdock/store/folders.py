@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
-from wattdock.files import sync
+from wattdock.files import NewFolder, new_folder, open_data, read_regular, sync
 from wattdock.records import RestartRecord
 from wattdock.store.table import SUMMARY, Row, replacements
 from wattdock.text import json_text
@@ -143,7 +143,7 @@ def load_result(folder: Path, schema: type[ExperimentResult] = ExperimentResult)
     """
     file = folder / RESULT
     try:
-        content = file.read_bytes()
+        content = read_regular(file, follow=True)
     except FileNotFoundError as error:
         raise StoreError(f"{file}: is missing; restore it, or move its folder away") from error
     except OSError as error:
@@ -208,18 +208,15 @@ def _problem(error: ValidationError) -> str:
 def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> Path:
     """Write into a hidden folder beside the final one, then rename: readers never see half a result."""
     parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
-    try:
-        partial.chmod(0o777 & ~_umask())
-        (partial / RESULT).write_text(json_text(result, indent=2, ascii_only=False) + "\n", encoding="utf-8")
-        (partial / LOG).write_bytes(log.read_bytes() if log.exists() else b"")
-        _put_restarts(partial / RESTARTS, restarts)
-        for written in (*partial.rglob("*"), partial):
+    with new_folder(parent, f".{name}.") as folder:
+        place = folder.path
+        (place / RESULT).write_text(json_text(result, indent=2, ascii_only=False) + "\n", encoding="utf-8")
+        with (place / LOG).open("wb") as copy, suppress(FileNotFoundError), open_data(log) as original:
+            shutil.copyfileobj(original, copy)
+        _put_restarts(place / RESTARTS, restarts)
+        for written in (*place.rglob("*"), place):
             sync(written)
-        final = _rename(partial, parent / name)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        final = _finish(folder, parent / name)
     # The study's records go once this returns: a power cut must not take the name that replaces them.
     sync(parent)
     return final
@@ -246,15 +243,15 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _rename(partial: Path, final: Path) -> Path:
+def _finish(folder: NewFolder, final: Path) -> Path:
     """Give the folder its name; another result of the same second and settings gets a suffix of its own."""
     # A rename onto an existing folder fails unless that is empty, so two coordinators cannot overwrite each other.
     try:
-        return partial.rename(final)
+        return folder.finish(final)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
-    return partial.rename(final.with_name(f"{final.name}-{secrets.token_hex(2)}"))
+    return folder.finish(final.with_name(f"{final.name}-{secrets.token_hex(2)}"))
 
 
 def _rescue(name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> str:
@@ -265,9 +262,3 @@ def _rescue(name: str, result: ExperimentResult, restarts: Sequence[Measured], l
     except OSError:
         sys.stdout.write(json_text(result) + "\n")
         return "printed above, as JSON"
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

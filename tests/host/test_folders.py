@@ -1,0 +1,46 @@
+"""Folders that a killed command was filling: where they are looked for."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wattdock.files import NewFolder
+from wattdock.host import folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("place", "prefix"),
+    [
+        ("tmp", "wattdock-run-"),
+        ("tmp", "wattdock-"),
+        ("runtime", "wattdock-"),
+        ("results", ".20260101T000000-fake-12345678."),
+        ("results/studies/20260101T000000-fake-12345678/records", ".12345678-0-abcd."),
+        ("home/models", ".SmolLM2."),
+        ("home", ".images.lock."),
+    ],
+)
+def test_what_was_left_is_removed_wherever_a_command_makes_folders(
+    place: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing beside it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    for folder in ("tmp", "runtime", place):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    parent = tmp_path / place
+    (parent / ".kept").mkdir()
+    made = NewFolder.make(parent, prefix)
+    (made.path / "half").touch()
+    results, home = tmp_path / "results", tmp_path / "home"
+    assert folders.remove_leftovers(results, home) == []
+    os.close(made.descriptor)
+    assert folders.remove_leftovers(results, home) == [made.path]
+    assert list(parent.iterdir()) == [parent / ".kept"]
