@@ -69,6 +69,68 @@ def test_every_program_that_the_coordinator_starts_gets_an_environment_of_its_ow
     assert without == set()
 
 
+OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
+# Opens that go round `wattdock.files`, as no other user can have made what they open; by the reason, file and callee.
+OPENED_ELSEWHERE = {
+    "files.py: here it is done": {"os.open", "scratch.open"},
+    "files.py: the kernel's": {"BOOT_ID.read_text", "(PROC / 'locks').read_text", "(process / 'comm').read_text"},
+    "clock.py: the kernel's": {"BOOT_ID.read_text"},
+    "checks/doctor_machine.py: the kernel's": {"file.read_text"},
+    "execution/failures.py: the kernel's": {"VMSTAT.read_text"},
+    "host/leases.py: the kernel's": {"MOUNTS.read_text"},
+    "host/leases.py: looks at what it opened": {"os.open"},
+    "host/machine.py: the kernel's": {"CPUINFO.read_text"},
+    "host/processes.py: the kernel's": {
+        *("(proc / 'stat').read_text", "(process / 'stat').read_bytes"),
+        *("(process / 'comm').read_text", "(process / 'cmdline').read_bytes"),
+    },
+    "launch/engine.py: the kernel's": {"BOOT_ID.read_text"},
+    "launch/keeper.py: the kernel's": {"Path(f'/proc/{pid}/cmdline').read_bytes", "(entry / 'stat').read_bytes"},
+    "metering/rapl.py: the kernel's": {
+        *("(self.folder / 'energy_uj').read_text", "(folder / 'max_energy_range_uj').read_text"),
+        *("(folder / 'name').read_text", "(root / parent / 'name').read_text"),
+    },
+    "cli/exits.py: /dev/null": {"os.open"},
+    "cli/main.py: /dev/null": {"Path(os.devnull).open"},
+    "host/gpu_models.py: wattdock's own": {"(files('wattdock.host') / 'gpus.yaml').read_text"},
+    "inputs/prompts.py: wattdock's own": {"(files('wattdock.inputs') / 'prompts.jsonl').read_bytes"},
+    "inputs/shapes.py: wattdock's own": {"(files('wattdock.inputs') / 'shapes.yaml').read_text"},
+    "launch/images/build.py: wattdock's own": {"(DOCKER / f'{name}.Dockerfile').read_text"},
+    "reports/page.py: wattdock's own": {"resources.files('wattdock.reports').joinpath(ASSETS, name).read_text"},
+    "store/row_index.py: wattdock's own": {"file.read_bytes"},
+    "inputs/gguf.py: in a new folder": {"path.write_text"},
+    "inputs/shapes.py: in a new folder": {"path.write_text"},
+    "launch/docker.py: in a new folder": {"spec.log_path.open", "self._log_path.open"},
+    "launch/environment.py: in a new folder": {
+        *("self.stamp_file.write_text", "excludes.write_text", "(self.notes / 'uv.log').open")
+    },
+    "launch/process.py: in a new folder": {"spec.log_path.open"},
+    "records/folder.py: in a new folder": {"(scratch / RECORD).write_text"},
+    "store/folders.py: in a new folder": {"(place / RESULT).write_text", "(place / LOG).open"},
+    "metering/meter.py: no file": {"self._source.open"},
+    "metering/zeus.py: no file": {"super().open"},
+}
+
+
+def opened(file: Path) -> set[str]:
+    """Return the callees by which a file opens others; a tar in a file that is open already opens none."""
+    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    return {
+        ast.unparse(call.func)
+        for call in calls
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) in OPENS
+        and "fileobj" not in {keyword.arg for keyword in call.keywords}
+    }
+
+
+def test_whatever_another_user_may_have_made_is_opened_in_the_one_way_that_waits_for_nobody() -> None:
+    """A pipe in a file's place would stop whoever opens it by name."""
+    place = REPO / "coordinator" / "wattdock"
+    found = {(str(file.relative_to(place)), callee) for file in sources("coordinator") for callee in opened(file)}
+    listed = {(why.split(":")[0], callee) for why, callees in OPENED_ELSEWHERE.items() for callee in callees}
+    assert found == listed
+
+
 def test_what_every_runner_shares_needs_grpcio_protobuf_and_the_standard_library_only() -> None:
     """Whatever engine it stands beside."""
     used = set().union(*map(imported, sources("runners/common")))

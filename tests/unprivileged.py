@@ -8,6 +8,7 @@ the suite's temporary folder).
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import os
 import shlex
@@ -16,13 +17,14 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 UID = 1500
 FROM_US = ("PATH", "LANG", "PIP_CERT", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
@@ -36,6 +38,28 @@ def user_home(tmp_path: Path) -> Path:
         folder.mkdir(mode=0o755, exist_ok=True)
         give_to_user(folder)
     return home
+
+
+@contextmanager
+def kernel_protection(value: int) -> Iterator[None]:
+    """Switch the kernel's protection of folders that are open to all on or off; skip the test where that cannot be.
+
+    Source: proc(5), /proc/sys/fs/protected_*; only the lock keeps two suites on one machine from mixing up the values.
+    """
+    try:
+        files = [file.open("r+") for file in sorted(Path("/proc/sys/fs").glob("protected_*"))]
+    except OSError as error:
+        pytest.skip(f"cannot set {error.filename}: {error.strerror}")
+    fcntl.flock(files[0], fcntl.LOCK_EX)
+    before = [file.read() for file in files]
+    try:
+        for file in files:
+            Path(file.name).write_text(str(value))
+        yield
+    finally:
+        for file, old in zip(files, before, strict=True):
+            Path(file.name).write_text(old)
+            file.close()
 
 
 def give_to_user(path: Path) -> None:

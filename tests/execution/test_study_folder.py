@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from unprivileged import UID
 
 from wattdock.config import ExperimentConfig, Study
 from wattdock.errors import ConfigError, PreflightError, StoreError
@@ -180,4 +182,20 @@ def test_a_journal_that_cannot_be_read_stops_only_studies_it_may_be_of(tmp_path:
     assert resume(tmp_path, study({})) == "resumed"
     other.rename(other.with_name("20990101T000000-s-12345678"))
     with pytest.raises(StoreError, match="20990101T000000-s-12345678"):
+        resume(tmp_path, study({}))
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "studies" / "20990101T000000-s-12345678", UID, UID)
+        assert resume(tmp_path, study({})) == "resumed", "another user's is not ours to resume"
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", ".lock"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_file_in_a_journals_or_its_locks_place_is_refused(tmp_path: Path, name: str, kind: str) -> None:
+    """In one line, at once."""
+    begin(tmp_path, study({}))
+    [file] = tmp_path.glob(f"studies/*/{name}")
+    file.rename(tmp_path / "moved")
+    make = {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: path.symlink_to(tmp_path / "moved")}
+    make[kind](file)
+    with pytest.raises(StoreError, match=r"regular file|directory|symbolic links"):
         resume(tmp_path, study({}))

@@ -145,7 +145,7 @@ def test_a_file_without_prompts_without_utf8_or_without_existence_is_refused(tmp
         load(str(latin))
     with pytest.raises(ConfigError, match="cannot read prompts from 'bundeld'"):
         load("bundeld")
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         load(str(tmp_path))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import tarfile
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from report_rows import document
 from stored_results import bundled, stored
+from unprivileged import UID
 
 from wattdock.config import load_study
 from wattdock.errors import ConfigError, StoreError
@@ -109,6 +111,18 @@ def test_a_secret_is_refused_in_a_result_a_log_and_a_prompt(
         bundled(stored(tmp_path / "other", error=failure), tmp_path / "b.tar")
     assert text not in str(caught.value)
     assert not list(tmp_path.glob("*b.tar*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+def test_what_another_users_link_leads_to_is_not_bundled(tmp_path: Path) -> None:
+    """A colleague's result could publish any file that only its bundler can read."""
+    result = stored(tmp_path / "results")
+    (tmp_path / "diary").write_text("dear diary")
+    (result / "notes.json").symlink_to(tmp_path / "diary")
+    bundled(result, tmp_path / "ours.tar")
+    os.chown(result / "notes.json", UID, UID, follow_symlinks=False)
+    with pytest.raises(StoreError, match=rf"notes\.json: is a link of user {UID}"):
+        bundled(result, tmp_path / "theirs.tar")
 
 
 @pytest.mark.parametrize("text", ["max_output_tokens: 12345678", "t512 t513", "GPU-1b2c", "tokens=100000000", "sk-8"])

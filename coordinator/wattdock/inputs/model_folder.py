@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import ConfigError, PreflightError
+from wattdock.files import open_data, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +76,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(read_regular(file, follow=True))
     except OSError as error:
         raise PreflightError(
             f"no readable config.json in {path} ({error.strerror}); give a folder in Hugging Face format"
@@ -100,7 +101,7 @@ def check_folder(path: Path) -> None:
     read_config(path)
     for file in weight_files(path):
         try:
-            file.open("rb").close()
+            open_data(file).close()
         except OSError as error:
             raise PreflightError(f"cannot read {file}: {error.strerror}; make it readable for this user") from error
         if file.suffix == ".safetensors":
@@ -127,7 +128,7 @@ def weight_files(path: Path) -> list[Path]:
 def _indexed(index: Path) -> list[Path]:
     """The files that a weight index names."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(json.loads(read_regular(index, follow=True))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise PreflightError(f"{index} is not a weight index ({error!r}); download the model again") from error
     if missing := [name for name in names if not (index.parent / name).is_file()]:
@@ -145,7 +146,7 @@ def _check_safetensors(file: Path) -> None:
     """
     size_bytes = file.stat().st_size
     try:
-        with file.open("rb") as stream:
+        with open_data(file) as stream:
             header_bytes = int.from_bytes(stream.read(8), "little")
             if header_bytes > size_bytes:
                 raise ValueError(f"header of {header_bytes} bytes")
@@ -171,11 +172,11 @@ def sampled_revision(path: Path) -> str:
     Covers config.json, and the name, the size and the first and last MiB of each weight file: enough to tell fine-tunes
     apart in milliseconds, where hashing 16 GB would take half a minute before every run. Not proof against tampering.
     """
-    digest = hashlib.sha256((path / "config.json").read_bytes())
+    digest = hashlib.sha256(read_regular(path / "config.json", follow=True))
     for file in weight_files(path):
         size_bytes = file.stat().st_size
         digest.update(f"\0{file.name}\0{size_bytes}\0".encode())
-        with file.open("rb") as stream:
+        with open_data(file) as stream:
             digest.update(stream.read(SAMPLE_BYTES))
             stream.seek(max(0, size_bytes - SAMPLE_BYTES))
             digest.update(stream.read(SAMPLE_BYTES))
@@ -194,5 +195,5 @@ def weight_data_bytes(path: Path) -> int:
 def _header_bytes(file: Path) -> int:
     if file.suffix != ".safetensors":
         return 0
-    with file.open("rb") as stream:
+    with open_data(file) as stream:
         return 8 + int.from_bytes(stream.read(8), "little")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.errors import ConfigError
+from wattdock.files import read_regular
 
 if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig, WorkloadSpec
@@ -134,7 +135,7 @@ def _read(config: ExperimentConfig, vocab_size: int | None) -> PromptSet:
         name, content = BUNDLED, (files("wattdock.inputs") / "prompts.jsonl").read_bytes()
     else:
         try:
-            name, content = path.name, path.read_bytes()
+            name, content = path.name, read_regular(path, follow=True)
         except OSError as error:
             raise ConfigError(
                 f"cannot read prompts from {source!r} ({error.strerror}); give bundled, synthetic or a JSONL file"

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import MeterError, StoreError
-from wattdock.files import write_whole
+from wattdock.files import read_regular, write_whole
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve, tick_instants
 from wattdock.metering.timeline import MJ_PER_J, LagModel, MeterEvent
 from wattdock.text import json_text
@@ -299,7 +299,7 @@ class Cards:
             if not file.exists():
                 continue
             try:
-                card = MeterCard.model_validate_json(file.read_bytes())
+                card = MeterCard.model_validate_json(read_regular(file, owned=True))
             except (OSError, ValidationError) as error:
                 cards.problems[gpu.uuid] = f"{file} cannot be read ({type(error).__name__})"
                 continue

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import tarfile
-import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -21,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.filesize import decimal as size_text
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.files import BUNDLED, MANIFEST
+from wattdock.files import BUNDLED, MANIFEST, open_data, read_regular
+from wattdock.host import folders
 from wattdock.reports import draw
 from wattdock.store import RESULT, StoredResult, load_result
 
@@ -113,10 +113,10 @@ class Bundle(BundleFile):
 
 def results_table(results: Sequence[StoredResult]) -> str:
     """Return results as a Markdown table for people."""
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch, "table.md")
+    with folders.scratch_folder() as scratch:
+        file = scratch / "table.md"
         draw("table", results, file)
-        return file.read_text(encoding="utf-8")
+        return read_regular(file).decode()
 
 
 def pack(files: Mapping[str, Content], file: IO[bytes], *, top: str) -> None:
@@ -129,7 +129,7 @@ def pack(files: Mapping[str, Content], file: IO[bytes], *, top: str) -> None:
                 info.size = len(content)
                 tar.addfile(info, BytesIO(content))
                 continue
-            with content.open("rb") as opened:
+            with open_data(content) as opened:
                 info.size = os.fstat(opened.fileno()).st_size
                 tar.addfile(info, opened)
 
@@ -151,9 +151,9 @@ def open_bundle(path: Path) -> Iterator[Bundle]:
     """
     if not path.exists():
         raise ConfigError(f"{path}: there is no such bundle; name a .tar file, or the folder it was unpacked to")
-    with tempfile.TemporaryDirectory(prefix="wattdock-bundle-") as scratch:
+    with folders.scratch_folder() as scratch:
         try:
-            bundle = _checked(path, path) if path.is_dir() else _unpacked(path, Path(scratch))
+            bundle = _checked(path, path) if path.is_dir() else _unpacked(path, scratch)
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror or error}; TMPDIR says where bundles are unpacked") from error
         except StoreError as error:
@@ -168,7 +168,7 @@ def is_safe(name: str) -> bool:
 
 def _unpacked(path: Path, scratch: Path) -> Bundle:
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open_data(path) as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
             members = tar.getmembers()
             _require_plain(members, path.stat().st_size)
             # Plain files with safe names need no filter, which Python has since 3.11.4 only; 3.14 filters unless told.
@@ -208,7 +208,7 @@ def _checked(path: Path, folder: Path) -> Bundle:
         if name not in files:
             raise StoreError(f"has no {name}; it is not a bundle, or was cut short")
     sums = files.pop(SUMS)
-    listed = sums.read_text(encoding="utf-8", errors="backslashreplace")
+    listed = read_regular(sums).decode("utf-8", errors="backslashreplace")
     actual = sums_of(files)
     if actual != listed:
         raise StoreError(_difference(listed, actual))
@@ -223,8 +223,8 @@ def _checked(path: Path, folder: Path) -> Bundle:
 def _files_of(folder: Path) -> dict[str, Path]:
     """Return every file below `folder` by name; anything but plain files with safe names is an error."""
     files = {}
-    for parent, folders, names in os.walk(folder):
-        for path in (Path(parent, name) for name in (*folders, *names)):
+    for parent, below, names in os.walk(folder):
+        for path in (Path(parent, name) for name in (*below, *names)):
             name = str(path.relative_to(folder))
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
                 raise StoreError(f"holds {name!r}, a link or device: no bundle has one")
@@ -247,7 +247,7 @@ def _difference(listed: str, actual: str) -> str:
 
 def _manifest(path: Path) -> Manifest:
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(read_regular(path))
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"
@@ -268,5 +268,5 @@ class _Hasher:
 def _sha256(content: Content) -> str:
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
-    with content.open("rb") as file:
+    with open_data(content) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,7 +21,7 @@ import yaml
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, StoreError
-from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, whole_file
+from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, read_regular, refuse_others_link, whole_file
 from wattdock.launch.images import lock_path
 from wattdock.publish.bundle import (
     CARDS,
@@ -147,6 +147,7 @@ def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts:
             inside = path.relative_to(folder)
             hidden = any(part.startswith(".") for part in inside.parts)
             if path.is_file() and not hidden and (logs or path.suffix != LOG_SUFFIX):
+                refuse_others_link(path)
                 gathered.files[f"{place}/{inside}"] = path
         study = stored.result.study.study_id if stored.result.study else None
         if study and study not in gathered.studies and (file := folder.parent / STUDIES / study / JOURNAL).is_file():
@@ -161,7 +162,7 @@ def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts:
 def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> None:
     for uuid, card in ((uuid, gpu.card) for uuid, gpu in result.gpus.items() if gpu.card):
         file = home / "meter-cards" / f"{uuid}.json"
-        if file.is_file() and card in file.read_text(encoding="utf-8", errors="replace"):
+        if file.is_file() and card in _text(file):
             gathered.files[f"{CARDS}/{uuid}.json"] = file
         else:
             gathered.missing.append(f"the card of {uuid}'s energy counter of {card} is not on this machine")
@@ -183,7 +184,7 @@ def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bo
 def _problem_with(path: Path, digest: str) -> str | None:
     """Return why there is no file with this SHA-256 at `path`; None if there is."""
     try:
-        actual = hashlib.sha256(path.read_bytes()).hexdigest()
+        actual = hashlib.sha256(read_regular(path, follow=True)).hexdigest()
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return None if actual == digest else "has changed"
@@ -194,7 +195,7 @@ def _gather_lock(lock: Path | None, gathered: _Gathered) -> None:
     if lock and not lock.is_file():
         raise ConfigError(f"--lock {lock}: there is no such file")
     if path.is_file():
-        gathered.files[LOCK] = content = path.read_bytes()
+        gathered.files[LOCK] = content = read_regular(path, follow=True)
         gathered.lock_sha256 = hashlib.sha256(content).hexdigest()
 
 
@@ -214,7 +215,7 @@ def _identifying_names() -> re.Pattern[str]:
 
 
 def _text(content: Content) -> str:
-    raw = content if isinstance(content, bytes) else content.read_bytes()
+    raw = content if isinstance(content, bytes) else read_regular(content, follow=True)
     return raw.decode("utf-8", errors="replace")
 
 

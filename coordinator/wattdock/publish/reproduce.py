@@ -15,7 +15,7 @@ from wattdock.analysis import conditions
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
-from wattdock.files import write_whole
+from wattdock.files import read_regular, write_whole
 from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
 from wattdock.publish.bundle import LOCK, PROMPTS, STUDY, is_safe
@@ -166,7 +166,7 @@ def _stored_prompts(source: str, experiment: str, bundle: Bundle, home: Path) ->
     """Copy a file of prompts to WATTDOCK_HOME, where it outlives the unpacked bundle, named by its content."""
     if not source.startswith(f"{PROMPTS}/") or not is_safe(source) or not (bundle.folder / source).is_file():
         raise PreflightError(f"{experiment} took prompts from a file that is not in the bundle; ask its authors")
-    content = (bundle.folder / source).read_bytes()
+    content = read_regular(bundle.folder / source)
     target = home / "prompts" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

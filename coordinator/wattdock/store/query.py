@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
+from wattdock.files import name_of, open_data
 from wattdock.store.folders import RESTARTS, read_summaries, restart_folders, result_folders
 from wattdock.store.row_index import read_rows, whole_table
 from wattdock.store.table import Row, in_order, passes_of, passes_table, utc
@@ -151,10 +152,11 @@ def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]
             tell(f"{folder / RESTARTS}: is missing; left out of {name}")
         for restart in restart_folders(folder):
             file = restart / f"{name}.parquet"
-            if os.access(file, os.R_OK):
+            # A pipe would be waited for.
+            if file.is_file() and os.access(file, os.R_OK):
                 paths.append(file)
             else:
-                problem = "cannot be read; see its owner and mode" if file.exists() else "is missing"
+                problem = "cannot be read; see its owner, mode and kind" if file.exists() else "is missing"
                 tell(f"{file}: {problem}; left out of {name}")
     return paths
 
@@ -203,7 +205,7 @@ def _damaged(files: dict[str, list[Path]], tell: Tell) -> set[Path]:
     for name, paths in files.items():
         for file in paths:
             try:
-                with pq.ParquetFile(file) as content:
+                with open_data(file) as opened, pq.ParquetFile(name_of(opened)) as content:
                     for _ in content.iter_batches():
                         pass
             except (OSError, pa.ArrowException) as error:

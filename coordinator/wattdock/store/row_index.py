@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.files import MANIFEST, write_whole
+from wattdock.files import MANIFEST, read_regular, write_whole
 from wattdock.store.folders import RESULT, read_summaries
 from wattdock.store.table import Row
 
@@ -69,7 +69,7 @@ def _unchanged(file: Path, states: dict[str, str | None]) -> list[pa.Table]:
 
     # Arrow cannot hold every folder's name.
     with suppress(OSError, UnicodeError):
-        content = file.read_bytes()
+        content = read_regular(file, owned=True)
         if content[:DIGEST_BYTES] == digest(content[DIGEST_BYTES:]):
             table = pq.ParquetFile(io.BytesIO(content[DIGEST_BYTES:])).read()
             pairs = zip(table["folder"].to_pylist(), table[STATE].to_pylist(), strict=True)

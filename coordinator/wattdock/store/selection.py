@@ -100,7 +100,7 @@ def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> 
     if (folder / RESULT).exists() or ((folder / RESTARTS).is_dir() and not result_folders(folder)):
         return [folder]
     # A bundle's files may stand in one folder of its name.
-    inside = [place for place in folder.iterdir() if (place / BUNDLED).is_dir()]
+    inside = [place for place in folder.iterdir() if os.access(place / BUNDLED, os.X_OK)]
     for place in (folder / BUNDLED, folder, *(top / BUNDLED for top in inside if len(inside) == 1)):
         if folders := result_folders(place):
             if place != folder and (place.parent / MANIFEST).exists():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.files import write_whole
+from wattdock.files import read_regular, write_whole
 from wattdock.launch.engine import NoImageError, find_image
 from wattdock.launch.images.build import image_names, local_name, pull
 from wattdock.launch.runners import REPO
@@ -28,6 +28,7 @@ HEADER = """\
 """
 # Wide enough that no value is folded.
 WIDTH = 4096
+MAX_LOCK_BYTES = 1_000_000
 NOT_PUSHED = "no registry has the image; push it, then lock it again"
 NO_BASE_DIGEST = "no registry has its base; build it on a base that was pulled"
 NOT_COMMITTED = "its sources are no commit's; commit, build and lock again"
@@ -144,7 +145,7 @@ def read_lock(path: Path | None = None) -> ImagesLock:
 
     path = path or lock_path()
     try:
-        content = path.read_bytes() if path.exists() else b""
+        content = read_regular(path, limit_bytes=MAX_LOCK_BYTES, follow=True) if path.exists() else b""
         images = _File.model_validate(yaml.safe_load(content.decode()) or {}).images
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}; mend or remove it") from error
