@@ -121,6 +121,6 @@ def on_gpus(wattdock: Command, *gpus: fake_nvml.FakeGpu, origin_ns: int | None =
     """Return the variable that gives the run these GPUs, whose course begins at `origin_ns`, or now."""
     folder = fake_nvml.build(wattdock.home)
     fake_nvml.config(folder, gpus=list(gpus), origin_ns=origin_ns)
-    for file in (folder, *folder.iterdir()):
+    for file in filter(Path.is_file, folder.iterdir()):
         give_to_user(file)
     return {"LD_LIBRARY_PATH": str(folder)}

@@ -32,11 +32,16 @@ REPO = Path(__file__).resolve().parents[1]
 
 
 def user_home(tmp_path: Path) -> Path:
-    """Make `tmp_path/home`, owned by the unprivileged user, with a `tmp` folder in it, and return it."""
+    """Make `tmp_path/home`, owned by the unprivileged user, and return it.
+
+    In it are a `tmp` folder, and one for leases that is everybody's, as root makes it.
+    """
     home = tmp_path / "home"
     for folder in (home, home / "tmp"):
         folder.mkdir(mode=0o755, exist_ok=True)
         give_to_user(folder)
+    (home / "leases").mkdir(exist_ok=True)
+    (home / "leases").chmod(0o1777)
     return home
 
 
@@ -59,6 +64,7 @@ def kernel_protection(value: int) -> Iterator[None]:
     finally:
         for file, old in zip(files, before, strict=True):
             Path(file.name).write_text(old)
+        for file in files:
             file.close()
 
 

@@ -59,7 +59,7 @@ def test_every_part_of_the_machine_has_its_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
     (tmp_path / "file").touch()
     subject = MachineSubject(tmp_path / "file" / "results", tmp_path / "home", "pytorch")
-    with hold(LeaseRequest(("GPU-a",), "gpus", "theirs"), lambda line: None):
+    with hold(LeaseRequest(("GPU-a",), "gpus"), lambda line: None):
         checks = {check.name: check for check in MACHINE.run(subject)}
     assert (checks["leases"].status, "GPU-a by " in checks["leases"].figure) == ("warn", True)
     assert checks["results folder"].status == "fail"
@@ -73,7 +73,7 @@ def test_a_lease_folder_of_one_user_only_is_a_warning(tmp_path: Path, monkeypatc
     (tmp_path / "mine").mkdir(mode=0o755)
     monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "mine"))
     outcome = lease_folder(machine(tmp_path))
-    assert (outcome.status, f"chmod 1777 {tmp_path / 'mine'}" in str(outcome.remedy)) == ("warn", True)
+    assert (outcome.status, f"mkdir -m 1777 {tmp_path / 'mine'}" in str(outcome.remedy)) == ("warn", True)
 
 
 def test_a_missing_container_engine_is_a_warning_with_the_reason(

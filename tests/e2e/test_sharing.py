@@ -6,16 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import fake_nvml
 import pytest
 from command import SMALL, Command, on_gpus, wait_for
 from fake_nvml import FakeGpu, FakeProcess
-from unprivileged import UID
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from unprivileged import UID, kernel_protection
 
 FIRST, SECOND = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 INTERRUPTED = 130
@@ -38,10 +36,7 @@ def other(wattdock: Command, tmp_path: Path) -> Command:
 
 @pytest.fixture
 def leases(tmp_path: Path) -> dict[str, str]:
-    folder = tmp_path / "home" / "leases"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    return {"WATTDOCK_LEASES": str(folder)}
+    return {"WATTDOCK_LEASES": str(tmp_path / "home" / "leases")}
 
 
 def check(result: dict[str, Any], name: str) -> tuple[str, str]:
@@ -58,7 +53,7 @@ def test_two_coordinators_of_two_users_never_measure_at_once(
     first = wattdock.start("run", *SHORT, "--passes", "1000", env=env, stderr=subprocess.PIPE)
     wait_for(first, "tokens in")
     view = json.loads(wattdock("gpus", "--json", env=env).stdout)
-    assert view["leases"][FIRST]["experiment"] == "fake shape:tiny-llama batch 2"
+    assert view["leases"][FIRST]["command"] == "wattdock"
     assert SECOND not in view["leases"]
     refusal = other.start("run", *SMALL, stderr=subprocess.PIPE, **as_other)
     said = refusal.communicate(timeout=240)[1]
@@ -75,11 +70,63 @@ def test_two_coordinators_of_two_users_never_measure_at_once(
     [before], [after] = wattdock.results(), other.results()
     assert max(span["end_ns"] for span in before["spans"]) <= min(span["start_ns"] for span in after["spans"])
     assert before["environment"]["leased"] == [FIRST]
-    assert check(before, "machine to itself")[0] == "pass"
+    # Only root makes a folder that all users take their leases in.
+    assert check(before, "machine to itself")[0] == ("pass" if os.getuid() == 0 else "fail")
     status, figure = check(before, "exclusive GPUs")
     assert (status, "nobody but the runner in" in figure) == ("pass", True)
     [runner] = before["energy"]["gpu_processes"]
     assert (runner["of_runner"], runner["command"] is None) == (True, False)
+
+
+def test_a_lease_removed_during_a_run_is_seen_in_the_result(wattdock: Command, leases: dict[str, str]) -> None:
+    """By root or by its own user: from then on somebody else could have measured, too; nothing measured is lost."""
+    running = wattdock.start("run", *SHORT, "--passes", "4", env=leases, stderr=subprocess.PIPE)
+    wait_for(running, "pass 2/4")
+    [lease] = Path(leases["WATTDOCK_LEASES"]).glob("machine.*.lease")
+    lease.unlink()
+    _, err = running.communicate(timeout=240)
+    assert running.returncode == 0, err
+    [result] = wattdock.results()
+    status, figure = check(result, "machine to itself")
+    assert (status, f"the lease {lease} was removed or replaced meanwhile" in figure) == ("fail", True)
+    faults = [measured["lease_fault"] for measured in result["energy"]["passes"]]
+    assert (len(faults), faults[-1] is None) == (4, False)
+    if os.getuid() == 0:
+        assert faults[0] is None
+
+
+def test_a_user_whose_leases_nobody_else_looks_at_is_told_before_and_after(wattdock: Command) -> None:
+    """The run goes on where root has made no folder for all; its result does not say that it was alone."""
+    alone = wattdock.home / "alone"
+    done = wattdock("run", *SHORT, env={"WATTDOCK_LEASES": str(alone)})
+    assert done.returncode == 0, done.stderr
+    told = f"other users' measurements are not seen: leases lie in {alone}; as root: "
+    [line] = [line for line in done.stderr.splitlines() if "other users" in line]
+    assert told in line
+    [result] = wattdock.results()
+    status, figure = check(result, "machine to itself")
+    assert (status, told in figure) == ("fail", True)
+    assert f"leases unknown: {told}" in wattdock("gpus", env={"WATTDOCK_LEASES": str(alone)}).stdout.replace("\n", " ")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")
+@pytest.mark.parametrize("value", [0, 1], ids=["unprotected", "protected"])
+def test_a_pipe_among_the_leases_stops_no_command(
+    wattdock: Command, other: Command, leases: dict[str, str], value: int
+) -> None:
+    """Opening one waits for its other end, which never comes."""
+    pipes = ("zz.lease", "machine.x.lease", "cpu.x.lease", f"{FIRST}.x.lease")
+    with kernel_protection(value):
+        for name in pipes:
+            os.mkfifo(Path(leases["WATTDOCK_LEASES"]) / name)
+            os.chown(Path(leases["WATTDOCK_LEASES"]) / name, OTHER_UID, OTHER_UID)
+        env = on_gpus(wattdock, FakeGpu(uuid=FIRST, processes=(RUNNER,))) | leases
+        assert wattdock("gpus", env=env).returncode == 0
+        assert "none held" in wattdock("doctor", env=env).stdout
+        done = wattdock("run", *SHORT, env=env)
+        assert done.returncode == 0, done.stderr
+        [result] = wattdock.results()
+        assert check(result, "machine to itself")[0] == "pass"
 
 
 def test_strangers_who_load_the_cpus_are_seen_in_the_result(wattdock: Command) -> None:

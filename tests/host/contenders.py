@@ -22,7 +22,7 @@ WAIT_S, MOST_HELD_S = 100.0, 0.03
 def contend(folder: Path, number: int, seed: int) -> None:
     chance = random.Random(seed * 1_000 + number)
     names = tuple(chance.sample(GPUS, chance.choice((1, 1, 2, 4))))
-    with hold(LeaseRequest(names, "gpus", f"contender {number}", WAIT_S), lambda line: None, folder):
+    with hold(LeaseRequest(names, "gpus", WAIT_S), lambda line: None, folder):
         start_ns = time.monotonic_ns()
         time.sleep(chance.uniform(0, MOST_HELD_S))
         end_ns = time.monotonic_ns()

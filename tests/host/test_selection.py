@@ -24,7 +24,7 @@ def gpu(index: int, **more: Any) -> Gpu:
 NONE = GpuInventory((), "no NVIDIA driver")
 THREE = GpuInventory((gpu(0), gpu(1), gpu(2)))
 CROWDED = GpuInventory((gpu(0, vram_total_bytes=10**11, vram_used_bytes=30 * 10**9),))
-ANA = Holder("ana", 4242, "batch 8", "2026-11-21T08:00:00+00:00")
+ANA = Holder("ana", 4242, "wattdock", "2026-11-21T08:00:00+00:00")
 
 
 def indices_of(
@@ -172,7 +172,7 @@ def test_a_leased_gpu_is_taken_only_by_who_is_ready_to_wait_and_finds_no_free_on
     assert indices_of(found, leases=leased, wait_s=5) == [1]
     assert indices_of(found, leases=leased, wait_s=5, gpus=[0]) == [0]
     assert indices_of(found, leases=leased, wait_s=5, gpus={"count": 2}) == [0, 1]
-    with pytest.raises(PreflightError, match=r"leased by ana \(process 4242, 'batch 8', since .*--wait SECONDS"):
+    with pytest.raises(PreflightError, match=r"leased by ana \(process 4242, wattdock, since .*--wait SECONDS"):
         indices_of(found, leases=leased, gpus=[0])
 
 

@@ -51,7 +51,7 @@ def calibrate_meters(
     program = choice.runner_dir / f"wattdock_{config.backend}_pulses.py"
     if not program.exists():
         raise PreflightError(f"backend {config.backend} makes no load pulses; use --backend pytorch")
-    wanted = leases.LeaseRequest(tuple(gpu.uuid for gpu in gpus), config.exclusive, "doctor --meter", config.wait_s)
+    wanted = leases.LeaseRequest(tuple(gpu.uuid for gpu in gpus), config.exclusive, config.wait_s)
     with ExitStack() as stack:
         run = stack.enter_context(choice.program(program, say=say))
         stack.enter_context(leases.hold(wanted, say))

@@ -104,9 +104,9 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
         WattdockError: The leases cannot be had, or the runner cannot be started or asked.
     """
     config = plan.config
-    wanted = leases.LeaseRequest(plan.lease_names, config.exclusive, "doctor", config.wait_s)
+    wanted = leases.LeaseRequest(plan.lease_names, config.exclusive, config.wait_s)
     with ExitStack() as stack:
-        lease_fds = stack.enter_context(leases.hold(wanted, say))
+        held = stack.enter_context(leases.hold(wanted, say))
         folder = stack.enter_context(folders.scratch_folder())
         launcher = stack.enter_context(plan.launcher(say))
         spec = LaunchSpec(
@@ -115,7 +115,7 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
             log_path=folder / "runner.log",
             gpu_indices=tuple(gpu.index for gpu in plan.gpus),
             gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),
-            lease_fds=lease_fds,
+            lease_fds=tuple(held.values()),
         )
         client = stack.enter_context(RunnerClient(stack.enter_context(launcher.launch(spec))))
         described = client.wait_ready(config.timeouts.launch_s)

@@ -51,9 +51,9 @@ def lease_folder(_: MachineSubject) -> Outcome:
     if holders:
         names = "; ".join(f"{name} by {holder}" for name, holder in holders.items())
         return Outcome("warn", f"held: {names}", remedy="wait for them with --wait SECONDS")
-    if not leases.is_shared(folder):
-        remedy = f"as its owner: chmod 1777 {folder}"
-        return Outcome("warn", f"{folder} is not open to all users", remedy=remedy)
+    if reason := leases.unshared(folder):
+        figure, remedy = reason.split("; ", 1)
+        return Outcome("warn", figure, remedy=remedy)
     return Outcome("pass", f"none held, in {folder}")
 
 

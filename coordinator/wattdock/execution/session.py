@@ -23,7 +23,7 @@ from wattdock.execution.events import ExperimentFailed, Loading, Note, RestartSt
 from wattdock.execution.failures import cause_of, oom_kills
 from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.files import last_lines, open_data, open_regular
-from wattdock.host import GpuInventory
+from wattdock.host import GpuInventory, leases
 from wattdock.inputs import check_prompts, resolve_model
 from wattdock.launch import LaunchSpec
 from wattdock.metering import EnergyCurve, Span, Timeline
@@ -80,7 +80,7 @@ class SessionContext:
     Attributes:
         home: WATTDOCK_HOME.
         scratch: A folder that is removed after the run.
-        lease_fds: Leases that a runner's keeper holds too, until nothing of the runner is left.
+        held: Leases; a runner's keeper holds them, too, until nothing of the runner is left.
         remaining: Returns how many passes the study has left, and how long they take, in words.
         initial_idle: State of each GPU, by UUID, when it was idle before the run's first runner.
     """
@@ -88,7 +88,7 @@ class SessionContext:
     folder: StudyFolder
     home: Path
     scratch: Path
-    lease_fds: tuple[int, ...]
+    held: leases.HeldLeases
     emit: Emit
     interrupts: Interrupts
     dependencies: RunDependencies
@@ -238,7 +238,7 @@ class Session:
             gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),
             model_path=model.path,
             alive_lock=self._context.scratch,
-            lease_fds=self._context.lease_fds,
+            lease_fds=tuple(self._context.held.values()),
         )
         runner = launcher.launch(spec)
         try:

@@ -175,12 +175,12 @@ class StudyRun:
         machine = machine_identity(self.plans)
         with folders.scratch_folder() as scratch, Interrupts(emit) as interrupts, ExitStack() as stack:
             with interrupts.allowed():
-                lease_fds = stack.enter_context(leases.hold(_lease_request(self.plans), notes(emit)))
+                held = stack.enter_context(leases.hold(_lease_request(self.plans), notes(emit)))
                 _require_free_gpus(self.plans, self._dependencies)
             with open_study(self._study, self._output_dir, machine=machine, resume=self._resume) as folder:
                 self.study_id = folder.study_id
                 yield SessionContext(
-                    folder, self._home, scratch, lease_fds, emit, interrupts, self._dependencies, self._remaining
+                    folder, self._home, scratch, held, emit, interrupts, self._dependencies, self._remaining
                 )
 
     def _restore(self) -> None:
@@ -319,11 +319,9 @@ class StudyRun:
 def _lease_request(plans: Sequence[ExecutionPlan]) -> leases.LeaseRequest:
     """Return all leases that these experiments need, for the whole run."""
     needs_machine = any(plan.config.exclusive == "machine" for plan in plans)
-    more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
     return leases.LeaseRequest(
         names=tuple(dict.fromkeys(name for plan in plans for name in plan.lease_names)),
         exclusive="machine" if needs_machine else "gpus",
-        experiment=plans[0].config.label + more,
         wait_s=max(plan.config.wait_s for plan in plans),
     )
 

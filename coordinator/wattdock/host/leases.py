@@ -1,66 +1,78 @@
-"""Who measures on what: one lock file per GPU and one for the machine, across users and coordinators.
+"""Who measures on what: lock files for the GPUs and the machine, across users and coordinators.
 
-A lease lasts as long as a process keeps its file flocked, never longer: a crashed holder blocks nobody. The file's text
-names the holder, and counts only while the lock is held. All files lie in one folder that every user of this machine
-can write to, on a file system of this machine. Knows no GPUs, only names.
+A lease lasts as long as a process keeps its file flocked, never longer: a crashed holder blocks nobody. Each user locks
+files of their own, then looks whether another one of that name is locked; nothing is read from a file. All files lie in
+one folder, on a file system of this machine. Knows no GPUs, only names.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import json
 import os
 import random
 import re
+import secrets
 import stat
+import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
-from wattdock.host.processes import user_name
-from wattdock.text import json_text
+from wattdock.files import open_regular
+from wattdock.host.folders import wattdock_home
+from wattdock.host.processes import owner_of, user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
-SUFFIX = ".lease"
 MACHINE, CPU = "machine", "cpu"
-# A reader (`gpus --watch`) holds a lock for microseconds, which must not refuse a measurement.
+# The name, and what tells files of that name apart.
+LEASE = re.compile(r"([\w-]+)\.\w+\.lease", re.ASCII)
+# Who looks (`gpus --watch`), or tries and fails, holds a lock for microseconds, which must not refuse a measurement.
 GRACE_S = 0.3
 GRACE_POLL_S, POLL_S = 0.02, 0.25
-MAX_NOTE_BYTES, MAX_WORD = 4096, 120
-LEASE_FILE_MODE = 0o666
 SETTING = "WATTDOCK_LEASES"
-# The first that exists, else the first that can be made: only root can write to /var/lock on some systems.
-DEFAULTS = (Path("/var/lock/wattdock"), Path("/dev/shm/wattdock"))
-# As for /tmp: all may make files, only owners remove theirs.
-FOLDER_MODE = 0o1777
-MOUNTS = Path("/proc/self/mountinfo")
+# Only root makes it.
+SHARED = Path("/var/lock/wattdock")
+# As for /tmp: all may make files, only owners remove theirs. Who can read a file can see whether it is locked.
+FOLDER_MODE, PRIVATE_MODE, FILE_MODE = 0o1777, 0o700, 0o644
+# Pipes, links, devices, files that are gone, barred or guarded by fcntl(2): no coordinator's.
+NO_LEASE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.ENOENT, errno.EACCES, errno.EAGAIN)
+LOCKS, MOUNTS, UIDS = Path("/proc/locks"), Path("/proc/self/mountinfo"), Path("/proc/self/uid_map")
+# In a user namespace, such as a rootless container: whoever has no number there.
+ALL_UIDS, OUTSIDE_UID = "4294967295", 65534
 OCTAL = re.compile(r"\\(\d{3})")
 # flock there reaches other machines, or only this process; either way it says nothing about this machine.
 NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|ceph|lustre|gpfs|beegfs|glusterfs|fuse\.(sshfs|glusterfs|ceph|rclone)\S*")
 
 Exclusive = Literal["machine", "gpus"]
+# The descriptor of each lease file.
+HeldLeases = Mapping[Path, int]
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder that a lease file names; `pid` is for people only, since ids are used again."""
+    """Who holds a lease, as the kernel says.
+
+    Attributes:
+        user: The process's; the file's owner where no process is shown.
+        pid, command: None for a process in another PID namespace, or one that ended before its runner.
+    """
 
     user: str
-    pid: int
-    experiment: str
+    pid: int | None
+    command: str | None
     since_utc: str
 
     def __str__(self) -> str:
-        return f"{self.user} (process {self.pid}, {self.experiment!r}, since {self.since_utc})"
-
-
-UNNAMED_HOLDER = Holder("a process that its file does not name", 0, "", "")
+        process = f"process {self.pid}, {self.command}" if self.pid else "a process that is not visible here"
+        return f"{self.user} ({process}, since {self.since_utc})"
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,6 @@ class LeaseRequest:
 
     names: tuple[str, ...]
     exclusive: Exclusive
-    experiment: str
     wait_s: float = 0.0
 
 
@@ -84,13 +95,13 @@ class LeaseHeldError(Exception):
 
 
 @contextmanager
-def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None = None) -> Iterator[tuple[int, ...]]:
-    """Hold the leases inside the block; yield their descriptors, for a child process that is to hold them too.
+def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None = None) -> Iterator[HeldLeases]:
+    """Hold the leases inside the block; yield their files, for a child process that is to hold them too.
 
     All or none are taken, so that two who each have what the other needs cannot wait for ever.
 
     Args:
-        say: Receives a line with the holder that the run waits for.
+        say: Receives a line with the holder that the run waits for, and one where others' leases are not seen.
 
     Raises:
         PreflightError: Others hold a lease after `wait_s`, or the lease folder does not serve.
@@ -101,7 +112,7 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
         waited_s = time.monotonic() - began_s
         with ExitStack() as stack:
             try:
-                descriptors = _take_all(stack, place, request)
+                held = _take_all(stack, place, request)
             except LeaseHeldError as refusal:
                 if waited_s > max(request.wait_s, GRACE_S):
                     raise PreflightError(_advice(str(refusal), request)) from None
@@ -109,52 +120,65 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
                     announced = str(refusal)
                     say(f"waiting up to {request.wait_s:g} s: {announced}")
             else:
-                yield descriptors
+                if reason := unshared(place):
+                    say(reason)
+                yield held
                 return
         # Random, so that waiting processes do not all try at the same moments.
         time.sleep((GRACE_POLL_S if waited_s <= GRACE_S else POLL_S) * random.uniform(0.5, 1.5))
 
 
-def holders(folder: Path | None = None) -> dict[str, Holder]:
+def holders(folder: Path | None = None, besides: Collection[int] = ()) -> dict[str, Holder]:
     """Return who holds which lease now, by name; disturbs no holder.
+
+    Args:
+        besides: Descriptors of lease files that are left out.
 
     Raises:
         PreflightError: The lease folder does not serve.
     """
-    place = folder or folder_in_use()
-    by_name = {}
-    for path in sorted(place.glob(f"*{SUFFIX}")):
-        # A lease file that was just removed has no holder.
-        with ExitStack() as stack, suppress(FileNotFoundError):
-            descriptor = _open_existing(stack, path, os.O_RDONLY)
-            if not _lock(descriptor, fcntl.LOCK_SH):
-                by_name[path.name.removesuffix(SUFFIX)] = _read_holder(descriptor)
-    return by_name
+    place, ours = folder or folder_in_use(), [os.fstat(descriptor) for descriptor in besides]
+    holder_by_name = {}
+    for path, descriptor in _lease_files(place):
+        state = os.fstat(descriptor)
+        if not any(os.path.samestat(state, own) for own in ours) and not _lock(descriptor, fcntl.LOCK_SH):
+            holder_by_name[path.name.partition(".")[0]] = _holder(state)
+    return holder_by_name
 
 
-def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> tuple[int, ...]:
+def fault(held: HeldLeases) -> str | None:
+    """Return why others may measure although these leases are held, and what to do; None where they cannot."""
+    for path, descriptor in held.items():
+        with suppress(OSError):
+            if os.path.samestat(path.lstat(), os.fstat(descriptor)):
+                continue
+        return f"the lease {path} was removed or replaced meanwhile; let nothing clean its folder"
+    return unshared(next(iter(held)).parent)
+
+
+def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> HeldLeases:
+    """Lock our own files, then look at everybody's: of two who do so at once, at least one sees the other."""
     whole = request.exclusive == "machine"
-    descriptors = [_open(stack, folder / f"{MACHINE}{SUFFIX}")]
-    if not _lock(descriptors[0], fcntl.LOCK_EX if whole else fcntl.LOCK_SH):
-        raise LeaseHeldError(_machine_holders(descriptors[0], folder))
-    for name in sorted(request.names):
-        descriptor = _open(stack, folder / f"{name}{SUFFIX}")
-        if not _lock(descriptor, fcntl.LOCK_EX):
-            raise LeaseHeldError(f"{name} is leased by {_read_holder(descriptor)}")
-        descriptors.append(descriptor)
-    holder = _ourselves(request.experiment)
-    for descriptor in descriptors if whole else descriptors[1:]:
-        _write_holder(descriptor, holder, folder)
-    return tuple(descriptors)
+    files = {name: _own_file(stack, folder, name) for name in {*request.names, *([MACHINE] if whole else [])}}
+    barred = {name: file for name, (_, file) in files.items() if not _lock(file, fcntl.LOCK_EX)}
+    held = holders(folder, besides=[file for name, (_, file) in files.items() if name not in barred])
+    # Whoever reads one of our files can lock it.
+    held |= {name: _holder(os.fstat(file)) for name, file in barred.items() if name not in held}
+    if reason := _conflict(held, request.names, whole=whole):
+        raise LeaseHeldError(reason)
+    own = dict(files.values())
+    for descriptor in own.values():
+        os.utime(descriptor)
+    return own
 
 
-def _machine_holders(machine: int, folder: Path) -> str:
-    """Who holds the machine alone, or who shares it."""
-    if not _lock(machine, fcntl.LOCK_SH):
-        return f"this machine is in exclusive use by {_read_holder(machine)}"
-    fcntl.flock(machine, fcntl.LOCK_UN)
-    others = "; ".join(f"{name} by {holder}" for name, holder in holders(folder).items() if name != MACHINE)
-    return f"this machine is shared by other measurements: {others or 'a measurement that has just ended'}"
+def _conflict(held: Mapping[str, Holder], names: Collection[str], *, whole: bool) -> str | None:
+    """Return what of that which others hold is in the way, and who they are."""
+    if MACHINE in held:
+        return f"this machine is in exclusive use by {held[MACHINE]}"
+    taken = (f"{name} is leased by {held[name]}" for name in sorted(names) if name in held)
+    others = "; ".join(f"{name} by {holder}" for name, holder in held.items())
+    return next(taken, f"this machine is shared by other measurements: {others}" if whole and others else None)
 
 
 def _advice(reason: str, request: LeaseRequest) -> str:
@@ -165,60 +189,36 @@ def _advice(reason: str, request: LeaseRequest) -> str:
     return f"{reason}{waited}; {wait} with --wait SECONDS{share}"
 
 
-def _ourselves(experiment: str) -> Holder:
-    return Holder(user_name(), os.getpid(), experiment[:MAX_WORD], datetime.now(UTC).isoformat(timespec="seconds"))
+def _own_file(stack: ExitStack, folder: Path, name: str) -> tuple[Path, int]:
+    """Open our own file for a lease until `stack` ends, made where there is none."""
+    for path, descriptor in _lease_files(folder, name):  # noqa: B007  (returned)
+        state = os.fstat(descriptor)
+        # Another one could be any file of ours, put or linked there by somebody else.
+        if (state.st_uid, state.st_nlink, stat.S_IMODE(state.st_mode)) == (os.geteuid(), 1, FILE_MODE):
+            own = os.dup(descriptor)
+            break
+    else:
+        path = folder / f"{name}.{secrets.token_hex(4)}.lease"
+        with _refused(folder):
+            own = os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+            os.fchmod(own, FILE_MODE)
+    stack.callback(os.close, own)
+    return path, own
 
 
-def _open(stack: ExitStack, path: Path) -> int:
-    """Open a lease file, made where it is not there, until `stack` ends.
-
-    Never with O_CREAT alone: in a sticky folder the kernel may refuse that for another user's file
-    (proc(5), fs.protected_regular).
-    """
-    while True:
-        try:
-            return _open_existing(stack, path, os.O_RDWR)
-        except FileNotFoundError:
-            _make(path)
-
-
-def _open_existing(stack: ExitStack, path: Path, flags: int) -> int:
-    try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _refused(path, error, f"remove it, or chmod {LEASE_FILE_MODE:o} it, as its owner") from error
-    stack.callback(os.close, descriptor)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise PreflightError(f"the lease {path} is not a file; remove it")
-    return descriptor
-
-
-def _make(path: Path) -> None:
-    """Make an empty lease file that every user can write to."""
-    try:
-        with _no_umask():
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL, LEASE_FILE_MODE))
-    except FileExistsError:
-        # Another coordinator was faster.
-        pass
-    except OSError as error:
-        raise _refused(path, error, f"choose another folder with {SETTING}") from error
-
-
-@contextmanager
-def _no_umask() -> Iterator[None]:
-    """Files and folders made inside have their final rights at once; chmod would leave others a moment without."""
-    umask = os.umask(0)
-    try:
-        yield
-    finally:
-        os.umask(umask)
-
-
-def _refused(path: Path, error: OSError, advice: str) -> PreflightError:
-    return PreflightError(f"cannot use the lease {path}: {error.strerror or error}; {advice}")
+def _lease_files(folder: Path, name: str = "") -> Iterator[tuple[Path, int]]:
+    """Yield the path of each lease file, of this name or of all, and a descriptor that is closed afterwards."""
+    with _refused(folder):
+        for path in sorted(folder.iterdir()):
+            if (match := LEASE.fullmatch(path.name)) and name in ("", match[1]):
+                try:
+                    descriptor = open_regular(path)
+                except OSError as error:
+                    if error.errno in NO_LEASE:
+                        continue
+                    raise
+                with os.fdopen(descriptor):
+                    yield path, descriptor
 
 
 def _lock(descriptor: int, kind: int) -> bool:
@@ -229,66 +229,98 @@ def _lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _write_holder(descriptor: int, holder: Holder, folder: Path) -> None:
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json_text(asdict(holder)).encode() + b"\n", 0)
-    except OSError as error:
-        raise _refused(folder, error, f"make room, or choose another folder with {SETTING}") from error
+def _holder(state: os.stat_result) -> Holder:
+    """Return who holds the lock on a file.
 
-
-def _read_holder(descriptor: int) -> Holder:
-    try:
-        note = json.loads(os.pread(descriptor, MAX_NOTE_BYTES, 0))
-        return Holder(_plain(note["user"]), int(note["pid"]), _plain(note["experiment"]), _plain(note["since_utc"]))
-    except (ValueError, KeyError, TypeError):
-        # A holder takes the lock first and writes its name a moment later.
-        return UNNAMED_HOLDER
-
-
-def _plain(word: object) -> str:
-    """Return a note without control characters: every user can write one, and none may steer a terminal."""
-    return "".join(letter for letter in str(word) if letter.isprintable())[:MAX_WORD]
+    Source: proc(5), /proc/locks: "1: FLOCK ADVISORY WRITE pid major:minor:inode …"; none of other PID namespaces.
+    """
+    place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
+    locks = [line.split() for line in LOCKS.read_text().splitlines()] if LOCKS.exists() else []
+    pid = next((int(words[4]) for words in locks if words[1] == "FLOCK" and words[5] == place), 0)
+    user, command = owner_of(pid)
+    # The file's owner can set any time.
+    since = datetime.fromtimestamp(min(max(0, state.st_mtime), time.time()), UTC)
+    return Holder(
+        user or user_name(state.st_uid),
+        pid if user else None,
+        "".join(filter(str.isprintable, command)) if command else None,
+        since.isoformat(timespec="seconds"),
+    )
 
 
 def folder_in_use() -> Path:
-    """Return the folder for leases: WATTDOCK_LEASES, else the default that exists, else the first that can be made.
-
-    A folder that exists comes before a better one that does not: others may hold leases in it.
+    """Return the folder for leases: WATTDOCK_LEASES, else the one of all users, else one of this user alone.
 
     Raises:
         PreflightError: As `ready_folder`.
     """
     if named := os.environ.get(SETTING):
         return ready_folder(Path(named).expanduser().absolute())
-    there = [folder for folder in DEFAULTS if folder.is_dir()]
-    possible = [folder for folder in DEFAULTS if os.access(folder.parent, os.W_OK | os.X_OK)]
-    return ready_folder([*there, *possible, DEFAULTS[-1]][0])
+    for folder in (SHARED, Path(tempfile.gettempdir(), f"wattdock-leases-{os.geteuid()}"), wattdock_home() / "leases"):
+        with suppress(PreflightError):
+            return ready_folder(folder)
+    return ready_folder(SHARED)
 
 
 def ready_folder(folder: Path) -> Path:
-    """Return `folder`, made where it is not there.
+    """Return `folder`, made where it is not there: by root for all users, by others for themselves.
 
     Raises:
-        PreflightError: It cannot be made or written to, or lies on a network file system.
+        PreflightError: It cannot be made or written to, is not safe from other users, or lies on a network file system.
     """
-    advice = f"as root: install -d -m {FOLDER_MODE:o} {folder}; or name another folder with {SETTING}"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _no_umask():
-            folder.mkdir(FOLDER_MODE, exist_ok=True)
-    except FileExistsError as error:
-        raise PreflightError(f"the lease folder {folder} is a file; {advice}") from error
-    except OSError as error:
-        raise PreflightError(f"cannot make the lease folder {folder}: {error.strerror}; {advice}") from error
+    with _refused(folder):
+        is_new = (folder != SHARED or os.geteuid() == 0) and not os.path.lexists(folder)
+        if is_new:
+            folder.mkdir(PRIVATE_MODE, parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            state = os.fstat(descriptor)
+            if is_new and state.st_uid == os.geteuid() == 0:
+                os.fchmod(descriptor, FOLDER_MODE)
+        finally:
+            os.close(descriptor)
+        if state.st_uid not in {os.geteuid(), *_roots()}:
+            raise OSError(errno.EPERM, f"it belongs to {user_name(state.st_uid)}")
+        if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not state.st_mode & stat.S_ISVTX:
+            raise OSError(errno.EPERM, "users can remove each other's files there")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise OSError(errno.EACCES, "it cannot be written to")
     if NETWORK.fullmatch(kind := _file_system(folder)):
         raise PreflightError(
             f"the lease folder {folder} lies on a network file system ({kind}), where locks do not hold for this "
             f"machine; name a local folder with {SETTING}"
         )
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise PreflightError(f"cannot write to the lease folder {folder}: permission denied; {advice}")
     return folder
+
+
+@contextmanager
+def _refused(folder: Path) -> Iterator[None]:
+    """Turn what is refused inside into a line for people."""
+    try:
+        yield
+    except OSError as error:
+        advice = f"{_remedy(folder)}; or name another folder with {SETTING}"
+        raise PreflightError(f"cannot use the lease folder {folder}: {error.strerror}; {advice}") from error
+
+
+def _remedy(folder: Path) -> str:
+    """Return what root has to do; `mkdir` follows no link that somebody puts there meanwhile."""
+    before = "remove what is there, then " if os.path.lexists(folder) else ""
+    return f"as root: {before}mkdir -m {FOLDER_MODE:o} {folder}"
+
+
+def unshared(folder: Path) -> str | None:
+    """Return why leases in `folder` do not keep off other users, and what to do; None where they do."""
+    state = folder.stat()
+    if state.st_uid in _roots() and stat.S_IMODE(state.st_mode) == FOLDER_MODE:
+        return None
+    remedy = _remedy(folder if os.environ.get(SETTING) else SHARED)
+    return f"other users' measurements are not seen: leases lie in {folder}; {remedy}"
+
+
+def _roots() -> set[int]:
+    """Return what root's number may be here."""
+    return {0} if UIDS.read_text().split()[-1] == ALL_UIDS else {0, OUTSIDE_UID}
 
 
 def _file_system(folder: Path) -> str:
@@ -303,8 +335,3 @@ def _file_system(folder: Path) -> str:
         point = Path(OCTAL.sub(lambda escape: chr(int(escape[1], 8)), before.split()[4]))
         type_by_point[point] = after.split()[0]
     return next((type_by_point[place] for place in (real, *real.parents) if place in type_by_point), "")
-
-
-def is_shared(folder: Path) -> bool:
-    """Return whether every user of this machine can take leases there."""
-    return stat.S_IMODE(folder.stat().st_mode) == FOLDER_MODE

@@ -29,7 +29,7 @@ class GpuView:
     Attributes:
         occupied: By UUID who uses a GPU, in words; None where it is free.
         leases: Who measures, by GPU UUID, "machine" or "cpu".
-        leases_unknown: Why the leases cannot be read; None where they can.
+        leases_unknown: Why the leases of others cannot be read; None where they can.
     """
 
     inventory: GpuInventory
@@ -50,7 +50,8 @@ class GpuView:
         holders: dict[str, leases.Holder] = {}
         leases_unknown = None
         try:
-            holders = leases.holders()
+            folder = leases.folder_in_use()
+            holders, leases_unknown = leases.holders(folder), leases.unshared(folder)
         except PreflightError as error:
             leases_unknown = str(error)
         occupied = {gpu.uuid: host.why_occupied(gpu) for gpu in host.gpus}
