@@ -38,13 +38,15 @@ def outcome(
     used: tuple[str, ...] = ("GPU-a",),
     leased: tuple[str, ...] = (),
     cpu_others: tuple[float | None, ...] = (0.02,),
+    lease_faults: tuple[str | None, ...] = (None,),
 ) -> dict[str, Outcome]:
     lists = {process.gpu_uuid: 4 for process in processes if process.of_runner}
     gpus = {
         uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=lists.get(uuid, 0))
         for uuid in ("GPU-a", "GPU-b")
     }
-    passes = [SimpleNamespace(cpu_others_share=share) for share in cpu_others]
+    passes = [SimpleNamespace(cpu_others_share=share, lease_fault=None) for share in cpu_others]
+    passes += [SimpleNamespace(cpu_others_share=cpu_others[0], lease_fault=fault) for fault in lease_faults if fault]
     energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
     environment: Any = SimpleNamespace(
         gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive
@@ -96,6 +98,13 @@ def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_
     """It was asked for, and it is not publishable."""
     assert outcome(exclusive="gpus")["machine to itself"].status == "fail"
     assert set(outcome(used=())) == {"machine to itself", "CPUs to itself"}
+
+
+def test_a_machine_whose_leases_did_not_hold_in_a_pass_is_not_to_itself() -> None:
+    """Whether they were lost, or others do not look where they are; each reason is told once."""
+    check = outcome(lease_faults=(None, "the lease x was removed", "the lease x was removed"))["machine to itself"]
+    assert (check.status, check.figure) == ("fail", "the lease x was removed")
+    assert outcome(lease_faults=(None, None))["machine to itself"].status == "pass"
 
 
 @pytest.mark.parametrize(

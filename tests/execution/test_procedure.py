@@ -71,6 +71,7 @@ def measure(
     gpu_uuids: tuple[str, ...] = (),
     pids: Iterable[int] = (),
     save: Callable[[Recording], None] = lambda _: None,
+    lease_fault: Callable[[], str | None] = lambda: None,
 ) -> None:
     procedure = MeasuringProcedure(
         client=cast("Any", client),
@@ -83,6 +84,7 @@ def measure(
         check=lambda: None,
         save=save,
         pids=lambda: frozenset(pids),
+        lease_fault=lease_fault,
     )
     config = ExperimentConfig.model_validate(settings)
     experiment: Any = SimpleNamespace(config=config, measured=lambda _: frozenset())
@@ -102,6 +104,18 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
         with pytest.raises(RunnerError, match="the runner died"):
             measure(client, {"warmup": {"passes": 0}, "repeats": {"passes": 3}}, pids=[process.pid], save=save)
     assert saved == [[True], [True, False]]
+
+
+def test_a_lease_that_was_lost_in_a_pass_stands_in_the_pass() -> None:
+    """It is looked at when the pass has ended; those before it are as sound as they were."""
+    faults, seen = iter(["in the warm-up", None, "removed"]), list[str | None]()
+
+    def save(recording: Recording) -> None:
+        seen.append(recording.record.passes[-1].lease_fault)
+
+    settings = {"warmup": {"passes": 1}, "repeats": {"passes": 2}}
+    measure(DyingClient(checks_left=2), settings, save=save, lease_fault=lambda: next(faults))
+    assert seen == [None, "removed"]
 
 
 @pytest.mark.parametrize(("gpu_uuids", "after_pass_s"), [((GPU,), SETTLE_S), ((), 0)])

@@ -84,6 +84,7 @@ class PassEnergy(Stored):
         host_j: CPU packages and memory in the pass, by domain; never part of `total_j`.
         cpu_others_share: Share of the runner's CPUs' time that others than the runner and the coordinator used, 0 to 1;
             on a virtual machine, other machines included. Null where unknown.
+        lease_fault: Why other measurements were not kept off, although the leases were held; null where they were.
     """
 
     restart: int
@@ -99,6 +100,7 @@ class PassEnergy(Stored):
     prompts_reused: bool
     host_j: dict[str, float | None] = Field(default_factory=dict)
     cpu_others_share: float | None = None
+    lease_fault: str | None = None
 
 
 class CpuEstimate(Stored):
@@ -300,6 +302,7 @@ def _pass_energy(restart: RestartRecord, measured: PassRecord, joules: Joules) -
         prompts_reused=measured.prompts_reused,
         host_j={name: energy[0] if energy else None for name, energy in host.items()},
         cpu_others_share=measured.cpu_others_share,
+        lease_fault=measured.lease_fault,
     )
 
 

@@ -167,11 +167,11 @@ def drained(subject: Subject) -> Outcome:
 
 @CHECKS.check("machine to itself")
 def machine_alone(subject: Subject) -> Outcome:
-    """Whether other measurements were kept off the machine."""
+    """Whether other measurements were kept off the machine, until the end of each pass."""
     exclusive = subject.environment.exclusive
-    if exclusive == "machine":
-        return Outcome("pass", "no other measurement of wattdock's")
-    return Outcome("fail", f"exclusive: {exclusive}")
+    reasons = [] if exclusive == "machine" else [f"exclusive: {exclusive}"]
+    reasons += dict.fromkeys(measured.lease_fault for measured in subject.energy.passes if measured.lease_fault)
+    return Outcome(verdict(failed=bool(reasons)), "; ".join(reasons) or "no other measurement of wattdock's")
 
 
 @CHECKS.check(

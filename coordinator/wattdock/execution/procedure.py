@@ -94,6 +94,7 @@ class MeasuringProcedure:
         check: Raises where the run is to end; called at least twice a second while the procedure waits.
         save: Writes a recording to disk; called after each measured pass.
         pids: Returns the runner's processes, as this host numbers them.
+        lease_fault: Returns why others may be measuring all the same; None where they cannot.
     """
 
     client: RunnerClient
@@ -106,6 +107,7 @@ class MeasuringProcedure:
     check: Callable[[], None]
     save: Callable[[Recording], None]
     pids: Callable[[], frozenset[int]]
+    lease_fault: Callable[[], str | None]
 
     def measure(self, recording: Recording) -> None:
         """Warm up and run every measured pass, adding to `recording` as it goes.
@@ -252,6 +254,7 @@ class MeasuringProcedure:
             cpu_others_share=others,
             prompts_sha256=prompts.sha256,
             prompts_reused=recording.prompts_reused,
+            lease_fault=self.lease_fault(),
         )
 
 

@@ -169,6 +169,7 @@ class Session:
                 check=self._check,
                 save=functools.partial(self._save, meter, runner),
                 pids=runner.pids,
+                lease_fault=functools.partial(leases.fault, self._context.held),
             )
             while self._pending and not self._context.folder.broken:
                 self._check_signals()

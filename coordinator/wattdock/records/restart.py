@@ -72,6 +72,7 @@ class PassRecord:
         cpu_busy: Mean busy share of all CPUs, 0 to 1; None where the host does not tell.
         cpu_others_share: Share of the runner's CPUs that other processes or the hypervisor used, 0 to 1; None where
             unknown.
+        lease_fault: Why other measurements were not kept off, although the leases were held; None where they were.
         clock_checked: The runner's clock was checked against the host's after the pass; False where the runner had
             ended by then.
     """
@@ -90,6 +91,7 @@ class PassRecord:
     cpu_others_share: float | None = None
     prompts_sha256: str = ""
     prompts_reused: bool = False
+    lease_fault: str | None = None
     clock_checked: bool = True
 
 
