@@ -21,7 +21,7 @@ case $home$socket in
   *[:\$\#\"\'\\\`]* | *[[:space:]]*)
     refuse "WATTDOCK_HOME is $home, the socket $socket; neither may hold blanks, quotes or any of : # \$ \\" ;;
 esac
-make_them="install -d -m 1777 $home $home/users $home/leases"
+make_them="install -d -m 1777 $home/users $home/leases"
 [ -d "$home" ] || refuse "$home is not there; as root: $make_them (or name another folder with WATTDOCK_HOME)"
 case $home in /*) ;; *) refuse "WATTDOCK_HOME is $home; it must be a path from /" ;; esac
 
@@ -35,9 +35,9 @@ own=$home/users/$me
 longest=$own/run/wattdock-00000000/r.sock
 [ ${#longest} -le 100 ] || refuse "$home is too long for sockets' paths; name a shorter folder with WATTDOCK_HOME"
 for shared in "$home/users" "$home/leases"; do
-  # By the first user, where root has not.
-  [ -d "$shared" ] || mkdir -m 1777 "$shared" 2>/dev/null || [ -d "$shared" ] ||
-    refuse "cannot make $shared; as root: $make_them"
+  [ -d "$shared" ] || { [ -O "$home" ] && mkdir -m 1777 "$shared"; } || refuse "$shared is not there; as root: $make_them"
+  # Its owner could put away what others have in it.
+  case $(stat -c %u "$shared") in 0 | "$me") ;; *) refuse "$shared belongs to somebody else; its owner or root can remove it" ;; esac
   [ -w "$shared" ] && [ -x "$shared" ] || refuse "cannot write in $shared; as root: $make_them"
   # Without the sticky bit anybody could put another's folder, or a lease that is held, out of the way.
   [ -k "$shared" ] || refuse "$shared lets users remove each other's files; as root: $make_them"

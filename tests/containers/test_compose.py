@@ -103,7 +103,9 @@ def users(coordinator_image: Image, tmp_path: Path, client: DockerClient) -> Ite
         pytest.skip("needs root to be two users")
     # Short, for the sockets' paths.
     shared = Path(tempfile.mkdtemp(prefix="wd-"))
-    shared.chmod(0o1777)
+    for folder in (shared, shared / "users", shared / "leases"):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o1777)
     engine, image = coordinator_image.engine.address, coordinator_image.name
     homes = [home_of(uid, tmp_path) for uid in (UID, UID + 1)]
     yield User(UID, homes[0], shared, engine, image), User(UID + 1, homes[1], shared, engine, image)
@@ -303,8 +305,6 @@ def test_users_of_rootless_engines_keep_folders_of_their_own(users: tuple[User, 
 def test_a_users_folder_that_somebody_else_made_is_not_used(is_link: bool, users: tuple[User, User]) -> None:
     """Whoever may write there could change the models and kernels that are measured."""
     ana, bob = users
-    (ana.shared / "users").mkdir()
-    (ana.shared / "users").chmod(0o1777)
     made = ana.folder.with_name("made") if is_link else ana.folder
     made.mkdir()
     os.chown(made, bob.uid, bob.uid)
@@ -323,7 +323,7 @@ def test_a_users_folder_that_somebody_else_made_is_not_used(is_link: bool, users
         ("users", 0o755, "cannot write in {}"),
         ("leases", 0o755, "cannot write in {}"),
         ("leases", 0o777, "{} lets users remove each other's files"),
-        (".", 0o755, "cannot make {}/users"),
+        (".", 0o755, "{}/users is not there"),
     ],
 )
 def test_shared_folders_that_are_not_everybodys_are_refused_with_roots_command(
@@ -336,7 +336,8 @@ def test_shared_folders_that_are_not_everybodys_are_refused_with_roots_command(
     with socket.socket(socket.AF_UNIX) as engine:
         engine.bind(str(shared / "docker.sock"))
         user = User(UID, home_of(UID, tmp_path), shared, f"unix://{shared}/docker.sock", "absent")
-        command = f"install -d -m 1777 {shared} {shared}/users {shared}/leases"
+        command = f"install -d -m 1777 {shared}/users {shared}/leases"
+        shared.chmod(0o755)
         if folder != ".":
             subprocess.run(command.split(), check=True)
         (shared / folder).chmod(mode)
@@ -345,6 +346,30 @@ def test_shared_folders_that_are_not_everybodys_are_refused_with_roots_command(
         assert (process.returncode, errors) == (3, f"wattdock: {why.format(shared / folder)}; as root: {command}\n")
         subprocess.run(command.split(), check=True)
         user("config")
+    shutil.rmtree(shared)
+
+
+@pytest.mark.parametrize("folder", ["users", "leases"])
+@pytest.mark.parametrize("is_link", [False, True], ids=["folder", "link"])
+def test_shared_folders_that_another_user_made_are_not_used(folder: str, is_link: bool, tmp_path: Path) -> None:
+    """An owner could put away what others have in them: a lease that is held, or a user's folder."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to be two users")
+    shared = Path(tempfile.mkdtemp(prefix="wd-"))
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(shared / "docker.sock"))
+        user = User(UID, home_of(UID, tmp_path), shared, f"unix://{shared}/docker.sock", "absent")
+        for made in (shared / "users", shared / "leases", shared / "theirs", shared):
+            made.mkdir(exist_ok=True)
+            made.chmod(0o1777)
+        if is_link:
+            (shared / folder).rmdir()
+            (shared / folder).symlink_to("theirs")
+        os.chown(shared / folder, UID + 1, UID + 1, follow_symlinks=False)
+        with user.start("config") as process:
+            _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 3
+    assert errors == f"wattdock: {shared / folder} belongs to somebody else; its owner or root can remove it\n"
     shutil.rmtree(shared)
 
 
@@ -365,7 +390,10 @@ def test_both_files_together_are_valid(client_words: tuple[str, ...], users: tup
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"WATTDOCK_HOME": "/absent"}, "/absent is not there; as root: install -d -m 1777 /absent /absent/users "),
+        (
+            {"WATTDOCK_HOME": "/absent"},
+            "/absent is not there; as root: install -d -m 1777 /absent/users /absent/leases",
+        ),
         ({"WATTDOCK_HOME": "relative"}, "relative is not there"),
         ({"WATTDOCK_HOME": "/tmp/a b"}, "WATTDOCK_HOME is /tmp/a b,"),
         ({"WATTDOCK_HOME": "/tmp/a\nUID=0"}, "neither may hold blanks, quotes or any of : # $ \\"),
