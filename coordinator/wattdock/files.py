@@ -82,8 +82,13 @@ def open_regular(
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether a file's owner is the caller or root, as root's files show in this user namespace."""
-    return uid in (os.geteuid(), PROC.stat().st_uid)
+    """Whether a file's owner is the caller or root."""
+    return uid in (os.geteuid(), root_uid())
+
+
+def root_uid() -> int:
+    """Return root's number in this user namespace: a rootless container's own root is another user."""
+    return PROC.stat().st_uid
 
 
 def refuse_others_link(path: Path) -> None:

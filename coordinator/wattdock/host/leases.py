@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
-from wattdock.files import open_regular
+from wattdock.files import is_trusted, lock_pids, open_regular, root_uid
 from wattdock.host.folders import wattdock_home
 from wattdock.host.processes import owner_of, user_name
 
@@ -44,9 +44,7 @@ SHARED = Path("/var/lock/wattdock")
 FOLDER_MODE, PRIVATE_MODE, FILE_MODE = 0o1777, 0o700, 0o644
 # Pipes, links, devices, files that are gone, barred or guarded by fcntl(2): no coordinator's.
 NO_LEASE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.ENOENT, errno.EACCES, errno.EAGAIN)
-LOCKS, MOUNTS, UIDS = Path("/proc/locks"), Path("/proc/self/mountinfo"), Path("/proc/self/uid_map")
-# In a user namespace, such as a rootless container: whoever has no number there.
-ALL_UIDS, OUTSIDE_UID = "4294967295", 65534
+MOUNTS = Path("/proc/self/mountinfo")
 OCTAL = re.compile(r"\\(\d{3})")
 # flock there reaches other machines, or only this process; either way it says nothing about this machine.
 NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|ceph|lustre|gpfs|beegfs|glusterfs|fuse\.(sshfs|glusterfs|ceph|rclone)\S*")
@@ -230,13 +228,8 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _holder(state: os.stat_result) -> Holder:
-    """Return who holds the lock on a file.
-
-    Source: proc(5), /proc/locks: "1: FLOCK ADVISORY WRITE pid major:minor:inode …"; none of other PID namespaces.
-    """
-    place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
-    locks = [line.split() for line in LOCKS.read_text().splitlines()] if LOCKS.exists() else []
-    pid = next((int(words[4]) for words in locks if words[1] == "FLOCK" and words[5] == place), 0)
+    """Return who holds the lock on a file."""
+    pid = next(iter(lock_pids(state)), 0)
     user, command = owner_of(pid)
     # The file's owner can set any time.
     since = datetime.fromtimestamp(min(max(0, state.st_mtime), time.time()), UTC)
@@ -279,7 +272,7 @@ def ready_folder(folder: Path) -> Path:
                 os.fchmod(descriptor, FOLDER_MODE)
         finally:
             os.close(descriptor)
-        if state.st_uid not in {os.geteuid(), *_roots()}:
+        if not is_trusted(state.st_uid):
             raise OSError(errno.EPERM, f"it belongs to {user_name(state.st_uid)}")
         if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not state.st_mode & stat.S_ISVTX:
             raise OSError(errno.EPERM, "users can remove each other's files there")
@@ -312,15 +305,10 @@ def _remedy(folder: Path) -> str:
 def unshared(folder: Path) -> str | None:
     """Return why leases in `folder` do not keep off other users, and what to do; None where they do."""
     state = folder.stat()
-    if state.st_uid in _roots() and stat.S_IMODE(state.st_mode) == FOLDER_MODE:
+    if state.st_uid == root_uid() and stat.S_IMODE(state.st_mode) == FOLDER_MODE:
         return None
     remedy = _remedy(folder if os.environ.get(SETTING) else SHARED)
     return f"other users' measurements are not seen: leases lie in {folder}; {remedy}"
-
-
-def _roots() -> set[int]:
-    """Return what root's number may be here."""
-    return {0} if UIDS.read_text().split()[-1] == ALL_UIDS else {0, OUTSIDE_UID}
 
 
 def _file_system(folder: Path) -> str:
