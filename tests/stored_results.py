@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,14 @@ def rows(results: Path) -> list[StoredResult]:
 def bundled(results: Path, out: Path, **options: Any) -> CreatedBundle:
     """Bundle `results`, with nothing else of a home than what lies beside `out`."""
     return create_bundle(rows(results), out, home=out.parent, **options)
+
+
+def sealed(folder: Path) -> Path:
+    """Make the list of hashes fit whatever was changed, as whoever changes a bundle can."""
+    sums = folder / "SHA256SUMS"
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path != sums)
+    sums.write_text("".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in files))
+    return folder
 
 
 def opener(unpacked: ExitStack) -> Callable[[Path], Path]:

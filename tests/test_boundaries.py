@@ -91,7 +91,7 @@ OPENED_ELSEWHERE = {
         *("(folder / 'name').read_text", "(root / parent / 'name').read_text"),
     },
     "cli/exits.py: /dev/null": {"os.open"},
-    "cli/main.py: /dev/null": {"Path(os.devnull).open"},
+    "output.py: /dev/null": {"Path(os.devnull).open"},
     "host/gpu_models.py: wattdock's own": {"(files('wattdock.host') / 'gpus.yaml').read_text"},
     "inputs/prompts.py: wattdock's own": {"(files('wattdock.inputs') / 'prompts.jsonl').read_bytes"},
     "inputs/shapes.py: wattdock's own": {"(files('wattdock.inputs') / 'shapes.yaml').read_text"},

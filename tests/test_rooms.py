@@ -16,7 +16,7 @@ ROOMS = (
 )
 # Rooms within a room that have a door of their own.
 SUB_ROOMS = ("launch.images",)
-AT_THE_ROOT = 5
+AT_THE_ROOT = 6
 # Names that a door may export.
 DOOR = 10
 

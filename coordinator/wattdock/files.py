@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING
 
 from wattdock.clock import BOOT_ID
 from wattdock.errors import StoreError
+from wattdock.output import harmless
 
 if TYPE_CHECKING:
     import io
@@ -355,10 +356,10 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
     try:
         refuse_others_link(path)
         if path.exists() and not path.is_file():
-            # A pipe or a device cannot be replaced; a pipe that nobody reads is an error.
+            # A pipe or a device cannot be replaced; a pipe that nobody reads is an error. A terminal is not steered.
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC), "wb") as file:
                 os.set_blocking(file.fileno(), True)
-                file.write(content)
+                file.write(harmless(content.decode(errors="replace")).encode() if file.isatty() else content)
         else:
             # A link names the file to replace.
             write_whole(path.resolve(), content)

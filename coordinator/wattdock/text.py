@@ -12,7 +12,6 @@ import difflib
 import json
 import math
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -126,12 +125,6 @@ def json_text(
         return json.dumps(plain, allow_nan=False, **how)
     except ValueError:
         return json.dumps(_finite(plain), allow_nan=False, **how)
-
-
-def print_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> None:
-    """Print `value` as `json_text` writes it, and flush it to the reader."""
-    sys.stdout.write(json_text(value, indent=indent, default=default) + "\n")
-    sys.stdout.flush()
 
 
 def _finite(value: Any) -> Any:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import termios
 from pathlib import Path
 
 import pytest
+from steering import HOSTILE, steers
 
-from wattdock.cli.progress import JsonLines, Plain, describe, progress_for
+from wattdock.cli.progress import ERASE_LINE, JsonLines, Plain, describe, progress_for
 from wattdock.execution import events
 
 BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
@@ -52,6 +56,37 @@ def test_a_pipe_gets_a_line_of_a_pass_every_few_seconds_only(capsys: pytest.Capt
     for _ in range(3):
         plain(BEAT)
     assert capsys.readouterr().err == "  pass 1/2: 3 s, 1,500 tokens, 500 tokens/s, 300 W\n"
+
+
+def test_an_event_is_one_harmless_line_and_a_traceback_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message of a model's own code must not pass for one of ours."""
+    plain = Plain()
+    plain(events.ExperimentFailed(HOSTILE, "load", "RunnerError", HOSTILE, None))
+    plain(events.UnexpectedError("Traceback:\n  File\n\x1b[2J\n"))
+    said = capsys.readouterr().err
+    assert said.count("\n") == 4
+    assert steers(said) == []
+
+
+def test_a_terminal_has_one_line_that_changes_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut where the terminal ends, and gone before the next line and at the end."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 40))
+    monkeypatch.delenv("TERM", raising=False)
+    with open(theirs, "w") as terminal:  # noqa: PTH123 (it is a descriptor)
+        monkeypatch.setattr("sys.stderr", terminal)
+        live = progress_for(quiet=False)
+        live(events.TokensSeen(HOSTILE, 1500, 3.0, {}))
+        live(BEAT)
+        live.say("a line")
+        live.close()
+        written = ""
+        while not written.endswith(f"\n{ERASE_LINE}"):
+            written += os.read(ours, 65536).decode()
+    os.close(ours)
+    first, second, third, last = written.split(ERASE_LINE)[1:]
+    assert (len(first), steers(first)) == (39, [])
+    assert (second, third, last) == ("pass 1/2: 3 s, 1,500 tokens, 500 tokens", "a line\r\n", "")
 
 
 def test_json_lines_hold_every_event_with_its_values(capsys: pytest.CaptureFixture[str]) -> None:

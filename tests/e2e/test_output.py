@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 
 from command import SMALL, WATTDOCK, on_gpus
 from fake_nvml import FakeGpu
-from unprivileged import give_to_user, run_as_user
+from steering import HOSTILE, steers
+from unprivileged import UID, give_to_user, run_as_user
+
+from wattdock.cli.progress import ERASE_LINE
 
 if TYPE_CHECKING:
     from command import Command
@@ -25,17 +28,20 @@ PATIENT_S = 240
 
 
 def on_terminal(wattdock: Command, *words: str, columns: int) -> str:
-    """Return what the command prints on a terminal of so many columns, without its styles."""
+    """Return what the command prints on a terminal of so many columns, without its styles and erased lines."""
     ours, theirs = pty.openpty()
+    if os.getuid() == 0:
+        os.fchown(theirs, UID, UID)
     env = {"COLUMNS": str(columns), "TERM": "xterm"}
-    with wattdock.start(*words, env=env, stdout=theirs, stdin=theirs) as process:
+    with wattdock.start(*words, env=env, stdout=theirs, stdin=theirs, stderr=theirs) as process:
         os.close(theirs)
         read = bytearray()
         while piece := _read(ours):
             read += piece
         assert process.wait() == 0
     os.close(ours)
-    return STYLE.sub("", read.decode())
+    # A terminal's own line ends.
+    return STYLE.sub("", read.decode().replace("\r\n", "\n").replace(ERASE_LINE, ""))
 
 
 def _read(terminal: int) -> bytes:
@@ -54,6 +60,20 @@ def test_a_pipe_gets_whole_lines_and_a_narrow_terminal_every_figure(wattdock: Co
     shown = on_terminal(wattdock, "estimate", columns=60)
     assert "…" not in shown
     assert all(word in shown for word in ("1.555", "362.05", "250"))
+
+
+def test_no_name_steers_a_real_terminal(wattdock: Command) -> None:
+    """While it is measured, as a result, and as a file that is written to the terminal itself."""
+    experiment = {"name": HOSTILE, "backend": "fake", "model": "shape:tiny-llama", "repeats": {"passes": 1}}
+    wattdock.write(json.dumps({"name": HOSTILE, "experiments": [experiment]}))
+    for words in (("run", "x.yaml"), ("results", "list")):
+        shown = on_terminal(wattdock, *words, columns=300)
+        assert "owned" in shown, words
+        assert steers(shown) == [], words
+    # A cell of CSV may hold line feeds.
+    shown = on_terminal(wattdock, "results", "export", "--csv", "/dev/stdout", columns=300).replace("\n", " ")
+    assert "owned" in shown
+    assert steers(shown) == []
 
 
 def test_a_reader_that_leaves_ends_a_command_by_sigpipe_and_silently(wattdock: Command) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from report_rows import document
-from stored_results import bundled, stored
+from stored_results import bundled, sealed, stored
 from unprivileged import UID
 
 from wattdock.config import load_study
@@ -40,14 +40,6 @@ def unpacked(path: Path, into: Path) -> Path:
     with tarfile.open(path) as file:
         file.extractall(into, filter="data")
     return into / path.stem
-
-
-def sealed(folder: Path) -> Path:
-    """Make the list of hashes fit whatever was changed, as whoever changes a bundle can."""
-    sums = folder / "SHA256SUMS"
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path != sums)
-    sums.write_text("".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in files))
-    return folder
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ class Statistics(Stored):
         covers: What the interval holds for.
     """
 
-    quantity: str
+    quantity: Literal["energy_per_output_token_j", "output_tokens_per_s"]
     per_pass: list[float]
     per_restart: list[float]
     mean: float

@@ -8,6 +8,7 @@ import typer
 from wattdock.cli.exits import exit_if_failed, fail, interruptible
 from wattdock.cli.options import RESULTS, Json, Named, OutputDir, Quiet, RunnerPython, open_results, parse_fraction
 from wattdock.errors import ConfigError, ExitCode
+from wattdock.output import say
 
 if TYPE_CHECKING:
     from wattdock.reports import Comparison
@@ -107,7 +108,7 @@ def reproduce(
                 progress.close()
                 comparison = compare(ready.bundled, ready.run.results, margin=allowed)
                 if comparison.pairs and not as_json:
-                    typer.echo("A: the bundle, B: here")
+                    say("A: the bundle, B: here")
                 if comparison.pairs or as_json:
                     print_comparison(comparison, as_json=as_json)
     exit_if_failed(stored.result for stored in ready.run.results)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import typer
 
 from wattdock.errors import ExitCode
+from wattdock.output import say
 from wattdock.text import expected, nearest
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def fail(message: str, code: ExitCode) -> NoReturn:
     ignore_interrupts()
     _flush_or_discard(sys.stdout)
     with suppress(OSError):
-        typer.echo(f"wattdock: {message}", err=True)
+        say(f"wattdock: {message}", err=True)
     _flush_or_discard(sys.stderr)
     sys.exit(code)
 
@@ -65,7 +66,7 @@ def exit_if_failed(results: Iterable["ExperimentResult"]) -> None:
     errors = [result.error for result in results if result.error]
     errors.sort(key=lambda error: error.exit_code == ExitCode.INTERRUPTED)
     for line in dict.fromkeys(f"wattdock: {error.stage}: {error.message}" for error in errors):
-        typer.echo(line, err=True)
+        say(line, err=True)
     if errors:
         raise typer.Exit(errors[0].exit_code)
 

@@ -10,6 +10,7 @@ import typer
 from wattdock.cli.exits import exit_if_failed, fail, interruptible
 from wattdock.cli.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
 from wattdock.errors import ExitCode
+from wattdock.output import say
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def plan(flags: SettingFlags, file: File = None, output_dir: OutputDir = RESULTS
             refused.setdefault(str(outcome), []).append(config.label)
     for message, labels in refused.items():
         more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
-        typer.echo(f"wattdock: {labels[0]}{more}: {message}", err=True)
+        say(f"wattdock: {labels[0]}{more}: {message}", err=True)
     if errors := [outcome for outcome in checked if not isinstance(outcome, ExecutionPlan)]:
         raise typer.Exit(errors[0].exit_code)
 
@@ -102,7 +103,7 @@ def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:
     show(study_run.results)
     if len(study_run.plans) > 1 and study_run.study_id:
         elsewhere = "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"
-        typer.echo(
+        say(
             f"{pluralize(len(study_run.results), 'result')} in {output_dir}, study {study_run.study_id}; "
             f"draw: wattdock report {study_run.study_id}{elsewhere}"
         )

@@ -6,6 +6,7 @@ import typer
 
 from wattdock.cli.options import Json
 from wattdock.errors import ConfigError
+from wattdock.output import say
 
 app = typer.Typer(help="Build, list, lock and pull container images.")
 
@@ -43,9 +44,9 @@ def lock(
     from wattdock.launch.images import lock_images, read_lock
 
     for name, entry in lock_images(names, read_lock(), registry=registry).items():
-        typer.echo(f"{name}: {entry.digest}")
+        say(f"{name}: {entry.digest}")
         for warning in entry.warnings:
-            typer.echo(f"{name}: {warning}", err=True)
+            say(f"{name}: {warning}", err=True)
 
 
 @app.command()
@@ -60,4 +61,4 @@ def pull(
     if not names:
         raise ConfigError("the lock holds no image that a registry has; see: wattdock images list")
     for name in names:
-        typer.echo(f"{name}: {pull_image(name, images)} is here")
+        say(f"{name}: {pull_image(name, images)} is here")

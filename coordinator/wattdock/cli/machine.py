@@ -9,6 +9,7 @@ import typer
 
 from wattdock.cli.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
 from wattdock.errors import ExitCode, WattdockError
+from wattdock.output import say, say_in_place
 
 WATCH_S = 2.0
 # ANSI: erase everything and go to the first line.
@@ -29,7 +30,7 @@ def gpus(
         while True:
             view = GpuView.now()
             if watch and not as_json and sys.stdout.isatty():
-                typer.echo(CLEAR_SCREEN, nl=False)
+                say_in_place(CLEAR_SCREEN)
             show(view, as_json=as_json, indent=None if watch else 2)
             if not view.inventory.gpus:
                 raise typer.Exit(ExitCode.PREFLIGHT)
@@ -91,17 +92,17 @@ def reap(
         # An engine that does not answer may answer the next time.
         try:
             for path in folders.remove_leftovers(output_dir, folders.wattdock_home()):
-                typer.echo(f"removed: {path}", err=True)
+                say(f"removed: {path}", err=True)
             for name in reap_orphans().removed:
-                typer.echo(f"removed: {name}", err=True)
+                say(f"removed: {name}", err=True)
         except WattdockError as error:
-            typer.echo(f"wattdock: {error}", err=True)
+            say(f"wattdock: {error}", err=True)
         time.sleep(every)
     for path in folders.remove_leftovers(output_dir, folders.wattdock_home()):
-        typer.echo(f"removed: {path}")
+        say(f"removed: {path}")
     containers = reap_orphans()
     for verb, names in (("removed", containers.removed), ("left alone", containers.in_use)):
         for name in names:
-            typer.echo(f"{verb}: {name}")
+            say(f"{verb}: {name}")
     if not (containers.removed or containers.in_use):
-        typer.echo("this machine has no container of wattdock")
+        say("this machine has no container of wattdock")

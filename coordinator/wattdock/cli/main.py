@@ -1,10 +1,8 @@
 """The `wattdock` command: all its verbs, and how each error becomes one line and an exit code."""
 
 import errno
-import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -19,9 +17,7 @@ from wattdock.cli.reports import compare, plot, report, scaling
 from wattdock.cli.results import app as results_app
 from wattdock.cli.results import show
 from wattdock.errors import ExitCode, WattdockError
-
-if TYPE_CHECKING:
-    from io import TextIOWrapper
+from wattdock.output import guard_output, say
 
 # The base of typer's errors about the command line, which typer does not export.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -49,7 +45,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from wattdock import __version__
 
-        typer.echo(__version__)
+        say(__version__)
         raise typer.Exit
 
 
@@ -62,17 +58,9 @@ def _options(
     """Measure what LLM inference costs in energy."""
 
 
-def _open_devnull() -> "TextIOWrapper":
-    return Path(os.devnull).open("w")
-
-
 def main() -> NoReturn:
     """Run the command; every error that a user can meet becomes one line and a documented exit code."""
-    # Both are None where the caller closed them: `wattdock … >&-`.
-    sys.stdout, sys.stderr = sys.stdout or _open_devnull(), sys.stderr or _open_devnull()
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character must not cost the result.
-        cast("TextIOWrapper", stream).reconfigure(errors="backslashreplace")
+    guard_output()
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     try:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from wattdock.execution import events
+from wattdock.output import say, say_in_place
 from wattdock.text import json_text, pluralize
-
-if TYPE_CHECKING:
-    from rich.status import Status
 
 # A line for each heartbeat would drown a log file.
 PLAIN_INTERVAL_S = 5.0
+# ANSI: to the line's beginning, and erase what stands there.
+ERASE_LINE = "\r\033[K"
+# Of a terminal that does not tell.
+DEFAULT_COLUMNS = 80
 
 
 class Progress:
@@ -42,14 +44,16 @@ class Plain(Progress):
         """Print an event, unless `describe` has no words for it."""
         if isinstance(event, events.TokensSeen):
             self._show_pass(f"{event.stage}: {pass_line(event)}")
+        elif isinstance(event, events.UnexpectedError):
+            for line in event.traceback.splitlines():
+                self.say(line)
         elif text := describe(event):
             self.say(text)
 
     def say(self, line: str) -> None:
         """Print one line; a reader who has gone must not end the measurement."""
         with suppress(BrokenPipeError):
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+            say(line, err=True)
 
     def _show_pass(self, text: str) -> None:
         if time.monotonic() - self._last_s >= PLAIN_INTERVAL_S:
@@ -60,10 +64,6 @@ class Plain(Progress):
 class Live(Plain):
     """A terminal: one line that changes in place."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._status: Status | None = None
-
     def say(self, line: str) -> None:
         """Print one line above the one that changes."""
         self.close()
@@ -71,17 +71,13 @@ class Live(Plain):
 
     def close(self) -> None:
         """Remove the line."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        with suppress(BrokenPipeError):
+            say_in_place(ERASE_LINE, err=True)
 
     def _show_pass(self, text: str) -> None:
-        if self._status is None:
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status(text)
-            self._status.start()
-        self._status.update(text)
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns or DEFAULT_COLUMNS
+        with suppress(BrokenPipeError):
+            say_in_place(ERASE_LINE, text[: columns - 1], err=True)
 
 
 class JsonLines(Plain):
@@ -104,7 +100,7 @@ def progress_for(*, quiet: bool, json_lines: bool = False) -> Progress:
         return Progress()
     if json_lines:
         return JsonLines()
-    return Live() if sys.stderr.isatty() else Plain()
+    return Live() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Plain()
 
 
 def describe(event: events.Event) -> str:

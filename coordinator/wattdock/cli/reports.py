@@ -9,6 +9,7 @@ from rich.filesize import decimal as size_text
 from wattdock.cli.exits import fail
 from wattdock.cli.options import RESULTS, RESULTS_HELP, Json, Named, OutputDir, open_results, parse_fraction
 from wattdock.errors import ConfigError, ExitCode
+from wattdock.output import say
 from wattdock.text import pluralize
 
 Kind = Literal["intervals", "pareto", "phases", "scaling", "batch", "timeline", "table"]
@@ -45,7 +46,7 @@ def report(
     replaced = ", which replaced another page" if output.exists() else ""
     with open_results(named, output_dir) as rows:
         write_report(rows, output, title=title)
-    typer.echo(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
+    say(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
 
 
 def plot(
@@ -60,7 +61,7 @@ def plot(
 
     with open_results(named, output_dir) as rows:
         draw(kind, rows, output, width=width)
-    typer.echo(f"{kind} of {pluralize(len(rows), 'result')} in {output}")
+    say(f"{kind} of {pluralize(len(rows), 'result')} in {output}")
 
 
 def compare(

@@ -9,6 +9,7 @@ import typer
 
 from wattdock.cli.options import RESULTS, RESULTS_HELP, Json, OutputDir, flag, open_results, with_flags
 from wattdock.errors import ConfigError
+from wattdock.output import say
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS
         if rows:
             show(rows[:limit], columns=LISTED)
         more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
-        typer.echo(f"{pluralize(len(rows), 'result')}{more}")
+        say(f"{pluralize(len(rows), 'result')}{more}")
 
 
 @app.command()
@@ -103,7 +104,7 @@ def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_
     elif parquet:
         pyarrow.parquet.write_table(results, content)
         write_output(parquet, content.getvalue(), "--parquet")
-    typer.echo(f"{pluralize(results.num_rows, 'result')} written to {csv or parquet}")
+    say(f"{pluralize(results.num_rows, 'result')} written to {csv or parquet}")
 
 
 def show(
@@ -135,7 +136,7 @@ def _show(results: "list[StoredResult]", named: str, *, as_json: bool) -> None:
     else:
         print_results(results, every_reason=len(results) == 1)
         if len(results) == 1 and (later := results[0].replacement()):
-            typer.echo(f"replaced by a later attempt of its study: {later}")
+            say(f"replaced by a later attempt of its study: {later}")
 
 
 def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
@@ -148,7 +149,7 @@ def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
 
 def _say_left_out(line: str) -> None:
     """Name a file that the answer lacks on standard error."""
-    typer.echo(f"wattdock: {line}", err=True)
+    say(f"wattdock: {line}", err=True)
 
 
 def _filters(flags: FilterFlags, output_dir: Path) -> "Filters":

@@ -30,6 +30,13 @@ class Note(Event):
 
 
 @dataclass(frozen=True)
+class UnexpectedError(Event):
+    """A bug that must not cost what was measured: Python's traceback, of many lines."""
+
+    traceback: str
+
+
+@dataclass(frozen=True)
 class StudyStarted(Event):
     """The study has its folder.
 

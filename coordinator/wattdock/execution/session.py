@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING
 from wattdock.checks import ExecutionPlan
 from wattdock.clock import NS_PER_S, Clock, HostClock
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
-from wattdock.execution.events import ExperimentFailed, Loading, Note, RestartStarted, RunnerReady, notes
+from wattdock.execution.events import (
+    ExperimentFailed,
+    Loading,
+    Note,
+    RestartStarted,
+    RunnerReady,
+    UnexpectedError,
+    notes,
+)
 from wattdock.execution.failures import cause_of, oom_kills
 from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.files import last_lines, open_data, open_regular
@@ -134,7 +142,7 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001  (a bug in one experiment must not cost the others)
             if not isinstance(error, WattdockError):
-                self._emit(Note(traceback.format_exc()))
+                self._emit(UnexpectedError(traceback.format_exc()))
             self._fail(error)
         finally:
             self._save_all(meter)
@@ -408,7 +416,7 @@ class Session:
         except MeterError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001  (what ended the session must not be lost behind it)
-            self._emit(Note(traceback.format_exc()))
+            self._emit(UnexpectedError(traceback.format_exc()))
             reason = f"a bug in wattdock: {error}"
         self._emit(Note(f"the meter: {reason}"))
         return Timeline(self._plan.meter.name, 0, 0, reason=reason, broke_off=True)

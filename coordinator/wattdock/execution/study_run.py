@@ -24,6 +24,7 @@ from wattdock.execution.events import (
     ResultStored,
     StudyLeftUnfinished,
     StudyStarted,
+    UnexpectedError,
     notes,
 )
 from wattdock.execution.failures import fallback_steps
@@ -292,7 +293,7 @@ class StudyRun:
             result = analyse(state.config, restarts)
             result = result.model_copy(update={"audit": audit(result)})
         except Exception as error:  # noqa: BLE001  (what was measured is still worth storing)
-            self._context.emit(Note(traceback.format_exc()))
+            self._context.emit(UnexpectedError(traceback.format_exc()))
             message = f"a bug in wattdock: {error}; the folders under restarts hold what was measured"
             failure = Failure(kind=type(error).__name__, message=message, stage="analysis", exit_code=int(ExitCode.BUG))
             # An earlier bug may be why the records cannot be analysed.

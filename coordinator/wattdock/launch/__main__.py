@@ -8,6 +8,7 @@ from wattdock.errors import WattdockError
 from wattdock.host import GpuInventory
 from wattdock.launch.environment import Environment
 from wattdock.launch.runners import find_runner
+from wattdock.output import say
 
 
 def main() -> int:
@@ -22,7 +23,7 @@ def main() -> int:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
+    say(line, err=True)
 
 
 if __name__ == "__main__":

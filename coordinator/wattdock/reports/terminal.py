@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from wattdock.output import harmless, one_line, unguarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType
 
     from wattdock.analysis import statistics
     from wattdock.store import Row
@@ -30,8 +33,6 @@ UNLIMITED = 100_000
 # A column of texts becomes no narrower than this.
 SHORTEST_PIECE = 12
 NOTHING = "–"
-# Control characters but for line feeds and tabs.
-STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # "12,383", "+1.20%", "0.05 [0.04, 0.06]", "4.1 ms", "–"; no dates and no folders' names.
 FIGURE = re.compile(r"–|[+-]?(\d[\d.,]*(e[+-]?\d+)?|nan|inf)( ?(%|[^\W\d]{1,6}(/s)?|\?))?( [\[…±/].*)?")
 # An engine's settings can be thousands of characters that differ in a folder's name.
@@ -39,6 +40,13 @@ LONG, LEAD = 100, 30
 
 
 class _Output(Console):
+    """Writes its own control codes, and no others, to standard output."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield what is printed, its texts made harmless."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else harmless(text), style, control)
+
     def on_broken_pipe(self) -> Never:
         """Let whoever ends the command say so: the reader has gone."""
         raise BrokenPipeError
@@ -47,14 +55,16 @@ class _Output(Console):
 def print_view(view: View) -> None:
     """Print tables and lines in turn, as wide as the terminal or an exported `COLUMNS`; a pipe has no limit."""
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
-    out = _Output(highlight=False, width=None if has_width else UNLIMITED)
+    out = _Output(file=unguarded(sys.stdout), highlight=False, width=None if has_width else UNLIMITED)
     for part in view:
-        out.print(_harmless(part) if isinstance(part, str) else part, markup=False, soft_wrap=True)
+        out.print(_line(part) if isinstance(part, str | Text) else part, soft_wrap=True)
 
 
-def _harmless(text: str) -> str:
-    """Return a text without what would steer a terminal: results and bundles may be anybody's."""
-    return STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
+def _line(text: str | Text) -> Text:
+    """Return a text that may be anybody's as one line, in its styles."""
+    line = Text(text) if isinstance(text, str) else text
+    line.plain = one_line(line.plain)
+    return line
 
 
 def to_plain(value: Any) -> Any:
@@ -88,19 +98,19 @@ class Sheet:
     def __rich_console__(self, *_: object) -> Iterator[RenderableType]:
         """Yield the title and the table."""
         if self.title:
-            yield Text(self.title, style="bold")
+            yield _line(Text(self.title, style="bold"))
         table = Table(box=None, pad_edge=False)
         for name, *cells in zip(self.headings, *self.rows, strict=True):
             holds_figures = bool(cells) and all(map(FIGURE.fullmatch, cells))
             longest = max(map(len, [name, *cells]))
             table.add_column(
-                Text(name),
+                _line(name),
                 justify="right" if holds_figures else "left",
                 min_width=longest if holds_figures else min(longest, SHORTEST_PIECE),
                 overflow="fold",
             )
         for row in self.rows:
-            table.add_row(*(Text(_harmless(cell)) for cell in row))
+            table.add_row(*map(_line, row))
         yield table
 
 
@@ -110,7 +120,7 @@ def pairs(rows: Iterable[tuple[str, str]]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(Text(name), Text(_harmless(value)))
+        table.add_row(_line(name), _line(value))
     return table
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from wattdock.output import print_json
 from wattdock.reports.terminal import NOTHING, Sheet, cell_text, number, pairs, print_view, row_cells, to_plain
-from wattdock.text import pluralize, print_json
+from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -89,7 +90,8 @@ class CheckList:
 
     def as_view(self) -> View:
         """Yield each check as it is made, then the verdict."""
-        yield from map(_check_line, self)
+        for check in self:
+            yield from _check_lines(check)
         if self.unsound:
             yield f"a measurement here would not be sound: {', '.join(self.unsound)}"
             return
@@ -99,13 +101,12 @@ class CheckList:
         )
 
 
-def _check_line(check: Check) -> Text:
-    """Return one check: status, name, figure and limit, and below them what to do."""
+def _check_lines(check: Check) -> View:
+    """Yield one check: status, name, figure and limit, and below them what to do."""
     limit = f" (limit: {check.threshold})" if check.threshold else ""
-    line = Text.assemble((f"{check.status:<8}", STYLES[check.status]), f"{check.name}: {check.figure}{limit}")
+    yield Text.assemble((f"{check.status:<8}", STYLES[check.status]), f"{check.name}: {check.figure}{limit}")
     if check.remedy:
-        line.append(f"\n{INDENT}→ {check.remedy}", style="dim")
-    return line
+        yield Text(f"{INDENT}→ {check.remedy}", style="dim")
 
 
 def images_view(images: Sequence[ImageStatus]) -> View:

@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +23,7 @@ from pydantic import ValidationError
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
 from wattdock.files import NewFolder, new_folder, open_data, read_regular, sync
+from wattdock.output import print_json
 from wattdock.records import RestartRecord
 from wattdock.store.table import SUMMARY, Row, replacements
 from wattdock.text import json_text
@@ -260,5 +260,5 @@ def _rescue(name: str, result: ExperimentResult, restarts: Sequence[Measured], l
         folder = Path(tempfile.mkdtemp(prefix="wattdock-rescued-"))
         return f"in {_write(folder, name, result, restarts, log)} instead"
     except OSError:
-        sys.stdout.write(json_text(result) + "\n")
+        print_json(result, indent=None)
         return "printed above, as JSON"
