@@ -105,6 +105,7 @@ OPENED_ELSEWHERE = {
         *("self.stamp_file.write_text", "excludes.write_text", "(self.notes / 'uv.log').open")
     },
     "launch/process.py: in a new folder": {"spec.log_path.open"},
+    "publish/bundle.py: in a new folder": {"file.open"},
     "records/folder.py: in a new folder": {"(scratch / RECORD).write_text"},
     "store/folders.py: in a new folder": {"(place / RESULT).write_text", "(place / LOG).open"},
     "metering/meter.py: no file": {"self._source.open"},

@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import tarfile
+import tempfile
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +21,8 @@ from unprivileged import UID
 
 from wattdock.config import load_study
 from wattdock.errors import ConfigError, StoreError
-from wattdock.publish import Bundle, open_bundle
+from wattdock.publish import Bundle, open_bundle, verify_bundle
+from wattdock.publish.archive import MTIME_S, pack
 from wattdock.publish.bundle import results_table
 
 if TYPE_CHECKING:
@@ -32,7 +35,15 @@ GOOD = "b/good.txt"
 
 
 def verify(path: Path) -> Bundle:
+    """Verify a bundle in place and unpacked, which agree."""
+    try:
+        checked = verify_bundle(path)
+    except StoreError as error:
+        with pytest.raises(StoreError, match=re.escape(str(error))), open_bundle(path):
+            pass
+        raise
     with open_bundle(path) as opened:
+        assert vars(opened) == vars(checked) | {"folder": opened.folder}
         return opened
 
 
@@ -314,7 +325,7 @@ def _tar(path: Path, *infos: tarfile.TarInfo) -> Path:
 
 def _info(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
+    info.type, info.linkname, info.mtime = kind, link, MTIME_S
     return info
 
 
@@ -333,6 +344,64 @@ def test_a_hostile_tar_file_is_refused_and_writes_nothing_outside(tmp_path: Path
     with pytest.raises(StoreError, match=r"is not a plain file, is hidden or .*; do not unpack it"), open_bundle(path):
         pytest.fail("it was opened")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hostile.tar"]
+
+
+def test_a_bundle_is_verified_without_room_and_unpacked_only_where_there_is_room(
+    bundle: CreatedBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's file must not fill the disk before it is known to be whole."""
+    room = shutil.disk_usage("/")._replace(free=bundle.path.stat().st_size - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert verify_bundle(bundle.path).digest == bundle.digest
+    monkeypatch.undo()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    said = r"unpacked, has \S+ \w+ free; make room there, or set TMPDIR"
+    with pytest.raises(StoreError, match=said), open_bundle(bundle.path):
+        pytest.fail("it was unpacked")
+
+
+def pax(records: bytes, kind: bytes = tarfile.XHDTYPE, size_bytes: int = 0) -> bytes:
+    """Return an extended header of a tar file; `records` may be anything."""
+    info = _info("pax", kind)
+    info.size = size_bytes or len(records)
+    return info.tobuf(tarfile.USTAR_FORMAT) + records + bytes(-len(records) % tarfile.BLOCKSIZE)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pax(b"11 path=b/\n") * 5_000,
+        pax(b"9 a=1\n", tarfile.XGLTYPE) * 5_000,
+        pax(b"", size_bytes=300_000_000),
+        pax(b"19 size=99999999999\n"),
+        pax(b"9 size=-1\n"),
+        pax(b"x" * 4_000),
+        _info("b/big").tobuf().replace(b"00000000000\0", b"77777777777\0", 1),
+    ],
+    ids=["chain", "global", "large", "size", "negative", "rubbish", "cut"],
+)
+def test_headers_that_claim_or_chain_without_end_cost_no_memory(tmp_path: Path, headers: bytes) -> None:
+    """Python's own reader would read them whole, or call itself until it breaks off."""
+    path = tmp_path / "hostile.tar"
+    path.write_bytes(headers + _info(GOOD).tobuf())
+    os.truncate(path, 400_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match=r"is not as wattdock wrote it|cut short|not a plain file"):
+            verify_bundle(path)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_name_that_is_a_file_and_a_folder_is_refused(tmp_path: Path) -> None:
+    """Both cannot be unpacked."""
+    files = dict.fromkeys(("x", "x.y", "x/y/z"), b"")
+    with (tmp_path / "b.tar").open("wb") as file:
+        pack(files, file, top="b")
+    with pytest.raises(StoreError, match="is not as wattdock wrote it"):
+        verify(tmp_path / "b.tar")
 
 
 def test_a_bundle_packed_anew_is_refused_with_what_to_do(bundle: CreatedBundle, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from stored_results import bundled, stored
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
-from wattdock.publish.bundle import pack, sums_of
+from wattdock.publish.archive import pack, sha256_of
+from wattdock.publish.bundle import sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,8 @@ def rewritten(tmp_path: Path, written: str, other: str, **changes: Any) -> Path:
     assert re.search(written, text)
     files["study.yaml"] = re.sub(written, other, text).encode()
     with (tmp_path / "other.tar").open("wb") as file:
-        pack(files | {"SHA256SUMS": sums_of(files).encode()}, file, top="other")
+        sums = sums_of({name: sha256_of(content) for name, content in files.items()})
+        pack(files | {"SHA256SUMS": sums.encode()}, file, top="other")
     return tmp_path / "other.tar"
 
 
@@ -164,7 +166,7 @@ def test_an_image_is_the_locked_one_where_its_lock_is_bundled_else_the_one_by_it
     lock = tmp_path / "images.lock"
     lock.write_text("images: {}\n")
     inside = {"engine": "docker", "engine_version": "27", "rootless": False, "image": "wattdock-vllm:latest"}
-    inside |= {"image_id": "sha256:0", "locked": True, "locked_digest": digest, "lock_sha256": sums_of({"": lock})[:64]}
+    inside |= {"image_id": "sha256:0", "locked": True, "locked_digest": digest, "lock_sha256": sha256_of(lock)}
     for name, image, locked in (("same", None, True), ("other", digest, False)):
         environment = document()["environment"] | {"launcher": "docker", "container": inside}
         folder = stored(tmp_path / name / "results", environment=environment)

@@ -55,11 +55,10 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
 
     Exit code 7 if a single byte differs.
     """
-    from wattdock.publish import open_bundle
+    from wattdock.publish import verify_bundle
     from wattdock.reports import show
 
-    with open_bundle(bundle) as verified:
-        show(verified, as_json=as_json)
+    show(verify_bundle(bundle), as_json=as_json)
 
 
 @app.command("show")
@@ -69,7 +68,7 @@ def show_(bundle: BundlePath, as_json: Json = False) -> None:
     from wattdock.reports import show
 
     with open_bundle(bundle) as verified:
-        show(verified, as_json=as_json, with_results=True)
+        show(verified, as_json=as_json)
 
 
 def reproduce(

@@ -1,20 +1,20 @@
-"""The files of a bundle: their names, the tar file that holds them, and the check that nothing was changed.
+"""The files of a bundle: what they are, and the check that nothing was changed.
 
-A bundle may come from anybody: only plain files below one folder are unpacked, and none is used before all hashes
-match. Matching hashes do not say who made a bundle: compare its digest with the one that its authors printed.
+A bundle may come from anybody: none of its files is used before all hashes match, and a tar file is unpacked only where
+somebody needs its files and there is room. Matching hashes do not say who made a bundle: compare its digest with the
+one that its authors printed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
-import tarfile
+import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
-from io import BytesIO
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.filesize import decimal as size_text
@@ -22,23 +22,19 @@ from rich.filesize import decimal as size_text
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, MANIFEST, open_data, read_regular
 from wattdock.host import folders
+from wattdock.publish.archive import AGAIN, PIECE_BYTES, is_safe, unpack
 from wattdock.reports import draw
 from wattdock.store import RESULT, StoredResult, load_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 BUNDLE_SCHEMA: Final = 1
 SUMS, README, STUDY, LOCK = "SHA256SUMS", "README.md", "study.yaml", "images.lock"
 PROMPTS, CARDS = "prompts", "meter-cards"
-# A name that is not hidden and does not lead out of its folder, on any system.
-SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-# 1980-01-01 UTC: GNU tar calls files of 1970 implausibly old.
-MTIME_S = 315_532_800
 DIFFERENCES_SHOWN = 3
-AGAIN = "get it again from its source"
-REPACKED = "if you packed it anew yourself, name its folder instead"
-Content = Path | bytes
+# Of the list of hashes and of the manifest, which are read as a whole; many times what any bundle has.
+MOST_BYTES = 100_000_000
 
 
 class Manifest(BaseModel):
@@ -81,18 +77,32 @@ class BundleFile:
 
 
 @dataclass(frozen=True)
-class Bundle(BundleFile):
-    """An unpacked bundle with unchanged files.
+class WholeBundle(BundleFile):
+    """A bundle with unchanged files.
 
     Attributes:
-        folder: The folder of the files.
         file_count: Number of files, SHA256SUMS included.
         size_bytes: Sum of their sizes.
     """
 
-    folder: Path
     file_count: int
     size_bytes: int
+
+    def as_view(self) -> Iterator[str]:
+        """Yield that the bundle is whole, what is missing, and the digest."""
+        yield f"{self.path}: whole, {self.file_count} files, {size_text(self.size_bytes)}"
+        yield from super().as_view()
+
+
+@dataclass(frozen=True)
+class Bundle(WholeBundle):
+    """An unpacked bundle with unchanged files.
+
+    Attributes:
+        folder: The folder of the files.
+    """
+
+    folder: Path
 
     def results(self) -> list[StoredResult]:
         """Return its results.
@@ -103,12 +113,10 @@ class Bundle(BundleFile):
         folders = [self.folder / BUNDLED / name for name in self.manifest.results]
         return [StoredResult(folder, load_result(folder)) for folder in folders]
 
-    def as_view(self, *, with_results: bool = False) -> Iterator[str]:
-        """Yield that the bundle is whole, and a table of its results if asked for."""
-        yield f"{self.path}: whole, {self.file_count} files, {size_text(self.size_bytes)}"
-        if with_results:
-            yield from ("", *results_table(self.results()).splitlines())
-        yield from super().as_view()
+    def as_view(self) -> Iterator[str]:
+        """Yield that the bundle is whole, a table of its results, what is missing, and the digest."""
+        whole, *rest = super().as_view()
+        yield from (whole, "", *results_table(self.results()).splitlines(), *rest)
 
 
 def results_table(results: Sequence[StoredResult]) -> str:
@@ -119,24 +127,19 @@ def results_table(results: Sequence[StoredResult]) -> str:
         return read_regular(file).decode()
 
 
-def pack(files: Mapping[str, Content], file: IO[bytes], *, top: str) -> None:
-    """Write `files`, by name, as a tar file in which they lie in the folder `top`; equal files give equal bytes."""
-    with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-        for name in sorted(files):
-            info = tarfile.TarInfo(f"{top}/{name}")
-            info.mtime, content = MTIME_S, files[name]
-            if isinstance(content, bytes):
-                info.size = len(content)
-                tar.addfile(info, BytesIO(content))
-                continue
-            with open_data(content) as opened:
-                info.size = os.fstat(opened.fileno()).st_size
-                tar.addfile(info, opened)
+def sums_of(hashes: Mapping[str, str]) -> str:
+    """Return the content of SHA256SUMS, as `sha256sum -c` reads it, from the files' hashes by name."""
+    return "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
 
 
-def sums_of(files: Mapping[str, Content]) -> str:
-    """Return the content of SHA256SUMS, as `sha256sum -c` reads it."""
-    return "".join(f"{_sha256(files[name])}  {name}\n" for name in sorted(files))
+def verify_bundle(path: Path) -> WholeBundle:
+    """Check every byte of the bundle at `path`, a tar file or the folder that one was unpacked to; writes nothing.
+
+    Raises:
+        ConfigError, StoreError: As `open_bundle`, but for room.
+    """
+    with _explained(path):
+        return _checked(path, _read_folder(path) if path.is_dir() else _read_tar(path))
 
 
 @contextmanager
@@ -147,82 +150,80 @@ def open_bundle(path: Path) -> Iterator[Bundle]:
 
     Raises:
         ConfigError: There is nothing at `path`.
-        StoreError: The bundle is damaged, cut short, changed or hostile, or cannot be read; says what and where.
+        StoreError: The bundle is damaged, cut short, changed or hostile, cannot be read, or there is no room to unpack
+            it; says what and where.
     """
-    if not path.exists():
-        raise ConfigError(f"{path}: there is no such bundle; name a .tar file, or the folder it was unpacked to")
     with folders.scratch_folder() as scratch:
-        try:
-            bundle = _checked(path, path) if path.is_dir() else _unpacked(path, scratch)
-        except OSError as error:
-            raise StoreError(f"{path}: {error.strerror or error}; TMPDIR says where bundles are unpacked") from error
-        except StoreError as error:
-            raise StoreError(f"{path}: {error}") from error
+        with _explained(path):
+            files = _read_folder(path) if path.is_dir() else _read_tar(path, scratch)
+            bundle = Bundle(**vars(_checked(path, files)), folder=files.folder)
         yield bundle
 
 
-def is_safe(name: str) -> bool:
-    """Whether a file's name, parts joined by "/", stays inside the bundle on every system."""
-    return all(SAFE_PART.fullmatch(part) for part in name.split("/"))
-
-
-def _unpacked(path: Path, scratch: Path) -> Bundle:
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say of which bundle an error is."""
+    if not path.exists():
+        raise ConfigError(f"{path}: there is no such bundle; name a .tar file, or the folder it was unpacked to")
     try:
-        with open_data(path) as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
-            members = tar.getmembers()
-            _require_plain(members, path.stat().st_size)
-            # Plain files with safe names need no filter, which Python has since 3.11.4 only; 3.14 filters unless told.
-            tar.extraction_filter = getattr(tarfile, "data_filter", None)
-            tar.extractall(scratch)
-    except (tarfile.TarError, ValueError, EOFError) as error:
-        raise StoreError(f"is not a tar file, or is damaged or cut short ({error}); {AGAIN}") from error
-    top = members[0].name.partition("/")[0]
-    bundle = _checked(path, scratch / top)
-    # SHA256SUMS covers the files' content. Their headers, padding, names told twice, and files beside the top folder
-    # show when the files are packed again.
-    packed = _Hasher()
-    pack(_files_of(bundle.folder), packed, top=top)  # type: ignore[arg-type]
-    if packed.hexdigest() != _sha256(path):
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; TMPDIR says where bundles are unpacked") from error
+    except StoreError as error:
+        raise StoreError(f"{path}: {error}") from error
+
+
+@dataclass
+class _Files:
+    """The files of a bundle, read: by name their hashes, and the content of those that say what it holds."""
+
+    folder: Path
+    hashes: dict[str, str] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)
+    size_bytes: int = 0
+
+    def take(self, name: str, content: Iterable[bytes]) -> None:
+        """Read one file in pieces."""
+        digest, kept = hashlib.sha256(), bytearray()
+        for piece in content:
+            digest.update(piece)
+            self.size_bytes += len(piece)
+            if name in (SUMS, MANIFEST):
+                kept += piece
+            if len(kept) > MOST_BYTES:
+                raise StoreError(f"has a {name} of more than {size_text(MOST_BYTES)}; it is not a bundle")
+        self.hashes[name], self.contents[name] = digest.hexdigest(), bytes(kept)
+
+
+def _read_tar(path: Path, into: Path | None = None) -> _Files:
+    """Return the files of a tar file, and unpack them below a folder where one is given."""
+    size_bytes = path.stat().st_size
+    if into and (free_bytes := shutil.disk_usage(into).free) < size_bytes:
         raise StoreError(
-            f"its files are whole and the tar file around them is not as wattdock wrote it; {AGAIN}; {REPACKED}"
+            f"has {size_text(size_bytes)}, and {into.parent}, where it would be unpacked, has {size_text(free_bytes)} "
+            "free; make room there, or set TMPDIR to another folder"
         )
-    return bundle
+    files = _Files(Path())
+    with open_data(path) as tar:
+        for name, content in unpack(tar):
+            top, _, inner = name.partition("/")
+            files.folder = Path(into or "", top)
+            files.take(inner, _written(content, files.folder / inner) if into else content)
+    return files
 
 
-def _require_plain(members: Sequence[tarfile.TarInfo], size_bytes: int) -> None:
-    """Refuse what no bundle holds before anything is unpacked."""
-    if not members or sum(member.size for member in members) > size_bytes:
-        raise StoreError(f"holds no files, or claims more than it holds; it is not a bundle, or was cut short; {AGAIN}")
-    for member in members:
-        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or not is_safe(member.name):
-            raise StoreError(
-                f"holds {member.name!r}, which is not a plain file, is hidden or lies outside its folder: "
-                f"wattdock packs no such file; do not unpack it; {REPACKED}"
-            )
+def _written(content: Iterable[bytes], file: Path) -> Iterator[bytes]:
+    """Yield each piece of a file after writing it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as copy:
+        for piece in content:
+            copy.write(piece)
+            yield piece
 
 
-def _checked(path: Path, folder: Path) -> Bundle:
-    """Return the bundle in `folder` after comparing every file with the list of hashes."""
-    files = _files_of(folder)
-    for name in (SUMS, MANIFEST, STUDY):
-        if name not in files:
-            raise StoreError(f"has no {name}; it is not a bundle, or was cut short")
-    sums = files.pop(SUMS)
-    listed = read_regular(sums).decode("utf-8", errors="backslashreplace")
-    actual = sums_of(files)
-    if actual != listed:
-        raise StoreError(_difference(listed, actual))
-    manifest = _manifest(files[MANIFEST])
-    for name in manifest.results:
-        if f"{BUNDLED}/{name}/{RESULT}" not in files:
-            raise StoreError(f"{MANIFEST} names the result {name!r}, which is not in the bundle; {AGAIN}")
-    size_bytes = sum(file.stat().st_size for file in (sums, *files.values()))
-    return Bundle(path, manifest, hashlib.sha256(actual.encode()).hexdigest(), folder, len(files) + 1, size_bytes)
-
-
-def _files_of(folder: Path) -> dict[str, Path]:
-    """Return every file below `folder` by name; anything but plain files with safe names is an error."""
-    files = {}
+def _read_folder(folder: Path) -> _Files:
+    """Return the files below a folder; anything but plain files with safe names is an error."""
+    files = _Files(folder)
     for parent, below, names in os.walk(folder):
         for path in (Path(parent, name) for name in (*below, *names)):
             name = str(path.relative_to(folder))
@@ -231,8 +232,25 @@ def _files_of(folder: Path) -> dict[str, Path]:
             if path.is_file():
                 if not is_safe(name):
                     raise StoreError(f"holds {name!r}, which cannot be a name in a bundle; the file was added")
-                files[name] = path
+                with open_data(path, follow=False) as file:
+                    files.take(name, iter(partial(file.read, PIECE_BYTES), b""))
     return files
+
+
+def _checked(path: Path, files: _Files) -> WholeBundle:
+    """Return the bundle that is made of these files after comparing every hash with the list of hashes."""
+    for name in (SUMS, MANIFEST, STUDY):
+        if name not in files.hashes:
+            raise StoreError(f"has no {name}; it is not a bundle, or was cut short")
+    listed = files.contents[SUMS].decode(errors="backslashreplace")
+    actual = sums_of({name: digest for name, digest in files.hashes.items() if name != SUMS})
+    if actual != listed:
+        raise StoreError(_difference(listed, actual))
+    manifest = _manifest(files.contents[MANIFEST])
+    for name in manifest.results:
+        if f"{BUNDLED}/{name}/{RESULT}" not in files.hashes:
+            raise StoreError(f"{MANIFEST} names the result {name!r}, which is not in the bundle; {AGAIN}")
+    return WholeBundle(path, manifest, files.hashes[SUMS], len(files.hashes), files.size_bytes)
 
 
 def _difference(listed: str, actual: str) -> str:
@@ -245,9 +263,9 @@ def _difference(listed: str, actual: str) -> str:
     return f"not as it was bundled: {'; '.join(wrong[:DIFFERENCES_SHOWN]) or f'changed: {SUMS}'}{more}; {AGAIN}"
 
 
-def _manifest(path: Path) -> Manifest:
+def _manifest(content: bytes) -> Manifest:
     try:
-        return Manifest.model_validate_json(read_regular(path))
+        return Manifest.model_validate_json(content)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"
@@ -255,18 +273,3 @@ def _manifest(path: Path) -> Manifest:
             f"{MANIFEST} is not of bundle schema {BUNDLE_SCHEMA} ({where}: {problem['msg']}); "
             "use the wattdock that made it"
         ) from error
-
-
-class _Hasher:
-    """A file that hashes what is written to it, and stores nothing."""
-
-    def __init__(self) -> None:
-        digest = hashlib.sha256()
-        self.write, self.hexdigest = digest.update, digest.hexdigest
-
-
-def _sha256(content: Content) -> str:
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    with open_data(content) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,6 +23,7 @@ from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, read_regular, refuse_others_link, whole_file
 from wattdock.launch.images import lock_path
+from wattdock.publish.archive import Content, is_safe, pack, sha256_of
 from wattdock.publish.bundle import (
     CARDS,
     LOCK,
@@ -31,10 +32,7 @@ from wattdock.publish.bundle import (
     STUDY,
     SUMS,
     BundleFile,
-    Content,
     Manifest,
-    is_safe,
-    pack,
     results_table,
     sums_of,
 )
@@ -126,7 +124,7 @@ def create_bundle(
         texts = {name: _text(content) for name, content in gathered.files.items() if Path(name).suffix in TEXT_SUFFIXES}
         _refuse_secrets(gathered.files, texts)
         manifest = _describe(results, out.stem, gathered)
-        sums = sums_of(gathered.files).encode()
+        sums = sums_of({name: sha256_of(content) for name, content in gathered.files.items()}).encode()
         _write(gathered.files | {SUMS: sums}, out)
     except OSError as error:
         raise StoreError(f"{error.filename or out}: {error.strerror or error}; see its owner and free space") from error

@@ -18,7 +18,8 @@ from wattdock.execution import StudyRun, events, plan_study
 from wattdock.files import read_regular, write_whole
 from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
-from wattdock.publish.bundle import LOCK, PROMPTS, STUDY, is_safe
+from wattdock.publish.archive import is_safe
+from wattdock.publish.bundle import LOCK, PROMPTS, STUDY
 
 if TYPE_CHECKING:
     from pathlib import Path

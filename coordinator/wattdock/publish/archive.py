@@ -1,0 +1,134 @@
+"""The tar file of a bundle: its bytes follow from the files in it, and no other bytes are read as one.
+
+A bundle may come from anybody: whatever `pack` would not have written ends the reading.
+Must not know: what the files mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
+
+from wattdock.errors import StoreError
+from wattdock.files import open_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Content = Path | bytes
+# A name that is not hidden and does not lead out of its folder, on any system.
+SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+# 1980-01-01 UTC: GNU tar calls files of 1970 implausibly old.
+MTIME_S = 315_532_800
+# At most so much is read at once, and of a header.
+PIECE_BYTES, MOST_HEADER_BYTES = 1 << 20, 4_096
+AGAIN = "get it again from its source"
+REPACKED = "if you packed it anew yourself, name its folder instead"
+DAMAGED = f"is not a tar file, or is damaged or cut short; {AGAIN}"
+OTHERWISE = f"is not as wattdock wrote it; {AGAIN}; {REPACKED}"
+
+
+def is_safe(name: str) -> bool:
+    """Whether a file's name, parts joined by "/", stays inside the bundle on every system."""
+    return all(SAFE_PART.fullmatch(part) for part in name.split("/"))
+
+
+def sha256_of(content: Content) -> str:
+    """Return the hash of a file, or of what will be one, in hexadecimal digits."""
+    with _opened(content) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def pack(files: Mapping[str, Content], file: IO[bytes], *, top: str) -> None:
+    """Write `files`, by name, as a tar file in which they lie in the folder `top`; equal files give equal bytes."""
+    with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        for name in sorted(files):
+            with _opened(files[name]) as opened:
+                size_bytes = opened.seek(0, os.SEEK_END)
+                opened.seek(0)
+                tar.addfile(_header(f"{top}/{name}", size_bytes), opened)
+
+
+def unpack(tar: IO[bytes]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield each file of a tar file that `pack` wrote: its name, the top folder's in front, and its content in pieces.
+
+    The pieces are to be taken before the next file.
+
+    Raises:
+        StoreError: A byte is not as `pack` would have written it; says what is wrong.
+    """
+    names: set[str] = set()
+    previous = ""
+    while header := _next_header(tar):
+        name, size_bytes = header.name, header.size
+        top = previous.partition("/")[0] or name.partition("/")[0]
+        folders = {str(folder) for folder in PurePosixPath(name).parents}
+        if name <= previous or top not in folders or folders & names:
+            raise StoreError(OTHERWISE)
+        yield name, _pieces(tar, size_bytes)
+        names.add(name)
+        previous = name
+    end, padded = tar.tell() + 2 * tarfile.BLOCKSIZE, tar.read(tarfile.RECORDSIZE + tarfile.BLOCKSIZE)
+    if any(padded) or tar.tell() != -(-end // tarfile.RECORDSIZE) * tarfile.RECORDSIZE:
+        raise StoreError(OTHERWISE)
+
+
+def _opened(content: Content) -> io.BytesIO | io.BufferedReader:
+    return io.BytesIO(content) if isinstance(content, bytes) else open_data(content)
+
+
+def _header(name: str, size_bytes: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.mtime, info.size = MTIME_S, size_bytes
+    return info
+
+
+def _next_header(tar: IO[bytes]) -> tarfile.TarInfo | None:
+    """Return the header of the next file, which is as `pack` writes it; None at the end."""
+    start = tar.tell()
+    if not any(block := tar.read(tarfile.BLOCKSIZE)):
+        tar.seek(start)
+        return None
+    try:
+        name, size_bytes = _name_and_size(block, tar)
+    except (tarfile.TarError, ValueError) as error:
+        raise StoreError(DAMAGED) from error
+    header = _header(name, size_bytes)
+    written = header.tobuf(tarfile.PAX_FORMAT)
+    tar.seek(start)
+    if tar.read(len(written)) != written:
+        raise StoreError(OTHERWISE)
+    return header
+
+
+def _name_and_size(block: bytes, tar: IO[bytes]) -> tuple[str, int]:
+    """Return what the header that begins with `block` says of its file, for `pack` to write again."""
+    info, extended = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape"), {}
+    if info.type == tarfile.XHDTYPE and info.size <= MOST_HEADER_BYTES:
+        # A long name or a large size. Source: POSIX pax, extended header: lines of "<length> <keyword>=<value>".
+        lines = tar.read(-(-info.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)[: info.size].decode().splitlines()
+        extended = {key: value for key, _, value in (line.partition(" ")[2].partition("=") for line in lines)}
+        info = tarfile.TarInfo.frombuf(tar.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+    name = extended.get("path", info.name)
+    if info.type != tarfile.REGTYPE or not is_safe(name):
+        raise StoreError(
+            f"holds {name!r}, which is not a plain file, is hidden or lies outside its folder: "
+            f"wattdock packs no such file; do not unpack it; {REPACKED}"
+        )
+    return name, int(extended.get("size", info.size))
+
+
+def _pieces(tar: IO[bytes], size_bytes: int) -> Iterator[bytes]:
+    left_bytes = size_bytes
+    while left_bytes:
+        if not (piece := tar.read(min(left_bytes, PIECE_BYTES))):
+            raise StoreError(DAMAGED)
+        left_bytes -= len(piece)
+        yield piece
+    if any(tar.read(-size_bytes % tarfile.BLOCKSIZE)):
+        raise StoreError(OTHERWISE)
