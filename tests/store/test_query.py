@@ -140,6 +140,18 @@ def test_a_damaged_or_lost_parquet_file_is_named_and_the_others_answer(called: C
     assert (json.loads(other.stdout), other.stderr) == ([{"n": 3}], "")
 
 
+@pytest.mark.parametrize("lacking", ["a", "c"])
+def test_files_that_lack_a_column_answer_with_the_others(tmp_path: Path, lacking: str) -> None:
+    """Whether the newest or the oldest lacks it; it is null there."""
+    for letter in "abc":
+        file = put(tmp_path, letter, restarts=True) / "restarts/0/requests.parquet"
+        if letter != lacking:
+            table = pq.ParquetFile(file).read()
+            pq.write_table(table.append_column("more", table["text"]), file)
+    answer = query(tmp_path, "SELECT count(*) AS n, count(more) AS known, count(text) AS texts FROM requests")
+    assert answer.to_pylist() == [{"n": 3_000, "known": 2_000, "texts": 3_000}]
+
+
 def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     """By the list, which shows the others, and by the library, which warns; a lost result.json is no exception."""
     results = Path("results").resolve()

@@ -120,22 +120,37 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
     import duckdb
 
     rows = whole_table(*read_rows(_folders(output_dir), tell))
-    folders, tables = sorted(map(Path, rows["folder"].to_pylist())), {"rows": rows}
+    # The newest first: its files have every column.
+    folders, tables = sorted(map(Path, rows["folder"].to_pylist()), reverse=True), {"rows": rows}
     if "passes" in sql.lower():
         tables["all_passes"] = passes_table([row for stored in read_summaries(folders) for row in passes_of(stored)])
     files = {name: _parquet_files(folders, name, tell) for name in PARQUET if name in sql.lower()}
     try:
-        try:
-            return _answer(tables, files, sql)
-        except duckdb.Error as error:
-            # Errors about the SQL itself say nothing about files.
-            faulty_sql = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError)
-            if isinstance(error, faulty_sql) or not (damaged := _damaged(files, tell)):
-                raise
-        readable = {name: [file for file in paths if file not in damaged] for name, paths in files.items()}
-        return _answer(tables, readable, sql)
+        return _answered(tables, files, sql, tell)
     except duckdb.Error as error:
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
+
+
+def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str, tell: Tell) -> pa.Table:
+    """Return the answer from files of equal columns; else of any columns; else of all that are not damaged."""
+    import duckdb
+
+    # Errors about the SQL itself say nothing about files.
+    faulty_sql = (duckdb.ParserException, duckdb.CatalogException, duckdb.DataError)
+    try:
+        return _answer(tables, files, sql, alike=True)
+    except faulty_sql:
+        raise
+    except duckdb.Error:
+        try:
+            return _answer(tables, files, sql, alike=False)
+        except (*faulty_sql, duckdb.BinderException):
+            raise
+        except duckdb.Error:
+            if not (damaged := _damaged(files, tell)):
+                raise
+    readable = {name: [file for file in paths if file not in damaged] for name, paths in files.items()}
+    return _answer(tables, readable, sql, alike=False)
 
 
 def _folders(output_dir: Path) -> list[Path]:
@@ -161,7 +176,13 @@ def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]
     return paths
 
 
-def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str) -> pa.Table:
+def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str, *, alike: bool) -> pa.Table:
+    """Return the answer to a query.
+
+    Args:
+        alike: Expect the columns of the first file in all others of a view: else each is opened once more for every
+            view that is made of them, and once for the query.
+    """
     import duckdb
 
     with duckdb.connect(config=ENGINE) as connection:
@@ -174,7 +195,8 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
             if paths:
                 connection.execute(
                     f"CREATE VIEW all_{name} AS SELECT {RESULT_FOLDER} AS folder, * EXCLUDE filename "
-                    f"FROM read_parquet([{', '.join(map(_quoted, paths))}], filename = true, union_by_name = true)"
+                    f"FROM read_parquet([{', '.join(map(_quoted, paths))}], filename = true, "
+                    f"union_by_name = {not alike})"
                 )
         views = ["passes"] * ("all_passes" in tables) + [name for name, paths in files.items() if paths]
         for name in views:
