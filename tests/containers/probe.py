@@ -6,6 +6,7 @@ import getpass
 import importlib.util
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -16,9 +17,8 @@ ADDRESSES = ("1.1.1.1", "10.0.0.1", "192.168.0.1", "2606:4700:4700::1111")
 
 def main() -> None:
     what = sys.argv[sys.argv.index("--backend") + 1]
-    print(
-        json.dumps({"walls": walls, "modules": modules, "compile": compiled, "gloo": all_reduced}[what]()), flush=True
-    )
+    tries = {"walls": walls, "modules": modules, "compile": compiled, "gloo": all_reduced, "forks": forks}
+    print(json.dumps(tries[what]()), flush=True)
 
 
 def walls() -> dict[str, object]:
@@ -83,6 +83,19 @@ def compiled() -> dict[str, object]:
     equal = torch.allclose(torch.compile(formula)(x), formula(x))
     kernels = list(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.so"))
     return {"equal": equal, "kernels_in_cache": len(kernels) > 0}
+
+
+def forks() -> dict[str, object]:
+    """How many processes can be started, none of which ends by itself."""
+    started = 0
+    try:
+        while started < 10_000:
+            if not os.fork():
+                signal.pause()
+            started += 1
+    except BlockingIOError:
+        pass
+    return {"started": started}
 
 
 def reduce_with(rank: int, path: str) -> None:

@@ -173,7 +173,13 @@ def test_a_container_out_of_memory_fails_its_row_with_that_cause_and_the_next_ru
     assert done.returncode == 4, done.stderr
     rows = in_containers.by_name()
     assert (rows["one"]["status"], rows["two"]["status"]) == ("failed", "ok")
-    assert "ran out of memory and was killed by the kernel (exit code 137)" in rows["one"]["error"]["message"]
+    said = "ran out of memory and was killed by the kernel (exit code 137), at most 20.0 MB; raise container.memory_gb"
+    assert said in rows["one"]["error"]["message"]
+    assert rows["one"]["error"]["cause"] == "out of host memory"
+    # The other one had the limit that the machine's memory gives.
+    limits = rows["two"]["environment"]["container"]
+    assert 0 < limits["memory_limit_gb"] * 1e9 < rows["two"]["environment"]["memory_total_bytes"]
+    assert limits["pids_limit"] == 16_384
     assert in_containers.containers() == []
 
 

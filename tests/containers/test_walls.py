@@ -25,7 +25,7 @@ from wattdock.launch.engine import find_image
 from wattdock.launch.protocol import LaunchSpec
 image, what, home = sys.argv[1:]
 log, model = Path(home, "runner.log"), Path(home, "model")
-launcher = DockerLauncher(find_image(image, backend="probe"), cache=Path(home, "cache"), limits=ContainerSpec())
+launcher = DockerLauncher(find_image(image, backend="probe"), cache=Path(home, "cache"), limits=ContainerSpec(pids=512))
 spec = LaunchSpec(backend=what, runner_dir=Path(home), log_path=log, model_path=model if model.is_dir() else None)
 with launcher.launch(spec) as runner:
     while runner.alive():
@@ -96,6 +96,11 @@ def test_compiled_kernels_run_inside(probe_image: Image, home: Path) -> None:
     assert probe("compile", probe_image, home) == {"equal": True, "kernels_in_cache": True}
     assert any((home / "cache/torchinductor").rglob("*.so"))
     assert (home / "cache").stat().st_uid == UID
+
+
+def test_processes_without_end_are_refused_inside_and_cost_the_machine_nothing(probe_image: Image, home: Path) -> None:
+    """Its limit is 512; those that could be started end with it."""
+    assert 500 < probe("forks", probe_image, home)["started"] < 512
 
 
 def test_two_processes_reduce_over_loopback_inside(probe_image: Image, home: Path) -> None:

@@ -69,3 +69,9 @@ def test_limits_are_bytes_and_no_swap_and_absent_unless_set() -> None:
         {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={3 * 10**9}"},
     )
     assert (described()["mem_limit"], described()["nano_cpus"]) == (None, None)
+
+
+def test_processes_and_threads_are_always_limited() -> None:
+    """A model's own code that starts them without end stops itself, not the machine, whose ids are for everybody."""
+    assert described()["pids_limit"] == 16_384
+    assert described(limits=ContainerSpec(pids=7))["pids_limit"] == 7

@@ -8,11 +8,14 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import unprivileged
 
+from wattdock.config import ContainerSpec, ExperimentConfig
+from wattdock.host import Machine
+from wattdock.launch.choice import LauncherChoice, choose_launcher
 from wattdock.launch.engine import NoContainersError, engine_from, find_image
 
 if TYPE_CHECKING:
@@ -93,6 +96,29 @@ def test_an_image_that_cannot_serve_is_named_with_the_command_that_makes_one(
     assert find_image("wattdock-cpu", backend="fake").variant == "cpu"
     with pytest.raises(NoContainersError, match=said):
         find_image(image, backend="fake", needs_gpu=needs_gpu)
+
+
+def chosen(home: Path, **settings: Any) -> LauncherChoice:
+    container = {"image": "wattdock-here", **settings.pop("container", {})}
+    config = ExperimentConfig.model_validate({"container": container, **settings})
+    return choose_launcher(config, on_gpu=False, home=home, lock=lambda: pytest.fail("it asks for no locked image"))
+
+
+@pytest.mark.usefixtures("engine")
+def test_without_a_limit_a_container_may_take_most_of_the_memory_that_is_available(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner is ended before the machine is; what was asked for is given as it is."""
+    real = Machine.available_memory_bytes()
+    assert real
+    assert 0 < real < (Machine.here().memory_total_bytes or 0)
+    for available_gb, limit_gb in ((10.0, 9.0), (1000.0, 996.0)):
+        monkeypatch.setattr(Machine, "available_memory_bytes", lambda gb=available_gb: gb * 1e9)
+        assert chosen(tmp_path).limits == ContainerSpec(image="wattdock-here", memory_gb=limit_gb)
+    asked = chosen(tmp_path, container={"memory_gb": 2_000}).limits
+    assert asked == ContainerSpec(image="wattdock-here", memory_gb=2_000)
+    monkeypatch.setattr(Machine, "available_memory_bytes", lambda: None)
+    assert chosen(tmp_path).limits == ContainerSpec(image="wattdock-here")
 
 
 @pytest.mark.parametrize(

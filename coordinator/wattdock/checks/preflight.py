@@ -94,7 +94,7 @@ class ExecutionPlan:
 
     def launcher(self, say: Callable[[str], None]) -> AbstractContextManager[Launcher]:
         """Return a context that yields the launcher; an environment that it needs is made first."""
-        return self.launch.launcher(self.config.container, on_gpu=bool(self.gpus), say=say)
+        return self.launch.launcher(on_gpu=bool(self.gpus), say=say)
 
     def new_meter(self, home: Path) -> Meter:
         """Return a meter that has not been started; `home` is WATTDOCK_HOME, where the counters' cards are."""

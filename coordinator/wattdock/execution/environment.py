@@ -87,7 +87,7 @@ def _model_facts(spec: ModelSpec, model: ModelFolder | None) -> snapshot.ModelFa
 
 
 def _container_facts(plan: ExecutionPlan) -> snapshot.ContainerFacts | None:
-    image, pin = plan.launch.image, plan.launch.pin
+    image, pin, limits = plan.launch.image, plan.launch.pin, plan.launch.limits
     if image is None:
         return None
     return snapshot.ContainerFacts(
@@ -101,4 +101,6 @@ def _container_facts(plan: ExecutionPlan) -> snapshot.ContainerFacts | None:
         locked=pin is not None,
         locked_digest=pin.repo_digest if pin else None,
         lock_sha256=pin.lock_sha256 if pin else None,
+        memory_limit_gb=limits.memory_gb if limits else None,
+        pids_limit=limits.pids if limits else None,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wattdock.host.processes import child_environment
 
-CPUINFO = Path("/proc/cpuinfo")
+CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 CHECKOUT = Path(__file__).resolve().parents[3]
 LIMIT_S = 10
 CODE_FOLDERS = ("coordinator/", "docker/", "proto/", "runners/")
@@ -53,6 +53,15 @@ class Machine:
             wattdock_commit=commit,
             wattdock_dirty=is_dirty,
         )
+
+    @staticmethod
+    def available_memory_bytes() -> int | None:
+        """Return how much memory programs could still take without swapping; None where the kernel does not tell.
+
+        Source: proc(5), `MemAvailable` in /proc/meminfo.
+        """
+        lines = MEMINFO.read_text(encoding="ascii").splitlines() if os.access(MEMINFO, os.R_OK) else []
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _cpu_model() -> str | None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, PreflightError, RunnerError
-from wattdock.host import folders
+from wattdock.host import Machine, folders
+from wattdock.launch.container import BYTES_PER_GB
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_image
 from wattdock.launch.environment import Environment, check_python, find_python
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from wattdock.launch.protocol import Launcher
 
 
+# For the coordinator, the engine and whoever has to log in.
+MOST_RESERVED_BYTES = 4e9
+
+
 @dataclass(frozen=True)
 class LauncherChoice:
     """How a backend's runners are started, and why.
@@ -44,6 +49,7 @@ class LauncherChoice:
         runner_dir: The folder with the backend's code.
         python: The interpreter that the user named; None for the backend's own environment.
         cache: Folder for what engines in containers compile.
+        limits: What a container may use, its memory decided; None for processes.
         variables: Engine settings that a runner inherits from this process's environment; "set" for a value that may
             be a secret.
     """
@@ -56,17 +62,18 @@ class LauncherChoice:
     runner_dir: Path = Path()
     python: Path | None = None
     cache: Path = Path()
+    limits: ContainerSpec | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
-    def launcher(self, limits: ContainerSpec, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:
+    def launcher(self, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:
         """Yield the launcher; the environment that it needs is made first, and not made anew meanwhile.
 
         Raises:
             PreflightError, LaunchError: The environment cannot be made.
         """
-        if self.image:
-            yield DockerLauncher(self.image, cache=self.cache / self.image.id[-12:], limits=limits)
+        if self.image and self.limits:
+            yield DockerLauncher(self.image, cache=self.cache / self.image.id[-12:], limits=self.limits)
             return
         with self._interpreter(on_gpu=on_gpu, say=say) as python:
             yield ProcessLauncher(python, keep_pythonpath=self.python is not None)
@@ -144,8 +151,18 @@ def choose_launcher(
         runner_dir=find_runner(config.backend),
         python=python,
         cache=home.absolute() / "cache" / config.backend,
+        limits=_limits(config.container) if choice.image else None,
         variables=engine_settings(os.environ, in_container=choice.image is not None),
     )
+
+
+def _limits(asked: ContainerSpec) -> ContainerSpec:
+    """Return what a container may use: without a limit of its own what memory the machine has, less a reserve."""
+    available_bytes = None if asked.memory_gb else Machine.available_memory_bytes()
+    if available_bytes is None:
+        return asked
+    left_bytes = available_bytes - min(available_bytes / 10, MOST_RESERVED_BYTES)
+    return asked.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
 
 
 def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ImagesLock]) -> LauncherChoice:

@@ -98,6 +98,7 @@ def _resources(limits: ContainerSpec) -> dict[str, Any]:
         "shm_size": int(limits.shm_gb * BYTES_PER_GB),
         "mem_limit": memory_bytes,
         "memswap_limit": memory_bytes,
+        "pids_limit": limits.pids,
         "nano_cpus": None if limits.cpus is None else int(limits.cpus * 1e9),
         # Whatever the engine's default, the log must be readable afterwards and must not fill the disk.
         "log_config": LogConfig(type="json-file", config={"max-size": LOG_SIZE, "max-file": "2"}),

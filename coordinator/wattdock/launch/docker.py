@@ -12,6 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.filesize import decimal as size_text
+
 from wattdock.errors import LaunchError
 from wattdock.host import folders
 from wattdock.launch.container import (
@@ -258,7 +260,11 @@ class RunnerContainer(LaunchedRunner):
             return "its container was removed by somebody else"
         code = int(state.get("ExitCode", 0))
         if state.get("OOMKilled"):
-            return f"ran out of memory and was killed by the kernel (exit code {code}); raise container.memory_gb"
+            limit = size_text(self._container.attrs["HostConfig"]["Memory"])
+            return (
+                f"ran out of memory and was killed by the kernel (exit code {code}), at most {limit}; "
+                "raise container.memory_gb"
+            )
         if self._asked:
             return STOPPED
         if code == SIGNAL_BASE + signal.SIGKILL:

@@ -117,6 +117,8 @@ class ContainerFacts(Stored):
         locked: The image was checked against `docker/images.lock` before the start.
         locked_digest: "repository@sha256:…" in the lock; None where the lock holds the image's id only.
         lock_sha256: Hash of the lock file.
+        memory_limit_gb: Most memory, in 10^9 bytes.
+        pids_limit: Most processes and threads.
     """
 
     engine: str
@@ -129,6 +131,8 @@ class ContainerFacts(Stored):
     locked: bool = False
     locked_digest: str | None = None
     lock_sha256: str | None = None
+    memory_limit_gb: float | None = None
+    pids_limit: int | None = None
 
 
 class EnvironmentSnapshot(Stored):
