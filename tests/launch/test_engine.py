@@ -121,6 +121,18 @@ def test_without_a_limit_a_container_may_take_most_of_the_memory_that_is_availab
     assert chosen(tmp_path).limits == ContainerSpec(image="wattdock-here")
 
 
+@pytest.mark.usefixtures("engine")
+def test_what_a_models_own_code_leaves_in_the_cache_reaches_no_other_run(tmp_path: Path) -> None:
+    """Neither runs without such code nor another model's; runs of one image share a cache otherwise."""
+    models: dict[str, Any] = {"a": "org/a", "b": "org/b"}
+    models |= {f"{name}'s code": {"id": f"org/{name}", "trust_remote_code": True} for name in "ab"}
+    caches = {name: chosen(tmp_path, model=model).cache for name, model in models.items()}
+    assert caches["a"] == caches["b"] == tmp_path / "cache/pytorch/sha256:1"
+    assert len({caches["a"], caches["a's code"], caches["b's code"]}) == 3
+    assert chosen(tmp_path, model=models["a's code"]).cache == caches["a's code"]
+    assert len({cache.parent for cache in caches.values()}) == 1
+
+
 @pytest.mark.parametrize(
     ("address", "said"),
     [

@@ -5,6 +5,7 @@ Starts nothing. A new launcher is chosen in `_choose`, and made in `LauncherChoi
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from contextlib import contextmanager, nullcontext
@@ -21,6 +22,7 @@ from wattdock.launch.environment import Environment, check_python, find_python
 from wattdock.launch.images import find_locked
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import engine_settings, find_runner, process_variables
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +50,7 @@ class LauncherChoice:
         pin: By what the image was pinned; None for an image that was looked up by its name.
         runner_dir: The folder with the backend's code.
         python: The interpreter that the user named; None for the backend's own environment.
-        cache: Folder for what engines in containers compile.
+        cache: Folder for what engines in containers compile: one per image, and for a model's own code one of its own.
         limits: What a container may use, its memory decided; None for processes.
         variables: Engine settings that a runner inherits from this process's environment; "set" for a value that may
             be a secret.
@@ -73,7 +75,7 @@ class LauncherChoice:
             PreflightError, LaunchError: The environment cannot be made.
         """
         if self.image and self.limits:
-            yield DockerLauncher(self.image, cache=self.cache / self.image.id[-12:], limits=self.limits)
+            yield DockerLauncher(self.image, cache=self.cache, limits=self.limits)
             return
         with self._interpreter(on_gpu=on_gpu, say=say) as python:
             yield ProcessLauncher(python, keep_pythonpath=self.python is not None)
@@ -150,10 +152,17 @@ def choose_launcher(
         choice,
         runner_dir=find_runner(config.backend),
         python=python,
-        cache=home.absolute() / "cache" / config.backend,
+        cache=_cache(home, config, choice.image) if choice.image else Path(),
         limits=_limits(config.container) if choice.image else None,
         variables=engine_settings(os.environ, in_container=choice.image is not None),
     )
+
+
+def _cache(home: Path, config: ExperimentConfig, image: Image) -> Path:
+    """Return the cache of an image's runners; what a model's own code leaves must reach no run without that code."""
+    code = json_text(config.model) if config.model.trust_remote_code else ""
+    suffix = f"-code-{hashlib.sha256(code.encode()).hexdigest()[:12]}" if code else ""
+    return home.absolute() / "cache" / config.backend / f"{image.id[-12:]}{suffix}"
 
 
 def _limits(asked: ContainerSpec) -> ContainerSpec:
