@@ -135,7 +135,7 @@ def _read_weights(order: LoadOrder, placement: Placement, options: dict[str, Any
     # Transformers reads each rank's part only, to the rank's device.
     options |= {"distributed_config": distributed_config(order.rank)} if order.rank else {"device_map": placement}
     model, info = AutoModelForCausalLM.from_pretrained(
-        order.model_path, local_files_only=True, output_loading_info=True, **options
+        order.model_path, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
     )
     # Transformers would draw missing weights anew, and only warn.
     if missing := sorted(info["missing_keys"]):

@@ -51,6 +51,8 @@ T = TypeVar("T")
 _SERIAL = count()
 # vLLM gives up on workers that have not answered for so many seconds.
 ANSWER_LIMIT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+# They read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
+PICKLED_FORMATS = ("npcache", "pt")
 MORE_ROOM = "lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
 
 
@@ -96,17 +98,18 @@ def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str,
     """Return all arguments of vLLM's EngineArgs.
 
     Raises:
-        InvalidRequest: `load_format` contradicts the kind of weights.
+        InvalidRequest: `load_format` contradicts the kind of weights, or reads pickled ones.
     """
     engine_args = dict(order.engine_args)
-    is_dummy = engine_args.get("load_format") == "dummy"
+    if (load_format := engine_args.get("load_format")) in PICKLED_FORMATS:
+        raise InvalidRequest(f"load_format {load_format!r} reads weights that can run code; leave it out")
+    is_dummy = load_format == "dummy"
     if is_dummy and order.random_weights is None:
         raise InvalidRequest("load_format 'dummy' would pass for the model's own weights; use model: shape:NAME")
     kv_cache_is_set = "VLLM_CPU_KVCACHE_SPACE" in os.environ
     settings = defaults_for(engine_args, on_gpu=on_gpu, kv_cache_is_set=kv_cache_is_set) | engine_args
     if weights := order.random_weights:
         if not is_dummy and "load_format" in engine_args:
-            load_format = engine_args["load_format"]
             raise InvalidRequest(f"random weights are not read: load_format {load_format!r} cannot be served")
         settings["load_format"] = "dummy"
         settings["model_loader_extra_config"] = {"low": weights.low, "high": weights.high, "seed": weights.seed}

@@ -50,6 +50,7 @@ from wattdock.errors import ConfigError
         ("timeouts: {load_s: .inf}\n", r"timeouts\.load_s: .*not inf"),
         ("workload:\n  <<: {batch_size: 1}\n", r"x\.yaml:2: `<<:` is not known here; put .* under `defaults:`"),
         ("name: \udcff\udcfe", "not UTF-8"),
+        ("backend: vllm\nvllm: {load_format: pt}\n", r"x\.yaml:2: vllm\.load_format: .*pt reads pickled weights"),
         ("vllm: {tensor_parallel_size: 0}\nbackend: vllm\n", r"x\.yaml:1: vllm\.tensor_parallel_size: .*not 0"),
         ("backend: tensorrt\ntensorrt: {tensor_parallel_size: 2}\n", "tensor_parallel_size is called tp_size here"),
         (

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import pickle
 import signal
 import threading
 import time
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import ids_prompt, refusal, workload
-from contract.subjects import TINY_LLAMA
+from contract.subjects import TINY_LLAMA, write_config
 
 from wattdock.config.sections import section_class
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -72,6 +74,27 @@ def test_load_that_makes_no_sense_is_an_invalid_argument(idle_runner: Runner, mo
     for path, fields, named in loads:
         code, detail = idle_runner.refused_load(path, **fields)
         assert (code, named in detail) == ("INVALID_ARGUMENT", True), detail
+
+
+class Touching:
+    """What a pickle may hold: something to do for whoever reads it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.file),)
+
+
+def test_pickled_weights_are_refused_unread(idle_runner: Runner, tmp_path: Path) -> None:
+    """Whatever the coordinator let through, and whatever the engine would do."""
+    folder = write_config(tmp_path / "model")
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touching(tmp_path / "ran")))
+    code, detail = idle_runner.refused_load(folder, random_weights=None)
+    assert (code, "pytorch_model.bin would run code" in detail) == ("INVALID_ARGUMENT", True), detail
+    assert not (tmp_path / "ran").exists()
+    pickle.loads((folder / "pytorch_model.bin").read_bytes())
+    assert (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,24 @@ def test_a_whole_folder_is_used_where_it_lies(tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
-def test_pytorch_weights_are_accepted(tmp_path: Path) -> None:
-    """Older models have no safetensors."""
-    check_model(ModelSpec(path=tiny.write(tmp_path, {"config.json": b"{}", "pytorch_model.bin": b"x"})))
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "last.ckpt"])
+def test_pickled_weights_are_refused_unless_safetensors_stand_beside_them(tmp_path: Path, name: str) -> None:
+    """Reading them can run what whoever wrote them wanted; what else a training left behind is not read."""
+    path = tiny.write(tmp_path, {"config.json": b"{}", name: b"x", "training_args.bin": b"x"})
+    with pytest.raises(PreflightError, match=r"has its weights in .* and 1 more, which runs code .* or convert it"):
+        check_model(ModelSpec(path=path))
+    tiny.write(tmp_path, {"model.safetensors": tiny.weights()})
+    check_model(ModelSpec(path=path))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "../model.safetensors", "/model.safetensors"])
+def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: str) -> None:
+    """Engines take the names of the files to read from there."""
+    path = tiny.write(tmp_path / "model", tiny.files() | {"pytorch_model.bin": b"x"})
+    tiny.write(tmp_path, {"model.safetensors": tiny.weights()})
+    (path / INDEX).write_text(json.dumps({"weight_map": {"w": name}}))
+    with pytest.raises(PreflightError, match=r"is no \*\.safetensors beside it"):
+        check_model(ModelSpec(path=path))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +86,10 @@ def test_pytorch_weights_are_accepted(tmp_path: Path) -> None:
         ({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\n"}, "a pointer of git-lfs"),
         ({"model.safetensors": b""}, "is not a safetensors file"),
         ({INDEX: b"{}"}, "is not a weight index"),
-        ({INDEX: json.dumps({"weight_map": {"w": "b", "x": "model.safetensors"}}).encode()}, "1 of 2 weight files are"),
+        (
+            {INDEX: json.dumps({"weight_map": {"w": "b.safetensors", "x": "model.safetensors"}}).encode()},
+            "1 of 2 weight files are",
+        ),
     ],
 )
 def test_a_folder_that_is_not_whole_is_refused_in_one_line(

@@ -129,7 +129,12 @@ def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> No
         ({"id": "owner/absent"}, {}, "owner/absent is not on http://127.0.0.1"),
         ({"id": "owner/gated"}, {}, "owner/gated is gated; accept its terms on its page and set HF_TOKEN"),
         ({"id": "owner/gated"}, {"HF_TOKEN": "hf_other"}, "owner/gated is gated"),
-        ({"id": "owner/bin"}, {}, "has no *.safetensors files"),
+        (
+            {"id": "owner/bin"},
+            {},
+            "owner/bin at 'main' has its weights in pytorch_model.bin, which runs code when it is",
+        ),
+        ({"id": "owner/none"}, {}, "no weights in owner/none at 'main'; it needs model.safetensors"),
         ({"id": MODEL}, {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
         ({"id": MODEL}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "does not answer (ConnectError)"),
         ({"id": "nosuch"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "is no name of a model (OWNER/NAME, ./FOLDER or"),
@@ -140,7 +145,8 @@ def test_what_cannot_be_had_is_one_line_that_says_what_to_do(
     hub: Hub, tmp_path: Path, model: dict[str, Any], env: dict[str, str], message: str
 ) -> None:
     """Wrong revision, unknown, gated, no usable weights, offline, unreachable."""
-    hub.files |= {"owner/gated": tiny.files(), "owner/bin": {"config.json": b"{}", "pytorch_model.bin": b"x"}}
+    hub.files |= {"owner/gated": tiny.files(), "owner/none": {"config.json": b"{}"}}
+    hub.files["owner/bin"] = {"config.json": b"{}", "pytorch_model.bin": b"x"}
     hub.gated.add("owner/gated")
     answer = resolve(hub, tmp_path, model=model, **env)
     assert answer["error"] == "PreflightError"

@@ -16,11 +16,13 @@ from rich.filesize import decimal as size_text
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.inputs.build_once import require_space
 from wattdock.inputs.model_folder import (
+    PICKLED,
     ModelFolder,
     check_folder,
     describe_folder,
     read_config,
     weight_data_bytes,
+    without_safetensors,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ def _downloaded(snapshot: Snapshot, model_id: str, revision: str, cache: Path, p
     silent = _lines(lambda _: None)
     listing = snapshot(revision=revision, dry_run=True, tqdm_class=silent)
     if not any(file.filename.endswith(".safetensors") for file in listing):
-        raise PreflightError(f"{model_id} at {revision!r} has no *.safetensors files; choose a model that has")
+        raise without_safetensors(f"{model_id} at {revision!r}", _pickled(snapshot, revision))
     commit = listing[0].commit_hash
     missing_bytes = sum(file.file_size or 0 for file in listing if file.will_download)
     if missing_bytes:
@@ -122,6 +124,12 @@ def _make(cache: Path) -> None:
     """Make the cache with its locks closed to others: the hub's client waits for them without limit."""
     cache.mkdir(parents=True, exist_ok=True)
     (cache / ".locks").mkdir(mode=0o700, exist_ok=True)
+
+
+def _pickled(snapshot: Snapshot, revision: str) -> list[str]:
+    """Return the names of a model's weights that Python's pickle reads; downloads nothing."""
+    listing = snapshot(revision=revision, dry_run=True, allow_patterns=PICKLED, tqdm_class=_lines(lambda _: None))
+    return sorted(file.filename for file in listing)
 
 
 def _lines(progress: Callable[[str], None]) -> type:
@@ -196,9 +204,10 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
         get_hf_file_metadata(hf_hub_url(model_id, "config.json", revision=revision), timeout=QUICK_S)
         _make(cache)
         config = read_config(Path(hf_hub_download(model_id, "config.json", revision=revision, cache_dir=cache)).parent)
-        files = get_safetensors_metadata(model_id, revision=revision).files_metadata.values()
-    except NotASafetensorsRepoError as error:
-        raise PreflightError(f"{model_id} has no *.safetensors files; name a model that has") from error
+        try:
+            files = get_safetensors_metadata(model_id, revision=revision).files_metadata.values()
+        except NotASafetensorsRepoError as error:
+            raise without_safetensors(model_id, _pickled(snapshot, revision)) from error
     except (HTTPError, OSError) as error:
         otherwise = "or name a ./FOLDER or a known model (`wattdock estimate` lists them)"
         raise _explained(error, model_id, revision, cache, otherwise) from error

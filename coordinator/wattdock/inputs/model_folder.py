@@ -14,14 +14,16 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import open_data, read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 ModelKind = Literal["embedded", "hub", "path", "shape"]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-# The names that transformers and vLLM look for, in that order; other weight files in a folder are not loaded.
-WEIGHT_NAMES = (("model.safetensors", "model*.safetensors"), ("pytorch_model.bin", "pytorch_model*.bin"))
+# The names that transformers and vLLM look for; other weight files in a folder are not loaded.
+INDEX, WEIGHTS = "model.safetensors.index.json", "model*.safetensors"
+# Weights that Python's pickle reads, which can run what whoever wrote them wanted.
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 SAMPLE_BYTES = 1 << 20
 
 
@@ -104,33 +106,47 @@ def check_folder(path: Path) -> None:
             open_data(file).close()
         except OSError as error:
             raise PreflightError(f"cannot read {file}: {error.strerror}; make it readable for this user") from error
-        if file.suffix == ".safetensors":
-            _check_safetensors(file)
+        _check_safetensors(file)
 
 
 def weight_files(path: Path) -> list[Path]:
     """Return the weight files that an engine would load from a folder, sorted by name.
 
     Raises:
-        PreflightError: There are none, or the folder's index lists a missing file.
+        PreflightError: There are none, they are pickled, or the folder's index lists a missing file.
     """
-    for whole, pattern in WEIGHT_NAMES:
-        index = path / f"{whole}.index.json"
-        if index.is_file():
-            return _indexed(index)
-        if files := sorted(path.glob(pattern)):
-            return files
-    raise PreflightError(
-        f"no weights in {path}; it needs model.safetensors, or model.safetensors.index.json with its shards"
+    if (index := path / INDEX).is_file():
+        return _indexed(index)
+    if files := sorted(path.glob(WEIGHTS)):
+        return files
+    pickled = sorted(file.name for pattern in PICKLED for file in path.glob(pattern))
+    raise without_safetensors(str(path), pickled)
+
+
+def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
+    """Return why a model cannot be loaded, and what to do.
+
+    Args:
+        model: A folder, or a model on a hub.
+        pickled: Names of its files of weights that Python's pickle reads.
+    """
+    if not pickled:
+        return PreflightError(f"no weights in {model}; it needs model.safetensors, or {INDEX} with its shards")
+    more = f" and {len(pickled) - 1} more" if len(pickled) > 1 else ""
+    return PreflightError(
+        f"{model} has its weights in {pickled[0]}{more}, which runs code when it is read, and no *.safetensors; take a "
+        "model that has, or convert it where you trust it: transformers' from_pretrained(…).save_pretrained(FOLDER)"
     )
 
 
 def _indexed(index: Path) -> list[Path]:
-    """The files that a weight index names."""
+    """Return the files that a weight index names: safetensors beside it, and nothing else."""
     try:
         names = sorted(set(json.loads(read_regular(index, follow=True))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise PreflightError(f"{index} is not a weight index ({error!r}); download the model again") from error
+    if strange := [name for name in names if not str(name).endswith(".safetensors") or "/" in name]:
+        raise PreflightError(f"{index} names {strange[0]!r}, which is no *.safetensors beside it; take another model")
     if missing := [name for name in names if not (index.parent / name).is_file()]:
         raise PreflightError(
             f"{len(missing)} of {len(names)} weight files are missing in {index.parent}, the first is {missing[0]}; "
@@ -193,7 +209,5 @@ def weight_data_bytes(path: Path) -> int:
 
 
 def _header_bytes(file: Path) -> int:
-    if file.suffix != ".safetensors":
-        return 0
     with open_data(file) as stream:
         return 8 + int.from_bytes(stream.read(8), "little")

@@ -37,6 +37,7 @@ _WORKLOAD_FIELDS = ("max_output_tokens", "ignore_eos", "seed", "chat_template", 
 _REQUEST_FIELDS: tuple[str, ...] = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "text")
 _REQUEST_FIELDS += ("prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "replica")
 _REPLICA_FIELDS = ("gpu_uuids", "requests", "output_tokens", "last_token_ns")
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -44,11 +45,14 @@ def load_order_from(request: pb.LoadRequest) -> LoadOrder:
     """Return what a backend must load.
 
     Raises:
-        InvalidRequest: No model folder at that path, unknown dtype, bad engine arguments or an empty distribution.
+        InvalidRequest: No model folder at that path, pickled weights, unknown dtype, bad engine arguments or an
+            empty distribution.
     """
     path = Path(request.model_path)
     if not (path / "config.json").is_file():
         raise InvalidRequest(f"no model at {request.model_path!r}: that folder holds no config.json")
+    if not _optional(request, "random_weights") and (pickled := _pickled_only(path)):
+        raise InvalidRequest(f"the weights in {pickled} would run code when they are read; give *.safetensors")
     if request.dtype and request.dtype not in DTYPES:
         raise InvalidRequest(f"unknown dtype {request.dtype!r}; valid: {', '.join(DTYPES)}")
     return LoadOrder(
@@ -59,6 +63,13 @@ def load_order_from(request: pb.LoadRequest) -> LoadOrder:
         trust_remote_code=request.trust_remote_code,
         gpu_uuids=tuple(request.gpu_uuids),
     )
+
+
+def _pickled_only(path: Path) -> str | None:
+    """Return a file of weights that Python's pickle would read, where a model folder has no others."""
+    if any(path.glob("*.safetensors")):
+        return None
+    return next((file.name for kind in PICKLED for file in sorted(path.glob(kind))), None)
 
 
 def _random_weights_from(message: pb.RandomWeights | None) -> RandomWeights | None:

@@ -57,6 +57,7 @@ def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tupl
         ({"engine_args": {"kv_cache_memory_bytes": 200_000}}, "RESOURCE_EXHAUSTED", "KV cache"),
         ({"engine_args": {"kv_cache_memory_bytes": 1 << 45}}, "RESOURCE_EXHAUSTED", "(32768.0 GiB)"),
         ({"engine_args": {"load_format": "safetensors"}}, "INVALID_ARGUMENT", "random weights are not read"),
+        ({"engine_args": {"load_format": "pt"}, "random_weights": None}, "INVALID_ARGUMENT", "that can run code"),
         ({"engine_args": {"load_format": "dummy"}, "random_weights": None}, "INVALID_ARGUMENT", "would pass for"),
     ],
 )

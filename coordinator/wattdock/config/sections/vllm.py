@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from wattdock.config.sections import EngineMemory, ReplicableSection, Split, factor_pairs
 from wattdock.config.workload import Positive
@@ -13,6 +13,8 @@ from wattdock.errors import ConfigError
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
 SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
+# Formats of vLLM's loader that read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
+PICKLED_FORMATS = ("npcache", "pt")
 
 
 class Section(ReplicableSection):
@@ -46,6 +48,13 @@ class Section(ReplicableSection):
     enforce_eager: bool | None = None
     quantization: str | None = None
     load_format: str | None = None
+
+    @field_validator("load_format")
+    @classmethod
+    def _reads_no_pickles(cls, load_format: str | None) -> str | None:
+        if load_format in PICKLED_FORMATS:
+            raise ValueError(f"{load_format} reads pickled weights, which can run code; leave it out")
+        return load_format
 
     def unsplit(self) -> dict[str, Any]:
         """Return the settings of a model that is not split."""
