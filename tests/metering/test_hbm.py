@@ -108,10 +108,11 @@ def test_intervals_hold_the_memorys_energy_whatever_its_course(
         (with_readings(np.arange(20, 90, 0.1), np.full(700, 80.0)), 30.0, "not inside the readings"),
         (with_readings(np.arange(0, 25, 0.1), np.full(250, 80.0)), 30.0, "not inside the readings"),
         (with_readings(np.arange(0, 90, 0.1), np.full(900, 600.0)), 30.0, "is 100% of the board's power"),
+        (with_readings(np.arange(0, 90, 0.1), np.zeros(900)), 30.0, "is 0% of the board's power"),
     ],
 )
 def test_what_is_not_known_of_the_memory_is_null_with_its_reason(gpu: GpuTimeline, end_s: float, reason: str) -> None:
-    """A driver that ignores the scope answers with the board's power, which must not be believed."""
+    """A driver that ignores the scope answers with the board's power, or with 0 W; neither must be believed."""
     assert reason in why_not(gpu, BEGIN_S, end_s)
 
 

@@ -160,7 +160,7 @@ class EnergyCurve:
         curve = power and _HbmCurve(power)
         why_not = curve.why_not(start_ns, end_ns) if curve else "the driver does not report the memory's power"
         energy_j, timing_j = curve.between(start_ns, end_ns) if curve and not why_not else (None, None)
-        if energy_j is not None and energy_j > MAX_HBM_SHARE * board.energy_j:
+        if energy_j is not None and not 0 < energy_j <= MAX_HBM_SHARE * board.energy_j:
             why_not = f"the driver's figure for the memory is {energy_j / board.energy_j:.0%} of the board's power"
             energy_j = timing_j = None
         return replace(board, energy_j=energy_j, timing_j=timing_j, source="integrated_power", reason=why_not)
