@@ -186,16 +186,13 @@ def power_usage_w(gpu: Device) -> float:
     return float(pynvml.nvmlDeviceGetPowerUsage(gpu)) / MW_PER_W
 
 
-def power_samples(gpu: Device, seen_us: int) -> list[tuple[int, float]]:
+def power_samples(gpu: Device) -> list[tuple[int, float]]:
     """Return the driver's buffered samples of board power, the oldest first: time of day in microseconds, watts.
-
-    Args:
-        seen_us: Only samples stamped later are returned.
 
     Source: NVML API, nvmlDeviceGetSamples with NVML_TOTAL_POWER_SAMPLES. Each is the mean of about the 20 ms before it.
     """
     try:
-        _, samples = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_TOTAL_POWER_SAMPLES, seen_us)
+        _, samples = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_TOTAL_POWER_SAMPLES, 0)
     except NvmlError as error:
         if code_of(error) == pynvml.NVML_ERROR_NOT_FOUND:
             return []

@@ -32,7 +32,7 @@ class DriverSamples:
         doubt: Why samples are not used, from the first buffer read; None where they fit.
     """
 
-    def __init__(self, read: Callable[[int], list[tuple[int, float]]] | None, clock: Clock) -> None:
+    def __init__(self, read: Callable[[], list[tuple[int, float]]] | None, clock: Clock) -> None:
         self.doubt: str | None = None
         self._read = read
         self._clock = clock
@@ -56,7 +56,7 @@ class DriverSamples:
         if self._offset_ns is not None and abs(offset_ns - self._offset_ns) > STEP_NS:
             offsets_ns, stepped_s = {self._offset_ns}, (offset_ns - self._offset_ns) / NS_PER_S
         # All of them: what was stamped after the clock was set back looks older than what was seen.
-        stamped = self._read(0)
+        stamped = self._read()
         if self._offset_ns is None:
             self.doubt = self._doubt(stamped, offset_ns)
         self._offset_ns, newest_ns = offset_ns, self._clock.now_ns()

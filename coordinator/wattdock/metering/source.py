@@ -37,8 +37,8 @@ class GpuReader:
     Attributes:
         uuid: In NVML's form, "GPU-…".
         counter_mj: Energy since the driver was loaded, millijoules.
-        samples: Samples of power that the driver keeps, stamped later than a time of day in microseconds: that time and
-            watts; None where this library has no such call.
+        samples: Samples of power that the driver keeps: time of day in microseconds, watts; None where this library has
+            no such call.
         power: Ways to read power where there are no such samples, by preference.
         cheap: What takes less than 0.1 ms to read, by name with unit.
         slow: What is read once a second, by name with unit.
@@ -49,7 +49,7 @@ class GpuReader:
 
     uuid: str
     counter_mj: Callable[[], int]
-    samples: Callable[[int], list[tuple[int, float]]] | None
+    samples: Callable[[], list[tuple[int, float]]] | None
     power: tuple[PowerRead, ...]
     cheap: Mapping[str, Callable[[], float]]
     slow: Mapping[str, Callable[[], float]]
