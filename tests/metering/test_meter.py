@@ -141,6 +141,19 @@ def test_a_counter_that_fails_is_an_event_and_gives_no_energy(
         assert energy_of(faulty, 7, 11)[0] == pytest.approx(320, rel=0.01)
 
 
+@pytest.mark.parametrize("unsupported", ["", NO_SAMPLES])
+def test_a_counter_that_stands_still_within_a_span_and_goes_on_gives_it_no_energy(
+    metered: Metered, unsupported: str
+) -> None:
+    """The joules of the standstill never show: a loss, with the driver's samples as without, in or at an end of it."""
+    gpu = only(metered([FakeGpu(frozen_at_s=12.0, thaws_at_s=20.0, unsupported=unsupported)], 34))
+    [event] = gpu.losses
+    for start_s, end_s in ((5, 30), (5, 15), (15, 30), (14, 18)):
+        got = EnergyCurve(gpu).between(ORIGIN_NS + start_s * S, ORIGIN_NS + end_s * S)
+        assert (got.energy_j, got.reason, got.lost) == (None, event.message, True)
+    assert sources(gpu, (4, 10), (23, 32)) == ["counter", "counter"]
+
+
 def test_a_counter_that_freezes_just_before_the_end_is_called_frozen(metered: Metered) -> None:
     """The meter waits until it can tell, and only then."""
     timeline = metered([FakeGpu(frozen_at_s=9.9)], 10)

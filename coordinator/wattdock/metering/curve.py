@@ -16,7 +16,7 @@ import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.metering.course import SAMPLE_LAG, SampledCurve
-from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, MJ_PER_J, SAMPLES, LagModel
+from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, MJ_PER_J, SAMPLES, LagModel, Span
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -133,7 +133,9 @@ class EnergyCurve:
             why = "; ".join(event.message for event in events)
             reason = f"no energy source on {self._gpu.uuid}" + (f": {why}" if why else "")
             return SpanEnergy(None, None, None, reason, duration_s, lost=bool(self._gpu.losses))
-        reasons = {curve: curve.why_not(start_ns, end_ns) for curve in self._curves}
+        span = Span("", start_ns, end_ns)
+        frozen = next((event.message for event in self._gpu.losses if event.end_ns and event.touches(span)), None)
+        reasons = {curve: frozen or curve.why_not(start_ns, end_ns) for curve in self._curves}
         curve, source = next((curve for curve, why_not in reasons.items() if not why_not), None), self.source
         if curve is None:
             cause = self._gpu.cause(start_ns, end_ns)

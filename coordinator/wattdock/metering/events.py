@@ -84,6 +84,7 @@ def _standstills(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: i
     # From the first read of each value to the last: a counter that does not answer does not stand still.
     first_ns = np.concatenate(([start_ns], ticks.after_start_ns))
     last_ns = np.concatenate((ticks.before_start_ns, [end_ns]))
+    ends_ns = np.concatenate((ticks.after_end_ns, [end_ns]))
     grown_j = np.concatenate(([0.0], np.diff(ticks.energy_mj) / MJ_PER_J, [0.0]))[: len(first_ns)]
     events = []
     # Power is looked up for the few long intervals only: a session has tens of thousands of short ones.
@@ -95,5 +96,5 @@ def _standstills(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: i
         # A counter that was not looked for, or did not answer, went on meanwhile.
         if mean_w > FROZEN_POWER_W and grown_j[index] < mean_w * stood_s / 2:
             message = f"counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W"
-            events.append(MeterEvent(at_ns=begin_ns, kind="counter_frozen", message=message, end_ns=until_ns))
+            events.append(MeterEvent(at_ns=begin_ns, kind="counter_frozen", message=message, end_ns=int(ends_ns[index])))
     return events
