@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
@@ -160,6 +161,28 @@ def test_a_counter_that_freezes_just_before_the_end_is_called_frozen(metered: Me
     assert kinds(only(timeline)) == {"counter_frozen"}
     assert timeline.end_ns < ORIGIN_NS + 17 * S
     assert metered([FakeGpu()], 10).end_ns < ORIGIN_NS + 12 * S
+
+
+def test_a_counter_that_nobody_read_for_a_while_is_not_called_frozen(library: Path) -> None:
+    """A thread held up for 7 s, looked at before it has seen the next change: the value read says that it went on."""
+    with fake_nvml.loaded(library, gpus=[FakeGpu()]) as fake:
+        NvmlSource().open()
+        reader, found = nvml_reader(nvml.device(0)), list[set[str]]()
+        pauses_s = iter([0.0] * 30 + [7.0])
+
+        def temperature_c() -> float:
+            fake.sleep(next(pauses_s, 0.0))
+            return 40.0
+
+        def counter_mj() -> int:
+            found.append(kinds(sampler.recording.timeline("")))
+            return reader.counter_mj()
+
+        sampler = GpuSampler(replace(reader, counter_mj=counter_mj, cheap={"temperature_c": temperature_c}), fake)
+        sampler.stop_after(ORIGIN_NS + 14 * S)
+        sampler.run()
+    assert next(pauses_s, None) is None
+    assert "counter_frozen" not in set().union(*found)
 
 
 def sources(gpu: GpuTimeline, *spans_s: tuple[float, float]) -> list[str | None]:

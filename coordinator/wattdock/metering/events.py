@@ -10,7 +10,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.metering.timeline import MJ_PER_J, POWER_SERIES, SAMPLES, MeterEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from wattdock.metering.timeline import Series, Ticks
 
@@ -24,7 +24,7 @@ FROZEN_POWER_W = 1.0
 
 
 def timeline_events(
-    ticks: Ticks, series: Mapping[str, Series], *, start_ns: int, end_ns: int
+    ticks: Ticks, series: Mapping[str, Series], *, start_ns: int, end_ns: int, end_mj: int
 ) -> tuple[MeterEvent, ...]:
     """Return gaps, resets and standstills of one GPU's counter, and gaps between its power samples, by time.
 
@@ -33,9 +33,10 @@ def timeline_events(
         series: With power in watts; without it a counter that stands still is not called frozen.
         start_ns: When the counter was read for the first time.
         end_ns: When it was read for the last time.
+        end_mj: What it showed then.
     """
-    power = next((series[name] for name in POWER_SERIES if name in series), None)
-    events = [*_resets(ticks), *_standstills(ticks, power, start_ns=start_ns, end_ns=end_ns)]
+    powers = [series[name] for name in POWER_SERIES if name in series]
+    events = [*_resets(ticks), *_standstills(ticks, powers, start_ns=start_ns, end_ns=end_ns, end_mj=end_mj)]
     # Where there are samples, only some changes are looked for.
     events += _sample_gaps(series[SAMPLES]) if SAMPLES in series else _gaps(ticks)
     return tuple(sorted(events, key=lambda event: event.at_ns))
@@ -78,23 +79,22 @@ def _resets(ticks: Ticks) -> list[MeterEvent]:
     ]
 
 
-def _standstills(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: int) -> list[MeterEvent]:
-    if power is None:
-        return []
+def _standstills(
+    ticks: Ticks, powers: list[Series], *, start_ns: int, end_ns: int, end_mj: int
+) -> Iterator[MeterEvent]:
     # From the first read of each value to the last: a counter that does not answer does not stand still.
     first_ns = np.concatenate(([start_ns], ticks.after_start_ns))
     last_ns = np.concatenate((ticks.before_start_ns, [end_ns]))
     ends_ns = np.concatenate((ticks.after_end_ns, [end_ns]))
-    grown_j = np.concatenate(([0.0], np.diff(ticks.energy_mj) / MJ_PER_J, [0.0]))[: len(first_ns)]
-    events = []
+    # One that was not looked for, or did not answer, went on meanwhile; the next value, or the last one read, tells.
+    energy_mj = [*ticks.energy_mj, end_mj]
+    grown_j = np.diff([energy_mj[0], *energy_mj]) / MJ_PER_J
     # Power is looked up for the few long intervals only: a session has tens of thousands of short ones.
     for index in np.flatnonzero(last_ns - first_ns >= FROZEN_S * NS_PER_S):
         begin_ns, until_ns = int(first_ns[index]), int(last_ns[index])
         stood_s = (until_ns - begin_ns) / NS_PER_S
-        power_w = power.value[(power.at_ns >= begin_ns) & (power.at_ns <= until_ns)]
-        mean_w = float(np.mean(power_w)) if len(power_w) else 0.0
-        # A counter that was not looked for, or did not answer, went on meanwhile.
+        readings_w = (power.value[(power.at_ns >= begin_ns) & (power.at_ns <= until_ns)] for power in powers)
+        mean_w = next((float(np.mean(power_w)) for power_w in readings_w if len(power_w)), 0.0)
         if mean_w > FROZEN_POWER_W and grown_j[index] < mean_w * stood_s / 2:
             message = f"counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W"
-            events.append(MeterEvent(at_ns=begin_ns, kind="counter_frozen", message=message, end_ns=int(ends_ns[index])))
-    return events
+            yield MeterEvent(begin_ns, "counter_frozen", message, end_ns=int(ends_ns[index]))

@@ -91,6 +91,7 @@ class Recording:
 
     Attributes:
         counter_ns: When the counter was read for the first and for the last time; None where it never answered.
+        counter_mj: What it showed the last time.
     """
 
     ticks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
@@ -98,6 +99,7 @@ class Recording:
     processes: list[ProcessSample] = field(default_factory=list)
     events: list[MeterEvent] = field(default_factory=list)
     counter_ns: tuple[int, int] | None = None
+    counter_mj: int = 0
     period_ns: float | None = None
     start_ns: int = 0
     end_ns: int = 0
@@ -109,7 +111,7 @@ class Recording:
         series = {name: Series.from_rows(list(rows)) for name, rows in dict(self.series).items()}
         events = list(self.events)
         first_ns, last_ns = self.counter_ns or (self.end_ns, self.end_ns)
-        events += timeline_events(ticks, series, start_ns=first_ns, end_ns=last_ns)
+        events += timeline_events(ticks, series, start_ns=first_ns, end_ns=last_ns, end_mj=self.counter_mj)
         if hung:
             message = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; this GPU's timeline ends here"
             events.append(MeterEvent(self.end_ns, "gpu_lost", message))
@@ -287,6 +289,7 @@ class GpuSampler:
         energy_mj = self._timed(self._reader.counter_mj)
         end_ns = self._clock.now_ns()
         self._schedule.note_cost(end_ns - start_ns)
+        self.recording.counter_mj = energy_mj
         self.recording.counter_ns = ((self.recording.counter_ns or (start_ns,))[0], start_ns)
         previous, self._previous = self._previous, (start_ns, end_ns, energy_mj)
         if previous is not None and previous[2] != energy_mj:
