@@ -357,11 +357,13 @@ def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: Spa
 
 
 def _sampled_w(power: Series, span: Span, lag_s: float) -> float | None:
-    """Mean of a span's power samples; None where they cover too little of it."""
+    """Mean of a span's power samples, each for the time since the one before; None where they cover too little."""
     lag_ns = round(lag_s * NS_PER_S)
     inside = (power.at_ns > span.start_ns + lag_ns) & (power.at_ns < span.end_ns + lag_ns)
-    covered_ns = _covered_ns(power.at_ns[inside])
-    return float(np.mean(power.value[inside])) if covered_ns >= MIN_COVERED * (span.end_ns - span.start_ns) else None
+    at_ns, power_w = power.at_ns[inside], power.value[inside]
+    if _covered_ns(at_ns) < MIN_COVERED * (span.end_ns - span.start_ns):
+        return None
+    return float(np.average(power_w[1:], weights=np.diff(at_ns)))
 
 
 def _covered_ns(at_ns: NDArray[np.int64]) -> int:

@@ -16,6 +16,7 @@ from wattdock.host import nvml
 from wattdock.metering.nvml import nvml_meaning
 from wattdock.metering.rapl import RaplRecorder
 from wattdock.metering.sampler import CALL_PATIENCE_S, TAIL_LIMIT_NS, GpuSampler
+from wattdock.metering.schedule import LONGEST_PAUSE_NS
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from wattdock.metering.source import Meaning, Source
 
 
-# A change of a counter comes every 100 ms, and a read of it takes up to 30 ms; longer where a thread gets no CPU.
-PEEK_PATIENCE_NS, PEEK_POLL_S = 2 * NS_PER_S, 0.02
+# The change asked for may have begun before the instant; the next one that is looked for comes a pause later.
+PEEK_PATIENCE_NS, PEEK_POLL_S = LONGEST_PAUSE_NS + 2 * NS_PER_S, 0.02
 
 
 class _SamplerThread(threading.Thread):
@@ -131,7 +132,8 @@ class Meter:
         if after_ns is not None:
             self.note_edge()
             until_ns = self.clock.now_ns() + PEEK_PATIENCE_NS
-            while self.clock.now_ns() < until_ns and not all(t.sampler.has_passed(after_ns) for t in self._threads):
+            waiting = [thread for thread in self._threads if thread.is_alive()]
+            while self.clock.now_ns() < until_ns and not all(t.sampler.has_passed(after_ns) for t in waiting):
                 self.clock.sleep(PEEK_POLL_S)
         samplers = [thread.sampler for thread in self._threads]
         gpus = {sampler.uuid: sampler.recording.timeline(sampler.uuid) for sampler in samplers}
