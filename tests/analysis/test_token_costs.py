@@ -198,7 +198,7 @@ def rounds(course: str, seed: int, prefill_s: float, gap_s: float, overshoot: fl
         at_s += wait_s + first_s + rest_s
     power.append((3.0, IDLE_W))
     gpu = stepped_power(GPU, power) if course == "counter_only" else sampled_power(GPU, power, random)
-    assert gpu.power_course == course
+    assert gpu.power_courses == (course,)
     restart = RestartRecord(0, passes=(measured(0, 2.9, at_s + 0.1, tuple(requests)),), timeline=timeline(gpu))
     split = phases([restart], [GPU], SpanJoules())
     assert split.reason is None
@@ -260,7 +260,7 @@ def test_the_real_meter_of_a_simulated_gpu_gives_what_work_costs(library: Path) 
         meter = Meter(NvmlSource(), clock=fake)
         meter.start()
         recorded = meter.stop(VIRTUAL_ORIGIN_NS + round((at_s + 5) * NS_PER_S))
-    assert recorded.gpus[GPU].power_course == "driver_samples"
+    assert recorded.gpus[GPU].power_courses == ("driver_samples",)
     table = np.array(rows).T
     start_ns, end_ns = VIRTUAL_ORIGIN_NS + np.round(table[:2] * NS_PER_S).astype(np.int64)
     prompt, decoded, _, context = table[2:].astype(np.int64)

@@ -425,7 +425,7 @@ def test_what_passes_unseen_comes_from_the_samples(metered: Metered) -> None:
         FakeGpu(profile=profile, sample_gap_from_s=8.0, sample_gap_until_s=8.4),
     ):
         gpu = only(metered([fake], 30))
-        assert gpu.power_course == "driver_samples"
+        assert gpu.power_courses == ("driver_samples",)
         assert ("gap" in kinds(gpu)) == (fake.sample_gap_from_s == 8)
         energy_j, timing_j, _ = energy_of(gpu, 5.6, 25.2)
         assert timing_j is not None
@@ -453,21 +453,49 @@ def test_a_time_of_day_that_is_set_moves_no_sample_and_is_told(library: Path, st
         assert energy_j == pytest.approx(150, abs=max(4 * timing_j, 8))
 
 
-def test_where_samples_are_lost_every_change_is_looked_for_again(metered: Metered) -> None:
-    """And where they never answer; spans in between lose nothing."""
-    later, never = metered(
-        [
-            FakeGpu(failing_from_s=10.0, failing="samples"),
-            FakeGpu(uuid=fake_nvml.uuid_of(2), failing_from_s=0.0, failing="samples"),
-        ],
-        60,
-    ).gpus.values()
-    assert never.power_course == "counter_only"
-    for gpu in (later, never):
-        for start_s, end_s in ((2, 6), (15, 18), (20, 50), (20, 59)):
-            energy_j, timing_j, _ = energy_of(gpu, start_s, end_s)
-            assert timing_j is not None, (gpu.uuid, start_s)
-            assert energy_j == pytest.approx(80 * (end_s - start_s), abs=4 * timing_j + 0.5)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"failing": "samples", "failing_from_s": 10.0, "failing_until_s": 26.0},
+        {"sample_gap_from_s": 10.0, "sample_gap_until_s": 26.0},
+    ],
+    ids=["errors", "the old buffer, then an empty one"],
+)
+def test_while_samples_cease_every_change_is_looked_for_and_joules_stay_right(
+    metered: Metered, fault: dict[str, Any]
+) -> None:
+    """With an error or without one; once they are back, about one change a second is enough again."""
+    for_good = {name: 1e9 if name.endswith("until_s") else value for name, value in fault.items()}
+    profile = (fake_nvml.square(100.0, 600.0, 0.4, 0.5),)
+    gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), profile=profile, **fault)]
+    gpus += [FakeGpu(uuid=fake_nvml.uuid_of(2), profile=profile, **for_good)]
+    back, gone = metered(gpus, 45).gpus.values()
+    for gpu, returns_s in ((back, 26), (gone, 44)):
+        assert gpu.power_courses == ("driver_samples", "counter_only")
+        [event] = (event for event in gpu.events if event.kind == "samples_ceased")
+        assert event.at_ns == pytest.approx(ORIGIN_NS + 10 * S, abs=0.6 * S)
+        changes_s = (gpu.ticks.after_start_ns - ORIGIN_NS) / S
+        assert np.diff(changes_s[(changes_s > 12.5) & (changes_s < returns_s)]).max() < 0.3
+        for start_s, end_s, most_j in ((8.5, 10.1, 150), (9, 15, 150), (10.5, 20.5, 150), (15, 19, 15), (20, 40, 15)):
+            energy_j, timing_j, reason = energy_of(gpu, start_s, end_s)
+            assert timing_j is not None, reason
+            assert energy_j == pytest.approx(350 * (end_s - start_s), abs=3 * timing_j)
+            assert timing_j < most_j
+    assert np.median(np.diff(back.ticks.after_start_ns[back.ticks.after_start_ns > ORIGIN_NS + 28 * S])) > S
+    assert np.diff(gone.series["power_w"].at_ns).min() > 0.03 * S
+
+
+def test_samples_that_never_answer_leave_the_counter_alone(metered: Metered) -> None:
+    """And nothing is lost."""
+    gpu = only(metered([FakeGpu(failing_from_s=0.0, failing="samples")], 30))
+    assert gpu.power_courses == ("counter_only",)
+    assert sources(gpu, (2, 6), (15, 18), (20, 29)) == ["counter"] * 3
+
+
+def test_where_samples_and_the_counter_cease_polled_power_stands_for_both(metered: Metered) -> None:
+    """It is polled from the loss of the samples on."""
+    gpu = only(metered([FakeGpu(failing_from_s=10.0, failing="samples energy")], 30))
+    assert sources(gpu, (2, 7), (14, 28)) == ["counter", "integrated_power"]
 
 
 @pytest.mark.parametrize(
@@ -476,7 +504,7 @@ def test_where_samples_are_lost_every_change_is_looked_for_again(metered: Metere
 def test_samples_too_far_apart_or_too_few_leave_the_counter_alone(metered: Metered, gpu: FakeGpu) -> None:
     """Then every change is looked for, and the result says which course it had, and why."""
     recorded = only(metered([gpu], 10))
-    assert recorded.power_course == "counter_only"
+    assert recorded.power_courses == ("counter_only",)
     assert len(recorded.ticks.energy_mj) > 90
     assert any("power samples of the driver" in event.message for event in recorded.events)
 

@@ -58,7 +58,7 @@ class GpuResult(Stored):
         source: Where the energy of its passes comes from: its counter, integrated power, or both.
         power_course: How the course of energy between changes of the counter is known: from the driver's own 20 ms
             samples of power (driver_samples), from the changes alone (counter_only), or, without a counter, from power
-            that was polled.
+            that was polled; all that occurred, joined by "+".
         counter_period_s: Interval between changes of the counter.
         nvml_busy_fraction: Share of the metered time spent inside NVML calls, in the restart where it is largest.
         events: What limits the meter's readings, such as gaps.
@@ -227,7 +227,7 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
     return {
         "source": last.energy_source,
-        "power_course": last.power_course,
+        "power_course": "+".join(sorted({course for gpu in timelines for course in gpu.power_courses})) or None,
         "counter_period_s": float(np.median(periods_s)) if periods_s else None,
         "nvml_busy_fraction": max(busy, default=None),
         "events": [f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],

@@ -68,11 +68,12 @@ class SampledCurve:
         energy_j = (ticks.energy_mj - ticks.energy_mj[:1]) / MJ_PER_J
         self._changes = _Instants(instants[0] - lag.mean_s, instants[1], energy_j)
         # Sample i is the mean power from edge i to edge i + 1; nothing is known before the first edge.
-        self._edges_s = (samples.at_ns - base_ns) / NS_PER_S - SAMPLE_LAG.mean_s
-        self._power_w = samples.value[1:]
+        edges_s = (samples.at_ns - base_ns) / NS_PER_S - SAMPLE_LAG.mean_s
+        usual_s = float(np.median(np.diff(edges_s)))
+        self._edges_s, self._power_w = _filled(edges_s, samples.value[1:], usual_s, self._changes)
         lengths_s = np.diff(self._edges_s)
         self._sampled_j = np.concatenate(([0.0], np.cumsum(self._power_w * lengths_s)))
-        self._var_j2 = np.concatenate(([0.0], np.cumsum(_variance_j2(self._power_w, lengths_s))))
+        self._var_j2 = np.concatenate(([0.0], np.cumsum(_variance_j2(self._power_w, lengths_s, usual_s))))
         self._resolution_var_j2 = resolution_j**2 / 12
 
     def why_not(self, start_ns: int, end_ns: int) -> str | None:
@@ -190,13 +191,36 @@ class SampledCurve:
         return float((np.array(list(weights.values())) ** 2 * each_j2).sum())
 
 
-def _variance_j2(power_w: Floats, lengths_s: Floats) -> Floats:
+def _filled(edges_s: Floats, power_w: Floats, usual_s: float, changes: _Instants) -> tuple[Floats, Floats]:
+    """Return the samples with the counter in place of missing ones: its energy between changes, less what samples say.
+
+    Samples that cease before the counter's last change are missing until then.
+    """
+    if changes.at_s[-1] - edges_s[-1] > GAP_SAMPLES * usual_s:
+        edges_s, power_w = np.append(edges_s, changes.at_s[-1] + usual_s), np.append(power_w, power_w[-1])
+    ends_s = edges_s[1:] - usual_s
+    gaps = np.flatnonzero(np.diff(edges_s) > GAP_SAMPLES * usual_s)
+    inside_s = changes.at_s[np.isin(np.searchsorted(edges_s, changes.at_s) - 1, gaps)]
+    pieces_s = np.unique(np.concatenate((edges_s, ends_s[gaps], inside_s)))
+    middles_s, lengths_s = (pieces_s[1:] + pieces_s[:-1]) / 2, np.diff(pieces_s)
+    sample = np.searchsorted(edges_s, middles_s) - 1
+    missing = np.isin(sample, gaps) & (middles_s < ends_s[sample])
+    filled_w = np.where(missing, 0.0, power_w[sample])
+    known_j, missing_s = (
+        np.diff(np.interp(changes.at_s, pieces_s, np.concatenate(([0.0], np.cumsum(parts)))))
+        for parts in (filled_w * lengths_s, missing * lengths_s)
+    )
+    between_w = np.clip(np.diff(changes.energy_j) - known_j, 0, None) / np.maximum(missing_s, 1e-9)
+    interval = np.clip(np.searchsorted(changes.at_s, middles_s) - 1, 0, len(between_w) - 1)
+    return pieces_s, np.where(missing, between_w[interval], filled_w)
+
+
+def _variance_j2(power_w: Floats, lengths_s: Floats, usual_s: float) -> Floats:
     """Return what each sample adds to the variance of the samples' energy, J², shape (n,).
 
     A sample is a mean over the usual distance of samples, whatever the distance to the one before, and its end is not
     known better than BOUNDARY_STD_S: where power changes, both put energy into the wrong sample or into none.
     """
-    usual_s = float(np.median(lengths_s)) if len(lengths_s) else 0.0
     boundary_s2 = BOUNDARY_STD_S**2 + (lengths_s - usual_s) ** 2 / 12
     rises_w = np.diff(power_w, prepend=power_w[:1])
     unknown_s = np.clip(lengths_s - GAP_SAMPLES * usual_s, 0, None)

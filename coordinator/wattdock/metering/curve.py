@@ -103,13 +103,13 @@ class EnergyCurve:
             if gpu.power_samples is not None and len(gpu.power_samples.at_ns) > 1 and len(gpu.ticks.energy_mj) > 1:
                 self._curves.append(_sampled_curve(gpu, gpu.power_samples, counter_lag))
             self._curves.append(_CounterCurve(gpu.ticks, gpu.series.get("power_w"), counter_lag))
-        elif gpu.energy_source and (power := _power_curve(gpu, lag)) is not None:
-            self._curves.append(power)
+        elif gpu.energy_source:
+            self._curves += _power_curves(gpu, lag)
 
     @cached_property
-    def _fallback(self) -> _PowerCurve | None:
+    def _fallbacks(self) -> list[_PowerCurve]:
         """Integrated power, for spans in which the counter did not answer."""
-        return _power_curve(self._gpu)
+        return _power_curves(self._gpu)
 
     @cached_property
     def changes(self) -> Ticks:
@@ -140,11 +140,12 @@ class EnergyCurve:
         if curve is None:
             cause = self._gpu.cause(start_ns, end_ns)
             lost = cause is not None and cause.kind in LOSSES
-            if cause is None or lost or self._fallback is None or self._fallback.why_not(start_ns, end_ns):
+            curve = next((curve for curve in self._fallbacks if not curve.why_not(start_ns, end_ns)), None)
+            if cause is None or lost or curve is None:
                 return SpanEnergy(
                     None, None, source, cause.message if cause else reasons[self._curves[0]], duration_s, lost
                 )
-            curve, source = self._fallback, "integrated_power"
+            source = "integrated_power"
         energy_j, timing_j = curve.between(start_ns, end_ns)
         return SpanEnergy(energy_j, timing_j, source, None, duration_s)
 
@@ -501,11 +502,10 @@ def _sampled_curve(gpu: GpuTimeline, samples: Series, lag: LagModel) -> SampledC
     return SampledCurve(gpu.ticks, (at_s, std_s), resolution_mj(gpu.ticks) / MJ_PER_J, samples, lag, base_ns)
 
 
-def _power_curve(gpu: GpuTimeline, lag: LagModel | None = None) -> _PowerCurve | None:
-    """Return the integral of sampled, else of instant, else of averaged power; None without any."""
+def _power_curves(gpu: GpuTimeline, lag: LagModel | None = None) -> list[_PowerCurve]:
+    """Return the integrals of sampled, of instant and of averaged power, of what there is."""
     usual_lags = {SAMPLES: SAMPLE_READING_LAG, "power_w": POWER_LAG, "power_average_w": POWER_AVERAGE_LAG}
-    curves = (_PowerCurve(gpu.series[name], lag or usual) for name, usual in usual_lags.items() if name in gpu.series)
-    return next(curves, None)
+    return [_PowerCurve(gpu.series[name], lag or usual) for name, usual in usual_lags.items() if name in gpu.series]
 
 
 def _lag_part(later_j: float, earlier_j: float) -> float:

@@ -12,12 +12,14 @@ from wattdock.metering.timeline import MJ_PER_J, POWER_SERIES, SAMPLES, MeterEve
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wattdock.metering.timeline import Series, Ticks
+    from wattdock.metering.timeline import EventKind, Series, Ticks
 
 # Between 1.26 periods, the longest interval seen on an H200 under load, and the 2 of a missed change.
 GAP_PERIODS = 1.7
 # Twice the longest distance of an H200's power samples.
 SAMPLE_GAP_S = 0.1
+# The counter is read alone then. Of a GPU that nobody uses, samples are read once a second.
+SAMPLES_CEASED_S = 2.0
 FROZEN_S = 5.0
 # Below this a counter may stand still because the GPU is off the bus's power, not because it froze.
 FROZEN_POWER_W = 1.0
@@ -38,18 +40,19 @@ def timeline_events(
     powers = [series[name] for name in POWER_SERIES if name in series]
     events = [*_resets(ticks), *_standstills(ticks, powers, start_ns=start_ns, end_ns=end_ns, end_mj=end_mj)]
     # Where there are samples, only some changes are looked for.
-    events += _sample_gaps(series[SAMPLES]) if SAMPLES in series else _gaps(ticks)
+    events += _sample_gaps(series[SAMPLES], start_ns, end_ns) if SAMPLES in series else _gaps(ticks)
     return tuple(sorted(events, key=lambda event: event.at_ns))
 
 
-def _sample_gaps(samples: Series) -> list[MeterEvent]:
-    intervals_s = np.diff(samples.at_ns) / NS_PER_S
-    return [
-        MeterEvent(
-            int(samples.at_ns[index + 1]), "gap", f"no power sample of the driver for {intervals_s[index]:.3f} s"
-        )
-        for index in np.flatnonzero(intervals_s > SAMPLE_GAP_S)
-    ]
+def _sample_gaps(samples: Series, start_ns: int, end_ns: int) -> Iterator[MeterEvent]:
+    at_ns = np.concatenate(([start_ns], samples.at_ns, [end_ns]))
+    intervals_s = np.diff(at_ns) / NS_PER_S
+    # The newest ones may not have been asked for yet.
+    intervals_s[-1] -= SAMPLES_CEASED_S - SAMPLE_GAP_S
+    for index in np.flatnonzero(intervals_s > SAMPLE_GAP_S):
+        first_ns, last_ns = int(at_ns[index]), int(at_ns[index + 1])
+        kind: EventKind = "samples_ceased" if (missing_s := (last_ns - first_ns) / NS_PER_S) > SAMPLES_CEASED_S else "gap"
+        yield MeterEvent(first_ns, kind, f"no power sample of the driver for {missing_s:.3f} s", end_ns=last_ns)
 
 
 def _gaps(ticks: Ticks) -> list[MeterEvent]:

@@ -37,6 +37,8 @@ SLOW_PERIOD_NS = NS_PER_S
 SPARSE_SLOW_NS = 4 * NS_PER_S
 # An H200's driver keeps its samples for 2.4 s.
 SAMPLES_PERIOD_NS = 500_000_000
+# Without a new sample for so long, there are none: an error, an old buffer, an empty one.
+SAMPLES_CEASE_NS = NS_PER_S
 # From one change of the counter that is looked for to the next, where samples tell the course between them.
 SPARSE_NS, SPARSE_UNUSED_NS = NS_PER_S, 2 * NS_PER_S
 PROCESS_PERIOD_NS = 30 * NS_PER_S
@@ -53,7 +55,6 @@ RETRY_LIMIT_NS = NS_PER_S
 LONGEST_LAG_NS = 30_000_000
 # Counted over all reads: the GPU no longer answers.
 MAX_ERRORS_IN_A_ROW = 50
-MAX_SAMPLE_ERRORS = 3
 # Longer than the longest period, so that an error which a read repeats is one event, however long it lasts.
 SAME_ERROR_NS = 2 * PROCESS_PERIOD_NS
 ENERGY_COUNTER, PROCESS_LIST, POWER_SAMPLES = "energy counter", "process list", "power samples of the driver"
@@ -201,7 +202,7 @@ class GpuSampler:
                 self._event("not_supported", f"{POWER_SAMPLES}: {self._samples.doubt}")
         if has_samples:
             self._add(POWER_SAMPLES, SAMPLES_PERIOD_NS if self._is_used else SLOW_PERIOD_NS, self._read_samples)
-            self._schedule.every_ns = SPARSE_NS if self._is_used else SPARSE_UNUSED_NS
+            self._follow_samples()
         if self._ask(ENERGY_COUNTER, self._read_counter):
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns())
         if not has_samples:
@@ -255,6 +256,8 @@ class GpuSampler:
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns()) + self._back_off_ns(ENERGY_COUNTER)
         elif task is not None and task_ns <= now_ns:
             self._try(task.what, task.run)
+            if task.what == POWER_SAMPLES:
+                self._follow_samples()
             task.due_ns = max(task.due_ns + task.period_ns, now_ns) + self._back_off_ns(task.what)
         else:
             due_ns = task_ns if counter_ns is None else min(task_ns, counter_ns)
@@ -308,6 +311,19 @@ class GpuSampler:
         if rows:
             self.latest_power_w = rows[-1][1]
 
+    def _follow_samples(self) -> None:
+        """Look for some of the counter's changes while there are samples between them, and for all while there are not.
+
+        Power is polled from the first time on that samples cease: it is what remains where the counter fails, too.
+        """
+        now_ns = self._clock.now_ns()
+        has_samples = now_ns - self._samples.latest_ns < SAMPLES_CEASE_NS
+        if has_samples != (self._schedule.every_ns > 0):
+            self._schedule.every_ns = (SPARSE_NS if self._is_used else SPARSE_UNUSED_NS) if has_samples else 0
+            self._want_change(now_ns)
+            if not has_samples and not any(task.what in POWER_SERIES for task in self._tasks):
+                self._probe_power()
+
     def _sampler_of(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
         def sample() -> None:
             value = self._timed(read)
@@ -343,10 +359,6 @@ class GpuSampler:
             self._errors_in_a_row[what] += 1
             self._unanswered_in_a_row += 1
             self._note_error(what, error)
-            if what == POWER_SAMPLES and self._errors_in_a_row[what] == MAX_SAMPLE_ERRORS:
-                # From now on every change of the counter is looked for.
-                self._schedule.every_ns = 0
-                self._probe_power()
             if self._unanswered_in_a_row >= MAX_ERRORS_IN_A_ROW:
                 raise _TimelineEndsError(f"{MAX_ERRORS_IN_A_ROW} errors in a row, the last one: {error}") from error
         else:

@@ -30,13 +30,14 @@ class DriverSamples:
 
     Attributes:
         doubt: Why samples are not used, from the first buffer read; None where they fit.
+        latest_ns: The instant of the newest sample returned; of the start before the first one.
     """
 
     def __init__(self, read: Callable[[], list[tuple[int, float]]] | None, clock: Clock) -> None:
         self.doubt: str | None = None
         self._read = read
         self._clock = clock
-        self._latest_ns = clock.now_ns()
+        self.latest_ns = clock.now_ns()
         self._latest: tuple[int, float] | None = None
         self._offset_ns: int | None = None
 
@@ -64,10 +65,10 @@ class DriverSamples:
         rows = []
         for at_us, watts in stamped[next(places, 0) :]:
             instants_ns = (at_us * NS_PER_US - offset for offset in (offset_ns, *offsets_ns))
-            at_ns = min((at_ns for at_ns in instants_ns if self._latest_ns < at_ns <= newest_ns), default=None)
+            at_ns = min((at_ns for at_ns in instants_ns if self.latest_ns < at_ns <= newest_ns), default=None)
             if at_ns is not None:
                 rows.append((at_ns, watts))
-                self._latest_ns = at_ns
+                self.latest_ns = at_ns
         if stamped:
             self._latest = stamped[-1]
         return rows, stepped_s

@@ -167,6 +167,7 @@ EventKind = Literal[
     "counter_error",
     "gpu_lost",
     "counter_frozen",
+    "samples_ceased",
     "not_supported",
     "read_error",
     "broke_off",
@@ -174,7 +175,7 @@ EventKind = Literal[
     "clock_stepped",
 ]
 # Events that concern nothing before or after them; the others hold for the whole timeline.
-TEMPORARY = ("gap", "counter_reset", "counter_frozen")
+TEMPORARY = ("gap", "counter_reset", "counter_frozen", "samples_ceased")
 # Events that end a measurement, and those that explain why a span has no energy from the counter, the gravest first.
 LOSSES = ("gpu_lost", "counter_frozen")
 CAUSES = (*LOSSES, "counter_error")
@@ -184,7 +185,7 @@ REACH_NS = 3 * NS_PER_S
 
 @dataclass(frozen=True)
 class MeterEvent:
-    """A limit of what a GPU's timeline can say; `end_ns` ends a counter's standstill, or an error that was repeated."""
+    """A limit of what a GPU's timeline can say; `end_ns` ends what lasted."""
 
     at_ns: int
     kind: EventKind
@@ -244,13 +245,13 @@ class GpuTimeline:
         return self.series.get(SAMPLES)
 
     @property
-    def power_course(self) -> PowerCourse | None:
-        """How the course of energy between counter changes is known; None without an energy source."""
-        if self.energy_source is None:
-            return None
-        if SAMPLES in self.series:
-            return "driver_samples"
-        return "counter_only" if self.energy_source == "counter" else "polled"
+    def power_courses(self) -> tuple[PowerCourse, ...]:
+        """How the course of energy between counter changes is known, one after the other; none without a source."""
+        has_samples = self.power_samples is not None and len(self.power_samples.at_ns) > 0
+        courses: list[PowerCourse] = ["driver_samples"] if has_samples else []
+        if not has_samples or any(event.kind == "samples_ceased" for event in self.events):
+            courses.append("counter_only" if self.energy_source == "counter" else "polled")
+        return tuple(courses) if self.energy_source else ()
 
     def inside(self, spans: Sequence[Span]) -> GpuTimeline:
         """Return what lies inside any span, with neighbouring counter changes and events that concern every span."""
