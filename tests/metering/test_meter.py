@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from wattdock.host import nvml
 from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource, nvml_reader
-from wattdock.metering.sampler import GpuSampler
+from wattdock.metering.sampler import GpuSampler, Recording
 from wattdock.metering.source import Source
 from wattdock.metering.timeline import LagModel
 
@@ -522,17 +524,46 @@ def test_a_gpu_that_nobody_uses_is_read_less_often(library: Path) -> None:
     assert energy_of(idle, 3, 18)[0] == pytest.approx(1200, rel=0.01)
 
 
-def test_eight_gpus_that_four_coordinators_read_at_once_have_no_gap(metered: Metered) -> None:
-    """A read then takes 7.6 to 9.3 ms on an H200; changes are looked for less often, and the samples go on."""
+def sampled(library: Path, gpus: list[FakeGpu], until_s: float) -> list[Recording]:
+    """Return what a thread for each GPU recorded until an instant that it knew from the start."""
+    with fake_nvml.loaded(library, gpus=gpus) as fake:
+        NvmlSource().open()
+        samplers = [GpuSampler(nvml_reader(nvml.device(n)), fake) for n in range(len(gpus))]
+        threads = [threading.Thread(target=sampler.run) for sampler in samplers]
+        for sampler, thread in zip(samplers, threads, strict=True):
+            sampler.stop_after(ORIGIN_NS + int(until_s * S))
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return [sampler.recording for sampler in samplers]
+
+
+@pytest.mark.parametrize("read_cost_s", [0.0032, 0.0085])
+def test_eight_gpus_are_metered_within_the_limits_alone_or_beside_three_more_coordinators(
+    library: Path, read_cost_s: float
+) -> None:
+    """No gap in the course of power, 2 % of the time inside NVML and 3 % of a CPU for each GPU, once it has begun.
+
+    Where four coordinators read, a read takes 7.6 to 9.3 ms on an H200, and the counter's changes are looked for less
+    often. Processor time is that of Python, and all time inside NVML.
+    """
     profile = (fake_nvml.square(100.0, 690.0, 0.35, 0.4),)
     gpus = [
-        FakeGpu(uuid=fake_nvml.uuid_of(n), seed=n, profile=profile, read_cost_s=0.0085, slow_probability=0.05)
+        FakeGpu(uuid=fake_nvml.uuid_of(n), seed=n, profile=profile, read_cost_s=read_cost_s, slow_probability=0.02)
         for n in range(8)
     ]
-    for gpu in metered(gpus, 60).gpus.values():
+    begins = sampled(library, gpus, 3)
+    began_s = time.process_time()
+    recordings = sampled(library, gpus, 60)
+    python_share = (time.process_time() - began_s) / sum(each.end_ns - each.start_ns for each in recordings) * S
+    for begin, recording in zip(begins, recordings, strict=True):
+        gpu = recording.timeline("")
         assert gpu.events == ()
         assert gpu.power_samples is not None
         assert np.diff(gpu.power_samples.at_ns).max() < 0.1 * S
-        assert np.diff(gpu.ticks.after_start_ns).max() < 4 * S
-        assert gpu.busy_fraction is not None
-        assert gpu.busy_fraction < 0.03
+        changes_s = np.diff(gpu.ticks.after_start_ns) / S
+        assert changes_s.max() < 3.3
+        assert np.median(changes_s) < 2.5
+        inside = (recording.busy_ns - begin.busy_ns) / (recording.end_ns - begin.end_ns)
+        assert inside < 0.02
+        assert inside + python_share < 0.03
