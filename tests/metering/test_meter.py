@@ -467,7 +467,7 @@ def test_while_samples_cease_every_change_is_looked_for_and_joules_stay_right(
     metered: Metered, fault: dict[str, Any]
 ) -> None:
     """With an error or without one; once they are back, about one change a second is enough again."""
-    for_good = {name: 1e9 if name.endswith("until_s") else value for name, value in fault.items()}
+    for_good: dict[str, Any] = {name: 1e9 if name.endswith("until_s") else value for name, value in fault.items()}
     profile = (fake_nvml.square(100.0, 600.0, 0.4, 0.5),)
     gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), profile=profile, **fault)]
     gpus += [FakeGpu(uuid=fake_nvml.uuid_of(2), profile=profile, **for_good)]

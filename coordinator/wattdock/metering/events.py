@@ -51,7 +51,8 @@ def _sample_gaps(samples: Series, start_ns: int, end_ns: int) -> Iterator[MeterE
     intervals_s[-1] -= SAMPLES_CEASED_S - SAMPLE_GAP_S
     for index in np.flatnonzero(intervals_s > SAMPLE_GAP_S):
         first_ns, last_ns = int(at_ns[index]), int(at_ns[index + 1])
-        kind: EventKind = "samples_ceased" if (missing_s := (last_ns - first_ns) / NS_PER_S) > SAMPLES_CEASED_S else "gap"
+        missing_s = (last_ns - first_ns) / NS_PER_S
+        kind: EventKind = "samples_ceased" if missing_s > SAMPLES_CEASED_S else "gap"
         yield MeterEvent(first_ns, kind, f"no power sample of the driver for {missing_s:.3f} s", end_ns=last_ns)
 
 
