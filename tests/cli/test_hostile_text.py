@@ -156,7 +156,7 @@ def test_processes_and_holders_of_gpus_print_no_codes(
 ) -> None:
     """A process and a measurement have the names that their owners chose."""
     holder = leases.Holder(HOSTILE, 1, HOSTILE, HOSTILE)
-    monkeypatch.setattr(leases, "holders", lambda: {fake_nvml.uuid_of(1): holder, leases.MACHINE: holder})
+    monkeypatch.setattr(leases, "holders", lambda *_: {fake_nvml.uuid_of(1): holder, leases.MACHINE: holder})
     with subprocess.Popen([sys.executable, "-c", RENAMED], stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline()
