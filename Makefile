@@ -27,7 +27,7 @@ PROTO_VENV := build/proto-venv
 VARIANT ?= cuda
 BASE ?=
 
-.PHONY: help setup install run study schema environments test test-quick lint format proto docs images compose-run compose-up compose-down bench mutants clean
+.PHONY: help setup install run study schema environments test test-quick lint format proto docs images compose-run compose-up compose-down bench mutants fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -147,6 +147,12 @@ bench: environments ## Measure what wattdock itself costs, containers too; make 
 
 mutants: $(SETUP_DEV) ## Plant faults where figures are made, and count those that make test-quick catches
 	@$(BIN)/python benchmarks/mutants.py $(ARGS)
+
+fuzz: $(SETUP_DEV) ## Read spoiled files and messages: make fuzz ARGS='--target result --minutes 60 --seed 1'
+	@$(BIN)/python tests/fuzz/run.py $(ARGS)
+
+soak: $(SETUP_DEV) ## Disturb four coordinators and look for what is lost or left: make soak ARGS='--minutes 60'
+	@$(BIN)/python benchmarks/soak.py $(ARGS)
 
 clean: ## Remove environments and caches, not results
 	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info

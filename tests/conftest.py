@@ -57,14 +57,14 @@ TOGETHER = {
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
 # A long file must not begin last.
-FIRST = (*APART, "tests/containers/", "tests/docs/", "tests/contract/", "tests/runners/", "tests/e2e/")
+FIRST = (*APART, "tests/fuzz/", "tests/containers/", "tests/docs/", "tests/contract/", "tests/runners/", "tests/e2e/")
 # They end a runner that all others share.
 LAST = "tests/contract/test_contract.py::test_sigterm_"
 
 
 # Engines, containers, the whole command and what the docs say of it; elsewhere a file marks itself as slow.
 SLOW = (
-    *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/"),
+    *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/", "tests/fuzz/"),
     *("tests/docs/test_commands.py", "tests/docs/test_site.py", *ENGINES),
 )
 # Transformers' own counts, the embedded model, and Chromium.

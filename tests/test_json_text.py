@@ -16,7 +16,7 @@ from stored_results import stored
 
 from wattdock.analysis.result import ExperimentResult
 from wattdock.store.folders import load_result, store_result
-from wattdock.text import dotted, json_text
+from wattdock.text import dotted, from_json, json_text
 
 COORDINATOR = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # What is hashed, sent to our own runner, written for an engine, or read back by Python alone.
@@ -102,3 +102,19 @@ def test_every_leaf_has_its_dotted_name_in_order_and_an_empty_group_is_one() -> 
     """That a section was there is a fact, too."""
     nested = {"a": {"b": {"c": 1}, "d": {}}, "e": [{"f": 2}]}
     assert list(dotted(nested)) == [("a.b.c", 1), ("a.d", {}), ("e", [{"f": 2}])]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000 + "]" * 100_000, "[" * 200 + "]" * 200, '{"a":' * 100_000 + "1" + "}" * 100_000, "9" * 5_000],
+)
+def test_what_python_cannot_read_as_json_is_a_value_error_like_what_is_no_json(text: str) -> None:
+    """Whoever reads a file of somebody else's expects that one."""
+    with pytest.raises(ValueError, match=r"nested too deeply|Exceeds the limit"):
+        from_json(text)
+
+
+def test_json_of_others_is_read_in_one_way() -> None:
+    """A reader of its own would end with a traceback where a file is nested deeply."""
+    readers = [file for file in COORDINATOR.rglob("*.py") if "json.load" in file.read_text()]
+    assert readers == [COORDINATOR / "text.py"]

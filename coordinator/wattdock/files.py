@@ -126,10 +126,10 @@ def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES, owned: bool = Fals
         OSError: As `open_regular`, or it is larger than `limit_bytes`.
     """
     with open_data(path, owned=owned, follow=follow) as file:
-        content = file.read(limit_bytes + 1)
-    if len(content) > limit_bytes:
-        raise OSError(errno.EFBIG, f"is larger than {limit_bytes:,} bytes", str(path))
-    return content
+        if (size_bytes := os.fstat(file.fileno()).st_size) > limit_bytes:
+            raise OSError(errno.EFBIG, f"is larger than {limit_bytes:,} bytes", str(path))
+        # No more than it had: another process may go on writing.
+        return file.read(size_bytes)
 
 
 @contextmanager

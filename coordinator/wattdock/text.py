@@ -39,6 +39,8 @@ SECRET_SHAPES = re.compile(
 # Shorter values are no secrets, and stand in every text.
 SECRET_CHARACTERS = 6
 COMPACT = (",", ":")
+# Whoever walks through a document calls itself for each level.
+MAX_DEPTH, PART_DEPTH = 100, 50
 # What to write, by pydantic's type of a mistake; the limit stands in the mistake's context.
 EXPECTED = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -125,6 +127,29 @@ def json_text(
         return json.dumps(plain, allow_nan=False, **how)
     except ValueError:
         return json.dumps(_finite(plain), allow_nan=False, **how)
+
+
+def from_json(content: str | bytes, *, max_depth: int = MAX_DEPTH) -> Any:
+    """Return the value of a JSON text; of constants that are no JSON, Python's are read: config.json files hold them.
+
+    Args:
+        max_depth: Levels of nesting; `PART_DEPTH` for what is to be stored as a part of another document.
+
+    Raises:
+        ValueError: It is no JSON, or nested too deeply.
+    """
+    too_deep = ValueError("it is nested too deeply")
+    try:
+        value = json.loads(content)
+    except RecursionError as error:
+        raise too_deep from error
+    level = [value]
+    for _ in range(max_depth):
+        level = [outer for outer in level if isinstance(outer, dict | list) and outer]
+        if not level:
+            return value
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
+    raise too_deep
 
 
 def _finite(value: Any) -> Any:

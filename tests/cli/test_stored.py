@@ -93,6 +93,10 @@ def spoil(folder: Path, kind: str) -> None:
         file.write_bytes(file.read_bytes()[:500])
     elif kind == "lost":
         file.unlink()
+    elif kind == "deep":
+        file.write_text("[" * 100_000 + "]" * 100_000)
+    elif kind == "deep record":
+        (folder / "restarts/0/record.json").write_text("[" * 100_000 + "]" * 100_000)
     elif kind == "setting":
         text = json.loads(file.read_text())
         text["config"]["workload"]["batch"] = 2
@@ -110,6 +114,8 @@ def spoil(folder: Path, kind: str) -> None:
     [
         ("lost", "is missing; restore it", ("show a", "show results/a", "report results")),
         ("cut", "is not JSON", ("show a", "report a")),
+        ("deep", "is not JSON", ("show a", "compare a a", "bundle create a")),
+        ("deep record", "nested too deeply", ("show a --window all",)),
         (
             "setting",
             "(config.workload.batch: Extra inputs are not permitted)",

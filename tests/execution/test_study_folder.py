@@ -60,6 +60,8 @@ def test_two_coordinators_do_not_write_one_journal(tmp_path: Path) -> None:
         b"[1]",
         b'{"evnt": "x"}',
         b'{"event": "stored", "experiment": "x"}',
+        b'{"event": "stored", "experiment": [], "status": "ok", "folder": "x"}',
+        b"[" * 100_000,
         b'{"event": "study"}',
     ],
 )

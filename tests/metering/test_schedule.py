@@ -66,6 +66,15 @@ def test_a_dropped_change_is_found_at_the_next_one() -> None:
     assert np.quantile(widths_ns[20:], 0.9) < 16_000_000
 
 
+def test_a_process_that_was_stopped_while_it_learned_goes_on_reading() -> None:
+    """Half the intervals are long then, and the middle between short and long ones is like none of them."""
+    schedule = TickSchedule(0)
+    for tick_s in (0.1, 0.2, 0.3, 2.3, 4.3):
+        schedule.note_change(round(tick_s * 1e9) - 1_000_000, round(tick_s * 1e9))
+    assert schedule.period_ns is not None
+    assert abs(schedule.period_ns - 100_000_000) < 1_000_000
+
+
 def test_a_counter_that_never_changes_is_read_sparsely() -> None:
     """Nothing to learn is no reason to poll."""
     schedule = TickSchedule(0)

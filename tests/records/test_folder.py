@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from golden.replay import HERE, load_inputs, restarts_of
@@ -117,6 +119,60 @@ def test_a_file_that_is_no_records_is_told(tmp_path: Path, name: str, content: b
     full().write(tmp_path / "x")
     (tmp_path / "x" / name).write_bytes(content)
     with pytest.raises(StoreError, match=r"x does not hold what was measured"):
+        RestartRecord.read(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "values", "said"),
+    [
+        (REQUESTS, "submitted_ns", [2**63 - 1] * 2, "a request's submitted_ns is 9223372036854775807"),
+        (REQUESTS, "output_tokens", [-1, 1], "a request's output_tokens is -1"),
+        (REQUESTS, "index", ["x", "y"], "Failed to parse string"),
+        (TIMELINE, "value", None, "non-nullable"),
+    ],
+)
+def test_a_table_of_figures_that_cannot_be_is_refused(
+    tmp_path: Path, name: str, column: str, values: list[Any] | None, said: str
+) -> None:
+    """Before anything is computed of them."""
+    full().write(tmp_path / "x")
+    file = tmp_path / "x" / name
+    whole = pq.ParquetFile(file).read()
+    changed = pa.array([None] * len(whole) if values is None else values)
+    pq.write_table(whole.set_column(whole.column_names.index(column), column, changed), file)
+    with pytest.raises(StoreError, match=said):
+        RestartRecord.read(tmp_path / "x")
+
+
+def test_a_small_file_cannot_claim_a_memory_full_of_rows(tmp_path: Path) -> None:
+    """Equal rows take no room in a file."""
+    full().write(tmp_path / "x")
+    file = tmp_path / "x" / REQUESTS
+    pq.write_table(pq.ParquetFile(file).read().slice(0, 1).take([0] * 1_000_000), file)
+    with pytest.raises(StoreError, match="claims 1,000,000 rows, more than its bytes can hold"):
+        RestartRecord.read(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("started_utc", "yesterday"), "Invalid isoformat string"),
+        (("passes", 0, "span", "end_ns", 0), "ends before it begins"),
+        (("passes", 0, "span", "end_ns", 10**400), "the span 'pass' is 1000"),
+        (("passes", 0, "output_tokens", -1), "output_tokens is -1"),
+    ],
+)
+def test_a_record_of_figures_that_cannot_be_is_refused(tmp_path: Path, change: tuple[Any, ...], said: str) -> None:
+    """Analysis would end with a traceback."""
+    full().write(tmp_path / "x")
+    file = tmp_path / "x" / RECORD
+    plain = place = json.loads(file.read_text())
+    *names, last, value = change
+    for name in names:
+        place = place[name]
+    place[last] = value
+    file.write_text(json.dumps(plain))
+    with pytest.raises(StoreError, match=said):
         RestartRecord.read(tmp_path / "x")
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 RESULTS = Path("results")
+# Of a value that cannot be read.
+MAX_QUOTED = 80
 # What `store.find_results` understands.
 RESULTS_HELP = (
     "Results, studies, bundles, or folders of results; in the results folder, the beginning of a name is enough."
@@ -146,8 +148,8 @@ def _yaml_value(text: str) -> Any:
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{text!r} is not a value: {error}; quote it") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{text[:MAX_QUOTED]!r} is not a value: {' '.join(str(error).split())}; quote it") from error
 
 
 @contextmanager

@@ -201,7 +201,7 @@ def _swept(written: StudyFile, sweep: Sequence[Point], flags: Settings, sections
             settings = override(settings, nested(name, value))
         settings = override(settings, flags)
         # What is swept in one backend's section multiplies that backend's points only.
-        foreign = sections - {settings.get("backend", DEFAULT_BACKEND)}
+        foreign = {name for name in sections if name != settings.get("backend", DEFAULT_BACKEND)}
         applied = {name: value for name, value in point.items() if name.partition(".")[0] not in foreign}
         words = [str(settings["name"])] if settings.get("name") else []
         words += [_named(names[name], value, whole=name in sections) for name, value in applied.items()]

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from wattdock.config.sections import BackendSection, section_class
-from wattdock.config.workload import Positive, PromptSpec, Seconds, StrictSettings, WorkloadSpec
+from wattdock.config.workload import Positive, PromptSpec, Seconds, Seed, StrictSettings, WorkloadSpec
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 WrittenPath = Annotated[Path, Field(strict=False)]
@@ -50,7 +50,7 @@ class ModelSpec(StrictSettings):
     path: WrittenPath | None = None
     shape: str | None = None
     revision: str | None = None
-    weights_seed: Annotated[int, Field(ge=0)] = 0
+    weights_seed: Seed = 0
     trust_remote_code: bool = False
 
     @model_validator(mode="before")
@@ -97,7 +97,7 @@ class WarmUpSpec(StrictSettings):
     """
 
     profile: Literal["quick", "steady"] = "quick"
-    passes: Annotated[int, Field(ge=0)] = 1
+    passes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     min_s: Seconds = 120
     window_s: Seconds = 60
     slope_per_min: Annotated[float, Field(gt=0)] = 0.002

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from wattdock.config.workload import StrictSettings
+from wattdock.config.workload import Seed, StrictSettings
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class StudyFile(StrictSettings):
 
     name: str = ""
     order: Literal["shuffled", "written"] = "shuffled"
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     stop_after_failures: Annotated[int, Field(ge=1)] | None = 3
     defaults: Settings = Field(default_factory=dict)
     sweep: Settings = Field(default_factory=dict)

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Positive = Annotated[int, Field(ge=1)]
+# What the wire's fields and the tables' columns hold.
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -72,7 +74,7 @@ class WorkloadSpec(StrictSettings):
     rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     min_duration_s: Seconds | None = None
     min_requests: Positive | None = None
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     ignore_eos: bool | None = None
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None

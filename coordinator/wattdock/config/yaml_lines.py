@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 1_000_000
 # libyaml builds nested nodes by recursion in C, and too deep a recursion ends the process.
 MAX_DEPTH = 100
-# Python refuses to print larger whole numbers in decimal, and a message would.
-MAX_BITS = 4_096
+# No setting takes more; Python refuses to print very large whole numbers, and to make them floats.
+MAX_BITS = 64
 # Aliases of aliases: without a limit, a few lines of YAML become gigabytes of settings.
 MAX_NODES = 50_000
 

@@ -140,23 +140,23 @@ def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | N
         )
 
 
-def stored_result(name: str, output_dir: Path) -> StoredResult:
-    """Return a result that a study has stored.
+def stored_result(history: History, experiment_id: str, output_dir: Path) -> StoredResult:
+    """Return the last result of an experiment that a study has stored.
 
     Raises:
-        StoreError: It is gone.
+        StoreError: It is gone, or is another experiment's.
     """
-    path = output_dir / name
-    if not (path / RESULT).exists():
-        raise StoreError(f"{path} is gone, where this study stored a result; put it back, or run without --resume")
-    return StoredResult(path, load_result(path))
+    path = output_dir / history.folders[-1]
+    if (path / RESULT).exists() and (result := load_result(path)).experiment_id == experiment_id:
+        return StoredResult(path, result)
+    raise StoreError(f"{path} is gone, where this study stored a result; put it back, or run without --resume")
 
 
 def difference(head: Line, study: Study) -> str:
     """Return, in words, how `study` differs from the study whose journal begins with `head`."""
     settings = {"order": study.order, "seed": study.seed}
     study_changes = [f"{name} {head[name]} → {value}" for name, value in settings.items() if head[name] != value]
-    old: dict[str, Any] = head["experiments"]
+    old = {name: config for name, config in head["experiments"].items() if isinstance(config, dict)}
     new = {config.experiment_id: config.model_dump(mode="json") for config in study.experiments}
     removed = {_label(config): config for experiment_id, config in old.items() if experiment_id not in new}
     added = {_label(config): config for experiment_id, config in new.items() if experiment_id not in old}
@@ -198,7 +198,8 @@ def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:
 
 
 def _label(config: dict[str, Any]) -> str:
-    return str(config["name"] or f"{config['backend']} batch {config['workload']['batch_size']}")
+    facts = dict(dotted(config))
+    return str(facts.get("name") or f"{facts.get('backend')} batch {facts.get('workload.batch_size')}")
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ After a failed write, later records stay in memory and `broken` says why: the st
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import secrets
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from wattdock.errors import StoreError
 from wattdock.files import JOURNAL, STUDIES, locked, open_regular, read_regular, sync
 from wattdock.records import RestartRecord
-from wattdock.text import json_text
+from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,11 +33,16 @@ NAME_CHARACTERS = 40
 # Events of a journal.
 STUDY, RESUMED, RETRIED, STORED = "study", "resumed", "retried", "stored"
 ENDED = "ended"
-# Keys that the line of an event must have.
-REQUIRED_KEYS = {
-    STUDY: {"study_id", "name", "digest", "order", "seed", "machine", "experiments"},
-    RETRIED: {"experiment"},
-    STORED: {"experiment", "status", "folder"},
+# Keys that the line of an event must have, and the types of their values.
+REQUIRED_KEYS: dict[str, dict[str, type]] = {
+    STUDY: {
+        **dict.fromkeys(("study_id", "name", "digest", "order"), str),
+        "seed": int,
+        "machine": dict,
+        "experiments": dict,
+    },
+    RETRIED: {"experiment": str},
+    STORED: dict.fromkeys(("experiment", "status", "folder"), str),
 }
 OK, FAILED, UNFINISHED = "ok", "failed", "interrupted"
 
@@ -107,7 +111,7 @@ def parse(content: bytes, path: Path) -> list[Line]:
     lines = []
     for number, text in enumerate(content.splitlines(), start=1):
         try:
-            lines.append(_checked(json.loads(text)))
+            lines.append(_checked(from_json(text)))
         except ValueError as error:
             raise StoreError(f"{path}:{number}: is no journal line ({error}); restore it or start anew") from error
     return lines
@@ -116,7 +120,8 @@ def parse(content: bytes, path: Path) -> list[Line]:
 def _checked(line: Any) -> Line:
     if not isinstance(line, dict) or not isinstance(line.get("event"), str):
         raise ValueError("it names no event")
-    if missing := REQUIRED_KEYS.get(line["event"], set()) - line.keys():
+    required = REQUIRED_KEYS.get(line["event"], {})
+    if missing := [key for key, kind in required.items() if not isinstance(line.get(key), kind)]:
         raise ValueError(f"{line['event']!r} without {', '.join(sorted(missing))}")
     return line
 

@@ -191,7 +191,7 @@ class StudyRun:
         for position, (experiment_id, plan) in enumerate(self._plans.items()):
             history = journal.get(experiment_id, History())
             if history.is_done(retry_failed=self._retry_failed):
-                self.results.append(stored_result(history.folders[-1], self._output_dir))
+                self.results.append(stored_result(history, experiment_id, self._output_dir))
             else:
                 self._states[position] = restore(
                     plan, self._context.folder, history, expected_pass_s=expected_s.get(experiment_id)
@@ -247,7 +247,7 @@ class StudyRun:
             return False
         history = histories(folder.lines).get(experiment_id, History())
         if history.is_done(retry_failed=False):
-            stored = stored_result(history.folders[-1], self._output_dir)
+            stored = stored_result(history, experiment_id, self._output_dir)
             if stored.folder not in [result.folder for result in self.results]:
                 self._add_result(stored)
             return history.status == OK

@@ -23,6 +23,31 @@ LLAMA_LIKE = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt
 # What a config.json means that leaves it out. Source: transformers' configuration classes of these kinds, and of GPT-2.
 WINDOW = dict.fromkeys(("mistral", "qwen2", "qwen3", "qwen3_moe"), 4096)
 FIRST_WINDOWED_LAYER, GPT2_POSITIONS = 28, 1024
+# Keys that are read here, by the type of their values.
+KINDS: dict[type, tuple[str, ...]] = {
+    int: (
+        *("hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim", "ffn_hidden_size"),
+        *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "num_kv_heads", "num_experts_per_tok"),
+        *("num_local_experts", "num_experts", "decoder_sparse_step", "sliding_window", "max_window_layers"),
+        *(
+            "max_position_embeddings",
+            "num_ln_in_parallel_attn",
+            "n_embd",
+            "n_head",
+            "n_inner",
+            "n_layer",
+            "n_positions",
+        ),
+    ),
+    list: ("layer_types", "mlp_only_layers"),
+    dict: ("quantization_config",),
+    str: ("model_type",),
+}
+NOT_ZERO = (
+    *("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "decoder_sparse_step"),
+    *("n_embd", "n_head", "n_layer"),
+)
+LARGEST, MOST_LAYERS = 10**9, 1_000
 
 
 @dataclass(frozen=True)
@@ -89,10 +114,10 @@ class Architecture:
 
         Raises:
             UnknownArchitectureError: The model type is unknown, or has no windows where the config sets one, or
-                config.json leaves out a figure.
+                config.json leaves out a figure or says an impossible one.
         """
         text = config.get("text_config")
-        config = {**config, **text} if isinstance(text, dict) else config
+        config = _checked({**config, **text} if isinstance(text, dict) else config)
         if (build := FAMILIES.get(config.get("model_type", ""))) is None:
             raise UnknownArchitectureError(
                 f"model_type {config.get('model_type')!r} is not among {', '.join(sorted(FAMILIES))}"
@@ -217,6 +242,25 @@ def _windows(config: Mapping[str, Any], layers: int) -> list[int | None]:
         return [window if each == "sliding_attention" else None for each in kinds]
     first = config.get("max_window_layers", FIRST_WINDOWED_LAYER)
     return [window if layer >= first else None for layer in range(layers)]
+
+
+def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config without the keys that are null: only a null window means something.
+
+    Raises:
+        UnknownArchitectureError: A value is impossible.
+    """
+    told = {key: value for key, value in config.items() if value is not None or key == "sliding_window"}
+    for kind, keys in KINDS.items():
+        for key in keys:
+            value = told.get(key)
+            possible = not isinstance(value, int) or (key in NOT_ZERO) <= value <= LARGEST
+            if value is not None and not (isinstance(value, kind) and possible):
+                raise UnknownArchitectureError(f"config.json says {key} = {str(value)[:40]}")
+    layers, kinds = told.get("num_hidden_layers", told.get("n_layer", 0)), told.get("layer_types", ())
+    if layers > MOST_LAYERS or len(kinds) not in (0, layers):
+        raise UnknownArchitectureError(f"config.json says {layers:,} layers and {len(kinds):,} layer_types")
+    return told
 
 
 @dataclass(frozen=True)

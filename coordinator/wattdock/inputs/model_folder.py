@@ -6,12 +6,15 @@ Reads file names, sizes and headers; never a tensor, and nothing outside the fol
 from __future__ import annotations
 
 import hashlib
-import json
+import operator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import open_data, read_regular
+from wattdock.inputs.architecture import LARGEST
+from wattdock.text import PART_DEPTH, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +28,7 @@ INDEX, WEIGHTS = "model.safetensors.index.json", "model*.safetensors"
 # Weights that Python's pickle reads, which can run what whoever wrote them wanted.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 SAMPLE_BYTES = 1 << 20
+MAX_HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class ModelFolder:
     def vocab_size(self) -> int | None:
         """Number of token ids, from config.json; None where config.json leaves it out."""
         size = self.config.get("vocab_size", (self.config.get("text_config") or {}).get("vocab_size"))
-        return size if isinstance(size, int) else None
+        return size if isinstance(size, int) and 0 < size <= LARGEST else None
 
 
 def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | None) -> ModelFolder:
@@ -78,15 +82,16 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json"
     try:
-        config = json.loads(read_regular(file, follow=True))
+        config: dict[str, Any] = from_json(read_regular(file, follow=True), max_depth=PART_DEPTH)
     except OSError as error:
         raise PreflightError(
             f"no readable config.json in {path} ({error.strerror}); give a folder in Hugging Face format"
         ) from error
     except ValueError as error:
         raise PreflightError(f"{file} is not JSON ({error}); save the model again") from error
-    if not isinstance(config, dict):
-        raise PreflightError(f"{file} holds a {type(config).__name__}, not a JSON object; save the model again")
+    for value in (config, config.get("text_config") or {}) if isinstance(config, dict) else (config,):
+        if not isinstance(value, dict):
+            raise PreflightError(f"{file} holds a {type(value).__name__}, not a JSON object; save the model again")
     return config
 
 
@@ -142,7 +147,7 @@ def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
 def _indexed(index: Path) -> list[Path]:
     """Return the files that a weight index names: safetensors beside it, and nothing else."""
     try:
-        names = sorted(set(json.loads(read_regular(index, follow=True))["weight_map"].values()))
+        names = sorted(set(from_json(read_regular(index, follow=True))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise PreflightError(f"{index} is not a weight index ({error!r}); download the model again") from error
     if strange := [name for name in names if not str(name).endswith(".safetensors") or "/" in name]:
@@ -158,17 +163,18 @@ def _indexed(index: Path) -> list[Path]:
 def _check_safetensors(file: Path) -> None:
     """Check that a file is as long as its header says.
 
-    Source: safetensors format: 8 bytes little-endian header length, JSON header, tensors.
+    Source: safetensors format: 8 bytes little-endian header length, JSON header of 100 MB at most, tensors.
     """
     size_bytes = file.stat().st_size
     try:
         with open_data(file) as stream:
             header_bytes = int.from_bytes(stream.read(8), "little")
-            if header_bytes > size_bytes:
+            if header_bytes > min(size_bytes, MAX_HEADER_BYTES):
                 raise ValueError(f"header of {header_bytes} bytes")
-            header = json.loads(stream.read(header_bytes))
+            header = from_json(stream.read(header_bytes))
         data_bytes = max(
-            (entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0
+            (operator.index(entry["data_offsets"][1]) for key, entry in header.items() if key != "__metadata__"),
+            default=0,
         )
     except (ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
         raise PreflightError(

@@ -15,6 +15,7 @@ import numpy as np
 
 from wattdock.errors import ConfigError
 from wattdock.files import read_regular
+from wattdock.text import from_json
 
 if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig, WorkloadSpec
@@ -163,7 +164,7 @@ def _lines(content: bytes, source: str) -> list[tuple[int, str]]:
 def _parsed(line: str, where: str, vocab_size: int | None) -> tuple[Item, int | None]:
     """One line as (prompt, its own output limit)."""
     try:
-        record = json.loads(line)
+        record = from_json(line)
     except ValueError as error:
         raise ConfigError(f"{where}: not JSON ({error}): {_short(line)}") from error
     if not isinstance(record, dict):

@@ -7,7 +7,6 @@ hardware, who makes the load.
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import hypot, sqrt
@@ -21,7 +20,7 @@ from wattdock.errors import MeterError, StoreError
 from wattdock.files import read_regular, write_whole
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve, tick_instants
 from wattdock.metering.timeline import MJ_PER_J, LagModel, MeterEvent
-from wattdock.text import json_text
+from wattdock.text import from_json, json_text
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class MeterCard(Stored):
             printed = make_load()
         finally:
             timeline = meter.stop()
-        pulses = [Pulse(*json.loads(line)) for line in printed.splitlines()]
+        pulses = [Pulse(*from_json(line)) for line in printed.splitlines()]
         recorded = timeline.gpus.get(gpu.uuid)
         if recorded is None or recorded.energy_source != "counter" or recorded.period_s is None:
             reason = timeline.reason or "see wattdock doctor"

@@ -6,7 +6,7 @@ Pure bookkeeping over instants: reads nothing and sleeps never. All instants are
 from __future__ import annotations
 
 from collections import deque
-from statistics import mean, median
+from statistics import mean, median, median_low
 
 LEARN_NS = 1_000_000_000
 LEARN_SPACING_NS = 5_000_000
@@ -138,8 +138,9 @@ class TickSchedule:
         if self.period_ns is None or interval_ns < 1.5 * self.period_ns:
             self._intervals_ns.append(interval_ns)
         if len(self._intervals_ns) >= MIN_INTERVALS:
-            # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not.
-            middle_ns = median(self._intervals_ns)
+            # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not. Of
+            # two middles, such as after a stop, the mean may be like no interval at all.
+            middle_ns = median_low(self._intervals_ns)
             self.period_ns = mean(
                 interval_ns for interval_ns in self._intervals_ns if 0.5 <= interval_ns / middle_ns <= 1.5
             )

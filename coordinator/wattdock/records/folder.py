@@ -6,8 +6,8 @@ record.json holds everything that is not a table, and of each array its length. 
 from __future__ import annotations
 
 import functools
-import json
 import shutil
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from wattdock.errors import StoreError
 from wattdock.files import name_of, new_folder, open_data, read_regular, sync
 from wattdock.records.restart import RestartRecord
-from wattdock.text import json_text
+from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Plain = dict[str, Any]
 
 RECORD, REQUESTS, STEPS, TIMELINE = "record.json", "requests.parquet", "steps.parquet", "timeline.parquet"
+# A row takes more than a byte in all but a few files, and in these by far not so little.
+ROWS_PER_BYTE = 8
 # A whole newer state of a record, on its way to the older state's name.
 NEWER = ".new"
 # Series that are not the meter's; the unit stands in the name.
@@ -80,13 +82,15 @@ def read(folder: Path) -> RestartRecord:
     import pyarrow as pa
 
     try:
-        plain = json.loads(read_regular(folder / RECORD, follow=True))
-        requests, steps, samples = (
-            _table(folder / name).select(schema().names)
-            for name, schema in ((REQUESTS, requests_schema), (STEPS, steps_schema), (TIMELINE, timeline_schema))
-        )
+        plain = from_json(read_regular(folder / RECORD, follow=True))
+        tables = ((REQUESTS, requests_schema), (STEPS, steps_schema), (TIMELINE, timeline_schema))
+        requests, steps, samples = (_read_table(folder / name, schema()) for name, schema in tables)
         _fill_in(plain, _requests_by_pass(requests), steps, _Samples(samples))
-        return _adapter().validate_python(plain)
+        record = _adapter().validate_python(plain)
+        datetime.fromisoformat(record.started_utc)
+        for measured in record.passes:
+            measured.require_possible()
+        return record
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         why = _first_problem(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
         raise StoreError(
@@ -94,12 +98,14 @@ def read(folder: Path) -> RestartRecord:
         ) from error
 
 
-def _table(file: Path) -> pa.Table:
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return a table, its columns as they were written."""
     import pyarrow.parquet as pq
 
-    # Each file by itself: a folder called "name=value" is no partition.
-    with open_data(file) as content:
-        return pq.read_table(name_of(content), partitioning=None)
+    with open_data(path) as content, pq.ParquetFile(name_of(content)) as file:
+        if file.metadata.num_rows > ROWS_PER_BYTE * path.stat().st_size:
+            raise ValueError(f"{path.name} claims {file.metadata.num_rows:,} rows, more than its bytes can hold")
+        return file.read(schema.names).select(schema.names).cast(schema)
 
 
 @functools.cache

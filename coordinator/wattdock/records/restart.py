@@ -13,6 +13,7 @@ from pydantic import ConfigDict
 
 from wattdock.clock import ClockCheck
 from wattdock.metering import Span, Timeline
+from wattdock.records import possible
 from wattdock.records.failure import Failure
 from wattdock.records.series import NO_STEPS, Steps, TokenSeries
 from wattdock.records.snapshot import EnvironmentSnapshot
@@ -94,6 +95,14 @@ class PassRecord:
     lease_fault: str | None = None
     clock_checked: bool = True
 
+    def require_possible(self) -> None:
+        """Check that the figures can be, as a runner says them or a file holds them.
+
+        Raises:
+            ValueError: Says which cannot.
+        """
+        possible.require_possible(self)
+
 
 @dataclass(frozen=True)
 class WarmUpSample:
@@ -130,7 +139,7 @@ class RestartRecord:
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     restart: int
-    started_utc: str = ""
+    started_utc: str = "1970-01-01T00:00:00.000+00:00"
     environment: EnvironmentSnapshot | None = None
     architecture: Mapping[str, Any] | None = None
     spans: tuple[Span, ...] = ()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
+from pydantic import ValidationError
 
 from wattdock.clock import NS_PER_S, HostClock, check_clock
 from wattdock.errors import ConfigError, LaunchError, RunnerError, WattdockError
@@ -23,10 +25,13 @@ if TYPE_CHECKING:
     from wattdock.clock import Clock, ClockCheck
     from wattdock.launch import LaunchedRunner
     from wattdock.metering import Span
-    from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
+    from wattdock.records import PassRecord, RunnerEnvironment
     from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
 
+M = TypeVar("M")
+T = TypeVar("T")
 PROTOCOL_VERSION = 1
+QUEUED = 16
 CALL_TIMEOUT_S = 10.0
 READY_POLL_S = 0.05
 CLOCK_READINGS = 5
@@ -101,8 +106,8 @@ class RunnerClient:
                 f"the runner speaks protocol {answer.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
                 "use a runner of the same wattdock version"
             )
-        described = wire.description(answer)
-        described.require_supported()
+        described = _understood(wire.description, answer, LaunchError)
+        _understood(wire.RunnerDescription.require_supported, described, LaunchError)
         return described
 
     def check_clock(self) -> ClockCheck:
@@ -144,7 +149,7 @@ class RunnerClient:
         loaded: tuple[RunnerEnvironment, Span] | None = None
         for event in self._events(self._stub.Load(wire.load_request(request)), "loading", deadline_ns=deadline_ns):
             if event.HasField("loaded"):
-                loaded = wire.loaded(event.loaded)
+                loaded = _understood(wire.loaded, event.loaded)
             else:
                 progress(event.progress.stage)
         if loaded is None:
@@ -169,10 +174,7 @@ class RunnerClient:
         Raises:
             RunnerError: The pass failed, the runner died or hung.
         """
-        requests: list[RequestRecord] = []
-        tokens: list[pb.TokenSeries] = []
-        steps: list[pb.StepSeries] = []
-        summary: pb.PassSummary | None = None
+        parts = wire.PassParts()
         stall, over = _Stall(stall_s, self._clock), threading.Event()
         call = self._stub.Generate(wire.generate_requests(request))
 
@@ -188,17 +190,9 @@ class RunnerClient:
                 if not over.is_set():
                     stall.check(beat)
                 heartbeat(beat)
-            elif event.HasField("requests"):
-                requests.extend(map(wire.request_record, event.requests.requests))
-            elif event.HasField("tokens"):
-                tokens.append(event.tokens)
-            elif event.HasField("steps"):
-                steps.append(event.steps)
-            elif event.HasField("summary"):
-                summary = event.summary
-        if summary is None:
-            raise RunnerError("the runner ended a pass without a summary; see its log")
-        return wire.generated_pass(summary, requests, tokens, steps)
+            if over.is_set():
+                _understood(parts.add, event)
+        return _understood(wire.PassParts.record, parts)
 
     def diagnose(self, timeout_s: float) -> Sequence[RunnerFinding]:
         """Return the runner's findings about its environment.
@@ -229,7 +223,8 @@ class RunnerClient:
         check: Callable[[], None] | None = None,
     ) -> Iterator[Any]:
         """Yield the events of a streaming call; cancel the call on an error, a timeout or an early end."""
-        arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Short: a runner that sends faster than it is read must wait, not fill the memory.
+        arrived: queue.Queue[Any] = queue.Queue(QUEUED)
         threading.Thread(target=_pump, args=(call, arrived), daemon=True).start()
         try:
             while True:
@@ -242,22 +237,23 @@ class RunnerClient:
                 yield event
         finally:
             call.cancel()
+            with suppress(queue.Empty):
+                while True:
+                    arrived.get_nowait()
 
     def _after_ns(self, duration_s: float) -> int:
         return self._clock.now_ns() + round(duration_s * NS_PER_S)
 
-    def _next(self, arrived: queue.SimpleQueue[Any], limit_ns: int | None, what: str, check: Callable[[], None]) -> Any:
+    def _next(self, arrived: queue.Queue[Any], limit_ns: int | None, what: str, check: Callable[[], None]) -> Any:
         while True:
             check()
+            if limit_ns is not None and self._clock.now_ns() > limit_ns:
+                raise RunnerError(f"the runner was silent for too long during {what}; it was stopped (see `timeouts:`)")
             try:
                 return arrived.get(timeout=0.5)
             except queue.Empty:
                 if not self._runner.alive():
                     raise RunnerError(f"the runner died during {what}: {self._runner.exit_reason()}") from None
-                if limit_ns is not None and self._clock.now_ns() > limit_ns:
-                    raise RunnerError(
-                        f"the runner was silent for too long during {what}; it was stopped (see `timeouts:`)"
-                    ) from None
 
     def _error(self, error: grpc.RpcError, what: str) -> WattdockError:
         code, detail = error.code(), error.details() or "no detail"
@@ -301,7 +297,16 @@ class _Stall:
             )
 
 
-def _pump(call: Any, arrived: queue.SimpleQueue[Any]) -> None:
+def _understood(read: Callable[[M], T], message: M, kind: type[WattdockError] = RunnerError) -> T:
+    """Return what `read` makes of a message; one that says what cannot be is the runner's error."""
+    try:
+        return read(message)
+    except (ValueError, OverflowError) as error:
+        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise kind(f"the runner says what cannot be: {problem}; see its log") from error
+
+
+def _pump(call: Any, arrived: queue.Queue[Any]) -> None:
     """Move events from gRPC's blocking iterator to a queue that can be waited on with a limit."""
     try:
         for event in call:

@@ -15,6 +15,7 @@ from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, LaunchError
 from wattdock.metering import Span
 from wattdock.records import PassRecord, ReplicaPass, RequestRecord, RunnerEnvironment, series
+from wattdock.text import PART_DEPTH, from_json
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 S = TypeVar("S", series.TokenSeries, series.Steps)
 # gRPC's default limit for one message is 4 MB; stay far below it.
 CHUNK_BYTES = 1_000_000
+# What a pass's record may take in memory, and at most takes: for each event, its bytes on the wire, and its requests.
+MAX_PASS_BYTES = 4_000_000_000
+EVENT_BYTES, BYTES_PER_BYTE, REQUEST_BYTES = 100_000, 20, 400
+MAX_QUOTED = 80
 
 
 @dataclass(frozen=True)
@@ -236,13 +241,21 @@ def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:
         framework_version=optional(reported, "framework_version"),
         python_version=reported.python_version,
         package_versions=dict(reported.package_versions),
-        parallelism=json.loads(reported.parallelism_json or "{}"),
-        engine_args=json.loads(message.effective_engine_args_json or "{}"),
+        parallelism=_settings(reported.parallelism_json),
+        engine_args=_settings(message.effective_engine_args_json),
         parameter_count=optional(reported, "parameter_count"),
         weight_bytes=optional(reported, "weight_bytes"),
         warnings=list(reported.warnings),
     )
     return environment, span(message.span)
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """Return settings that a runner tells as a JSON object."""
+    told = from_json(text or "{}", max_depth=PART_DEPTH)
+    if not isinstance(told, dict):
+        raise ValueError(f"settings are no JSON object: {text[:MAX_QUOTED]!r}")
+    return told
 
 
 def request_record(message: pb.RequestRecord) -> RequestRecord:
@@ -263,24 +276,62 @@ def request_record(message: pb.RequestRecord) -> RequestRecord:
     )
 
 
-def generated_pass(
-    summary: pb.PassSummary,
-    requests: Sequence[RequestRecord],
-    tokens: Sequence[pb.TokenSeries],
-    steps: Sequence[pb.StepSeries],
-) -> PassRecord:
-    """Return one pass, put together from the chunks that came before its summary."""
-    return PassRecord(
-        span=span(summary.span),
-        requests=tuple(sorted(requests, key=lambda request: request.index)),
-        tokens=_columns(series.TokenSeries, tokens),
-        steps=_columns(series.Steps, steps),
-        output_tokens=summary.output_tokens,
-        prompt_tokens=optional(summary, "prompt_tokens"),
-        cached_prompt_tokens=optional(summary, "cached_prompt_tokens"),
-        prompt_repeats=summary.prompt_repeats,
-        replicas=tuple(map(_replica_pass, summary.replicas)),
-    )
+@dataclass
+class PassParts:
+    """A pass as it comes in, chunk by chunk, until its summary."""
+
+    requests: list[RequestRecord] = field(default_factory=list)
+    tokens: list[pb.TokenSeries] = field(default_factory=list)
+    steps: list[pb.StepSeries] = field(default_factory=list)
+    summary: pb.PassSummary | None = None
+    size_bytes: int = 0
+
+    def add(self, event: pb.GenerateEvent) -> None:
+        """Add an event that came after the last token.
+
+        Raises:
+            ValueError: It holds nothing known here, or the record has become larger than a pass's can be.
+        """
+        self.size_bytes += (
+            EVENT_BYTES + BYTES_PER_BYTE * event.ByteSize() + REQUEST_BYTES * len(event.requests.requests)
+        )
+        if self.size_bytes > MAX_PASS_BYTES:
+            raise ValueError(f"the record of a pass takes more than {MAX_PASS_BYTES:,} bytes; make passes shorter")
+        match event.WhichOneof("event"):
+            case "requests":
+                self.requests += map(request_record, event.requests.requests)
+            case "tokens":
+                self.tokens.append(event.tokens)
+            case "steps":
+                self.steps.append(event.steps)
+            case "summary":
+                self.summary = event.summary
+            case None:
+                raise ValueError("an event of a pass is empty")
+
+    def record(self) -> PassRecord:
+        """Return the pass.
+
+        Raises:
+            ValueError: It has no summary, lacks requests, or its figures cannot be.
+        """
+        if self.summary is None:
+            raise ValueError("a pass ended without a summary")
+        if self.summary.requests != len(self.requests):
+            raise ValueError(f"a pass was of {self.summary.requests} requests, {len(self.requests)} came")
+        record = PassRecord(
+            span=span(self.summary.span),
+            requests=tuple(sorted(self.requests, key=lambda request: request.index)),
+            tokens=_columns(series.TokenSeries, self.tokens),
+            steps=_columns(series.Steps, self.steps),
+            output_tokens=self.summary.output_tokens,
+            prompt_tokens=optional(self.summary, "prompt_tokens"),
+            cached_prompt_tokens=optional(self.summary, "cached_prompt_tokens"),
+            prompt_repeats=self.summary.prompt_repeats,
+            replicas=tuple(map(_replica_pass, self.summary.replicas)),
+        )
+        record.require_possible()
+        return record
 
 
 def _columns(kind: type[S], chunks: Sequence[Message]) -> S:

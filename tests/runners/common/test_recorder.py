@@ -48,8 +48,10 @@ def test_a_hundred_thousand_steps_travel_in_chunks_and_an_unknown_figure_stays_u
     recorder.steps = [Step(first_ns + n, first_ns + n + 1, n, 1 << 40, None, 1 << 40) for n in range(100_000)]
     events = list(pass_events(recorder, prompts=2))
     assert max(event.ByteSize() for event in events) <= CHUNK_BYTES
-    chunks = [event.steps for event in events if event.HasField("steps")]
-    steps = wire.generated_pass(events[-1].summary, [], [], chunks).steps
+    parts = wire.PassParts()
+    for event in events:
+        parts.add(event)
+    steps = parts.record().steps
     assert steps.start_ns.tolist() == [step.start_ns for step in recorder.steps]
     assert steps.prompt_tokens.tolist() == list(range(100_000))
     assert (len(steps.end_ns), len(steps.decoded_tokens), len(steps.sequences)) == (100_000,) * 3

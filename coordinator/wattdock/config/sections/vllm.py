@@ -40,7 +40,7 @@ class Section(ReplicableSection):
     tensor_parallel_size: Positive = 1
     pipeline_parallel_size: Positive = 1
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    kv_cache_memory_bytes: Positive | None = None
+    kv_cache_memory_bytes: Annotated[int, Field(ge=1, le=2**63 - 1)] | None = None
     max_model_len: Positive | None = None
     max_num_seqs: Positive | None = None
     max_num_batched_tokens: Positive | None = None

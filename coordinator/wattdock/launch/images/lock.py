@@ -147,12 +147,12 @@ def read_lock(path: Path | None = None) -> ImagesLock:
     try:
         content = read_regular(path, limit_bytes=MAX_LOCK_BYTES, follow=True) if path.exists() else b""
         images = _File.model_validate(yaml.safe_load(content.decode()) or {}).images
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}; mend or remove it") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{path}: {where}: {first['msg']}; mend or remove it") from error
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}; mend or remove it") from error
     return ImagesLock(path, images, hashlib.sha256(content).hexdigest())
 
 

@@ -1,0 +1,48 @@
+"""Whether the figures of a pass can be: what a runner says, or a file holds, is checked before anything is made of it.
+
+Bounds and lengths only: what a figure means is for the audit to judge.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wattdock.records.restart import PassRecord
+
+# 146 years, and what the columns of the tables hold.
+MAX_NS, MAX_COUNT = 2**62, 2**31 - 1
+INSTANTS = ("submitted_ns", "intended_ns", "first_token_ns", "finished_ns")
+COUNTS = ("index", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "replica")
+STEP_COUNTS = ("prompt_tokens", "decoded_tokens", "sequences")
+
+
+def require_possible(measured: PassRecord) -> None:
+    """Check a pass.
+
+    Raises:
+        ValueError: Says which figure cannot be.
+    """
+    for span in (measured.span, *(replica.span for replica in measured.replicas)):
+        _within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
+        if span.end_ns < span.start_ns:
+            raise ValueError(f"the span {span.name[:40]!r} ends before it begins")
+    for names, most in ((INSTANTS, MAX_NS), (COUNTS, MAX_COUNT)):
+        for name in names:
+            _within(f"a request's {name}", (getattr(request, name) for request in measured.requests), most)
+    _within("the pass's output_tokens", (measured.output_tokens, measured.prompt_tokens), MAX_NS)
+    # Of the steps, a column that the engine does not know is empty.
+    for kind, columns, unknown in (("tokens", vars(measured.tokens), set[int]()), ("steps", vars(measured.steps), {0})):
+        if len({len(column) for column in columns.values()} - unknown) > 1:
+            raise ValueError(f"columns of {kind} have different lengths")
+        for name, column in columns.items():
+            ends = (int(column.min()), int(column.max())) if column.size else ()
+            _within(f"{name} of {kind}", ends, MAX_COUNT if name in STEP_COUNTS else MAX_NS)
+
+
+def _within(what: str, values: Iterable[int | None], most: int) -> None:
+    for value in values:
+        if value is not None and not 0 <= value <= most:
+            raise ValueError(f"{what} is {str(value)[:30]}")

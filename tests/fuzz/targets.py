@@ -1,0 +1,238 @@
+"""What is fuzzed: valid files as wattdock makes them, what reads them, and what of them is changed.
+
+A target's `run` gets a folder of changed files and must end with a result or with a `WattdockError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tarfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from execution.virtual import Snapshot, VirtualMachine, experiment, study
+from fuzz.commands import command, run_virtual
+from fuzz.mutators import Files, files
+from fuzz.scripted import run_runner, runner_seeds
+from hypothesis import strategies as st
+from inputs import tiny
+from safetensors.numpy import save
+from stored_results import bundled, store_golden
+
+from wattdock.execution.events import PassFinished
+from wattdock.inputs.gguf import convert_gguf
+from wattdock.publish.bundle import sums_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hypothesis.strategies import SearchStrategy
+
+
+HERE = Path(__file__).parent
+# Small ones, of every kind.
+GOLDEN = ("fake-plain", "fake-full", "fake-replicas", "fake-interrupted-1", "fake-load-fails", "fake-strangers")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of input.
+
+    Attributes:
+        seeds: Makes valid inputs in an empty folder.
+        run: Reads an input that lies in a folder.
+        changed: Names of the files to change; see `mutators.files`.
+    """
+
+    seeds: Callable[[Path], list[Files]]
+    run: Callable[[Path], None]
+    changed: Sequence[str] = ()
+
+    def inputs(self, seeds: Sequence[Files]) -> SearchStrategy[Files]:
+        """Return the strategy of changed inputs."""
+        # Drawn, not given: a failure's message would hold all of them.
+        return st.builds(lambda: (seeds, self.changed)).flatmap(lambda given: files(*given))
+
+
+def content_of(folder: Path) -> Files:
+    """Return all files below a folder, by their path in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def chosen(folder: Path, among: Sequence[Any]) -> Any:
+    """Return one of several things to do with an input: always the same one with the same input."""
+    return among[zlib.crc32(b"".join(content_of(folder).values())) % len(among)]
+
+
+# ---- Studies
+
+
+def study_seeds(folder: Path) -> list[Files]:
+    """A file of each of the examples' kinds, with prompts of its own."""
+    prompts = b'{"token_ids": [3]}\n{"token_ids": [1, 2], "max_output_tokens": 3}\n'
+    texts = [path.read_bytes() for path in sorted((HERE.parents[1] / "examples").glob("*.yaml"))]
+    own = {"backend": "fake", "model": "shape:tiny-llama", "workload": {"prompts": "prompts.jsonl", "batch_size": 2}}
+    swept = {"defaults": own, "sweep": {"workload.batch_size": [1, 2], "fake.step_s": [0.1]}, "order": "shuffled"}
+    return [{"study.yaml": text, "prompts.jsonl": prompts} for text in (*texts, *map(_json, (own, swept)))]
+
+
+def _json(plain: object) -> bytes:
+    return json.dumps(plain).encode()
+
+
+def run_study(folder: Path) -> None:
+    command(folder, "plan", "study.yaml", "--launcher", "process", *chosen(folder, [(), ("--json",)]))
+
+
+# ---- Results
+
+
+def result_seeds(folder: Path) -> list[Files]:
+    """Results as the store writes them."""
+    for place in store_golden(folder / "results", *GOLDEN):
+        shutil.rmtree(place / "restarts")
+    stored = content_of(folder)
+    results = [name for name in stored if name.endswith("result.json")]
+    # One is changed; the other stays beside it.
+    return [{"results/a/result.json": stored[name], "results/b/result.json": stored[results[0]]} for name in results]
+
+
+def run_result(folder: Path) -> None:
+    command(folder, "show", "results/a")
+    command(folder, "results", "list")
+    words = (
+        ("show", "results/a", "--json"),
+        ("show", "results"),
+        ("compare", "results/a", "results/b"),
+        ("scaling", "results"),
+        ("results", "query", "SELECT * FROM results, passes"),
+        ("results", "export", "--parquet", "x.parquet"),
+        ("report", "results", "-o", "x.html"),
+        ("plot", "intervals", "results", "-o", "x.svg"),
+        ("plot", "pareto", "results", "-o", "x.svg"),
+        ("plot", "table", "results", "-o", "x.tex"),
+        ("bundle", "create", "results/a", "-o", "x.tar"),
+    )
+    command(folder, *chosen(folder, words))
+
+
+# ---- Records of restarts
+
+
+def record_seeds(folder: Path) -> list[Files]:
+    """A result with the records of its restarts."""
+    places = store_golden(folder / "results", *GOLDEN)
+    return [{f"results/a/{name}": data for name, data in content_of(place).items()} for place in places]
+
+
+RECORDS = ("record.json", "record.json", "requests.parquet", "steps.parquet", "timeline.parquet")
+
+
+def run_records(folder: Path) -> None:
+    command(folder, "show", "results/a", "--window", "all")
+    words = (
+        ("results", "query", "SELECT count(*), max(value) FROM timeline"),
+        ("results", "query", "SELECT * FROM requests, steps LIMIT 100"),
+        ("report", "results", "-o", "x.html"),
+        ("plot", "timeline", "results", "-o", "x.svg"),
+    )
+    command(folder, *chosen(folder, words))
+
+
+# ---- A study that is resumed
+
+PAIR = study(*(experiment(f"{step}", fake={"step_s": step}, repeats={"restarts": 2}) for step in (0.5, 1.0)))
+
+
+def journal_seeds(folder: Path) -> list[Files]:
+    """A study that was killed after its third pass, one that is done, and one with a failure."""
+    killed, failed = VirtualMachine(folder / "killed"), VirtualMachine(folder / "failed", load_fault="die")
+    copy = folder / "copy"
+    killed.run(PAIR, on=Snapshot(killed, PassFinished, 6, copy))
+    failed.run(PAIR)
+    stored = [content_of(place / "results") for place in (copy, killed.folder, failed.folder)]
+    return [{f"results/{name}": data for name, data in files.items()} for files in stored]
+
+
+def run_journal(folder: Path) -> None:
+    run_virtual(VirtualMachine(folder), PAIR, resume=True, retry_failed=chosen(folder, [True, False]))
+
+
+# ---- Bundles
+
+
+def bundle_seeds(folder: Path) -> list[Files]:
+    """A bundle of one result, as a file and unpacked."""
+    [place] = store_golden(folder / "results", GOLDEN[0])
+    bundled(place, folder / "b.tar")
+    with tarfile.open(folder / "b.tar") as file:
+        file.extractall(folder / "out", filter="data")
+    [top] = (folder / "out").iterdir()
+    return [{"b.tar": (folder / "b.tar").read_bytes()}, {f"b/{k}": v for k, v in content_of(top).items()}]
+
+
+def run_bundle(folder: Path) -> None:
+    what = "b.tar" if (folder / "b.tar").exists() else "b"
+    if what == "b" and (folder / "b").is_dir():
+        # Whoever changes a file can change the list, too.
+        inside = {name: data for name, data in content_of(folder / "b").items() if name != "SHA256SUMS"}
+        hashes = {name: hashlib.sha256(data).hexdigest() for name, data in inside.items()}
+        (folder / "b/SHA256SUMS").write_text(sums_of(hashes), encoding="utf-8", errors="surrogateescape")
+    command(folder, "bundle", "verify", what)
+    command(folder, *chosen(folder, [("bundle", "show", what), ("report", what, "-o", "x.html"), ("show", what)]))
+
+
+# ---- Models
+
+
+def model_seeds(folder: Path) -> list[Files]:
+    """Folders of several families, whole and in shards."""
+    configs: list[dict[str, Any]] = [
+        {"model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2},
+        {"model_type": "qwen3_moe", "hidden_size": 8, "moe_intermediate_size": 16, "num_hidden_layers": 2}
+        | {"num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1, "intermediate_size": 8},
+        {"model_type": "gpt_oss", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
+        | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4, "head_dim": 4},
+        {"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 32},
+        {"model_type": "falcon", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2},
+    ]
+    shared = {"vocab_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "torch_dtype": "bfloat16"}
+    shared |= {"quantization_config": {"quant_method": "mxfp4"}, "text_config": {"vocab_size": 32}}
+    shard = save({"w": np.zeros((2, 2), np.float16), "v": np.zeros(3, np.float32)}, metadata={"format": "pt"})
+    index = {"metadata": {"total_size": 40}, "weight_map": {"w": "model-1.safetensors", "v": "model-1.safetensors"}}
+    seeds = [{"m/config.json": _json(shared | config), "m/model.safetensors": shard} for config in configs]
+    sharded = {"m/model.safetensors.index.json": _json(index), "m/model-1.safetensors": shard}
+    return [*seeds, {"m/config.json": _json(shared | configs[0]), **sharded, "m/tokenizer.json": b"{}"}]
+
+
+def run_model(folder: Path) -> None:
+    command(folder, "estimate", "./m", "--gpu", "H100-80GB", "--batch", "2", "--context", "64")
+    command(folder, "plan", "--model", "./m", "--backend", "fake", "--set", "workload.prompts.source=synthetic")
+
+
+def gguf_seeds(folder: Path) -> list[Files]:
+    """A model as small as one can be."""
+    return [{"x.gguf": tiny.gguf_file(folder / "x.gguf").read_bytes()}]
+
+
+def run_gguf(folder: Path) -> None:
+    (folder / "out").mkdir()
+    if (folder / "x.gguf").exists():
+        convert_gguf(folder / "x.gguf", folder / "out")
+
+
+TARGETS = {
+    "study": Target(study_seeds, run_study),
+    "result": Target(result_seeds, run_result, ["results/a/result.json"]),
+    "records": Target(record_seeds, run_records, [f"results/a/restarts/0/{name}" for name in RECORDS]),
+    "journal": Target(journal_seeds, run_journal),
+    "bundle": Target(bundle_seeds, run_bundle),
+    "model": Target(model_seeds, run_model),
+    "gguf": Target(gguf_seeds, run_gguf),
+    "runner": Target(runner_seeds, run_runner),
+}
