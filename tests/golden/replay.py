@@ -239,7 +239,8 @@ def _events(plain: Iterable[Plain]) -> tuple[MeterEvent, ...]:
 # ---- End of the adapter: below, nothing knows a class of wattdock's.
 
 HERE = Path(__file__).parent
-ABSENT, ANY = "absent", "any"
+ABSENT, ANY, WITHIN = "absent", "any", "within "
+NUMBER = re.compile(r"-?[\d.]+(e[+-]?\d+)?")
 FITTED_DIGITS = 1e-11
 
 
@@ -254,7 +255,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Deliberate:
-    """An intended difference: at these paths of these cases, from one value to another, both as JSON."""
+    """An intended difference: at these paths of these cases, from one value to another, both as JSON.
+
+    `new` may be "within 0.2%" of the number that was.
+    """
 
     case: re.Pattern[str]
     path: re.Pattern[str]
@@ -264,6 +268,9 @@ class Deliberate:
     def covers(self, case: str, path: str, old: str, new: str) -> bool:
         """Return whether a difference is this one."""
         named = self.case.fullmatch(case) and self.path.fullmatch(path)
+        if named and self.new.startswith(WITHIN) and NUMBER.fullmatch(old) and NUMBER.fullmatch(new):
+            share = float(self.new.removeprefix(WITHIN).removesuffix("%")) / 100
+            return math.isclose(float(old), float(new), rel_tol=share)
         return bool(named) and self.old in (ANY, old) and self.new in (ANY, new)
 
 

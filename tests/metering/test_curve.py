@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wattdock.metering.curve import EnergyCurve, resolution_mj, tick_instants
+from wattdock.metering.course import resolution_mj, tick_instants
+from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.timeline import EnergySource, GpuTimeline, LagModel, Series, Ticks
 
 MS = 1_000_000

@@ -18,7 +18,7 @@ from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource, nvml_reader
 from wattdock.metering.sampler import GpuSampler, Recording
 from wattdock.metering.source import Source
-from wattdock.metering.timeline import LagModel
+from wattdock.metering.timeline import LagModel, Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -483,6 +483,9 @@ def test_while_samples_cease_every_change_is_looked_for_and_joules_stay_right(
             assert timing_j is not None, reason
             assert energy_j == pytest.approx(350 * (end_s - start_s), abs=3 * timing_j)
             assert timing_j < most_j
+    stored = back.inside([Span("", ORIGIN_NS + 18 * S, ORIGIN_NS + 44 * S)])
+    assert stored.power_courses == back.power_courses
+    assert energy_of(stored, 22, 38)[0] == pytest.approx(350 * 16, abs=25)
     assert np.median(np.diff(back.ticks.after_start_ns[back.ticks.after_start_ns > ORIGIN_NS + 28 * S])) > S
     assert np.diff(gone.series["power_w"].at_ns).min() > 0.03 * S
 

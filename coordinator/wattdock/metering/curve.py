@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.course import SAMPLE_LAG, SampledCurve
-from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, MJ_PER_J, SAMPLES, LagModel, Span
+from wattdock.metering.course import SAMPLE_LAG, CounterCurve
+from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, SAMPLES, LagModel, Span
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,20 +25,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
-
-MAX_GAP_PERIODS = 10.0
-# Differences between neighbouring ticks' powers count as far as they exceed their own noise by this factor.
-NOISE_FACTOR = 1.5
-# What is left open where power is taken to have stepped, or to have changed steadily, as a share of the correction.
-STEP_STD, RAMP_STD = 0.15, 0.3
-# A burst of unknown place and height inside one tick.
-BURST_STD = 0.6
-# Fluctuation that only the power samples show: the time to either side over which it is judged, and its weight.
-HIDDEN_SPAN_S = 0.5
-HIDDEN_STD = 0.75
-# Ticks on either side that the energy at one instant hangs on.
-REACH = 3
-
 
 # Source: docs/measurements/meter.md: load and meter in two processes, 105 steps without a power overshoot,
 # +6.6 to +10.1 ms per kind of step. One H200: the spread leaves room for others.
@@ -55,8 +41,6 @@ HBM_LAG = LagModel(mean_s=0.08, std_s=0.03)
 LEAST_HBM_S, MAX_HBM_GAP_S = 5.0, 0.5
 # A driver that knows no parts of the board answers with the whole board's power.
 MAX_HBM_SHARE = 0.9
-# A change is never closer to the one before it than this share of the period: 0.74 was the least on an H200 under load.
-LEAST_INTERVAL_PERIODS = 0.5
 
 
 @dataclass(frozen=True)
@@ -97,12 +81,9 @@ class EnergyCurve:
     def __init__(self, gpu: GpuTimeline, *, lag: LagModel | None = None) -> None:
         self.source = gpu.energy_source
         self._gpu = gpu
-        self._curves: list[SampledCurve | _CounterCurve | _PowerCurve] = []
+        self._curves: list[CounterCurve | _PowerCurve] = []
         if gpu.energy_source == "counter":
-            counter_lag = lag or gpu.lag or COUNTER_LAG
-            if gpu.power_samples is not None and len(gpu.power_samples.at_ns) > 1 and len(gpu.ticks.energy_mj) > 1:
-                self._curves.append(_sampled_curve(gpu, gpu.power_samples, counter_lag))
-            self._curves.append(_CounterCurve(gpu.ticks, gpu.series.get("power_w"), counter_lag))
+            self._curves.append(CounterCurve(gpu, lag or gpu.lag or COUNTER_LAG))
         elif gpu.energy_source:
             self._curves += _power_curves(gpu, lag)
 
@@ -115,7 +96,7 @@ class EnergyCurve:
     def changes(self) -> Ticks:
         """All of the counter's changes; where some were not looked for, as the power samples tell them."""
         curve = next(iter(self._curves), None)
-        if isinstance(curve, SampledCurve) and self._gpu.period_s:
+        if isinstance(curve, CounterCurve) and curve.has_samples and self._gpu.period_s:
             return curve.changes(self._gpu.period_s)
         return self._gpu.ticks
 
@@ -176,240 +157,9 @@ class EnergyCurve:
             empty without an energy counter.
         """
         for curve in self._curves:
-            if isinstance(curve, _CounterCurve | SampledCurve) and not curve.why_not(start_ns, end_ns):
+            if isinstance(curve, CounterCurve) and not curve.why_not(start_ns, end_ns):
                 return curve.bins(start_ns, end_ns)
         return np.empty(0, dtype=np.int64), np.empty(0)
-
-
-class _CounterCurve:
-    """Energy from counter changes: linear between them, corrected by the powers of the neighbouring intervals."""
-
-    def __init__(self, ticks: Ticks, power: Series | None, lag: LagModel) -> None:
-        self._lag = lag
-        self._base_ns = int(ticks.before_start_ns[0]) if len(ticks.energy_mj) else 0
-        self._at_s, self._std_s, self._period_s = tick_instants(ticks, self._base_ns)
-        self._energy_j = (ticks.energy_mj - ticks.energy_mj[:1]) / MJ_PER_J
-        self._resolution_j = resolution_mj(ticks) / MJ_PER_J
-        self._noise_w = _difference_noise_w(self._at_s, self._energy_j, self._std_s)
-        # Between each change and the next one, how long reads saw it stand still.
-        self._stood_s = (ticks.before_start_ns[1:] - ticks.after_end_ns[:-1]) / NS_PER_S
-        self._hidden_std_w = np.zeros(max(0, len(self._at_s) - 1))
-        if power is not None and len(self._at_s) > 2 * REACH and len(power.at_ns):
-            self._hidden_std_w = self._hidden(power)
-
-    def why_not(self, start_ns: int, end_ns: int) -> str | None:
-        """Return why a span has no energy, or None."""
-        margin_s = abs(self._lag.mean_s) + self._lag.std_s
-        first = self._tick_before(self._seconds(start_ns) - margin_s) - REACH + 1
-        last = self._tick_before(self._seconds(end_ns) + margin_s) + REACH
-        if first < 0 or last >= len(self._at_s):
-            return f"the span is not inside the recorded counter changes ({REACH} are needed on either side)"
-        if (np.diff(self._energy_j[first : last + 1]) < 0).any():
-            return "the energy counter was reset within the span or next to it"
-        gaps_s = np.diff(self._at_s)
-        long = np.flatnonzero(gaps_s[first:last] > max(MAX_GAP_S, MAX_GAP_PERIODS * self._period_s)) + first
-        # A counter goes on while nobody reads it; only the ticks near each end must be close together.
-        unread_inside = (self._stood_s[long] < MAX_GAP_S) & (long >= first + 2 * REACH) & (long < last - 2 * REACH)
-        if not unread_inside.all():
-            longest_s = float(gaps_s[long[~unread_inside]].max())
-            return f"the energy counter was not seen to change for {longest_s:.1f} s within the span or next to it"
-        return None
-
-    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
-        """Return joules and their standard uncertainty."""
-        start_s, end_s = (self._seconds(at_ns) + self._lag.mean_s for at_ns in (start_ns, end_ns))
-        start, end = self._end(start_s), self._end(end_s)
-        energy_j = end.energy_j - start.energy_j
-        lag_j = _lag_part(
-            *(
-                self._end(end_s + s).energy_j - self._end(start_s + s).energy_j - energy_j
-                for s in (self._lag.std_s, -self._lag.std_s)
-            )
-        )
-        # A tick that both ends depend on moves both: its effects are summed before they are squared.
-        effects_j = np.zeros((3, max(end.ticks.stop, start.ticks.stop) - start.ticks.start))
-        for sign, point in ((-1, start), (1, end)):
-            effects_j[:, point.ticks.start - start.ticks.start : point.ticks.stop - start.ticks.start] += (
-                sign * point.effects_j
-            )
-        variance_j2 = (
-            float((np.array([[0.5], [0.5], [1.0]]) * effects_j**2).sum())
-            + lag_j**2
-            + start.shape_var_j2
-            + end.shape_var_j2
-        )
-        return energy_j, sqrt(variance_j2)
-
-    def bins(self, start_ns: int, end_ns: int) -> tuple[Indices, Floats]:
-        """Return the instants of the counter's changes in a span, and the joules between them."""
-        at_ns = self._base_ns + np.round((self._at_s - self._lag.mean_s) * NS_PER_S).astype(np.int64)
-        inside = slice(*np.searchsorted(at_ns, (start_ns, end_ns)))
-        return at_ns[inside], np.diff(self._energy_j[inside])
-
-    def _seconds(self, at_ns: int) -> float:
-        return (at_ns - self._base_ns) / NS_PER_S
-
-    def _tick_before(self, at_s: float) -> int:
-        return int(np.searchsorted(self._at_s, at_s, side="right")) - 1
-
-    def _end(self, at_s: float) -> _End:
-        """Return energy at one end of a span, and how it changes when each tick around it moves by its uncertainty."""
-        k = self._tick_before(at_s)
-        ticks = slice(k - REACH + 1, k + REACH + 1)
-        # Row 0 as recorded, then each tick's instant moved later, earlier, then each tick's value moved.
-        count = 2 * REACH
-        instants_s = np.tile(self._at_s[ticks], (1 + 3 * count, 1))
-        values_j = np.tile(self._energy_j[ticks], (1 + 3 * count, 1))
-        instants_s[1 : 1 + count] += np.diag(self._std_s[ticks])
-        instants_s[1 + count : 1 + 2 * count] -= np.diag(self._std_s[ticks])
-        values_j[1 + 2 * count :] += np.eye(count) * self._resolution_j / sqrt(12)
-        energies_j, shape_std_j = bent_energy(at_s, instants_s, values_j, self._noise_w[k - 1 : k + 3])
-        part = (at_s - self._at_s[k]) / (self._at_s[k + 1] - self._at_s[k])
-        hidden_j = HIDDEN_STD * float(self._hidden_std_w[k]) * float(self._at_s[k + 1] - self._at_s[k])
-        return _End(
-            energy_j=float(energies_j[0]),
-            shape_var_j2=float(shape_std_j[0]) ** 2 + hidden_j**2 * float(part * (1 - part)),
-            ticks=ticks,
-            effects_j=(energies_j[1:] - energies_j[0]).reshape(3, count),
-        )
-
-    def _hidden(self, power: Series) -> Floats:
-        """Return the standard deviation of power in each interval that neither means nor steps nor ramps explain, W.
-
-        Total variance of the instant power around an interval, less that of the intervals' means, less what the bends
-        account for. Says nothing about when, so it only widens.
-        """
-        middle_s = (self._at_s[:-1] + self._at_s[1:]) / 2
-        # A reset's huge drop says nothing about power, and would dominate the sums.
-        power_w = np.clip(np.diff(self._energy_j), 0, None) / np.diff(self._at_s)
-        first, last = (np.searchsorted(middle_s, middle_s + side * HIDDEN_SPAN_S) for side in (-1, 1))
-        sampled_s = (power.at_ns - self._base_ns) / NS_PER_S - POWER_LAG.mean_s
-        samples = (np.searchsorted(sampled_s, self._at_s[edge]) for edge in (first, last))
-        total_w2 = _moving_variance(power.value, *samples)
-        explained_w2 = _moving_mean(_bend_variance_w2(power_w, self._noise_w), first, last)
-        return np.sqrt(np.clip(total_w2 - _moving_variance(power_w, first, last) - explained_w2, 0, None))
-
-
-@dataclass(frozen=True)
-class _End:
-    """One end of a span.
-
-    Attributes:
-        energy_j: Joules since the first tick.
-        shape_var_j2: Variance from the unknown course of power inside the interval, J².
-        ticks: Those that `energy_j` hangs on, n of them.
-        effects_j: What it changes by if each of them came later, came earlier, showed more; shape (3, n).
-    """
-
-    energy_j: float
-    shape_var_j2: float
-    ticks: slice
-    effects_j: Floats
-
-
-def tick_instants(ticks: Ticks, base_ns: int, period_s: float | None = None) -> tuple[Floats, Floats, float]:
-    """Return counter changes' estimated instants, s since `base_ns`, their standard uncertainties and the period, s.
-
-    The period is the median interval between the changes, unless given.
-
-    A change lies uniformly between two sampling instants, each of them uniform inside its call. Where other changes
-    were missed before it, or where the last one is too close, the bracket's far end is cut off.
-    """
-    before_s = ((ticks.before_start_ns - base_ns) + (ticks.before_end_ns - base_ns)) / 2 / NS_PER_S
-    after_s = ((ticks.after_start_ns - base_ns) + (ticks.after_end_ns - base_ns)) / 2 / NS_PER_S
-    middle_s = (before_s + after_s) / 2
-    if period_s is None:
-        period_s = float(np.median(np.diff(after_s))) if len(after_s) > 1 else 0.0
-    spread_before_s = (ticks.before_end_ns - ticks.before_start_ns) / NS_PER_S
-    spread_after_s = (ticks.after_end_ns - ticks.after_start_ns) / NS_PER_S
-    if period_s:
-        nearest_s = np.concatenate(([-np.inf], middle_s[:-1] + LEAST_INTERVAL_PERIODS * period_s))
-        earliest_s = np.minimum(np.maximum(nearest_s, after_s - period_s), after_s)
-        cut = earliest_s > before_s
-        before_s = np.where(cut, earliest_s, before_s)
-        spread_before_s = np.where(cut, 0.0, spread_before_s)
-    variance_s2 = (after_s - before_s) ** 2 / 12 + (spread_before_s**2 + spread_after_s**2) / 36
-    return (before_s + after_s) / 2, np.sqrt(variance_s2), period_s
-
-
-def resolution_mj(ticks: Ticks) -> float:
-    """Return the counter's step in millijoules: the largest number that divides all of its values.
-
-    Values, not differences: differences of a steady load can all be equal.
-    """
-    return float(np.gcd.reduce(ticks.energy_mj)) if len(ticks.energy_mj) else 0.0
-
-
-def bent_energy(at_s: float, instants_s: Floats, values_j: Floats, noise_w: Floats) -> tuple[Floats, Floats]:
-    """Return the energy at an instant between the middle two of six ticks, and what the unknown course adds to its std.
-
-    The course of power lies between a step from one neighbour's power to the other's and a ramp through them, weighted
-    by how flat power is beyond the neighbours. Both bends vanish at the ticks and keep power from going below zero.
-
-    Args:
-        at_s: The instant.
-        instants_s: Ticks' instants, shape (rows, 6).
-        values_j: Cumulative energy at them, shape (rows, 6).
-        noise_w: Standard uncertainty of the four differences between the five intervals' powers.
-    """
-    length_s = instants_s[:, REACH] - instants_s[:, REACH - 1]
-    beyond_s = at_s - instants_s[:, REACH - 1]
-    # A tick moved by its uncertainty may pass the instant: then the line is extended without a correction.
-    part = np.clip(beyond_s / length_s, 0, 1)
-    powers_w = np.diff(values_j) / np.diff(instants_s)
-    left_w, before_w, after_w, right_w = _without_noise(np.diff(powers_w), noise_w).T
-    power_w = powers_w[:, REACH - 1]
-    rampness = _rampness(left_w, before_w, after_w, right_w)
-    ramp_j = length_s * part * (1 - part) / 2 * np.clip((before_w + after_w) / 2, -2 * power_w, 2 * power_w)
-    least_j = length_s * np.minimum(part * np.abs(before_w), (1 - part) * np.abs(after_w))
-    one_way = before_w * after_w > 0
-    step_j = np.where(one_way, np.sign(before_w) * least_j, 0.0)
-    burst_j = np.where(
-        one_way, 0.0, length_s * np.minimum(np.abs(before_w), np.abs(after_w)) * np.sqrt(part * (1 - part))
-    )
-    bend_j = rampness * ramp_j + (1 - rampness) * step_j
-    variance_j2 = (
-        rampness * (1 - rampness) * (step_j - ramp_j) ** 2
-        + rampness * (RAMP_STD * ramp_j) ** 2
-        + (1 - rampness) * ((STEP_STD * step_j) ** 2 + (BURST_STD * burst_j) ** 2)
-    )
-    return values_j[:, REACH - 1] + beyond_s * power_w - bend_j, np.sqrt(variance_j2)
-
-
-def _rampness(left_w: Floats, before_w: Floats, after_w: Floats, right_w: Floats) -> Floats:
-    """Return 1 where power keeps changing on both sides as at the interval's ends, 0 between two plateaus or turns."""
-    return (_goes_on(left_w, before_w) + _goes_on(right_w, after_w)) / 2
-
-
-def _goes_on(beyond_w: Floats, at_end_w: Floats) -> Floats:
-    changes = at_end_w != 0
-    return np.where(changes, np.clip(beyond_w / np.where(changes, at_end_w, 1.0), 0, 1), 0.0)
-
-
-def _without_noise(differences_w: Floats, noise_w: Floats) -> Floats:
-    """Return differences less the noise that tick timing adds to a constant power."""
-    share = 1 - (NOISE_FACTOR * noise_w) ** 2 / np.maximum(differences_w**2, 1e-12)
-    return differences_w * np.sqrt(np.clip(share, 0, None))
-
-
-def _difference_noise_w(at_s: Floats, energy_j: Floats, std_s: Floats) -> Floats:
-    """Return the standard uncertainty of interval k's power less that of k - 1, W, from tick instants; inf at first."""
-    slopes = np.diff(energy_j) / np.diff(at_s) ** 2
-    noise_w2 = (
-        (slopes[1:] * std_s[2:]) ** 2
-        + ((slopes[1:] + slopes[:-1]) * std_s[1:-1]) ** 2
-        + (slopes[:-1] * std_s[:-2]) ** 2
-    )
-    return np.concatenate(([np.inf], np.sqrt(noise_w2)))
-
-
-def _bend_variance_w2(power_w: Floats, noise_w: Floats) -> Floats:
-    """Return the variance of power inside each interval that the correction explains, W²."""
-    differences_w = np.zeros(len(power_w) + 3)
-    differences_w[2:-2] = _without_noise(np.diff(power_w), noise_w[1:])
-    left_w, before_w, after_w, right_w = (differences_w[n : n + len(power_w)] for n in range(4))
-    rampness = _rampness(left_w, before_w, after_w, right_w)
-    return rampness * ((before_w + after_w) / 2) ** 2 / 12 + (1 - rampness) * np.clip(before_w * after_w, 0, None)
 
 
 class _PowerCurve:
@@ -496,12 +246,6 @@ class _HbmCurve:
         return (self._power.at_ns - start_ns) / NS_PER_S - HBM_LAG.mean_s
 
 
-def _sampled_curve(gpu: GpuTimeline, samples: Series, lag: LagModel) -> SampledCurve:
-    base_ns = int(gpu.ticks.before_start_ns[0])
-    at_s, std_s, _ = tick_instants(gpu.ticks, base_ns, gpu.period_s)
-    return SampledCurve(gpu.ticks, (at_s, std_s), resolution_mj(gpu.ticks) / MJ_PER_J, samples, lag, base_ns)
-
-
 def _power_curves(gpu: GpuTimeline, lag: LagModel | None = None) -> list[_PowerCurve]:
     """Return the integrals of sampled, of instant and of averaged power, of what there is."""
     usual_lags = {SAMPLES: SAMPLE_READING_LAG, "power_w": POWER_LAG, "power_average_w": POWER_AVERAGE_LAG}
@@ -511,16 +255,3 @@ def _power_curves(gpu: GpuTimeline, lag: LagModel | None = None) -> list[_PowerC
 def _lag_part(later_j: float, earlier_j: float) -> float:
     """Return the root mean square of the changes from shifting a span either way."""
     return sqrt((later_j**2 + earlier_j**2) / 2)
-
-
-def _moving_mean(values: Floats, first: Indices, last: Indices) -> Floats:
-    """Return the mean of values[first:last] for each pair; 0 for an empty one."""
-    sums = np.concatenate(([0.0], np.cumsum(values)))
-    means: Floats = (sums[last] - sums[first]) / np.maximum(last - first, 1)
-    return means
-
-
-def _moving_variance(values: Floats, first: Indices, last: Indices) -> Floats:
-    """Return the variance of values[first:last] for each pair; 0 for an empty one."""
-    centred = values - values.mean()
-    return np.clip(_moving_mean(centred**2, first, last) - _moving_mean(centred, first, last) ** 2, 0, None)
