@@ -312,12 +312,8 @@ class GpuSampler:
             self.latest_power_w = rows[-1][1]
 
     def _follow_samples(self) -> None:
-        """Look for some of the counter's changes while there are samples between them, and for all while there are not.
-
-        Power is polled from the first time on that samples cease: it is what remains where the counter fails, too.
-        """
-        now_ns = self._clock.now_ns()
-        has_samples = now_ns - self._samples.latest_ns < SAMPLES_CEASE_NS
+        """Look for every change of the counter, and poll power in case it fails, too, while there are no samples."""
+        has_samples = (now_ns := self._clock.now_ns()) - self._samples.latest_ns < SAMPLES_CEASE_NS
         if has_samples != (self._schedule.every_ns > 0):
             self._schedule.every_ns = (SPARSE_NS if self._is_used else SPARSE_UNUSED_NS) if has_samples else 0
             self._want_change(now_ns)
