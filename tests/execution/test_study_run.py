@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from execution.virtual import Snapshot, VirtualMachine, experiment, study
@@ -28,6 +29,7 @@ from wattdock.execution.events import (
     StudyStarted,
     TokensSeen,
 )
+from wattdock.execution.study_folder import StudyFolder
 from wattdock.metering.timeline import MeterEvent, Ticks
 
 if TYPE_CHECKING:
@@ -225,6 +227,19 @@ def test_a_study_killed_at_any_pass_is_resumed_with_nothing_lost_and_nothing_mea
     assert passes(resumed.results) == passes(machine.last.results)
     assert {status for _, status in statuses(resumed.results)} == {"ok"}
     assert journal(killed)[-1]["event"] == "ended"
+
+
+def test_a_kill_before_stored_records_are_removed_leaves_a_study_that_ends_when_it_is_resumed(
+    machine: VirtualMachine,
+) -> None:
+    """They are in the result by then; nothing is measured again for their sake."""
+    with patch.object(StudyFolder, "drop"):
+        machine.run(PAIR)
+    assert journal(machine)[-1]["event"] == "stored"
+    launches = machine.launches
+    machine.run(PAIR, resume=True)
+    assert (journal(machine)[-1]["event"], machine.launches) == ("ended", launches)
+    assert list(machine.results.glob("studies/*/records")) == []
 
 
 def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(machine: VirtualMachine) -> None:

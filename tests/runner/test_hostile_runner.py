@@ -125,8 +125,13 @@ def events(**summary: Any) -> list[pb.GenerateEvent]:
             "columns of tokens have different lengths",
         ),
         ([pb.GenerateEvent(steps=pb.StepSeries(start_ns=[1], end_ns=[1, 2])), *events()], "columns of steps have"),
+        ([pb.GenerateEvent(steps=pb.StepSeries(end_ns=[1])), *events()], "columns of steps have"),
+        (events(replicas=[pb.ReplicaPass(span=SPAN, last_token_ns=9)]), "a replica's last_token_ns is 9"),
         ([pb.GenerateEvent(steps=pb.StepSeries(sequences=[2**63])), *events()], "int too big|too large|out of bounds"),
-        ([pb.GenerateEvent(steps=pb.StepSeries(sequences=[2**40])), *events()], "sequences of steps is 1099511627776"),
+        (
+            [pb.GenerateEvent(steps=pb.StepSeries(start_ns=[1], sequences=[2**40])), *events()],
+            "sequences of steps is 1099511627776",
+        ),
     ],
 )
 def test_a_pass_that_cannot_be_is_the_runners_error(serving: Serving, said: list[pb.GenerateEvent], words: str) -> None:

@@ -191,7 +191,7 @@ class StudyRun:
         for position, (experiment_id, plan) in enumerate(self._plans.items()):
             history = journal.get(experiment_id, History())
             if history.is_done(retry_failed=self._retry_failed):
-                self.results.append(stored_result(history, experiment_id, self._output_dir))
+                self.results.append(self._stored(history, experiment_id))
             else:
                 self._states[position] = restore(
                     plan, self._context.folder, history, expected_pass_s=expected_s.get(experiment_id)
@@ -201,6 +201,12 @@ class StudyRun:
             environment = stored.result.environment
             config = self._plans[stored.result.experiment_id].config
             require_same_prompts(config, [environment.dataset_sha256 if environment else None])
+
+    def _stored(self, history: History, experiment_id: str) -> StoredResult:
+        """Return the result of an experiment that is done, and remove its records if a killed coordinator left them."""
+        stored = stored_result(history, experiment_id, self._output_dir)
+        self._context.folder.drop(experiment_id)
+        return stored
 
     def _remaining(self) -> tuple[int, str]:
         """Return how many passes the study has left, and how long they take without starting runners."""
@@ -247,7 +253,7 @@ class StudyRun:
             return False
         history = histories(folder.lines).get(experiment_id, History())
         if history.is_done(retry_failed=False):
-            stored = stored_result(history, experiment_id, self._output_dir)
+            stored = self._stored(history, experiment_id)
             if stored.folder not in [result.folder for result in self.results]:
                 self._add_result(stored)
             return history.status == OK

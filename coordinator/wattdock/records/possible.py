@@ -29,13 +29,16 @@ def require_possible(measured: PassRecord) -> None:
         _within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
         if span.end_ns < span.start_ns:
             raise ValueError(f"the span {span.name[:40]!r} ends before it begins")
+    for replica in measured.replicas:
+        _within("a replica's last_token_ns", (replica.last_token_ns,), measured.span.end_ns)
     for names, most in ((INSTANTS, MAX_NS), (COUNTS, MAX_COUNT)):
         for name in names:
             _within(f"a request's {name}", (getattr(request, name) for request in measured.requests), most)
     _within("the pass's output_tokens", (measured.output_tokens, measured.prompt_tokens), MAX_NS)
     # Of the steps, a column that the engine does not know is empty.
     for kind, columns, unknown in (("tokens", vars(measured.tokens), set[int]()), ("steps", vars(measured.steps), {0})):
-        if len({len(column) for column in columns.values()} - unknown) > 1:
+        first, *others = map(len, columns.values())
+        if not {*others} <= {first} | unknown:
             raise ValueError(f"columns of {kind} have different lengths")
         for name, column in columns.items():
             ends = (int(column.min()), int(column.max())) if column.size else ()
