@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from report_rows import document
@@ -17,6 +15,9 @@ from stored_results import stored
 from wattdock.analysis.result import ExperimentResult
 from wattdock.store.folders import load_result, store_result
 from wattdock.text import dotted, from_json, json_text
+
+if TYPE_CHECKING:
+    from conftest import Called
 
 COORDINATOR = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # What is hashed, sent to our own runner, written for an engine, or read back by Python alone.
@@ -72,24 +73,18 @@ def test_a_stored_result_with_an_infinite_engine_argument_is_json_and_says_so(tm
     assert isinstance(load_result(folder), ExperimentResult)
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "wattdock", *words], capture_output=True, text=True, check=False, timeout=120
-    )
-
-
-def test_a_query_s_infinity_is_a_text_in_its_json(tmp_path: Path) -> None:
+def test_a_query_s_infinity_is_a_text_in_its_json(called: Called, tmp_path: Path) -> None:
     """The database has it as a number."""
     stored(tmp_path)
     sql = "SELECT 'inf'::DOUBLE AS a, 'nan'::DOUBLE AS b FROM results"
-    done = run("results", "query", sql, "--json", "--output-dir", tmp_path)
+    done = called("results", "query", sql, "--json", "--output-dir", tmp_path)
     assert strictly(done.stdout) == [{"a": "Infinity", "b": "NaN"}]
 
 
 @pytest.mark.parametrize("setting", ["workload.min_duration_s", "timeouts.load_s", "pytorch.longest_wait_s"])
-def test_a_setting_without_end_is_refused_or_recorded_as_such(tmp_path: Path, setting: str) -> None:
+def test_a_setting_without_end_is_refused_or_recorded_as_such(called: Called, tmp_path: Path, setting: str) -> None:
     """Our own settings are finite; an engine's argument is the engine's, and stands in the plan as it is."""
-    done = run("plan", "--backend", "pytorch", "--set", f"{setting}=.inf", "--json", "--output-dir", tmp_path)
+    done = called("plan", "--backend", "pytorch", "--set", f"{setting}=.inf", "--json", "--output-dir", tmp_path)
     if setting.startswith("pytorch"):
         assert strictly(done.stdout)[0]["pytorch"]["longest_wait_s"] == "Infinity"
     else:

@@ -216,22 +216,22 @@ def test_a_full_engine_that_fills_and_empties_has_not_drifted() -> None:
 
 
 def open_loop(seed: int, *, growth: float) -> RestartRecord:
-    """Poisson arrivals, 8/s for 100 s, 10 tokens each; every second 200 W and 2 J per token, give or take 3 %.
+    """Poisson arrivals, 8/s for 50 s, 10 tokens each; every second 200 W and 2 J per token, give or take 3 %.
 
     Args:
         growth: Of power at equal work, from the first half's middle to the second's.
     """
     rng = np.random.default_rng(seed)
-    arrived_s = np.sort(rng.uniform(0, 100, 800))
+    arrived_s = np.sort(rng.uniform(0, 50, 400))
     requests = tuple(
         dataclasses.replace(request(i, 10 + at_s, 10 + at_s, 11 + at_s, 10), intended_ns=round((10 + at_s) * NS_PER_S))
         for i, at_s in enumerate(arrived_s)
     )
-    done = measured(0, 10, 111, requests)
-    series = TokenSeries(np.array([record.finished_ns or 0 for record in requests]), 10 * np.arange(1, 801))
+    done = measured(0, 10, 61, requests)
+    series = TokenSeries(np.array([record.finished_ns or 0 for record in requests]), 10 * np.arange(1, 401))
     done = dataclasses.replace(done, tokens=series)
-    work = np.histogram(arrived_s + 1, bins=np.arange(102))[0] * 10
-    watts = (200 + 2 * work) * (1 + growth * np.linspace(-1, 1, 101)) * rng.normal(1, 0.03, 101)
+    work = np.histogram(arrived_s + 1, bins=np.arange(52))[0] * 10
+    watts = (200 + 2 * work) * (1 + growth * np.linspace(-1, 1, 51)) * rng.normal(1, 0.03, 51)
     gpu = stepped_power(GPU, [(10, 200), *((1.0, float(power_w)) for power_w in watts), (9, 200)])
     return RestartRecord(0, passes=(done,), timeline=timeline(gpu))
 
@@ -240,7 +240,7 @@ def open_loop(seed: int, *, growth: float) -> RestartRecord:
 def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> None:
     """By chance one half has some percent more to do; what that changes is no drift, and what is one is seen."""
     drifts = [
-        procedure([open_loop(seed, growth=growth)], [GPU], WarmUpSpec(), SpanJoules()).drift[0] for seed in range(60)
+        procedure([open_loop(seed, growth=growth)], [GPU], WarmUpSpec(), SpanJoules()).drift[0] for seed in range(40)
     ]
     off = [abs((drift.relative or 0.0) - growth) / (drift.standard_error or 1.0) for drift in drifts]
     assert {drift.quantity for drift in drifts} == {"mean_power_w at equal tokens/s"}

@@ -33,5 +33,5 @@ def test_a_terminals_picture_holds_what_the_command_prints_and_loads_nothing(tmp
     assert "publishable" in picture
     assert "url(" not in picture.replace("url(#", "")
     assert not re.search(r'(?:href|src)="http', picture)
-    with pytest.raises(RuntimeError, match="show"):
-        on_terminal(["show", "results/none"], tmp_path)
+    with pytest.raises(RuntimeError, match="shaw"):
+        on_terminal(["shaw"], tmp_path)

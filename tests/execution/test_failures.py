@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from wattdock.execution.failures import (
@@ -15,7 +17,11 @@ from wattdock.execution.failures import (
     RUNNER,
     WORKER,
     cause_of,
+    oom_kills,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Seen in the tests of the runners, or written in the sources of vLLM (v1/core/kv_cache_utils.py, v1/worker/utils.py)
 # and of torch (c10/cuda/CUDACachingAllocator.cpp, ProcessGroupNCCL.cpp).
@@ -84,3 +90,14 @@ def test_a_death_is_explained_by_the_log_or_by_the_kernel(log: str, oom_kills: i
 def test_every_cause_is_met_here() -> None:
     """None can lose its words unseen."""
     assert {cause.name for cause in CAUSES} == set(MESSAGES.values())
+
+
+def test_the_kernel_s_kills_are_counted_where_it_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that hides them, or is too old to count them, has killed nobody as far as is known."""
+    vmstat = tmp_path / "vmstat"
+    monkeypatch.setattr("wattdock.execution.failures.VMSTAT", vmstat)
+    assert oom_kills() == 0
+    vmstat.write_text("pgfault 12\noom_kill 3\nnr_zspages 4\n")
+    assert oom_kills() == 3
+    vmstat.write_text("pgfault 12\n")
+    assert oom_kills() == 0

@@ -17,7 +17,7 @@ from wattdock.analysis.steadiness import IdleState, not_cooled_down
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
-from wattdock.execution.events import Event, IdleStarted
+from wattdock.execution.events import Event, IdleStarted, Note
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.procedure import SETTLE_S, MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.inputs import ModelFolder
@@ -43,15 +43,15 @@ class DyingClient:
 
     Attributes:
         process: Its process, if it has one of its own.
-        settles_s: How long it was to stay idle after each pass, seconds.
+        asked: Each pass that it was asked for.
     """
 
     checks_left: int
     process: subprocess.Popen[bytes] | None = None
-    settles_s: list[float] = field(default_factory=list)
+    asked: list[PassRequest] = field(default_factory=list)
 
     def generate(self, asked: PassRequest, **_: object) -> PassRecord:
-        self.settles_s.append(asked.settle_s)
+        self.asked.append(asked)
         if self.process and not self.checks_left:
             self.process.kill()
             self.process.wait()
@@ -70,12 +70,13 @@ def measure(
     *,
     gpu_uuids: tuple[str, ...] = (),
     pids: Iterable[int] = (),
+    model: ModelFolder = MODEL,
     save: Callable[[Recording], None] = lambda _: None,
     lease_fault: Callable[[], str | None] = lambda: None,
 ) -> None:
     procedure = MeasuringProcedure(
         client=cast("Any", client),
-        model=MODEL,
+        model=model,
         meter=Meter(Source("test")),
         gpu_uuids=gpu_uuids,
         clock=VirtualClock(),
@@ -125,7 +126,33 @@ def test_only_after_a_measured_pass_on_gpus_is_the_counters_next_change_waited_f
     """After a warm-up, and where no GPU is metered, it would be a second lost for nothing."""
     client = DyingClient(checks_left=1)
     measure(client, {"warmup": {"passes": 1}, "repeats": {"passes": 1}}, gpu_uuids=gpu_uuids)
-    assert client.settles_s == [0, after_pass_s]
+    assert [asked.settle_s for asked in client.asked] == [0, after_pass_s]
+
+
+def test_each_pass_has_prompts_and_a_seed_of_its_own_and_its_own_least_work() -> None:
+    """A warm-up's follow those of all measured passes, and it lasts no longer than it must."""
+    client = DyingClient(checks_left=2)
+    workload = {"batch_size": 2, "min_requests": 6, "min_duration_s": 30, "seed": 5}
+    measure(client, {"warmup": {"passes": 1}, "repeats": {"passes": 2}, "workload": workload})
+    assert [(asked.seed, asked.min_requests, asked.min_duration_s) for asked in client.asked] == [
+        (7, 4, None),
+        (5, 6, 30),
+        (6, 6, 30),
+    ]
+    sent = [item for asked in client.asked for item in asked.prompts.items]
+    assert len(set(sent)) == len(sent)
+
+
+@pytest.mark.parametrize(("setting", "ignores"), [(None, True), (False, False), (True, True)])
+def test_an_end_of_sequence_ends_no_request_on_random_weights_unless_it_is_to(
+    setting: bool | None, *, ignores: bool
+) -> None:
+    """There it means nothing; with real weights it is the model's answer that is over."""
+    client = DyingClient(checks_left=2)
+    settings = {"warmup": {"passes": 0}, "repeats": {"passes": 1}, "workload": {"ignore_eos": setting}}
+    measure(client, settings)
+    measure(client, settings, model=dataclasses.replace(MODEL, random_weights=False))
+    assert [asked.ignore_eos for asked in client.asked] == [ignores, bool(setting)]
 
 
 class Cooling(Meter):
@@ -158,6 +185,35 @@ def test_a_later_runner_starts_when_gpus_have_cooled_down_to_what_they_were_at_f
     )
     assert state[GPU].power_w == pytest.approx(watts, rel=1e-3)
     assert events == [IdleStarted("idle-empty", 0.5)]
+
+
+@pytest.mark.parametrize(("cap_s", "waited_s", "told"), [(30, 31.5, True), (60, 52.5, False)])
+def test_gpus_are_looked_at_every_three_seconds_until_they_are_idle_or_the_cap(
+    cap_s: float, waited_s: float, *, told: bool
+) -> None:
+    """What is asked at least twice a second may end the wait; the span is the last of it, and has readings beyond."""
+    clock, events, asked_ns = VirtualClock(), list[Event](), list[int]()
+    began_ns = clock.now_ns()
+
+    class SeenLate(Cooling):
+        def peek(self, after_ns: int | None = None) -> Timeline:
+            assert after_ns == clock.now_ns() - round(SETTLE_S * NS_PER_S)
+            return super().peek() if clock.now_ns() - began_ns > 50 * NS_PER_S else timeline()
+
+    span, _ = wait_until_idle(
+        "idle-empty",
+        IdleSpec(duration_s=0.5, cap_s=cap_s),
+        [GPU],
+        meter=SeenLate(began_ns / NS_PER_S + 20),
+        clock=clock,
+        emit=events.append,
+        check=lambda: asked_ns.append(clock.now_ns()),
+    )
+    assert (clock.now_ns() - began_ns) / NS_PER_S == waited_s
+    assert (span.end_ns, span.duration_s) == (clock.now_ns() - round(SETTLE_S * NS_PER_S), 0.5)
+    assert max(map(int.__sub__, asked_ns[1:], asked_ns)) <= NS_PER_S / 2
+    notes = [event.text for event in events if isinstance(event, Note)]
+    assert notes == [f"idle-empty: not idle after {cap_s} s: {GPU}: the meter did not see it"] * told
 
 
 def test_a_gpu_that_does_not_cool_down_is_told_at_the_cap() -> None:

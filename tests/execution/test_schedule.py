@@ -124,6 +124,7 @@ def test_a_pass_takes_its_share_of_what_is_around_it_but_not_of_the_load() -> No
         # A pass that was never seen lasts at least as long as was asked for; more would be a guess.
         ([(3, None)], "at least 60 s"),
         ([(3, None), (2, 5.0)], "at least 70 s"),
+        ([(0, None), (2, 5.0)], "10 s"),
     ],
 )
 def test_what_was_seen_is_multiplied_by_what_is_left(work: list[tuple[int, float | None]], text: str) -> None:
@@ -133,11 +134,19 @@ def test_what_was_seen_is_multiplied_by_what_is_left(work: list[tuple[int, float
 
 
 def test_what_has_no_bound_is_not_known() -> None:
-    """Never seen, and as short as it likes."""
+    """Never seen, and as short as it likes; a second beside it is a bound."""
     assert duration([Remaining(config(), 1, None)]) == "time unknown"
+    assert duration([Remaining(config(), 1, None), Remaining(config(), 1, 0.9)]) == "time unknown"
+    assert duration([Remaining(config(), 1, None), Remaining(config(), 1, 1.0)]) == "at least 1 s"
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(4.4, "4 s"), (89, "89 s"), (125, "2 min"), (12_000, "3 h 20 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((4.4, "4 s"), (89.4, "89 s"), (90, "2 min"), (125, "2 min")),
+        *((89 * 60, "89 min"), (90 * 60, "1 h 30 min"), (12_000, "3 h 20 min")),
+    ],
+)
 def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
     """No more figures than are meant."""
     assert words(seconds) == text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,9 +151,30 @@ def test_with_nothing_to_resume_it_begins(tmp_path: Path) -> None:
     assert resume(tmp_path, study({})) == "study"
 
 
+def test_a_study_s_folder_is_named_by_its_time_name_and_digest_and_shared_with_no_other(tmp_path: Path) -> None:
+    """Of a long name its beginning; one that has begun in the same second, on whichever machine, keeps its folder."""
+    odd = Study("größe & co./" + 40 * "x", study({}).experiments)
+    with open_study(odd, tmp_path, machine=MACHINE, resume=False) as folder:
+        name = rf"gr-e-co.-{31 * 'x'}-{odd.digest[:8]}"
+        assert re.fullmatch(rf"\d{{8}}T\d{{6}}-{re.escape(name)}", folder.study_id)
+    taken = [f"{datetime.now(UTC) + timedelta(seconds=later):%Y%m%dT%H%M%S}-{name}" for later in range(60)]
+    for each in taken:
+        (tmp_path / "studies" / each).mkdir(exist_ok=True)
+    with open_study(odd, tmp_path, machine=MACHINE, resume=False) as folder:
+        assert folder.study_id.rpartition("-")[0] in taken
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
+        (
+            study({"name": "a"}, *({"name": name, "workload": {"seed": ord(name)}} for name in "bcd")),
+            "was begun: with b; with c; with d; undo that",
+        ),
+        (
+            study({"name": "a"}, *({"name": name, "workload": {"seed": ord(name)}} for name in "bcde")),
+            "was begun: with b; with c; with d; and 1 more; undo that",
+        ),
         (study({"name": "a", "workload": {"max_output_tokens": 9}}), "a: workload.max_output_tokens 64 → 9"),
         (study({"name": "b", "workload": {"batch_size": 9}}), "with b; without a"),
         (study({"name": "a"}, seed=4), "seed 0 → 4"),
@@ -182,11 +205,12 @@ def test_a_journal_that_cannot_be_read_stops_only_studies_it_may_be_of(tmp_path:
     other.mkdir()
     (other / "journal.jsonl").write_text("nonsense\n")
     assert resume(tmp_path, study({})) == "resumed"
-    other.rename(other.with_name("20990101T000000-s-12345678"))
-    with pytest.raises(StoreError, match="20990101T000000-s-12345678"):
-        resume(tmp_path, study({}))
+    for name in ("s-12345678", f"other-{study({}).digest[:8]}"):
+        other = other.rename(other.with_name(f"20990101T000000-{name}"))
+        with pytest.raises(StoreError, match=f"20990101T000000-{name}"):
+            resume(tmp_path, study({}))
     if os.geteuid() == 0:
-        os.chown(tmp_path / "studies" / "20990101T000000-s-12345678", UID, UID)
+        os.chown(other, UID, UID)
         assert resume(tmp_path, study({})) == "resumed", "another user's is not ours to resume"
 
 

@@ -1,6 +1,7 @@
 """A whole study in virtual time: simulated GPUs, meter, launcher and engine as `RunDependencies`.
 
-The engine takes settings of a backend section `fake`: `step_s`, `most_in_flight`, `used_gpus`, and the faults.
+The engine takes settings of a backend section `fake`: `step_s`, `most_in_flight`, `visible_gpus`, `used_gpus`, and the
+faults, "die" or "bug".
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class VirtualRunner:
         self.clock.sleep(LOAD_S)
         self._strike("load_fault", "loading")
         environment = RunnerEnvironment(
-            visible_gpu_uuids=list(self.gpus),
+            visible_gpu_uuids=list(self.gpus[: self.args.get("visible_gpus")]),
             used_gpu_uuids=list(self.gpus[: self.args.get("used_gpus")]),
             framework="fake",
             framework_version="1.0",
@@ -217,7 +218,7 @@ class VirtualRunner:
         return PassRecord(span, tuple(requests), record, output_tokens, prompt_tokens, 0, 0, steps=series)
 
     def unload(self) -> None:
-        pass
+        self._strike("unload_fault", "unloading")
 
     def _goes_on(self, request: PassRequest, finished: int, began_ns: int) -> bool:
         elapsed_s = (self.clock.now_ns() - began_ns) / NS_PER_S
@@ -236,8 +237,11 @@ class VirtualRunner:
         )
 
     def _strike(self, name: str, what: str) -> None:
-        if "die" in (self.args.get(name), getattr(self, name, None)):
+        faults = self.args.get(name), getattr(self, name, None)
+        if "die" in faults:
             raise RunnerError(f"the runner died during {what}: exited with code 70")
+        if "bug" in faults:
+            raise KeyError("put in by a test")
 
 
 @dataclass

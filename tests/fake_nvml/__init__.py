@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -23,12 +24,13 @@ import pynvml
 from wattdock.clock import Clock
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Collection, Iterator, Sequence
 
 SONAME = "libnvidia-ml.so.1"
 CONFIG_NAME = "fake_nvml.conf"
 VIRTUAL_ORIGIN_NS = 1_000_000_000_000
+# Ends what hangs.
+LONGEST_WAIT_S = 60.0
 _SOURCES = Path(__file__).parent
 
 
@@ -274,9 +276,11 @@ def _open(library: Path) -> ctypes.PyDLL:
 class FakeNvml(Clock):
     """The library as loaded into this process; also a `Clock` on the library's own time."""
 
-    def __init__(self, library: ctypes.PyDLL, folder: Path) -> None:
+    def __init__(self, library: ctypes.PyDLL, folder: Path, *, is_virtual: bool) -> None:
         self._library = library
         self.folder = folder
+        self._is_virtual = is_virtual
+        self._called: set[threading.Thread] = {threading.main_thread()}
 
     def configure(self, path: Path) -> None:
         """Start again from a configuration file; the virtual clock goes back to its origin."""
@@ -292,7 +296,15 @@ class FakeNvml(Clock):
         return int(self._library.fake_nvml_wall_ns())
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Let virtual time pass; an event that is set ends the wait at once."""
+        """Let virtual time pass; an event that is set ends the wait at once.
+
+        The first wait of another thread really is one: its time stands still until somebody calls it, so that a busy
+        machine, on which the test goes on late, does not let it run ahead.
+        """
+        thread = threading.current_thread()
+        if self._is_virtual and thread not in self._called:
+            self._called.add(thread)
+            event.wait(LONGEST_WAIT_S)
         if event.is_set():
             return True
         self._library.fake_nvml_pass_ns(int(timeout_s * 1e9))
@@ -328,7 +340,7 @@ def loaded(
         lacking: Names of functions that the library shall not have, as an older driver's has not.
         errors: `init_error` and the others of `config`.
     """
-    fake = FakeNvml(_library(folder / SONAME), folder)
+    fake = FakeNvml(_library(folder / SONAME), folder, is_virtual=virtual_clock)
     fake.configure(config(folder, gpus=gpus, virtual_clock=virtual_clock, wall_step=wall_step, **errors))
     _forget()
     # Where no call takes time, threads need not hand over Python's lock at each.

@@ -88,11 +88,42 @@ def test_a_step_that_begins_with_an_overshoot_is_left_out(library: Path) -> None
     assert card.lag_std_s >= COUNTER_LAG.std_s
 
 
+@pytest.mark.parametrize(("early_w", "overshoots"), [(620, False), (630, True)])
+def test_a_twentieth_of_a_step_above_what_follows_is_an_overshoot(
+    library: Path, early_w: float, *, overshoots: bool
+) -> None:
+    """Of 500 W that is 25 W; less does not make a step look early."""
+    burst = (constant(early_w, 0.15), constant(600, DUTY * PERIOD_S - 0.15), constant(100, (1 - DUTY) * PERIOD_S))
+    steps = {step.kind: step for step in card_of(library, loaded(profile=burst * (PULSES + 4))).steps}
+    assert (steps["square on"].overshoot, steps["square off"].overshoot) == (overshoots, False)
+
+
+def test_a_kind_of_pulse_needs_ten_steps_for_the_card_s_lag(library: Path) -> None:
+    """Its own figure is there from two of them on."""
+    timeline, _ = recorded(library, loaded(0.012))
+    starts_s = PERIOD_S * np.arange(2, PULSES + 2)
+    for count, known in ((9, False), (10, True)):
+        pulses = [Pulse("square", _ns(at_s), _ns(at_s + DUTY * PERIOD_S)) for at_s in starts_s[:count]]
+        card = MeterCard.from_pulses(timeline, pulses, gpu_info(0, FakeGpu()), measured_utc="")
+        assert ([step.steps for step in card.steps], card.lag_s is not None) == ([count, count], known)
+    alone = MeterCard.from_pulses(timeline, pulses[:1], gpu_info(0, FakeGpu()), measured_utc="")
+    assert (alone.steps, alone.lag_s, alone.additivity) == ([], None, None)
+
+
 @pytest.fixture(scope="module")
 def sound(library: Path) -> tuple[GpuTimeline, MeterCard]:
     """A GPU's timeline, and a card of its counter that fits."""
     timeline, card = recorded(library, loaded(0.012))
     return timeline, card.model_copy(update={"pulses": MIN_PULSES})
+
+
+def test_a_card_under_an_unknown_driver_is_not_used(sound: tuple[GpuTimeline, MeterCard], tmp_path: Path) -> None:
+    """Nobody knows whether it is the one that the card was made under; a card at its limits is."""
+    gpu = gpu_info(0, loaded(0.012))
+    sound[1].model_copy(update={"additivity": -0.005, "smoothing_periods": 0.99}).store(tmp_path)
+    assert list(Cards.read(tmp_path, [gpu]).fitting) == [gpu.uuid]
+    [problem] = Cards.read(tmp_path, [gpu.model_copy(update={"driver_version": None})]).problems.values()
+    assert problem.endswith("does not fit: the driver's version is unknown")
 
 
 def cards_in(home: Path) -> Cards:
@@ -119,6 +150,8 @@ def test_a_timeline_cites_the_card_that_its_lag_comes_from(
         ({"driver_version": "470.1"}, "driver 470.1, and this is NVIDIA H200, driver 580"),
         ({"pulses": 30}, "it has 30 pulses, fewer than 100"),
         ({"additivity": -0.2}, "additivity is -20.00%, not within 0.5%"),
+        ({"smoothing_periods": 1.0}, "smoothing is 1.00 periods, not below 1"),
+        ({"lag_std_s": None}, "it has no lag"),
         ({"additivity": None}, "additivity is unknown"),
         ({"smoothing_periods": 9.0}, "smoothing is 9.00 periods, not below 1"),
         ({"smoothing_periods": None}, "smoothing is unknown"),

@@ -251,6 +251,50 @@ def test_power_samples_that_are_missing_give_no_energy() -> None:
     assert "no power sample" in why_none(holed, BASE_NS + 1000 * MS, BASE_NS + 4000 * MS)
 
 
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "reason"),
+    [
+        # 100 samples every 50 ms, 80 ms late, give or take 33 ms.
+        (113, 4837, None),
+        (112, 4837, "not inside the recorded power samples"),
+        (113, 4838, "not inside the recorded power samples"),
+    ],
+)
+def test_integrated_power_is_not_extrapolated(start_ms: int, end_ms: int, reason: str | None) -> None:
+    """A span needs samples beyond both of its ends, as far as they may trail."""
+    gpu = power_timeline([100.0] * 100)
+    start_ns, end_ns = BASE_NS + start_ms * MS, BASE_NS + end_ms * MS
+    if reason:
+        assert reason in why_none(gpu, start_ns, end_ns)
+    else:
+        assert EnergyCurve(gpu).between(start_ns, end_ns).energy_j == pytest.approx(472.4)
+    assert "not inside the recorded power samples" in why_none(power_timeline([100.0]), start_ns, start_ns)
+
+
+@pytest.mark.parametrize(("gap_ms", "known"), [(1000, True), (1001, False)])
+def test_power_that_was_not_sampled_for_a_second_is_still_a_line(gap_ms: int, *, known: bool) -> None:
+    """A second is what a stalled host may take; more is a hole, inside a span or next to its ends only."""
+    gpu = power_timeline([100.0] * 100)
+    at_ns = gpu.series["power_w"].at_ns.copy()
+    at_ns[50:] += (gap_ms - 50) * MS
+    gpu = replace(gpu, series={"power_w": Series(at_ns, gpu.series["power_w"].value)})
+    hole_ms = 49 * 50
+    inside = EnergyCurve(gpu).between(BASE_NS + 1000 * MS, BASE_NS + 5000 * MS)
+    assert (inside.energy_j is not None, "no power sample for 1.0 s" in str(inside.reason)) == (known, not known)
+    before = EnergyCurve(gpu).between(BASE_NS + 1000 * MS, BASE_NS + (hole_ms - 113) * MS)
+    assert before.energy_j == pytest.approx((hole_ms - 1113) / 10)
+
+
+@pytest.mark.parametrize(("gap_ms", "known"), [(1001, True), (1002, False)])
+def test_a_counter_may_be_seen_to_stand_still_for_less_than_a_second(gap_ms: int, *, known: bool) -> None:
+    """Longer, and joules may be lost and not only late; where changes are far apart anyway, ten times their period."""
+    gpu = timeline([(100, 50_000)] * 12 + [(gap_ms, gap_ms * 500)] + [(100, 50_000)] * 12)
+    got = EnergyCurve(gpu, lag=NO_LAG).between(BASE_NS + 700 * MS, BASE_NS + 2800 * MS)
+    assert (got.energy_j is not None) == known
+    slow = timeline([(500, 250_000)] * 12 + [(4 * gap_ms, gap_ms * 2_000)] + [(500, 250_000)] * 12)
+    assert EnergyCurve(slow, lag=NO_LAG).between(BASE_NS + 2000 * MS, BASE_NS + 14_000 * MS).energy_j is not None
+
+
 def test_without_any_source_there_is_none() -> None:
     """Null with a reason, never zero."""
     assert "no energy source" in why_none(replace(power_timeline([]), energy_source=None), BASE_NS, BASE_NS + MS)

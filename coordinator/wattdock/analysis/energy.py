@@ -233,10 +233,10 @@ def measured_energy(
 
 def _net(total_j: float | None, timing_j: float | None, idle: tuple[float, float] | None) -> dict[str, Any]:
     """Return the energy above idle, from the energy that the GPUs would have used idle and its uncertainty."""
-    if total_j is None or idle is None:
+    if total_j is None or timing_j is None or idle is None:
         return {"net_reason": NO_IDLE_POWER}
     idle_j, idle_uncertainty_j = idle
-    return {"net_j": total_j - idle_j, "net_uncertainty_j": hypot(timing_j or 0.0, idle_uncertainty_j)}
+    return {"net_j": total_j - idle_j, "net_uncertainty_j": hypot(timing_j, idle_uncertainty_j)}
 
 
 def _hbm(

@@ -145,8 +145,8 @@ class SpanJoules:
         sources = frozenset(energy.source for energy in energy_by_gpu.values() if energy.source)
         if reasons:
             return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
-        total_j = sum(value or 0.0 for value in per_gpu_j.values())
-        return Joules(total_j, per_gpu_j, known_sum(energy.timing_j for energy in energy_by_gpu.values()), sources)
+        timing_j = known_sum(energy.timing_j for energy in energy_by_gpu.values())
+        return Joules(known_sum(per_gpu_j.values()), per_gpu_j, timing_j, sources)
 
     def of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
         """Return the energy of `span` on one GPU."""
@@ -189,13 +189,13 @@ def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str], joules_i
     ]
     if not windows:
         return None
-    compared = [check for check in windows if check.difference_share is not None]
-    worst = max(compared, key=lambda check: abs(check.difference_share or 0.0), default=None)
+    shares = ((check.difference_share, check.difference_j) for check in windows if check.difference_share is not None)
+    worst_share, worst_j = max(shares, key=lambda pair: abs(pair[0]), default=(None, None))
     return CrossCheck(
-        source=next(restart.timeline.meter for restart in restarts if restart.timeline and restart.timeline.windows),
+        source=next(restart.timeline.meter for restart in restarts if restart.timeline),
         windows=windows,
-        worst_difference_j=worst and worst.difference_j,
-        worst_difference_share=worst and worst.difference_share,
+        worst_difference_j=worst_j,
+        worst_difference_share=worst_share,
     )
 
 
@@ -215,8 +215,8 @@ def _window_check(
     if reason is None and not (used and set(used) <= meter_j.keys() & window.energy_j.keys()):
         reason = "a GPU that was used is unknown to one of the meters"
     difference_j = share = bound_j = None
-    if reason is None:
-        ours_j = sum(meter_j[uuid] or 0.0 for uuid in used)
+    ours_j = None if reason else known_sum(meter_j[uuid] for uuid in used)
+    if ours_j is not None:
         difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
         share = difference_j / ours_j if ours_j else None
         ends_ns = (span.start_ns, span.end_ns)

@@ -102,8 +102,8 @@ class Performance(Stored):
     @property
     def arrivals_left_out(self) -> str | None:
         """A sentence on arrivals that were never served; None where a Poisson count may fall so short by chance."""
-        expected = self.arrivals_expected or 0.0
-        if self.requests >= expected - CHANCE_DEVIATIONS * expected**0.5:
+        expected = self.arrivals_expected
+        if expected is None or self.requests >= expected - CHANCE_DEVIATIONS * expected**0.5:
             return None
         return f"only {self.requests:,} of about {expected:,.0f} arrivals were served, and latencies are of these"
 
@@ -138,14 +138,14 @@ def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
     """Return where a pass's count differs from its requests' counts, their ids, or the end of its token series."""
     disagreements = []
     for measured in passes:
-        with_ids = [request for request in measured.requests if request.output_ids is not None]
+        ids = [request.output_ids for request in measured.requests if request.output_ids is not None]
         counts = {
             "summary": measured.output_tokens,
             "requests": sum(request.output_tokens or 0 for request in measured.requests),
             "series": int(measured.tokens.output_tokens[-1]) if len(measured.tokens.output_tokens) else 0,
         }
-        if len(with_ids) == len(measured.requests):
-            counts["ids"] = sum(len(request.output_ids or ()) for request in with_ids)
+        if len(ids) == len(measured.requests):
+            counts["ids"] = sum(map(len, ids))
         if len(set(counts.values())) > 1:
             disagreements.append(f"pass {measured.index + 1}: {counts}")
     return disagreements
@@ -207,11 +207,9 @@ def backlog_slope(measured: PassRecord) -> float | None:
     """
     if not is_scheduled(measured):
         return None
-    requests = measured.requests
-    submitted = [((request.intended_ns or 0), request.submitted_ns) for request in requests]
-    finished = [
-        ((request.intended_ns or 0), request.finished_ns) for request in requests if request.finished_ns is not None
-    ]
+    requests = [(request.intended_ns, request) for request in measured.requests if request.intended_ns is not None]
+    submitted = [(intended_ns, request.submitted_ns) for intended_ns, request in requests]
+    finished = [(at_ns, request.finished_ns) for at_ns, request in requests if request.finished_ns is not None]
     slopes = [slope for instants in (submitted, finished) if (slope := _delay_slope(instants)) is not None]
     return max(slopes, default=None)
 
@@ -243,9 +241,10 @@ def e2e_s(request: RequestRecord) -> float | None:
 
 def tpot_s(request: RequestRecord) -> float | None:
     """Return the mean time per output token after the first, in seconds; None with fewer than two tokens."""
-    if request.first_token_ns is None or request.finished_ns is None or (request.output_tokens or 0) < 2:
+    first_ns, finished_ns, tokens = request.first_token_ns, request.finished_ns, request.output_tokens
+    if first_ns is None or finished_ns is None or tokens is None or tokens < 2:
         return None
-    return (request.finished_ns - request.first_token_ns) / NS_PER_S / ((request.output_tokens or 0) - 1)
+    return (finished_ns - first_ns) / NS_PER_S / (tokens - 1)
 
 
 def quantiles(values: Iterable[float | None]) -> Quantiles | None:

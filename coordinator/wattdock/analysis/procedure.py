@@ -117,7 +117,7 @@ def _drift(restart: RestartRecord, measured: PassRecord, used: Sequence[str], jo
         joules = joules_in.of(restart.timeline, half, used)
         if not tokens or (used and joules.total_j is None):
             return _no_drift(restart, measured, quantity, joules.reason if used else "no token in one of its halves")
-        values.append((joules.total_j or 0.0) / tokens if used else tokens / half.duration_s)
+        values.append(tokens / half.duration_s if joules.total_j is None else joules.total_j / tokens)
     relative = values[1] / values[0] - 1
     return Drift(restart=restart.restart, pass_index=measured.index, quantity=quantity, relative=relative)
 
@@ -181,10 +181,10 @@ def halves_ns(measured: PassRecord) -> tuple[tuple[int, int], tuple[int, int]] |
     empties, belong to neither half. A single round of requests cannot be halved.
     """
     requests = sorted(measured.requests, key=lambda request: request.submitted_ns)
-    finished_ns = [request.finished_ns for request in requests]
-    if len(requests) < 2 or None in finished_ns:
+    finished_ns = [request.finished_ns for request in requests if request.finished_ns is not None]
+    if not 2 <= len(requests) == len(finished_ns):
         return None
-    latest_ns = np.maximum.accumulate([at_ns or 0 for at_ns in finished_ns])
+    latest_ns = np.maximum.accumulate(finished_ns)
     cuts = [
         request.submitted_ns
         for request, before_ns in zip(requests[1:], latest_ns, strict=False)
@@ -196,7 +196,7 @@ def halves_ns(measured: PassRecord) -> tuple[tuple[int, int], tuple[int, int]] |
         cut_ns = min(cuts, key=lambda at_ns: abs(at_ns - middle_ns))
         if abs(cut_ns - middle_ns) <= MAX_OFF_MIDDLE * length_ns:
             return (measured.span.start_ns, cut_ns), (cut_ns, measured.span.end_ns)
-    lifetime_ns = int(np.mean([(request.finished_ns or 0) - request.submitted_ns for request in requests]))
+    lifetime_ns = int(np.mean(np.subtract(finished_ns, [request.submitted_ns for request in requests])))
     if length_ns < LIFETIMES_TO_HALVE * lifetime_ns:
         return None
     return (measured.span.start_ns + lifetime_ns, middle_ns), (middle_ns, measured.span.end_ns - lifetime_ns)

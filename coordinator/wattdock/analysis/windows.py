@@ -305,7 +305,7 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
         decode_j, decode_ci95_j = _phase_joules(fitted, 2, decode_s, len(rounds))
     except NoCostsError as error:
         return Phases(**times, reason=str(error))
-    prompt_tokens = sum(request.prompt_tokens or 0 for _, measured, _ in passes for request in measured.requests)
+    prompt_tokens = known_sum(measured.prompt_tokens for _, measured, _ in passes)
     return Phases(
         **times,
         prefill_j=prefill_j,

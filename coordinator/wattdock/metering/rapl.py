@@ -113,12 +113,11 @@ class RaplRecorder(threading.Thread):
         series = {domain.name: unwrapped(list(self._rows[domain.name]), domain.range_uj) for domain in self._domains}
         return HostTimeline(series, tuple(self._events.values()))
 
-    def stop(self) -> HostTimeline:
-        """End the recording and return it."""
+    def stop(self) -> None:
+        """End the recording."""
         self._enough.set()
         if self.is_alive():
             self.join(JOIN_S)
-        return self.peek()
 
     def _sample(self) -> None:
         for domain in self._domains:

@@ -101,7 +101,7 @@ class Recording:
     events: list[MeterEvent] = field(default_factory=list)
     counter_ns: tuple[int, int] | None = None
     counter_mj: int = 0
-    period_ns: float | None = None
+    period_ns: float = 0.0
     start_ns: int = 0
     end_ns: int = 0
     busy_ns: int = 0
@@ -126,7 +126,7 @@ class Recording:
             series=series,
             processes=tuple(self.processes),
             events=tuple(sorted(events, key=lambda event: event.at_ns)),
-            period_s=self.period_ns and self.period_ns / NS_PER_S,
+            period_s=self.period_ns / NS_PER_S or None,
             busy_fraction=self.busy_ns / metered_ns if metered_ns > 0 else None,
         )
 

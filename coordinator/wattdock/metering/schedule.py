@@ -42,7 +42,7 @@ class TickSchedule:
     one is due. The guard follows the deviations seen; a change that came before its guard doubles it.
 
     Attributes:
-        period_ns: Mean of the usual intervals between recent changes, or None while unknown.
+        period_ns: Mean of the usual intervals between recent changes, 0 while unknown.
         every_ns: Once the period is known, changes are looked for so far apart or, where reads take long, further, and
             when `want_next` is called.
     """
@@ -53,7 +53,7 @@ class TickSchedule:
         self._intervals_ns: deque[int] = deque(maxlen=MEMORY_TICKS)
         self._deviations_ns: deque[float] = deque(maxlen=MEMORY_TICKS)
         self._costs_ns: deque[int] = deque([MIN_SPACING_NS], maxlen=MEMORY_TICKS)
-        self.period_ns: float | None = None
+        self.period_ns = 0.0
         self.every_ns = 0
         self._wants_next = False
         self._spent_ns = 0
@@ -71,8 +71,6 @@ class TickSchedule:
     @property
     def guard_ns(self) -> float:
         """How long before a predicted change reading begins."""
-        if self.period_ns is None:
-            return MIN_GUARD_NS
         worst_ns = max(self._deviations_ns, default=0.0)
         return min(max(MIN_GUARD_NS, 1.2 * worst_ns), MAX_GUARD_PERIODS * self.period_ns)
 
@@ -84,7 +82,7 @@ class TickSchedule:
     def note_change(self, before_ns: int, after_ns: int) -> None:
         """Record a change seen between two instants."""
         expected_ns = self._expected_ns(after_ns)
-        if expected_ns is None or self._changed_ns is None or self.period_ns is None:
+        if expected_ns is None:
             changed_ns = (before_ns + after_ns) // 2
         else:
             changed_ns = int(min(max(expected_ns, before_ns), after_ns))
@@ -109,23 +107,23 @@ class TickSchedule:
         opens_ns, closes_ns = expected_ns - self.guard_ns, expected_ns + self.guard_ns
         if self.skips and now_ns < opens_ns:
             return int(opens_ns)
-        looks_ns = min(opens_ns, expected_ns - EARLY_PERIODS * (self.period_ns or 0))
+        looks_ns = min(opens_ns, expected_ns - EARLY_PERIODS * self.period_ns)
         if looks_ns <= now_ns < opens_ns:
             return int(min(opens_ns, now_ns + self._sparse_ns()))
         if now_ns < looks_ns:
-            late = self._changed_ns is not None and expected_ns - self._changed_ns > 1.5 * (self.period_ns or 0)
+            late = self._changed_ns is not None and expected_ns - self._changed_ns > 1.5 * self.period_ns
             return int(min(looks_ns, now_ns + self._sparse_ns())) if late else int(looks_ns)
         return int(now_ns + (self._spacing_ns() if now_ns <= closes_ns else self._sparse_ns()))
 
     def _expected_ns(self, now_ns: int) -> float | None:
         """Return the predicted change nearest to now, not before the first one after the last change."""
-        if self._changed_ns is None or self.period_ns is None:
+        if self._changed_ns is None or not self.period_ns:
             return None
         first = 1 if self._wants_next or not self.skips else max(1, round(self._pause_ns / self.period_ns))
         return self._changed_ns + self.period_ns * max(first, round((now_ns - self._changed_ns) / self.period_ns))
 
     def _note_deviation(self, expected_ns: float, before_ns: int, after_ns: int) -> None:
-        if after_ns - before_ns > MAX_GUARD_PERIODS * (self.period_ns or 0):
+        if after_ns - before_ns > MAX_GUARD_PERIODS * self.period_ns:
             # Not bracketed: it came before the guard, or late after a gap; only the first says that the guard is short.
             early = after_ns < expected_ns
             self._deviations_ns.append(1.7 * self.guard_ns if early else 0.0)
@@ -133,9 +131,9 @@ class TickSchedule:
             self._deviations_ns.append(max(0.0, expected_ns - before_ns))
 
     def _note_interval(self, interval_ns: int) -> None:
-        if self.period_ns is not None and self.skips:
+        if self.skips:
             interval_ns = round(interval_ns / max(1, round(interval_ns / self.period_ns)))
-        if self.period_ns is None or interval_ns < 1.5 * self.period_ns:
+        if not self.period_ns or interval_ns < 1.5 * self.period_ns:
             self._intervals_ns.append(interval_ns)
         if len(self._intervals_ns) >= MIN_INTERVALS:
             # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not. Of
@@ -152,7 +150,7 @@ class TickSchedule:
         """How many reads for each change looked for, one at the change apart, stay near the busy target."""
         if self.skips:
             return max(1.0, SPARSE_BUSY_TARGET * self.every_ns / self._cost_ns() - 1)
-        return BUSY_TARGET * (self.period_ns or 0) / self._cost_ns() - 1
+        return BUSY_TARGET * self.period_ns / self._cost_ns() - 1
 
     def _sparse_ns(self) -> float:
         """Pause between reads that look for a change outside the guard."""

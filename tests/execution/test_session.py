@@ -1,0 +1,193 @@
+"""What a session makes of what goes wrong around its passes, in virtual time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from execution.virtual import VirtualMachine, experiment, study
+
+from wattdock.errors import ExitCode, PreflightError, StoreError
+from wattdock.execution.events import Loading, PassFinished, PassStarted, RunnerReady, UnexpectedError
+from wattdock.host.leases import LeaseRequest, hold
+from wattdock.records import RestartRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from wattdock.config import Study
+    from wattdock.execution.events import Event
+    from wattdock.records import Failure
+
+GPU, OTHER = "GPU-1", "GPU-2"
+# One load group.
+TWO = study(experiment("a"), experiment("b", workload={"batch_size": 4}), order="written")
+
+
+@pytest.fixture(autouse=True)
+def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> VirtualMachine:
+    return VirtualMachine(tmp_path / "machine", {GPU: lambda _: 300.0})
+
+
+def statuses(machine: VirtualMachine) -> list[tuple[str, str]]:
+    return [(str(stored.result.config.name), stored.result.status) for stored in machine.last.results]
+
+
+def failure(machine: VirtualMachine, planned: Study) -> Failure:
+    """Return why the first experiment of a study failed."""
+    error = machine.run(planned).results[0].result.error
+    assert error is not None
+    return error
+
+
+def tracebacks(machine: VirtualMachine) -> int:
+    """Return how many tracebacks a run has told."""
+    found = [event for event in machine.emitted if isinstance(event, UnexpectedError)]
+    assert all(event.traceback.startswith("Traceback") for event in found)
+    return len(found)
+
+
+def at(kind: type[Event], act: Callable[[], None], *, number: int = 1) -> Callable[[Event], None]:
+    """Return a consumer that acts when the n-th event of a kind comes."""
+    left = [number]
+
+    def consume(event: Event) -> None:
+        left[0] -= isinstance(event, kind)
+        if isinstance(event, kind) and not left[0]:
+            act()
+
+    return consume
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("fault", "kind", "code"), [("die", "RunnerError", 5), ("bug", "KeyError", 1)])
+def test_a_traceback_is_told_of_a_bug_only(machine: VirtualMachine, fault: str, kind: str, code: int) -> None:
+    """What is no fault of wattdock's has its reason in one line."""
+    error = failure(machine, study(experiment("a", fake={"pass_fault": fault})))
+    assert (error.kind, error.exit_code, error.stage) == (kind, code, "warm-up 1/1")
+    assert error.message.startswith("a bug in wattdock: ") == (fault == "bug")
+    assert tracebacks(machine) == (fault == "bug")
+
+
+def test_a_load_that_fails_fails_all_that_it_was_for(machine: VirtualMachine) -> None:
+    """Another runner would fail at it as well; nothing is tried twice."""
+    machine.load_fault = "die"
+    machine.run(TWO)
+    assert (statuses(machine), machine.launches) == ([("a", "failed"), ("b", "failed")], 1)
+
+
+def test_an_end_that_is_not_clean_takes_nothing_from_what_was_measured(machine: VirtualMachine) -> None:
+    """All passes are over; it is told."""
+    machine.run(study(experiment("a", fake={"unload_fault": "die"})))
+    assert statuses(machine) == [("a", "ok")]
+    assert "after the last pass: the runner died during unloading: exited with code 70" in machine.notes()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_runner_that_sees_other_gpus_than_its_own_measures_nothing(tmp_path: Path, number: int) -> None:
+    """Joules of one GPU beside the tokens of another would look like a figure."""
+    machine = VirtualMachine(tmp_path, {f"GPU-{n}": lambda _: 300.0 for n in range(3)})
+    planned = study(experiment("a", fake={"visible_gpus": number}))
+    if number == 3:
+        machine.run(planned)
+        assert statuses(machine) == [("a", "ok")]
+    else:
+        error = failure(machine, planned)
+        assert "the runner was given the GPUs ['GPU-0', 'GPU-1', 'GPU-2'] and sees ['GPU-0'" in error.message
+        assert (error.stage, error.exit_code) == ("load", ExitCode.RUNNER)
+
+
+@pytest.mark.parametrize("moment", [Loading, RunnerReady])
+def test_an_interruption_before_the_first_pass_is_that_of_the_first_experiment(
+    machine: VirtualMachine, moment: type[Event]
+) -> None:
+    """The next one was never begun, and nobody interrupted it."""
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(TWO, on=at(moment, interrupt))
+    assert statuses(machine) == [("a", "interrupted")]
+
+
+def test_an_interruption_between_two_experiments_is_of_neither(machine: VirtualMachine) -> None:
+    """The one is whole and the other not begun."""
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(TWO, on=at(PassFinished, interrupt, number=2))
+    assert statuses(machine) == [("a", "ok")]
+
+
+def test_where_a_pass_cannot_be_written_down_no_other_experiment_is_begun(
+    machine: VirtualMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one ends and is stored from memory; the error says what to do, and the study goes on from there."""
+
+    write = RestartRecord.write
+
+    def full(record: RestartRecord, folder: Path) -> None:
+        if folder.parent.name == "records":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(record, folder)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(RestartRecord, "write", full)
+        with pytest.raises(StoreError, match=r"No space left on device; nothing more is measured; make room"):
+            machine.run(TWO)
+    started = [event.stage for event in machine.emitted if isinstance(event, PassStarted)]
+    assert started == ["warm-up 1/1", "pass 1/2", "pass 2/2"]
+    assert statuses(machine) == [("a", "ok")]
+    machine.run(TWO, resume=True)
+    assert (statuses(machine), machine.launches) == ([("a", "ok"), ("b", "ok")], 2)
+
+
+@pytest.mark.parametrize(("exclusive", "runs"), [("gpus", True), ("machine", False)])
+def test_a_machine_that_is_to_be_alone_does_not_share_it_with_who_measures_on_another_gpu(
+    machine: VirtualMachine, exclusive: Any, *, runs: bool
+) -> None:
+    """And it names itself to whoever comes meanwhile."""
+    refusals: list[str] = []
+
+    def come() -> None:
+        with (
+            pytest.raises(PreflightError) as refused,
+            hold(LeaseRequest((GPU,), "gpus"), refusals.append),
+        ):
+            pytest.fail("a GPU that is being measured on was leased again")
+        refusals.append(str(refused.value))
+
+    planned = study(experiment("a", exclusive="gpus"), experiment("b", exclusive=exclusive, fake={"step_s": 0.2}))
+    with hold(LeaseRequest(("GPU-9",), "gpus"), refusals.append):
+        if not runs:
+            with pytest.raises(PreflightError, match=r"shared by other measurements: GPU-9 by "):
+                machine.run(planned)
+            return
+        machine.run(planned, on=at(PassStarted, come))
+    [refusal] = refusals
+    assert f"{GPU} is leased by " in refusal
+    assert f"process {os.getpid()}, " in refusal
+
+
+def test_a_bug_in_the_analysis_costs_the_figures_and_nothing_that_was_measured(
+    machine: VirtualMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result says where the passes are."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("power")
+
+    monkeypatch.setattr("wattdock.execution.study_run.analyse", broken)
+    error = failure(machine, TWO)
+    assert statuses(machine) == [("a", "failed"), ("b", "failed")]
+    assert (error.kind, error.stage, error.exit_code) == ("KeyError", "analysis", ExitCode.BUG)
+    assert error.message == "a bug in wattdock: 'power'; the folders under restarts hold what was measured"
+    assert [len(record.passes) for record in machine.last.results[0].restarts()] == [2]
+    assert tracebacks(machine) == 2
