@@ -50,12 +50,12 @@ def main() -> int:
         _again(options.target[0], options.again.resolve())
         return 0
     if options.worker:
-        _work(options.target[0], options.worker, seed=options.seed, seconds=60 * options.minutes)
+        _work(options.target[0], options.worker, seed=options.seed, seconds=60 * options.minutes, inputs=options.inputs)
         return 0
     found = 0
     print(f"{'target':<8} {'min':>6} {'inputs':>8} {'/s':>6} {'accepted':>8} {'MB more':>8} {'seed':>10} findings")
     for name in options.target:
-        total, findings = _fuzz(name, seconds=60 * options.minutes, seed=options.seed)
+        total, findings = _fuzz(name, seconds=60 * options.minutes, seed=options.seed, inputs=options.inputs)
         found += len(findings)
         spent_s, inputs = total["seconds"], total["inputs"]
         accepted = f"{total['accepted'] / max(inputs, 1):.0%}"
@@ -72,6 +72,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", action="append", choices=list(TARGETS), help="one of them; all unless given")
     parser.add_argument("--minutes", type=float, default=1.0, help="for each target")
+    parser.add_argument(
+        "--inputs", type=int, help="for each target, however long they take; the same for a seed"
+    )
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
     parser.add_argument("--again", type=Path, metavar="FOLDER", help="run the input in this folder once")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -108,14 +111,15 @@ def outcome(target: Target, folder: Path) -> str:
 # ---- The parent: starts workers, ends what hangs, keeps what was found
 
 
-def _fuzz(name: str, *, seconds: float, seed: int) -> tuple[Counter[str], list[str]]:
+def _fuzz(name: str, *, seconds: float, seed: int, inputs: int | None) -> tuple[Counter[str], list[str]]:
     """Let one worker after another fuzz a target; a worker ends early where an input ends the process."""
     total: Counter[str] = Counter()
     findings: list[str] = []
     began = time.monotonic()
-    while (left_s := seconds - (time.monotonic() - began)) > 0:
+    while (left_s := seconds - (time.monotonic() - began)) > 0 and not (inputs and total["batches"]):
         with tempfile.TemporaryDirectory(prefix="wattdock-fuzz-") as scratch:
             words = ("--target", name, "--worker", scratch, "--minutes", left_s / 60, "--seed", seed + total["batches"])
+            words += ("--inputs", inputs) if inputs else ()
             with Path(scratch, "log").open("wb") as log:
                 worker = subprocess.Popen(
                     [sys.executable, __file__, *map(str, words)], stdout=log, stderr=log, env=_environ(scratch)
@@ -193,8 +197,8 @@ def keep(name: str, place: Path, why: str, more: str) -> str:
 # ---- The worker
 
 
-def _work(name: str, scratch: Path, *, seed: int, seconds: float) -> None:
-    """Fuzz until the time is over, and write a line about each batch."""
+def _work(name: str, scratch: Path, *, seed: int, seconds: float, inputs: int | None) -> None:
+    """Fuzz until the time is over, or so many inputs, and write a line about each batch."""
     from fuzz.targets import TARGETS
 
     target = TARGETS[name]
@@ -213,14 +217,17 @@ def _work(name: str, scratch: Path, *, seed: int, seconds: float) -> None:
         with (scratch / "batches").open("w") as reports:
             # What caches keep of one input after the other is no input's: another worker goes on then.
             while time.monotonic() - began < seconds and _memory_bytes("VmData") < limit - MEMORY_BYTES * 3 // 4:
-                report = _batch(target, seeds, seed, scratch, known, name, until=began + seconds)
+                until = float("inf") if inputs else began + seconds
+                report = _batch(target, seeds, seed, scratch, known, name, until=until, most=inputs or BATCH)
                 reports.write(json.dumps(report) + "\n")
                 reports.flush()
                 seed += 1
+                if inputs:
+                    break
 
 
 def _batch(
-    target: Target, seeds: list[Files], seed: int, scratch: Path, known: set[str], name: str, *, until: float
+    target: Target, seeds: list[Files], seed: int, scratch: Path, known: set[str], name: str, *, until: float, most: int
 ) -> dict[str, Any]:
     """Run some inputs, the same ones with the same seed; a failure whose place is known already is passed over."""
     import hypothesis
@@ -231,7 +238,7 @@ def _batch(
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=BATCH,
+        max_examples=most,
         database=None,
         deadline=None,
         phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
