@@ -79,7 +79,7 @@ OPENED_ELSEWHERE = {
     "execution/failures.py: the kernel's": {"VMSTAT.read_text"},
     "host/leases.py: the kernel's": {"MOUNTS.read_text"},
     "host/leases.py: looks at what it opened": {"os.open"},
-    "host/machine.py: the kernel's": {"CPUINFO.read_text", "MEMINFO.read_text"},
+    "host/machine.py: the kernel's": {"CPUINFO.read_text"},
     "host/processes.py: the kernel's": {
         *("(proc / 'stat').read_text", "(process / 'stat').read_bytes"),
         *("(process / 'comm').read_text", "(process / 'cmdline').read_bytes"),

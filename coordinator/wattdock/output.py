@@ -22,6 +22,7 @@ MARK = "\N{REPLACEMENT CHARACTER}"
 HARMLESS = "\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 # Categories of Unicode: spaces, and the bytes of a file's name that are no text, which a stream writes as escapes.
 HARMLESS_KINDS = ("Zs", "Cs")
+MOST_CHARACTERS = 1_600
 
 
 def harmless(text: str) -> str:
@@ -78,8 +79,10 @@ def say(line: str, *, err: bool = False) -> None:
     """Print one line, made harmless, and flush it to the reader.
 
     Args:
-        err: On the error stream.
+        err: On the error stream, where the middle of a very long line is left out: a value in it may be megabytes.
     """
+    if err and len(line) > MOST_CHARACTERS:
+        line = f"{line[: MOST_CHARACTERS // 2]} … {line[-MOST_CHARACTERS // 2 :]}"
     _write(sys.stderr if err else sys.stdout, one_line(line) + "\n")
 
 

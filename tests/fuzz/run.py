@@ -72,9 +72,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", action="append", choices=list(TARGETS), help="one of them; all unless given")
     parser.add_argument("--minutes", type=float, default=1.0, help="for each target")
-    parser.add_argument(
-        "--inputs", type=int, help="for each target, however long they take; the same for a seed"
-    )
+    parser.add_argument("--inputs", type=int, help="for each target, however long they take; the same for a seed")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
     parser.add_argument("--again", type=Path, metavar="FOLDER", help="run the input in this folder once")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -118,8 +116,8 @@ def _fuzz(name: str, *, seconds: float, seed: int, inputs: int | None) -> tuple[
     began = time.monotonic()
     while (left_s := seconds - (time.monotonic() - began)) > 0 and not (inputs and total["batches"]):
         with tempfile.TemporaryDirectory(prefix="wattdock-fuzz-") as scratch:
-            words = ("--target", name, "--worker", scratch, "--minutes", left_s / 60, "--seed", seed + total["batches"])
-            words += ("--inputs", inputs) if inputs else ()
+            words = ["--target", name, "--worker", scratch, "--minutes", left_s / 60, "--seed", seed + total["batches"]]
+            words += ["--inputs", inputs] if inputs else []
             with Path(scratch, "log").open("wb") as log:
                 worker = subprocess.Popen(
                     [sys.executable, __file__, *map(str, words)], stdout=log, stderr=log, env=_environ(scratch)

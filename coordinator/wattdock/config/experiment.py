@@ -169,8 +169,8 @@ class ContainerSpec(StrictSettings):
     Attributes:
         image: Name, or `name@sha256:…` to pin it; None is `wattdock-<backend>`.
         locked: Start the image in `docker/images.lock` and no other, by content; refused where it is not that.
-        memory_gb: Most memory, in 10^9 bytes and without swap; None is what the machine has available when the run is
-            planned, less a tenth or 4 GB, so that a runner is ended before the machine is.
+        memory_gb: Most memory, in 10^9 bytes and without swap; None is what the machine has, less a tenth or 4 GB,
+            so that a runner is ended before the machine is.
         pids: Most processes and threads, several times what an engine with eight workers has.
         cpus: Most CPU time per time; None is no limit.
         shm_gb, tmp_gb: Sizes of /dev/shm and /tmp, in 10^9 bytes.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wattdock.host.processes import child_environment
 
-CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+CPUINFO = Path("/proc/cpuinfo")
 CHECKOUT = Path(__file__).resolve().parents[3]
 LIMIT_S = 10
 CODE_FOLDERS = ("coordinator/", "docker/", "proto/", "runners/")
@@ -43,25 +43,21 @@ class Machine:
     def here(cls) -> Machine:
         """Return a description of this machine."""
         cpus = len(os.sched_getaffinity(0))
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         commit, is_dirty = checkout()
         return cls(
             cpu_model=_cpu_model(),
             cpu_count=cpus,
-            memory_total_bytes=pages if pages > 0 else None,
+            memory_total_bytes=cls.total_memory_bytes(),
             kernel=f"{platform.system()} {platform.release()}",
             wattdock_commit=commit,
             wattdock_dirty=is_dirty,
         )
 
     @staticmethod
-    def available_memory_bytes() -> int | None:
-        """Return how much memory programs could still take without swapping; None where the kernel does not tell.
-
-        Source: proc(5), `MemAvailable` in /proc/meminfo.
-        """
-        lines = MEMINFO.read_text(encoding="ascii").splitlines() if os.access(MEMINFO, os.R_OK) else []
-        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    def total_memory_bytes() -> int | None:
+        """Return how much memory the machine has; None where the kernel does not tell."""
+        size_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return size_bytes if size_bytes > 0 else None
 
 
 def _cpu_model() -> str | None:

@@ -166,11 +166,14 @@ def _cache(home: Path, config: ExperimentConfig, image: Image) -> Path:
 
 
 def _limits(asked: ContainerSpec) -> ContainerSpec:
-    """Return what a container may use: without a limit of its own what memory the machine has, less a reserve."""
-    available_bytes = None if asked.memory_gb else Machine.available_memory_bytes()
-    if available_bytes is None:
+    """Return what a container may use: without a limit of its own what memory the machine has, less a reserve.
+
+    Not what is available just now, with which the conditions of two runs would differ.
+    """
+    total_bytes = None if asked.memory_gb else Machine.total_memory_bytes()
+    if total_bytes is None:
         return asked
-    left_bytes = available_bytes - min(available_bytes / 10, MOST_RESERVED_BYTES)
+    left_bytes = total_bytes - min(total_bytes / 10, MOST_RESERVED_BYTES)
     return asked.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
 
 

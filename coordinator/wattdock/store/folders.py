@@ -200,8 +200,7 @@ def _problem(error: ValidationError) -> str:
     if not first["loc"]:
         return "is not a result; name a result folder"
     if first["loc"] == ("schema_version",):
-        theirs = f"{first['input']!s:.40}"
-        return f"has schema version {theirs}, this wattdock reads {version}; use the wattdock that wrote it"
+        return f"has schema version {first['input']}, this wattdock reads {version}; use the wattdock that wrote it"
     place = ".".join(map(str, first["loc"]))
     return f"not a result of schema version {version} ({place}: {first['msg']}); did another version write it?"
 
