@@ -164,6 +164,7 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     put(results, "g", energy={"total_j": "many"})
     put(results, "h", config__workload__rate_per_s="many")
     put(results, "i", started_utc="yesterday")
+    put(results, "p", started_utc="0001-01-01T00:00:00+14:00")
     (put(results, "j", restarts=True) / "result.json").unlink()
     put(results, "k", colour="blue")
     put(results, "l", config__colour="blue")
@@ -188,6 +189,7 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
         "l": "not a result of schema version 1 (config: Value error, colour: no setting has this name",
         "m": "not a result of schema version 1 (spans: Input should be a valid array",
         "n": "not a result of schema version 1 (spans.0.name: Field required",
+        "p": "not a result of schema version 1 (started_utc: Value error, it is no instant of this calendar",
     }
     listed = called("results", "list", "--json", "--output-dir", str(results))
     assert (listed.returncode, len(json.loads(listed.stdout))) == (0, 1)

@@ -5,7 +5,7 @@ Names carry units. Not measured is null, with a reason beside it, never 0.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -120,7 +120,10 @@ def _instant(text: str) -> str:
     Raises:
         ValueError: The text is no instant.
     """
-    datetime.fromisoformat(text)
+    try:
+        datetime.fromisoformat(text).astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("it is no instant of this calendar in UTC") from error
     return text
 
 

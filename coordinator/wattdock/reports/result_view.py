@@ -138,7 +138,7 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (energy := result.energy) is None:
         return
-    if energy.total_j is None:
+    if energy.total_j is None or energy.mean_power_w is None:
         yield "energy", f"not measured: {energy.reason}"
         if energy.cpu_estimate:
             guess = energy.cpu_estimate
