@@ -45,7 +45,7 @@ def test_a_hundred_thousand_steps_travel_in_chunks_and_an_unknown_figure_stays_u
     """No message comes near gRPC's 4 MB; the coordinator has the same figures, and no zeros for what is not known."""
     recorder = two_requests()
     first_ns = 1 << 60
-    recorder.steps = [Step(first_ns + n, first_ns + n + 1, n, 1 << 40, None, 1 << 40) for n in range(100_000)]
+    recorder.steps = [Step(first_ns + n, first_ns + n + 1, n, 1 << 30, None, 1 << 30) for n in range(100_000)]
     events = list(pass_events(recorder, prompts=2))
     assert max(event.ByteSize() for event in events) <= CHUNK_BYTES
     parts = wire.PassParts()
