@@ -14,7 +14,6 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,39 +238,22 @@ def _events(plain: Iterable[Plain]) -> tuple[MeterEvent, ...]:
 # ---- End of the adapter: below, nothing knows a class of wattdock's.
 
 HERE = Path(__file__).parent
-ABSENT, ANY, WITHIN = "absent", "any", "within "
-NUMBER = re.compile(r"-?[\d.]+(e[+-]?\d+)?")
-FITTED_DIGITS = 1e-11
+# Of this machine and version, of the case's own settings, or words that say the same of every result.
+LEFT_OUT = re.compile(
+    r"(config|study|energy\.(energy_boundary|boundary_statement|net_meaning)"
+    r"|environment\.(coordinator_python|wattdock_version)|audit\.checks\.[^.]+\.(name|threshold|source|remedy))(\..+)?"
+)
+# Least squares and a search, whose last digits depend on the machine's linear algebra.
+FITTED = re.compile(r"energy\.(token_costs|phases)\..+|procedure\.(drift|warm_up)\..+|performance\.backlog_slope")
+DIGITS, FITTED_DIGITS, ZERO = 1e-12, 1e-6, 1e-12
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded case: the inputs beside the restarts, the restarts, and the recorded result."""
+    """A recorded case: the inputs beside the restarts, and the restarts."""
 
     facts: Plain
     restarts: tuple[Plain, ...]
-    expected: Plain
-
-
-@dataclass(frozen=True)
-class Deliberate:
-    """An intended difference: at these paths of these cases, from one value to another, both as JSON.
-
-    `new` may be "within 0.2%" of the number that was.
-    """
-
-    case: re.Pattern[str]
-    path: re.Pattern[str]
-    old: str
-    new: str
-
-    def covers(self, case: str, path: str, old: str, new: str) -> bool:
-        """Return whether a difference is this one."""
-        named = self.case.fullmatch(case) and self.path.fullmatch(path)
-        if named and self.new.startswith(WITHIN) and NUMBER.fullmatch(old) and NUMBER.fullmatch(new):
-            share = float(self.new.removeprefix(WITHIN).removesuffix("%")) / 100
-            return math.isclose(float(old), float(new), rel_tol=share)
-        return bool(named) and self.old in (ANY, old) and self.new in (ANY, new)
 
 
 def names() -> list[str]:
@@ -288,7 +270,7 @@ def load_inputs(folder: Path) -> tuple[Plain, tuple[Plain, ...]]:
 def load(name: str) -> Case:
     """Return a recorded case."""
     facts, restarts = load_inputs(HERE / name)
-    return Case(facts, restarts, _json(HERE / name, "expected"))
+    return Case(facts, restarts)
 
 
 def _load_restart(folder: Path, number: int) -> Plain:
@@ -346,84 +328,39 @@ def flatten(value: Any, path: str = "") -> dict[str, Any]:
     return flat
 
 
-def pattern(text: str) -> re.Pattern[str]:
-    """Return what a dotted pattern matches: `*` is any one name, `**` any number of them."""
-    words = {"**": "(.+)", "*": "([^.]+)"}
-    return re.compile("".join(words.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", text)))
+def expected_file(name: str) -> Path:
+    """Return the file of what a case merges to: a line for each path and its value as JSON."""
+    return HERE / "expected" / f"{name}.tsv"
 
 
-def renamed(flat: Mapping[str, Any], names_now: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return `flat` under today's paths, without the paths that a result no longer has."""
-    by_path: dict[str, Any] = {}
-    for path, value in flat.items():
-        now: str | None = path
-        for old, new in names_now.items():
-            if match := pattern(old).fullmatch(path):
-                now = None if new is None else _filled(new, match.groups())
-                break
-        if now is not None:
-            by_path[now] = value
-    return by_path
+def pinned(result: Plain) -> dict[str, Any]:
+    """Return what a case's file holds of a result, by path."""
+    flat = flatten(result)
+    return {path: flat[path] for path in sorted(flat) if not LEFT_OUT.fullmatch(path)}
 
 
-def _filled(new: str, groups: Sequence[str]) -> str:
-    """Return a pattern with its stars replaced, in order, by the texts that the old pattern's stars matched."""
-    values = iter(groups)
-    return re.sub(r"\*\*|\*", lambda _: next(values), new)
+def write(name: str, result: Plain) -> None:
+    """Write what a case merges to."""
+    lines = (f"{path}\t{json.dumps(value)}\n" for path, value in pinned(result).items())
+    expected_file(name).write_text("".join(lines), encoding="utf-8")
 
 
-@cache
-def renaming() -> dict[str, str | None]:
-    """Return today's path for each dotted path of then; None for a path that a result no longer has."""
-    table: dict[str, str | None] = json.loads((HERE / "renamed.json").read_text(encoding="utf-8"))
-    return table
-
-
-@cache
-def deliberate() -> tuple[Deliberate, ...]:
-    """Return the rows of the table of differences that are meant."""
-    lines = (HERE / "differences.md").read_text(encoding="utf-8").splitlines()
-    table = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
-    cells = [[cell.strip().strip("`").replace("\\|", "|") for cell in line] for line in table]
-    return tuple(Deliberate(pattern(case), pattern(path), old, new) for case, path, old, new, _ in cells[2:])
-
-
-def same(old: Any, new: Any, *, fitted: bool = False) -> bool:
-    """Return whether two leaves are the same to the last digit; not-a-number is itself.
-
-    Args:
-        fitted: They are of a least-squares line, whose last digits depend on the machine's linear algebra library and
-            its number of threads.
-    """
+def same(path: str, old: Any, new: Any) -> bool:
+    """Return whether two values at a path are the same, numbers but for what a machine's arithmetic decides."""
     if isinstance(old, float) and isinstance(new, float):
-        close = fitted and math.isclose(old, new, rel_tol=FITTED_DIGITS, abs_tol=FITTED_DIGITS)
-        return old == new or close or (math.isnan(old) and math.isnan(new))
+        digits = FITTED_DIGITS if FITTED.fullmatch(path) else DIGITS
+        return math.isclose(old, new, rel_tol=digits, abs_tol=ZERO) or (math.isnan(old) and math.isnan(new))
     return type(old) is type(new) and bool(old == new)
 
 
-@cache
-def evidence() -> dict[str, Plain]:
-    """Return by case what results hold beyond those that were recorded."""
-    table: dict[str, Plain] = json.loads((HERE / "evidence.json").read_text(encoding="utf-8"))
-    return table
-
-
-def _leaves(case: Case, patterns: Iterable[str]) -> dict[str, None]:
-    """Return the recorded paths that these patterns match, and the patterns themselves."""
-    paths = [path for text in patterns for path in (text, *filter(pattern(text).fullmatch, flatten(case.expected)))]
-    return dict.fromkeys(paths)
-
-
-def differences(name: str, case: Case, found: Plain) -> list[str]:
-    """Return each unintended difference of a result from the recorded one, as a line per path."""
-    old, new = renamed(flatten(case.expected), renaming()) | flatten(evidence()[name]), flatten(found)
-    volatile, fitted = (renamed(_leaves(case, case.facts[kind]), renaming()) for kind in ("volatile", "fitted"))
-    lines = []
+def differences(name: str, result: Plain) -> list[str]:
+    """Return each difference of a result from the recorded one, as a line per path."""
+    lines = expected_file(name).read_text(encoding="utf-8").splitlines()
+    old = {path: json.loads(value) for path, _, value in (line.partition("\t") for line in lines)}
+    new = json.loads(json.dumps(pinned(result)))
+    differing = []
     for path in sorted(old.keys() | new.keys()):
-        there = path in old and path in new
-        if path in volatile or (there and same(old[path], new[path], fitted=path in fitted)):
-            continue
-        was, now = (json.dumps(flat[path]) if path in flat else ABSENT for flat in (old, new))
-        if not any(meant.covers(name, path, was, now) for meant in deliberate()):
-            lines.append(f"{path}: {was} → {now}")
-    return lines
+        was, now = (flat.get(path, "absent") for flat in (old, new))
+        if not same(path, was, now):
+            differing.append(f"{path}: {json.dumps(was)} → {json.dumps(now)}")
+    return differing
