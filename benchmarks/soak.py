@@ -322,7 +322,7 @@ def _world(stack: ExitStack) -> World:
     base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wd", ignore_cleanup_errors=True)))
     base.chmod(0o755)
     home = user_home(base)
-    for name in ("work", "work/results", "leases", "lib"):
+    for name in ("work", "work/results", "lib"):
         (home / name).mkdir()
         give_to_user(home / name)
     results = home / "work/results"
