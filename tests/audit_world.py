@@ -100,7 +100,6 @@ class World:
     round_s: float = ROUND_S
     output_tokens: int = 100
     cached_prompt_tokens: int = 0
-    second_half_tokens: float = 1.0
     warm_up_slope: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
     environments: Sequence[Mapping[str, Any] | None] = ({"driver_version": "580"},) * 3
@@ -230,7 +229,7 @@ def _pass(world: World, index: int, start_s: float) -> PassRecord:
     total = 0
     for number in range(ROUNDS):
         at_s = start_s + number * world.round_s
-        tokens = round(world.output_tokens * (world.second_half_tokens if number >= ROUNDS / 2 else 1))
+        tokens = world.output_tokens
         requests += [_request(world, len(requests) + slot, at_s, tokens) for slot in range(IN_FLIGHT)]
         for step in range(tokens):
             total += IN_FLIGHT

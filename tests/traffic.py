@@ -1,19 +1,25 @@
-"""Simulated engines whose every joule is known, and a meter of them: live traffic, rounds of a static batch."""
+"""Simulated engines whose every joule is known, and meters of them: live traffic, closed loops, static batches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wattdock.analysis.joules import Joules, SpanJoules
 from wattdock.analysis.token_costs import Bins, MeteredWork, Work
 from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
+from wattdock.records.restart import PassRecord, RequestRecord
+from wattdock.records.series import TokenSeries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+
+    from wattdock.metering import Timeline
 
     Floats = NDArray[np.float64]
 
@@ -111,3 +117,108 @@ def static_batch(random: np.random.Generator, *, sequences: int = 16, prompt: in
     table = np.array(rows)
     start_ns, end_ns = np.round(table[:, :2].T * NS_PER_S).astype(np.int64)
     return Work(start_ns, end_ns, table[:, 2:])
+
+
+# Kind of lengths → so many tokens of this mean; a sixth of bimodal ones is five times as long as the others.
+LENGTHS: dict[str, Callable[[np.random.Generator, int, int], Any]] = {
+    "fixed": lambda _, mean, count: np.full(count, mean),
+    "lognormal": lambda random, mean, count: np.clip(random.lognormal(np.log(mean) - 0.5, 1, count), 4, 8 * mean),
+    "bimodal": lambda random, mean, count: np.where(random.random(count) < 5 / 6, 0.6 * mean, 3 * mean),
+}
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """A pass with as many requests always in flight, and the course of its energy."""
+
+    record: PassRecord
+    at_s: Floats
+    energy_j: Floats
+
+    def drifting(self, relative: float) -> ClosedLoop:
+        """Return the same pass on a board that needs more and more for equal work, this much from half to half."""
+        middle_s = (self.at_s[0] + self.at_s[-1]) / 2
+        factor = 1 + 2 * relative * (self.at_s[1:] - middle_s) / (self.at_s[-1] - self.at_s[0])
+        return ClosedLoop(self.record, self.at_s, np.concatenate(([0.0], np.cumsum(np.diff(self.energy_j) * factor))))
+
+
+def closed_loop(
+    seconds: float,
+    random: np.random.Generator,
+    *,
+    in_flight: int,
+    lengths: str,
+    prompt: int = 512,
+    output: int = 250,
+    joules: Sequence[float] = JOULES,
+) -> ClosedLoop:
+    """Return a pass of a stationary engine that computes each prompt in one step, its first slots out of step.
+
+    Args:
+        lengths: A key of `LENGTHS`, for prompts of `prompt` and answers of `output` tokens on average.
+    """
+    count = in_flight + int(seconds * 400 * in_flight / output)
+    prompts, outputs = (np.ceil(LENGTHS[lengths](random, mean, count)).astype(int) for mean in (prompt, output))
+    outputs[:in_flight] = np.maximum(2, outputs[:in_flight] * np.arange(1, in_flight + 1) / in_flight)
+    left, context, slots = (np.zeros(in_flight, dtype=int) for _ in range(3))
+    at_s, total_j, steps = START_S, 0.0, [(START_S, 0, 0.0)]
+    # Of each request: when it was submitted, got its first token, and finished.
+    requests = np.zeros((count, 3))
+    free, begun, tokens = np.arange(in_flight), 0, 0
+    while True:
+        fresh = free if at_s < START_S + seconds and begun + len(free) <= count else free[:0]
+        slots[fresh] = np.arange(begun, begun + len(fresh))
+        begun += len(fresh)
+        left[fresh], context[fresh] = outputs[slots[fresh]], prompts[slots[fresh]]
+        requests[slots[fresh], 0] = at_s
+        active = left > 0
+        amounts = (int(context[fresh].sum()), int(active.sum()), 1, int(context[active].sum()))
+        if not amounts[1]:
+            break
+        at_s += (5e-3 + amounts[0] * 2.5e-5 + amounts[1] * 5e-5 + amounts[3] * 3e-8) * random.uniform(0.97, 1.05)
+        total_j += float(np.dot(amounts, joules))
+        requests[slots[fresh], 1] = at_s
+        left[active] -= 1
+        context[active] += 1
+        tokens += amounts[1]
+        steps.append((at_s, tokens, total_j))
+        free = np.flatnonzero(active & (left == 0))
+        requests[slots[free], 2] = at_s
+    times, counts, energy_j = (np.array(column) for column in zip(*steps, strict=True))
+    rows = np.round(requests[:begun] * NS_PER_S).astype(np.int64).tolist()
+    record = PassRecord(
+        span=Span("pass", round(START_S * NS_PER_S), round(at_s * NS_PER_S)),
+        requests=tuple(
+            RequestRecord(
+                index=index,
+                submitted_ns=submitted,
+                first_token_ns=first,
+                finished_ns=finished,
+                prompt_tokens=int(prompts[index]),
+                output_tokens=int(outputs[index]),
+            )
+            for index, (submitted, first, finished) in enumerate(rows)
+        ),
+        tokens=TokenSeries(np.round(times[1:] * NS_PER_S).astype(np.int64), counts[1:]),
+        output_tokens=tokens,
+        prompt_tokens=int(prompts[:begun].sum()),
+        cached_prompt_tokens=0,
+        prompt_repeats=0,
+        index=0,
+    )
+    return ClosedLoop(record, times, energy_j)
+
+
+class KnownJoules(SpanJoules):
+    """The energy of spans of a pass whose course is known, seen by a meter like an H200's: 3 ms and 0.2 %."""
+
+    def __init__(self, loop: ClosedLoop, random: np.random.Generator) -> None:
+        """Take the pass, and what draws the errors."""
+        super().__init__()
+        self._loop, self._random = loop, random
+
+    def of(self, timeline: Timeline | None, span: Span, uuids: Sequence[str], *, hbm: bool = False) -> Joules:
+        """Return the energy of a span."""
+        edges_s = np.array([span.start_ns, span.end_ns]) / NS_PER_S + self._random.normal(0, 0.003, 2)
+        energy_j = np.diff(np.interp(edges_s, self._loop.at_s, self._loop.energy_j))[0]
+        return Joules(float(energy_j * self._random.normal(1, 0.002)), {})

@@ -10,7 +10,6 @@ from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import quantiles, token_disagreements, undrained
-from wattdock.analysis.procedure import halves_ns, procedure
 from wattdock.analysis.statistics import difference, geometric_interval, geometric_mean, holm, mean_interval
 from wattdock.analysis.steadiness import warm_up_steadiness
 from wattdock.analysis.windows import windows
@@ -78,9 +77,9 @@ def test_a_steady_state_needs_twenty_seconds_and_five_lifetimes(
     )
 
 
-@pytest.mark.parametrize(("together", "expected"), [(2, True), (3, False)])
-def test_half_of_what_is_in_flight_may_be_replaced_at_once(together: int, *, expected: bool) -> None:
-    """With more a window's figure hangs on the part of a round that it holds."""
+@pytest.mark.parametrize(("together", "expected"), [(2, True), (3, True), (4, False)])
+def test_half_of_the_others_may_be_replaced_together_with_each(together: int, *, expected: bool) -> None:
+    """On average: with more a window's figure hangs on the part of a round that it holds."""
     requests: list[RequestRecord] = []
     for slot in range(4):
         # The first slots in step with each other, the others apart.
@@ -93,54 +92,18 @@ def test_half_of_what_is_in_flight_may_be_replaced_at_once(together: int, *, exp
     found = window("steady_state", measured(0, 10, 42, tuple(requests)), in_flight=4)
     assert isinstance(found, tuple) == expected
     if not expected:
-        assert "in lock-step: 3 of 4" in str(found)
+        assert "in lock-step: 100% of the other requests" in str(found)
 
 
-@pytest.mark.parametrize(("late_s", "expected"), [(0.1, True), (0.12, False)])
-def test_a_finished_request_is_replaced_within_a_tenth_of_a_second(late_s: float, *, expected: bool) -> None:
-    """Between two steps; an engine that is not full longer than that is not in its steady state."""
+@pytest.mark.parametrize(("late_s", "expected"), [(0.05, True), (0.06, False)])
+def test_an_engine_is_full_nineteen_twentieths_of_the_time(late_s: float, *, expected: bool) -> None:
+    """A finished request is replaced between two steps; how long that may take depends on how long requests take."""
     requests = [
         request(i, 10 + i * (1 + late_s), 10.1 + i * (1 + late_s), 11 + i * (1 + late_s), 10) for i in range(30)
     ]
     found = window("steady_state", measured(0, 10, 50, tuple(requests)), in_flight=1)
     assert isinstance(found, tuple) == expected
-    assert expected or "0 of 1 requests in flight" in str(found)
-
-
-@pytest.mark.parametrize(
-    ("submitted_s", "lifetime_s", "expected"),
-    [
-        # A cut 2 s off the middle of 10 s is near enough; one that is further off is none.
-        ([0, 7], 3.0, ((0, 7), (7, 10))),
-        ([0, 7.2], 2.8, None),
-        # Requests overlap throughout, and the pass lasts ten lifetimes: all but the first and the last of them.
-        ([0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 9.0], 1.0, ((1, 5), (5, 9))),
-        ([0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 9.0], 1.02, None),
-        ([0], 10.0, None),
-    ],
-)
-def test_a_pass_is_halved_near_its_middle_or_after_ten_lifetimes(
-    submitted_s: list[float], lifetime_s: float, expected: tuple[tuple[float, float], tuple[float, float]] | None
-) -> None:
-    """Each half holds whole requests, or so many that it does not matter which."""
-    requests = tuple(request(i, at_s, at_s + 0.1, at_s + lifetime_s, 10) for i, at_s in enumerate(submitted_s))
-    found = halves_ns(measured(0, 0, 10, requests))
-    seconds = found and tuple(tuple(at_ns / NS_PER_S for at_ns in half) for half in found)
-    assert seconds == expected
-    assert halves_ns(measured(0, 0, 10, (*requests, replace(requests[-1], finished_ns=None)))) is None
-
-
-@pytest.mark.parametrize(("end_s", "known"), [(22.0, True), (21.9, False)])
-def test_an_open_loop_s_drift_needs_ten_seconds_between_the_first_and_the_last_lifetime(
-    end_s: float, *, known: bool
-) -> None:
-    """Requests last 1 s."""
-    requests = [request(i, 10 + i, 10 + i, 11 + i, 10) for i in range(11)]
-    done = measured(0, 10, end_s, tuple(replace(each, intended_ns=each.submitted_ns) for each in requests))
-    done = replace(done, tokens=TokenSeries(np.arange(11, 23) * NS_PER_S, 10 * np.arange(1, 13) ** 2))
-    [drift] = procedure([restart(done)], [GPU], WarmUpSpec(), SpanJoules()).drift
-    assert (drift.relative is not None) == known
-    assert known or "fewer than 10 s" in str(drift.reason)
+    assert expected or "of 1 requests in flight on average" in str(found)
 
 
 def test_a_warm_up_s_limits_may_be_reached() -> None:

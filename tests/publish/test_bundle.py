@@ -376,10 +376,11 @@ def pax(records: bytes, kind: bytes = tarfile.XHDTYPE, size_bytes: int = 0) -> b
         pax(b"", size_bytes=300_000_000),
         pax(b"19 size=99999999999\n"),
         pax(b"9 size=-1\n"),
+        pax(b"11 size=-1\n"),
         pax(b"x" * 4_000),
         _info("b/big").tobuf().replace(b"00000000000\0", b"77777777777\0", 1),
     ],
-    ids=["chain", "global", "large", "size", "negative", "rubbish", "cut"],
+    ids=["chain", "global", "large", "size", "wrong length", "negative", "rubbish", "cut"],
 )
 def test_headers_that_claim_or_chain_without_end_cost_no_memory(tmp_path: Path, headers: bytes) -> None:
     """Python's own reader would read them whole, or call itself until it breaks off."""

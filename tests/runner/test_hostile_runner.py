@@ -118,6 +118,7 @@ def events(**summary: Any) -> list[pb.GenerateEvent]:
         (events()[:1], "a pass ended without a summary"),
         ([pb.GenerateEvent()], "an event of a pass is empty"),
         (events(span=pb.Span(name="pass", start_ns=2, end_ns=2)), "the span 'pass' takes no time"),
+        (events(span=pb.Span(name="pass", start_ns=2, end_ns=1)), "the span 'pass' ends before it begins"),
         (events(span=pb.Span(end_ns=2**63 - 1)), "the span '' is 9223372036854775807"),
         (events(output_tokens=2**64 - 1), "the pass's output_tokens is 18446744073709551615"),
         (
@@ -143,6 +144,13 @@ def test_a_pass_that_cannot_be_is_the_runners_error(serving: Serving, said: list
 def test_a_sound_pass_of_the_same_runner_is_taken(serving: Serving) -> None:
     """The checks refuse only what cannot be."""
     generated(serving(generate=events()))
+
+
+def test_a_load_that_ends_before_it_begins_is_the_runners_error(serving: Serving, tmp_path: Path) -> None:
+    """Its energy could not be told."""
+    client = serving(load=[pb.LoadEvent(loaded=pb.Loaded(span=pb.Span(start_ns=2, end_ns=1)))])
+    with pytest.raises(RunnerError, match="the runner says what cannot be: the span '' ends before it begins"):
+        client.load(LoadRequest(tmp_path), timeout_s=60, progress=lambda stage: None)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "1e5", '{"a"', "9" * 5_000])

@@ -229,7 +229,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
             in_flight=config.total_workload.batch_size // config.section.replicas,
         ),
         statistics=statistics(energy.passes),
-        procedure=procedure(restarts, used, config.warmup, joules_in),
+        procedure=procedure(restarts, used, config, joules_in),
         multi_gpu=multi_gpu(energy, speed, restarts),
         gpus=gpu_results(restarts, used, gpus.bystanders, joules_in),
         data_parallel=data_parallel(config, restarts, joules_in),

@@ -182,7 +182,7 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     if len(values) < 2:
         return None
     mean, spread = _mean(values), _standard_deviation(values)
-    half = _t_factor(len(values) - 1) * spread / sqrt(len(values))
+    half = t_factor(len(values) - 1) * spread / sqrt(len(values))
     return Interval(max(mean - half, 0.0), mean + half)
 
 
@@ -194,7 +194,7 @@ def _standard_deviation(values: Sequence[float]) -> float:
 
 
 @cache
-def _t_factor(freedom: float) -> float:
+def t_factor(freedom: float) -> float:
     """Return how many standard errors lie between a mean and an end of its interval, by Student's t."""
     # Importing scipy takes a tenth of what a command may take.
     if freedom in range(1, len(T_FACTORS) + 1):
@@ -226,7 +226,7 @@ def geometric_interval(values: Sequence[float]) -> Interval | None:
     if len(values) < 2:
         return None
     mean, spread = geometric_mean(values), _standard_deviation(list(map(log, values)))
-    reach = exp(_t_factor(len(values) - 1) * spread / sqrt(len(values)))
+    reach = exp(t_factor(len(values) - 1) * spread / sqrt(len(values)))
     return Interval(mean / reach, mean * reach)
 
 
@@ -279,7 +279,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     freedom, half = inf, 0.0
     if error:
         freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
-        half = _t_factor(freedom) * error
+        half = t_factor(freedom) * error
     interval = Interval(exp(estimate - half) - 1, exp(estimate + half) - 1)
     p_value = min(1.0, 2 * min(_p_up_to(estimate, error, freedom), _p_up_to(-estimate, error, freedom)))
     return Difference(exp(estimate) - 1, interval, p_value, estimate, error, freedom)

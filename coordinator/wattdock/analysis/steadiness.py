@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from wattdock.analysis.trend import slope
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve
 from wattdock.values import Stored
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.trend import Change
     from wattdock.config import IdleSpec, WarmUpSpec
     from wattdock.metering import GpuTimeline, Span, SpanEnergy, Timeline
     from wattdock.records import RestartRecord, WarmUpSample
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 S_PER_MIN = 60.0
 # A slope through fewer points does not tell a trend from noise.
 MIN_SAMPLES = 3
+# Of a warm-up: its first third is left out, in which kernels are compiled and the board heats up fastest.
+WINDOW_SHARE = 2 / 3
 MIN_READINGS = 2
 TEMPERATURES = ("temperature_c", "memory_temperature_c")
 # Temperatures are read once a second, so that the second half of a short span may hold no reading.
@@ -67,13 +71,14 @@ class IdleBaseline(Stored):
 
 
 class Steadiness(Stored):
-    """A warm-up over its last window.
+    """A warm-up over its last two thirds, or its last window where that is longer.
 
     Attributes:
         duration_s: Of the warm-up so far.
         drifting: What is not steady yet, with its figure and limit; empty when the warm-up is over.
         tokens_slope_per_min, energy_slope_per_min: Relative change per minute of tokens/s, and of joules per token;
             null with too few passes, or without energy.
+        tokens_slope95_per_min, energy_slope95_per_min: Half the widths of their 95 % intervals.
         temperature_range_c: Largest change of any sensor; null unless every sensor was read at least twice.
     """
 
@@ -81,6 +86,8 @@ class Steadiness(Stored):
     drifting: tuple[str, ...] = ()
     tokens_slope_per_min: float | None = None
     energy_slope_per_min: float | None = None
+    tokens_slope95_per_min: float | None = None
+    energy_slope95_per_min: float | None = None
     temperature_range_c: float | None = None
 
 
@@ -94,10 +101,12 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
         return Steadiness(duration_s=0.0, drifting=("not begun",))
     end_ns = samples[-1].span.end_ns
     duration_s = (end_ns - samples[0].span.start_ns) / NS_PER_S
-    # The window holds whole passes: as many as its length needs, and enough for a slope.
-    reach_ns = end_ns - round(limits.window_s * NS_PER_S)
-    first = max((i for i, sample in enumerate(samples) if sample.span.start_ns <= reach_ns), default=0)
-    window = samples[max(0, min(first, len(samples) - MIN_SAMPLES)) :]
+    # The window holds whole passes: as many as its length needs, and enough for a slope with its interval. It grows, so
+    # that what a short one cannot decide a longer one can.
+    window, recent = (
+        _last(samples, end_ns - round(length_s * NS_PER_S))
+        for length_s in (max(limits.window_s, WINDOW_SHARE * duration_s), limits.window_s)
+    )
     tokens = _slope_per_min(window, [sample.output_tokens / sample.span.duration_s for sample in window])
     joules = [
         sample.energy_j / sample.output_tokens
@@ -105,13 +114,13 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
         if sample.energy_j is not None and sample.output_tokens
     ]
     energy = _slope_per_min(window, joules) if len(joules) == len(window) else None
-    temperature_c = _temperature_range_c(window, gpu_uuids)
+    temperature_c = _temperature_range_c(recent, gpu_uuids)
     drifting = []
     if duration_s < limits.min_s:
         drifting.append(f"{duration_s:.0f} s of {limits.min_s:g} s")
-    for name, slope in (("tokens/s", tokens), *([("J/token", energy)] if gpu_uuids else [])):
-        if slope is None or abs(slope) > limits.slope_per_min:
-            text = "unknown" if slope is None else f"{slope:+.2%}/min"
+    for name, slope_per_min in (("tokens/s", tokens), *([("J/token", energy)] if gpu_uuids else [])):
+        if slope_per_min is None or not slope_per_min.is_within(limits.slope_per_min):
+            text = "unknown" if slope_per_min is None else f"{slope_per_min}/min"
             drifting.append(f"{name} {text} (limit {limits.slope_per_min:.2%}/min)")
     if gpu_uuids and (temperature_c is None or temperature_c > limits.temperature_c):
         text = "unknown" if temperature_c is None else f"changed by {temperature_c:.1f} °C"
@@ -119,20 +128,25 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
     return Steadiness(
         duration_s=duration_s,
         drifting=tuple(drifting),
-        tokens_slope_per_min=tokens,
-        energy_slope_per_min=energy,
+        tokens_slope_per_min=tokens and tokens.relative,
+        energy_slope_per_min=energy and energy.relative,
+        tokens_slope95_per_min=tokens and tokens.half95,
+        energy_slope95_per_min=energy and energy.half95,
         temperature_range_c=temperature_c,
     )
 
 
-def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> float | None:
-    """Return the slope of a least-squares line through the passes' middles ÷ their mean; None with too few passes."""
-    mean = float(np.mean(values)) if len(values) >= MIN_SAMPLES else 0.0
-    if not mean:
+def _last(samples: Sequence[WarmUpSample], reach_ns: int) -> Sequence[WarmUpSample]:
+    first = max((i for i, sample in enumerate(samples) if sample.span.start_ns <= reach_ns), default=0)
+    return samples[max(0, min(first, len(samples) - MIN_SAMPLES)) :]
+
+
+def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> Change | None:
+    """Return the slope of a line through the passes' middles; None with too few passes, or without a token."""
+    if len(values) < MIN_SAMPLES or not all(values):
         return None
-    origin_ns = samples[0].span.start_ns
-    middles_s = [((sample.span.start_ns + sample.span.end_ns) / 2 - origin_ns) / NS_PER_S for sample in samples]
-    return float(np.polyfit(middles_s, values, 1)[0]) * S_PER_MIN / mean
+    middles_ns = np.array([(sample.span.start_ns + sample.span.end_ns) / 2 for sample in samples])
+    return slope(middles_ns / NS_PER_S / S_PER_MIN, np.array(values))
 
 
 def _temperature_range_c(samples: Sequence[WarmUpSample], gpu_uuids: Sequence[str]) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.procedure import tokens_between
+from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_between
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
@@ -20,17 +20,11 @@ from wattdock.values import Stored, known_sum
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
     from wattdock.analysis.joules import SpanJoules
     from wattdock.analysis.token_costs import Costs
     from wattdock.records import PassRecord, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
-# An engine returns a finished request and takes the next one between two steps.
-REFILL_NS = NS_PER_S // 10
-# Largest share of the requests in flight that may be replaced together; with more, requests are in lock-step.
-LOCK_STEP_SHARE = 0.5
 BLOCKS = 4
 NO_COUNTER = "a GPU that was used has no energy counter"
 PHASES = ("time between rounds", "prefill", "decode")
@@ -110,11 +104,6 @@ class _Source:
     joules_in: SpanJoules
 
 
-@dataclass(frozen=True)
-class _NoWindowError(Exception):
-    reason: str
-
-
 def drained(measured: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
     """From just before the first request until the engine has drained after the last token."""
     return measured.span.start_ns, measured.span.end_ns
@@ -122,8 +111,8 @@ def drained(measured: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: A
 
 def begin_end(measured: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
     """From the first request's submission to the last token; its energy is that of two plain counter readings."""
-    submitted, _, finished = _instants(measured)
-    return int(submitted.min()), int(finished.max())
+    at = Instants.of(measured)
+    return int(at.submitted[0]), int(at.finished.max())
 
 
 def ml_energy(measured: PassRecord, in_flight: int) -> tuple[int, int]:
@@ -131,63 +120,21 @@ def ml_energy(measured: PassRecord, in_flight: int) -> tuple[int, int]:
 
     Source: the ML.ENERGY benchmark's steady state: from B first tokens to N − B − 1 requests finished.
     """
-    _, first, finished = _instants(measured)
-    if len(finished) < 2 * in_flight + 2:
-        raise _NoWindowError(f"{len(finished)} requests; with {in_flight} in flight it needs {2 * in_flight + 2}")
-    return int(np.sort(first)[in_flight - 1]), int(np.sort(finished)[len(finished) - in_flight - 2])
+    at = Instants.of(measured)
+    if len(at.finished) < 2 * in_flight + 2:
+        raise NoWindowError(f"{len(at.finished)} requests; with {in_flight} in flight it needs {2 * in_flight + 2}")
+    return int(np.sort(at.first)[in_flight - 1]), int(np.sort(at.finished)[len(at.finished) - in_flight - 2])
 
 
 def steady_state(measured: PassRecord, in_flight: int) -> tuple[int, int]:
-    """While the engine is full and requests wait: from the first tokens of `in_flight` requests to the last submission.
-
-    Refills and their prefills are inside. The window lasts at least 20 s and five mean lifetimes of a request. Requests
-    in lock-step have none: its figure would depend on the part of a round that it holds.
-    """
-    submitted, first, finished = _instants(measured)
-    if len(submitted) <= in_flight:
-        raise _NoWindowError(f"{len(submitted)} requests never leave {in_flight} in flight and one waiting")
-    start_ns = int(first[np.argsort(submitted)[:in_flight]].max())
-    end_ns = int(submitted.max())
-    lifetime_s = float(np.mean(finished - submitted)) / NS_PER_S
+    """While the engine is full and requests wait, for 20 s and five mean lifetimes of a request at least."""
+    at = Instants.of(measured)
+    start_ns, end_ns = at.full(in_flight)
+    lifetime_s = at.lifetime_ns / NS_PER_S
     needed_s = max(MIN_STEADY_S, MIN_LIFETIMES * lifetime_s)
     if (length_s := (end_ns - start_ns) / NS_PER_S) < needed_s:
-        raise _NoWindowError(f"{length_s:.1f} s of {needed_s:.1f} s (five lifetimes of {lifetime_s:.2f} s)")
-    _require_full(submitted, finished, in_flight, start_ns, end_ns)
-    _require_staggered(submitted, in_flight, start_ns, end_ns)
+        raise NoWindowError(f"{length_s:.1f} s of {needed_s:.1f} s (five lifetimes of {lifetime_s:.2f} s)")
     return start_ns, end_ns
-
-
-def _require_full(
-    submitted: NDArray[np.int64], finished: NDArray[np.int64], in_flight: int, start_ns: int, end_ns: int
-) -> None:
-    """Refuse an engine that was not full, except while a finished request is replaced."""
-    ended = np.sort(finished)
-    for at_ns in ended[(ended >= start_ns) & (ended < end_ns - REFILL_NS)]:
-        later_ns = at_ns + REFILL_NS
-        running = np.count_nonzero(submitted <= later_ns) - np.count_nonzero(finished <= at_ns)
-        if running < in_flight:
-            raise _NoWindowError(
-                f"{running} of {in_flight} requests in flight {(at_ns - start_ns) / NS_PER_S:.1f} s in"
-            )
-
-
-def _require_staggered(submitted: NDArray[np.int64], in_flight: int, start_ns: int, end_ns: int) -> None:
-    refills = np.sort(submitted[(submitted > start_ns) & (submitted <= end_ns)])
-    together = np.searchsorted(refills, refills + REFILL_NS, side="right") - np.arange(len(refills))
-    if in_flight > 1 and len(refills) and together.max() > max(1, LOCK_STEP_SHARE * in_flight):
-        raise _NoWindowError(
-            f"in lock-step: {together.max()} of {in_flight} requests replaced within 0.1 s; use arrival: closed with "
-            "workload.staggered_start and output_spread"
-        )
-
-
-def _instants(measured: PassRecord) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return when each request was submitted, got its first token and finished, ns; refuse a pass that lacks any."""
-    instants = [(request.submitted_ns, request.first_token_ns, request.finished_ns) for request in measured.requests]
-    if not instants or any(None in row for row in instants):
-        raise _NoWindowError("the engine does not tell when every request began and ended")
-    submitted, first, finished = np.array(instants, dtype=np.int64).T
-    return submitted, first, finished
 
 
 WINDOWS: dict[str, Callable[[PassRecord, int], tuple[int, int]]] = {
@@ -231,7 +178,9 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
     where = {"window": name, "restart": restart.restart, "pass_index": measured.index}
     try:
         start_ns, end_ns = WINDOWS[name](measured, in_flight)
-    except _NoWindowError as error:
+        if end_ns <= start_ns:
+            raise NoWindowError("it ends before it begins")
+    except NoWindowError as error:
         return WindowFigure(**where, reason=error.reason)
     span = Span(name, start_ns, end_ns)
     tokens = measured.output_tokens if name == "drained" else tokens_between(measured, start_ns, end_ns)
@@ -340,28 +289,25 @@ def _phase_joules(fitted: Costs, phase: int, duration_s: float, rounds: int) -> 
 
 def rounds_of(measured: PassRecord) -> list[_Round]:
     """Return the rounds of a pass; none where a request begins before all earlier ones have finished."""
-    requests = sorted(measured.requests, key=lambda request: request.submitted_ns)
-    rounds: list[list[tuple[int, int, int]]] = []
-    for request in requests:
-        if request.first_token_ns is None or request.finished_ns is None:
-            return []
-        instants = (request.submitted_ns, request.first_token_ns, request.finished_ns)
-        if not rounds or request.submitted_ns >= max(finished for _, _, finished in rounds[-1]):
-            rounds.append([])
-        elif request.submitted_ns > min(first for _, first, _ in rounds[-1]):
-            return []
-        rounds[-1].append(instants)
-    return [_round(measured, instants) for instants in rounds]
+    try:
+        at = Instants.of(measured)
+    except NoWindowError:
+        return []
+    rounds = [
+        Instants(*columns) for columns in zip(*(np.split(column, at.round_starts()[1:]) for column in at), strict=True)
+    ]
+    if any(part.submitted[-1] > part.first.min() for part in rounds):
+        return []
+    return [_round(measured, part) for part in rounds]
 
 
-def _round(measured: PassRecord, instants: list[tuple[int, int, int]]) -> _Round:
-    submitted, first, finished = (np.array(column) for column in zip(*instants, strict=True))
-    begin_ns, boundary_ns, end_ns = int(submitted.min()), int(first.max()), int(finished.max())
-    tokens = tokens_between(measured, begin_ns, end_ns)
+def _round(measured: PassRecord, at: Instants) -> _Round:
+    begin_ns, boundary_ns, end_ns = int(at.submitted[0]), int(at.first.max()), int(at.finished.max())
+    requests = len(at.submitted)
     return _Round(
         prefill=Span("prefill", begin_ns, boundary_ns),
         decode=Span("decode", boundary_ns, end_ns),
         # Each request's first token is prefill's own.
-        mixed_tokens=max(0, tokens_between(measured, begin_ns, boundary_ns) - len(instants)),
-        decode_tokens=max(0, tokens - len(instants)),
+        mixed_tokens=max(0, tokens_between(measured, begin_ns, boundary_ns) - requests),
+        decode_tokens=max(0, tokens_between(measured, begin_ns, end_ns) - requests),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import Audit, statistics
+from wattdock.analysis import Audit, statistics, trend
 from wattdock.checks.check import Checklist, Outcome, Subject, verdict
 from wattdock.config import IdleSpec, WarmUpSpec
 
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 MIN_RESTARTS = 3
 # Half of the 95 % interval's width over the mean; differences that are published are seldom smaller than twice this.
 MAX_CI95_RELATIVE = 0.02
-# Two halves of a steady pass differ by their prompts and by a GPU's temperature; more is a warm-up that went on.
+# At equal work two halves of a steady pass differ by a GPU's temperature; more is a warm-up that went on.
 MAX_DRIFT = 0.01
-# An open loop's drift is known as well as its arrivals let it be: within two standard errors, if these are not more.
-DEVIATIONS, MAX_BLUR = 2.0, 0.05
 # A difference that two figures told apart by the interval above may have; passes of one restart scatter as well.
 MAX_STEP = 0.02
 # What may be published, whatever a study sets: the defaults.
@@ -70,25 +68,27 @@ def _looser(section: str, spec: WarmUpSpec | IdleSpec, limits: WarmUpSpec | Idle
 
 @CHECKS.check(
     "J/token drift within passes",
-    threshold=f"halves differ by at most {MAX_DRIFT:.0%}; two standard errors more in an open loop",
-    source="second half of each pass against its first, less a request's mean lifetime at either end where requests "
-    "overlap; in an open loop, power at equal work",
+    threshold=f"95 % interval within ± {MAX_DRIFT:.0%} between the middles of the halves, over all passes; no pass "
+    "beyond",
+    source="blocks of each pass while the engine was full, at equal work; in an open loop, power at equal work",
+    remedy="set a longer workload.min_duration_s",
 )
 def drift_within_passes(subject: Subject) -> Outcome:
-    """Whether both halves of each pass cost the same J/token."""
+    """Whether all passes together are shown to have cost the same throughout, and none is shown not to have."""
     if not (drifts := subject.procedure.drift):
         return Outcome("unknown", "no pass")
-    unknown = [drift for drift in drifts if drift.relative is None]
-    sizes = [(abs(drift.relative), drift.standard_error or 0.0) for drift in drifts if drift.relative is not None]
-    blurred = [error for _, error in sizes if DEVIATIONS * error > MAX_BLUR]
-    worst, error = max(sizes, key=lambda drift: drift[0] - DEVIATIONS * drift[1], default=(0.0, 0.0))
-    if worst <= MAX_DRIFT + DEVIATIONS * error:
-        if unknown:
-            return Outcome("unknown", unknown[0].reason or "unknown")
-        if blurred:
-            return Outcome("unknown", f"not known within {DEVIATIONS * max(blurred):.1%}")
-    failed = worst > MAX_DRIFT + DEVIATIONS * error
-    return Outcome(verdict(failed=failed), f"{worst:.2%}" + (f" ± {DEVIATIONS * error:.2%}" if error else ""))
+    changes = [(drift, drift.change) for drift in drifts if drift.change]
+    for drift, change in changes:
+        if change.is_within(MAX_DRIFT) is False:
+            return Outcome("fail", f"{change} in pass {drift.pass_index + 1} of restart {drift.restart + 1}")
+    if len(changes) < len(drifts):
+        return Outcome("unknown", next(drift.reason or "unknown" for drift in drifts if not drift.change))
+    mean = trend.pooled([change for _, change in changes])
+    within = mean.is_within(MAX_DRIFT)
+    if within is not None:
+        return Outcome(verdict(failed=not within), str(mean))
+    longest_s = max(drift.duration_s or 0.0 for drift in drifts) * mean.duration_factor(MAX_DRIFT)
+    return Outcome("unknown", f"{mean}: not decided", remedy=f"set workload.min_duration_s to {longest_s:.0f}")
 
 
 @CHECKS.check(

@@ -90,8 +90,10 @@ class WarmUpSpec(StrictSettings):
         profile: "quick" runs `passes` short ones and is never publishable; "steady" goes on until nothing drifts.
         passes: Of the quick profile.
         min_s: A steady warm-up lasts this long at least.
-        window_s: Over which nothing may drift; passes of a steady warm-up last a quarter of it.
-        slope_per_min: Largest relative change of tokens/s and of joules per token, per minute.
+        window_s: Over which nothing may drift; tokens/s and joules per token not over the last two thirds of the
+            warm-up either, where these are longer. Passes of a steady warm-up last a quarter of it.
+        slope_per_min: Largest relative change of tokens/s and of joules per token, per minute: their 95 % intervals
+            must lie within it.
         temperature_c: Largest change of any GPU or memory temperature within the window.
         cap_s: After this long the passes begin anyway; the result says that the warm-up did not converge.
     """
@@ -100,7 +102,7 @@ class WarmUpSpec(StrictSettings):
     passes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     min_s: Seconds = 120
     window_s: Seconds = 60
-    slope_per_min: Annotated[float, Field(gt=0)] = 0.002
+    slope_per_min: Annotated[float, Field(gt=0)] = 0.005
     temperature_c: Annotated[float, Field(gt=0)] = 1.0
     cap_s: Seconds = 900
 

@@ -40,11 +40,20 @@ MJ_PER_J = 1_000
 
 @dataclass(frozen=True)
 class Span:
-    """A named interval."""
+    """A named interval.
+
+    Raises:
+        ValueError: It ends before it begins.
+    """
 
     name: str
     start_ns: int
     end_ns: int
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody can have measured."""
+        if self.end_ns < self.start_ns:
+            raise ValueError(f"the span {self.name[:40]!r} ends before it begins")
 
     @property
     def duration_s(self) -> float:

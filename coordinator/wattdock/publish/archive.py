@@ -120,7 +120,9 @@ def _name_and_size(block: bytes, tar: IO[bytes]) -> tuple[str, int]:
             f"holds {name!r}, which is not a plain file, is hidden or lies outside its folder: "
             f"wattdock packs no such file; do not unpack it; {REPACKED}"
         )
-    return name, int(extended.get("size", info.size))
+    if (size_bytes := int(extended.get("size", info.size))) < 0:
+        raise ValueError(f"a size of {size_bytes} bytes")
+    return name, size_bytes
 
 
 def _pieces(tar: IO[bytes], size_bytes: int) -> Iterator[bytes]:

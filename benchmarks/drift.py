@@ -1,0 +1,102 @@
+"""Operating curves of the drift check on simulated engines: `python benchmarks/drift.py`.
+
+Passes of stationary engines, and the same passes on boards that drift, are judged by the product's own code, each alone
+and in groups of as many as a publishable experiment has. Writes docs/measurements/data/drift.json, from which the page
+docs/measurements/drift.md and its picture are made by `python docs/pictures.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO / "tests"))
+
+from traffic import LENGTHS, KnownJoules, closed_loop  # noqa: E402
+
+from wattdock.analysis.drift import drift  # noqa: E402
+from wattdock.analysis.trend import Change, pooled  # noqa: E402
+from wattdock.checks.audit_procedure import MAX_DRIFT  # noqa: E402
+from wattdock.records import RestartRecord  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FILE = REPO / "docs/measurements/data/drift.json"
+IN_FLIGHT, SECONDS = (1, 8, 64, 512), (20, 60, 120, 300, 600)
+TRUE_DRIFTS = (0.0, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.03)
+# Three restarts of three passes.
+PASSES = 9
+RESTART = RestartRecord(0, started_utc="2026-01-01T00:00:00.000+00:00")
+
+
+def changes(lengths: str, in_flight: int, seconds: float, seed: int) -> list[Change | None]:
+    """Return what is found in one pass at each true drift, which is that of the part that is judged."""
+    loop = closed_loop(seconds, np.random.default_rng(seed), in_flight=in_flight, lengths=lengths)
+    found = []
+    part = 1.0
+    for true in TRUE_DRIFTS:
+        joules_in = KnownJoules(loop.drifting(true / part), np.random.default_rng(seed))
+        seen = drift(RESTART, loop.record, ["GPU"], joules_in, in_flight=in_flight)
+        part = (seen.duration_s or loop.record.span.duration_s) / loop.record.span.duration_s
+        found.append(seen.change)
+    return found
+
+
+def shares(groups: Sequence[Sequence[Change | None]]) -> list[float]:
+    """Return which shares of groups of passes are shown to be within the limit, and outside, as the audit has it."""
+    within = outside = 0
+    for group in groups:
+        known = [change for change in group if change]
+        whole = pooled(known).is_within(MAX_DRIFT) if known else None
+        is_outside = whole is False or any(change.is_within(MAX_DRIFT) is False for change in known)
+        outside += is_outside
+        within += whole is True and not is_outside and len(known) == len(group)
+    return [within / len(groups), outside / len(groups)]
+
+
+def row(case: tuple[str, int, int], groups: int) -> dict[str, Any]:
+    """Return one case's shares at each true drift, of single passes and of groups."""
+    lengths, in_flight, seconds = case
+    passes = [changes(lengths, in_flight, seconds, seed) for seed in range(groups * PASSES)]
+    by_drift = list(zip(*passes, strict=True))
+    halves = [change.half95 for change in by_drift[0] if change]
+    return {
+        "lengths": lengths,
+        "in_flight": in_flight,
+        "seconds": seconds,
+        "half95_median": round(float(np.median(halves)), 5) if halves else None,
+        "pass": [shares([[change] for change in column]) for column in by_drift],
+        "experiment": [
+            shares([column[at : at + PASSES] for at in range(0, len(column), PASSES)]) for column in by_drift
+        ],
+    }
+
+
+def main() -> None:
+    """Judge all cases, and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=20, help="experiments of each case")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    # Long ones first.
+    cases = sorted(product(LENGTHS, IN_FLIGHT, SECONDS), key=lambda case: -case[2])
+    with ProcessPoolExecutor(options.jobs) as pool:
+        rows = list(pool.map(row, cases, [options.groups] * len(cases)))
+    rows.sort(key=lambda each: (list(LENGTHS).index(each["lengths"]), each["in_flight"], each["seconds"]))
+    about = {"limit": MAX_DRIFT, "true_drifts": TRUE_DRIFTS, "passes": PASSES, "groups": options.groups}
+    lines = ",\n".join(json.dumps(each) for each in rows)
+    FILE.write_text(f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

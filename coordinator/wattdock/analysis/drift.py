@@ -1,0 +1,171 @@
+"""Whether a pass cost the same throughout: its energy in blocks of time, at equal work. Pure.
+
+The blocks lie where the engine was full by its own record, or are whole rounds of requests. What chance changes from
+one block to another (prompts, contexts, requests at once) enters a linear fit beside time; what is left is drift.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_in
+from wattdock.analysis.performance import is_scheduled
+from wattdock.analysis.trend import Change, slope
+from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
+from wattdock.text import pluralize
+from wattdock.values import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.analysis.joules import SpanJoules
+    from wattdock.records import PassRecord, RestartRecord
+
+    Floats = NDArray[np.float64]
+
+# Shorter blocks hold parts of prefills and few changes of the counter; many blocks show their own scatter.
+BLOCK_S, MIN_BLOCKS, MAX_BLOCKS = 2.0, 10, 40
+# A line needs its own error; rounds have no other scatter than their power's.
+MIN_ROUNDS = 4
+
+
+class Drift(Stored):
+    """Change of a pass's cost at equal work, from the middle of the first half of its blocks to that of the second.
+
+    Attributes:
+        quantity: Whose change it is: joules (without energy, seconds) per output token; in an open loop, where arrivals
+            and not the engine set the pace, power.
+        relative: Change ÷ mean; null with the reason.
+        half95: Half the width of its 95 % interval.
+        duration_s: Of all blocks.
+    """
+
+    restart: int
+    pass_index: int
+    quantity: str
+    relative: float | None = None
+    half95: float | None = None
+    duration_s: float | None = None
+    reason: str | None = None
+
+    @property
+    def change(self) -> Change | None:
+        """The change with its interval; None where it is not known."""
+        return None if self.relative is None or self.half95 is None else Change(self.relative, self.half95)
+
+
+def drift(
+    restart: RestartRecord, measured: PassRecord, used: Sequence[str], joules_in: SpanJoules, *, in_flight: int
+) -> Drift:
+    """Return a pass's drift, or why it is not known.
+
+    Args:
+        in_flight: Requests that all engines together serve at a time.
+    """
+    open_loop = bool(used) and is_scheduled(measured)
+    quantity = "mean_power_w" if open_loop else "energy_per_output_token_j" if used else "s_per_output_token"
+    about = {"restart": restart.restart, "pass_index": measured.index, "quantity": quantity}
+    try:
+        instants = Instants.of(measured)
+        edges_ns = _open_loop_edges(instants) if open_loop else _edges(measured, instants, in_flight)
+        work = _Work.of(measured, instants, edges_ns)
+        seconds = np.diff(edges_ns) / NS_PER_S
+        costs = _joules(restart, edges_ns, used, joules_in) if used else seconds
+    except NoWindowError as error:
+        return Drift(**about, reason=error.reason)
+    per = seconds if open_loop else work.output_tokens
+    if not per.all():
+        return Drift(**about, reason=f"no token in a block of {seconds.min():.1f} s")
+    middles = (np.array(edges_ns[1:]) + np.array(edges_ns[:-1])) / 2
+    # The middles of the halves are one unit apart.
+    at = 2 * (middles - edges_ns[0]) / (edges_ns[-1] - edges_ns[0])
+    change = slope(at, costs / per, work.per_second(seconds) if open_loop else work.per_token())
+    if change is None:
+        return Drift(**about, reason=f"{len(seconds)} rounds are too few for how much they differ")
+    return Drift(**about, **change._asdict(), duration_s=float(seconds.sum()))
+
+
+def _edges(measured: PassRecord, instants: Instants, in_flight: int) -> list[int]:
+    """Return the edges of blocks: between rounds of requests, or of equal length while the engine was full."""
+    starts = instants.round_starts()
+    if len(starts) == 1 and len(instants.submitted) > in_flight:
+        return _equal(*instants.full(in_flight))
+    if len(starts) < MIN_ROUNDS:
+        raise NoWindowError(f"a pass of {pluralize(len(starts), 'round')} of requests, where {MIN_ROUNDS} are needed")
+    cuts_ns = np.array([measured.span.start_ns, *instants.submitted[starts[1:]], measured.span.end_ns])
+    wanted_ns = np.linspace(cuts_ns[0], cuts_ns[-1], _count(cuts_ns[-1] - cuts_ns[0], MIN_ROUNDS) + 1)
+    nearest = np.abs(cuts_ns[:, None] - wanted_ns[None, :]).argmin(axis=0)
+    return [int(at_ns) for at_ns in cuts_ns[np.unique(nearest)]]
+
+
+def _open_loop_edges(instants: Instants) -> list[int]:
+    """Return the edges of equal blocks from a mean lifetime after the first arrival to the last one."""
+    return _equal(int(instants.submitted[0] + instants.lifetime_ns), int(instants.submitted[-1]))
+
+
+def _equal(start_ns: int, end_ns: int) -> list[int]:
+    if (length_s := (end_ns - start_ns) / NS_PER_S) < MIN_BLOCKS:
+        raise NoWindowError(f"the engine was full for {max(length_s, 0):.1f} s, where {MIN_BLOCKS} s are needed")
+    return [int(at_ns) for at_ns in np.linspace(start_ns, end_ns, _count(end_ns - start_ns, MIN_BLOCKS) + 1)]
+
+
+def _count(length_ns: float, least: int) -> int:
+    return int(np.clip(length_ns / NS_PER_S / BLOCK_S, least, MAX_BLOCKS))
+
+
+def _joules(restart: RestartRecord, edges_ns: Sequence[int], used: Sequence[str], joules_in: SpanJoules) -> Floats:
+    blocks = [Span("block", *edges) for edges in itertools.pairwise(edges_ns)]
+    joules = [joules_in.of(restart.timeline, block, used) for block in blocks]
+    if unknown := next((block for block in joules if block.total_j is None), None):
+        raise NoWindowError(unknown.reason or "energy unknown")
+    return np.array([block.total_j for block in joules], dtype=np.float64)
+
+
+class _Work(NamedTuple):
+    """What each block held, by the requests' own instants; shape (blocks,) each.
+
+    Attributes:
+        output_tokens, prompt_tokens: Of prompts, those whose first token lies in the block.
+        decoding: Mean requests between their first and last token.
+        context: Mean sum of the contexts of these, tokens; each grows evenly.
+    """
+
+    output_tokens: Floats
+    prompt_tokens: Floats
+    decoding: Floats
+    context: Floats
+
+    @classmethod
+    def of(cls, measured: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> _Work:
+        requests = sorted(measured.requests, key=lambda request: request.submitted_ns)
+        prompts = np.array([request.prompt_tokens or 1 for request in requests], dtype=np.float64)
+        outputs = np.array([request.output_tokens or 0 for request in requests], dtype=np.float64)
+        edges = np.array(edges_ns)
+        order = np.argsort(instants.first, kind="stable")
+        until = np.concatenate(([0.0], np.cumsum(prompts[order])))
+        lengths_ns = (instants.finished - instants.first).astype(np.float64)
+        # Per edge and request: time of decoding so far, and the integral of its context over that time.
+        elapsed_ns = np.clip((edges[:, None] - instants.first[None, :]).astype(np.float64), 0, lengths_ns)
+        contexts = prompts * elapsed_ns + outputs * elapsed_ns**2 / (2 * np.maximum(lengths_ns, 1))
+        duration_ns = np.diff(edges)
+        return cls(
+            tokens_in(measured, edges_ns).astype(np.float64),
+            np.diff(until[np.searchsorted(instants.first[order], edges, side="right")]),
+            np.diff(elapsed_ns.sum(axis=1)) / duration_ns,
+            np.diff(contexts.sum(axis=1)) / duration_ns,
+        )
+
+    def per_token(self) -> list[Floats]:
+        """What joules per token depend on, were each step's joules a sum over what it does."""
+        decoding = np.maximum(self.decoding, 1e-9)
+        return [self.prompt_tokens / self.output_tokens, self.context / decoding, 1 / decoding]
+
+    def per_second(self, seconds: Floats) -> list[Floats]:
+        """What power depends on while the engine keeps up."""
+        return [self.output_tokens / seconds, self.prompt_tokens / seconds, self.context]

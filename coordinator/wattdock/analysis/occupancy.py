@@ -1,0 +1,111 @@
+"""When requests were in the engine: rounds of them, and when it was full, by the runner's own record. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from wattdock.clock import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.records import PassRecord
+
+    Nanoseconds = NDArray[np.int64]
+
+# Mean share of the slots that must be taken: an engine returns a finished request and takes the next one between steps.
+MIN_FULL = 0.95
+# How soon after each other requests are replaced together: at most so much, and so much of their mean lifetime.
+TOGETHER_NS, TOGETHER_LIFETIME = NS_PER_S // 10, 0.05
+# Largest mean share of the other slots that are refilled together with one; beyond, requests are in lock-step.
+LOCK_STEP_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class NoWindowError(Exception):
+    """A pass has no such part."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        """Return why."""
+        return self.reason
+
+
+class Instants(NamedTuple):
+    """When each request was submitted, got its first token and finished, ns, in order of submission."""
+
+    submitted: Nanoseconds
+    first: Nanoseconds
+    finished: Nanoseconds
+
+    @classmethod
+    def of(cls, measured: PassRecord) -> Instants:
+        """Return a pass's.
+
+        Raises:
+            NoWindowError: It lacks any.
+        """
+        rows = [(request.submitted_ns, request.first_token_ns, request.finished_ns) for request in measured.requests]
+        if not rows or any(None in row for row in rows):
+            raise NoWindowError("the engine does not tell when every request began and ended")
+        columns = np.array(rows, dtype=np.int64).T
+        return cls(*columns[:, np.argsort(columns[0], kind="stable")])
+
+    @property
+    def lifetime_ns(self) -> float:
+        """The requests' mean time from submission to the last token."""
+        return float(np.mean(self.finished - self.submitted))
+
+    def round_starts(self) -> NDArray[np.intp]:
+        """Return the positions of requests that were submitted when all before them had finished; 0 is one."""
+        before_ns = np.maximum.accumulate(self.finished)[:-1]
+        return np.concatenate(([0], np.flatnonzero(self.submitted[1:] >= before_ns) + 1))
+
+    def full(self, in_flight: int) -> tuple[int, int]:
+        """Return from the first tokens of `in_flight` requests to the last submission, ns: refills lie inside.
+
+        Raises:
+            NoWindowError: There is no such time, the engine was not full in it, or requests were in lock-step, so that
+                a figure would depend on the part of a round that it holds.
+        """
+        if len(self.submitted) <= in_flight:
+            raise NoWindowError(f"{len(self.submitted)} requests never leave {in_flight} in flight and one waiting")
+        start_ns, end_ns = int(self.first[:in_flight].max()), int(self.submitted[-1])
+        if end_ns <= start_ns:
+            raise NoWindowError(f"no request came after {in_flight} had their first token")
+        inside_ns = np.clip(self.finished, start_ns, end_ns) - np.clip(self.submitted, start_ns, end_ns)
+        running = float(inside_ns.sum()) / (end_ns - start_ns)
+        if running < MIN_FULL * in_flight:
+            raise NoWindowError(f"{running:.3g} of {in_flight} requests in flight on average")
+        refills = self.submitted[self.submitted > start_ns]
+        near_ns = min(TOGETHER_NS, TOGETHER_LIFETIME * self.lifetime_ns)
+        together = np.searchsorted(refills, refills + near_ns, "right") - np.searchsorted(refills, refills - near_ns)
+        share = float(np.mean(together - 1)) / max(1, in_flight - 1)
+        if share > LOCK_STEP_SHARE:
+            raise NoWindowError(
+                f"in lock-step: {share:.0%} of the other requests end together with each; use arrival: closed with "
+                "workload.staggered_start and lengths that differ"
+            )
+        return start_ns, end_ns
+
+
+def tokens_between(measured: PassRecord, start_ns: int, end_ns: int) -> int:
+    """Return the output tokens that a pass's cumulative series gained in (start, end]."""
+    before, after = _tokens_until(measured, [start_ns, end_ns])
+    return int(after - before)
+
+
+def tokens_in(measured: PassRecord, edges_ns: Sequence[int]) -> NDArray[np.int64]:
+    """Return the output tokens of each block between two edges, shape (edges − 1,)."""
+    return np.diff(_tokens_until(measured, edges_ns))
+
+
+def _tokens_until(measured: PassRecord, at_ns: Sequence[int]) -> NDArray[np.int64]:
+    counts = np.concatenate((np.zeros(1, dtype=np.int64), measured.tokens.output_tokens))
+    return counts[np.searchsorted(measured.tokens.at_ns, at_ns, side="right")]
