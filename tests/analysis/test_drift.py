@@ -92,6 +92,17 @@ def without_instants(loop: ClosedLoop) -> Drift:
     return drift(RESTART, replace(loop.record, requests=requests), [GPU], joules_in, in_flight=8)
 
 
+def out_of_order(loop: ClosedLoop) -> Drift:
+    request = loop.record.requests[0]
+    requests = (replace(request, first_token_ns=request.submitted_ns - 1), *loop.record.requests[1:])
+    return drift(RESTART, replace(loop.record, requests=requests), [GPU], SpanJoules(), in_flight=8)
+
+
+def before_the_pass(loop: ClosedLoop) -> Drift:
+    requests = (replace(loop.record.requests[0], submitted_ns=1), *loop.record.requests[1:])
+    return drift(RESTART, replace(loop.record, requests=requests), [GPU], SpanJoules(), in_flight=8)
+
+
 def without_energy(loop: ClosedLoop) -> Drift:
     return drift(RESTART, loop.record, [GPU], SpanJoules("restarts used different GPUs"), in_flight=8)
 
@@ -105,6 +116,8 @@ def too_short(_: ClosedLoop) -> Drift:
     ("unknown", "reason"),
     [
         (without_instants, "the engine does not tell when every request began and ended"),
+        (out_of_order, "by the runner's clock a request finished, or was submitted, too early"),
+        (before_the_pass, "by the runner's clock a request finished, or was submitted, too early"),
         (without_energy, "restarts used different GPUs"),
         (too_short, " s, where 10 s are needed"),
     ],

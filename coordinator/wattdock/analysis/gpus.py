@@ -346,9 +346,9 @@ def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: Spa
     if power is None:
         return None
     for margin_ns in MARGINS_NS:
-        inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
-        if inner.end_ns - inner.start_ns < MIN_STATIONARY_NS:
+        if span.end_ns - span.start_ns - 2 * margin_ns < MIN_STATIONARY_NS:
             return None
+        inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
         counted = joules_in.of_gpu(gpu, inner)
         if counted.source == "counter" and counted.mean_power_w:
             power_w = _sampled_w(power, inner, lag.mean_s)

@@ -49,12 +49,14 @@ class Instants(NamedTuple):
         """Return a pass's.
 
         Raises:
-            NoWindowError: It lacks any.
+            NoWindowError: It lacks any, or they are not in order.
         """
         rows = [(request.submitted_ns, request.first_token_ns, request.finished_ns) for request in measured.requests]
         if not rows or any(None in row for row in rows):
             raise NoWindowError("the engine does not tell when every request began and ended")
         columns = np.array(rows, dtype=np.int64).T
+        if columns[0].min() < measured.span.start_ns or (np.diff(columns, axis=0) < 0).any():
+            raise NoWindowError("by the runner's clock a request finished, or was submitted, too early")
         return cls(*columns[:, np.argsort(columns[0], kind="stable")])
 
     @property
