@@ -51,7 +51,7 @@ def energy_with(*windows: Window, host: HostTimeline | None = None) -> EnergyRes
     )
     watched = dataclasses.replace(watched, windows=windows, host=host)
     return measured_energy(
-        [RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, None, ExperimentConfig(cpu_tdp_w=65), SpanJoules()
+        [RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, ExperimentConfig(cpu_tdp_w=65), SpanJoules()
     )
 
 

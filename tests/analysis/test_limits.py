@@ -14,7 +14,7 @@ from wattdock.analysis.statistics import difference, geometric_interval, geometr
 from wattdock.analysis.steadiness import warm_up_steadiness
 from wattdock.analysis.windows import windows
 from wattdock.clock import NS_PER_S
-from wattdock.config import WarmUpSpec
+from wattdock.config import WarmUpSpec, WorkloadSpec
 from wattdock.metering.timeline import Span
 from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord, WarmUpSample
 from wattdock.records.series import TokenSeries
@@ -30,7 +30,7 @@ def window(name: str, done: PassRecord, *, in_flight: int) -> tuple[float, float
     """Return a window's begin and end, s, or why there is none."""
     [found] = [
         figure
-        for figure in windows([restart(done)], [GPU], SpanJoules(), in_flight=in_flight).passes
+        for figure in windows([restart(done)], [GPU], SpanJoules(), WorkloadSpec(batch_size=in_flight)).passes
         if figure.window == name
     ]
     if found.start_ns is None or found.end_ns is None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, timeline
-from report_rows import row
+from merge_samples import constant_power, measured, request, stepped_power, timeline
 
+from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.performance import performance
 from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.clock import NS_PER_S
-from wattdock.config import WorkloadSpec
+from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.inputs import PromptSet
 from wattdock.metering import GpuTimeline
 from wattdock.metering.timeline import Series, Ticks
@@ -49,7 +50,7 @@ def figure(done: PassRecord, name: str, *, in_flight: int) -> WindowFigure:
         [RestartRecord(0, passes=(done,), timeline=timeline(gpu))],
         [GPU],
         SpanJoules(),
-        in_flight=in_flight,
+        WorkloadSpec(batch_size=in_flight),
     )
     return next(entry for entry in summary.passes if entry.window == name)
 
@@ -106,7 +107,9 @@ def test_plain_readings_need_a_counter_and_say_so() -> None:
     at_ns = np.arange(0, 120 * NS_PER_S, NS_PER_S // 10)
     power = {"power_w": Series(at_ns, np.full(len(at_ns), 500.0))}
     gpu = GpuTimeline(GPU, "integrated_power", Ticks.from_rows(), power)
-    summary = windows([RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], SpanJoules(), in_flight=8)
+    summary = windows(
+        [RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], SpanJoules(), WorkloadSpec(batch_size=8)
+    )
     by_name = {entry.window: entry for entry in summary.passes}
     plain, headline = by_name["begin-end"], by_name["drained"]
     assert (plain.total_j, plain.reason) == (None, "a GPU that was used has no energy counter")
@@ -121,7 +124,7 @@ def test_definitions_are_compared_over_all_passes_and_an_absent_one_stays_absent
         [RestartRecord(0, passes=(short,), timeline=timeline(gpu))],
         [GPU],
         SpanJoules(),
-        in_flight=8,
+        WorkloadSpec(batch_size=8),
     )
     assert list(summary.energy_per_output_token_j) == list(WINDOWS)
     assert summary.energy_per_output_token_j["steady_state"] is None
@@ -133,19 +136,6 @@ def test_definitions_are_compared_over_all_passes_and_an_absent_one_stays_absent
 
 def prompts(count: int) -> PromptSet:
     return PromptSet(("a",) * count, (None,) * count, "f" * 64, "bundled", reused=False)
-
-
-@pytest.mark.parametrize("split", [None, {"data_parallel_size": 2, "in_flight_per_replica": 4}])
-def test_a_stored_run_is_asked_for_the_windows_of_all_that_was_in_flight(split: dict[str, int] | None) -> None:
-    """Under weak scaling that is more than the workload says: it is each replica's share."""
-    rest: dict[str, Any] = {
-        "scaling": "weak",
-        "scaling_meaning": "",
-        "replicas": [],
-        "tail_idle_j": None,
-    }
-    changes = {"config.workload.batch_size": 4, "data_parallel": split and split | rest}
-    assert row("a", changes).result.in_flight == (8 if split else 4)
 
 
 def test_output_limits_are_drawn_around_the_workload_s_and_equal_for_equal_seeds() -> None:
@@ -173,3 +163,31 @@ def test_a_prompt_file_s_own_limits_stay() -> None:
     given = dataclasses.replace(prompts(3), max_output_tokens=(7, None, 7))
     assert given.with_limits(WorkloadSpec(output_spread=0.9), pass_index=0).max_output_tokens[::2] == (7, 7)
     assert given.with_limits(WorkloadSpec(), pass_index=0) is given
+
+
+@pytest.mark.parametrize(
+    ("arrival", "seconds", "headline"),
+    [("closed", 60, "steady_state"), ("closed", 15, "drained"), ("batch", 60, "drained")],
+)
+def test_the_headline_is_the_steady_state_where_requests_overlap_and_there_is_one(
+    arrival: Literal["closed", "batch"], seconds: float, headline: str
+) -> None:
+    """Tokens/s and watts are of the same part; totals are of everything until the engine had drained."""
+    done = closed_loop(slots=8, seconds=seconds, lifetime_s=4, staggered=True)
+    power = [(10.1, 200), (60, 500), (9.9, 200), (40, 100)]
+    run = RestartRecord(0, passes=(done,), timeline=timeline(stepped_power(GPU, power)))
+    config = ExperimentConfig(backend="fake", workload=WorkloadSpec(batch_size=8, arrival=arrival))
+    energy = measured_energy([run], Gpus((GPU,), (GPU,), ()), config, SpanJoules())
+    speed = performance([done], energy.windows, offered_rate_per_s=None)
+    assert energy.windows is not None
+    assert speed is not None
+    assert energy.windows.headline == headline
+    assert energy.energy_per_output_token_j == energy.windows.energy_per_output_token_j[headline]
+    [measured] = energy.passes
+    assert (measured.steady is None) == (headline == "drained")
+    assert measured.total_j == pytest.approx(energy.total_j)
+    assert energy.energy_per_output_token_j is not None
+    assert energy.mean_power_w == pytest.approx(speed.output_tokens_per_s * energy.energy_per_output_token_j)
+    if headline == "steady_state":
+        assert energy.mean_power_w == pytest.approx(500, rel=1e-3)
+        assert measured.total_j != pytest.approx(500 * measured.duration_s, rel=0.02)

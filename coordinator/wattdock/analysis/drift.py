@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_in
-from wattdock.analysis.performance import is_scheduled
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
 from wattdock.analysis.trend import Change, slope
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
@@ -73,7 +72,7 @@ def drift(
     about = {"restart": restart.restart, "pass_index": measured.index, "quantity": quantity}
     try:
         instants = Instants.of(measured)
-        edges_ns = _open_loop_edges(instants) if open_loop else _edges(measured, instants, in_flight)
+        edges_ns = _equal(*instants.arriving()) if open_loop else _edges(measured, instants, in_flight)
         work = _Work.of(measured, instants, edges_ns)
         seconds = np.diff(edges_ns) / NS_PER_S
         costs = _joules(restart, edges_ns, used, joules_in) if used else seconds
@@ -102,11 +101,6 @@ def _edges(measured: PassRecord, instants: Instants, in_flight: int) -> list[int
     wanted_ns = np.linspace(cuts_ns[0], cuts_ns[-1], _count(cuts_ns[-1] - cuts_ns[0], MIN_ROUNDS) + 1)
     nearest = np.abs(cuts_ns[:, None] - wanted_ns[None, :]).argmin(axis=0)
     return [int(at_ns) for at_ns in cuts_ns[np.unique(nearest)]]
-
-
-def _open_loop_edges(instants: Instants) -> list[int]:
-    """Return the edges of equal blocks from a mean lifetime after the first arrival to the last one."""
-    return _equal(int(instants.submitted[0] + instants.lifetime_ns), int(instants.submitted[-1]))
 
 
 def _equal(start_ns: int, end_ns: int) -> list[int]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wattdock.analysis.joules import Joules, SpanJoules
-    from wattdock.analysis.performance import Performance
+    from wattdock.analysis.windows import WindowFigure
     from wattdock.config import ExperimentConfig
     from wattdock.records import PassRecord, RestartRecord
 
@@ -74,11 +74,22 @@ class Uncertainty(Stored):
         return None if self.timing_j is None else NORMAL95 * self.timing_j
 
 
+class SteadyState(Stored):
+    """The part of a pass in which its engine was in its steady state, see `windows.headline`."""
+
+    duration_s: float
+    output_tokens: int
+    total_j: float | None
+    timing_j: float | None
+
+
 class PassEnergy(Stored):
     """Energy of one measured pass over the GPUs used, with the reuse of prompts.
 
     Attributes:
         reason: Why `total_j` is null, where it is.
+        energy_per_output_token_j: Of what is `counted`.
+        steady: The steady state, where the headline figures are of it; null where they are of the whole pass.
         prompt_repeats: How often the pass repeated its list of prompts.
         prompts_reused: An earlier pass of the restart had some of the prompts already.
         host_j: CPU packages and memory in the pass, by domain; never part of `total_j`.
@@ -101,6 +112,12 @@ class PassEnergy(Stored):
     host_j: dict[str, float | None] = Field(default_factory=dict)
     cpu_others_share: float | None = None
     lease_fault: str | None = None
+    steady: SteadyState | None = None
+
+    @property
+    def counted(self) -> PassEnergy | SteadyState:
+        """What the headline figures count of this pass."""
+        return self.steady or self
 
 
 class CpuEstimate(Stored):
@@ -120,6 +137,7 @@ class EnergyResult(Stored):
         allocation_j: Over all GPUs that were leased for the experiment.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         load_j: Loading the model, over the GPUs used.
+        energy_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
         cross_check: A second meter's figures of the same passes; null without one.
         host_j: CPU packages and memory of the whole host by domain ("package-0", "package-0-dram"), never part of any
             other figure; empty, with `host` null, where they cannot be read.
@@ -183,7 +201,6 @@ class Gpus:
 def measured_energy(
     restarts: Sequence[RestartRecord],
     gpus: Gpus,
-    performance: Performance | None,
     config: ExperimentConfig,
     joules_in: SpanJoules,
 ) -> EnergyResult:
@@ -197,10 +214,15 @@ def measured_energy(
     reason = next((joules.reason for joules in used if joules.reason), None) if passes else "no pass was measured"
     total_j = None if reason else known_sum(joules.total_j for joules in used)
     timing_j = None if reason else combined_timing_j(used)
-    in_passes = [_pass_energy(*measured, joules) for measured, joules in zip(passes, used, strict=True)]
+    summary = windows(restarts, gpus.used, joules_in, config.total_workload)
+    in_passes = [
+        _pass_energy(*measured, joules, figure)
+        for measured, joules, figure in zip(passes, used, summary.of_headline(), strict=True)
+    ]
     host_j, host = host_energy(restarts)
     baselines = idle_baselines(restarts, gpus.used, config.idle, joules_in)
-    in_flight = config.total_workload.batch_size
+    counted = [measured.counted for measured in in_passes]
+    counted_j = None if reason else known_sum(part.total_j for part in counted)
     return EnergyResult(
         total_j=total_j,
         reason=reason,
@@ -215,10 +237,12 @@ def measured_energy(
         bystander_j=_summed(joules.per_gpu_j for joules in per_pass(gpus.bystanders)),
         load_j=_load_j(restarts, gpus.used, joules_in),
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
-        **_per_unit(total_j, performance),
+        energy_per_output_token_j=_ratio(counted_j, sum(part.output_tokens for part in counted)),
+        energy_per_request_j=_ratio(total_j, sum(len(measured.requests) for _, measured in passes)),
+        mean_power_w=_ratio(counted_j, sum(part.duration_s for part in counted)),
         **_hbm(passes, gpus.used, joules_in),
         passes=in_passes,
-        windows=windows(restarts, gpus.used, joules_in, in_flight=in_flight) if gpus.used else None,
+        windows=summary if passes else None,
         idle_baselines=baselines or None,
         **_net(total_j, timing_j, idle_energy_j(restarts, baselines, gpus.used)),
         phases=phases(restarts, gpus.used, joules_in),
@@ -272,21 +296,11 @@ def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str], joules_in: 
     return float(np.mean(loads)) if loads else None
 
 
-def _per_unit(total_j: float | None, performance: Performance | None) -> dict[str, Any]:
-    if total_j is None or performance is None:
-        return {}
-    return {
-        "energy_per_output_token_j": _ratio(total_j, performance.output_tokens),
-        "energy_per_request_j": _ratio(total_j, performance.requests),
-        "mean_power_w": _ratio(total_j, performance.duration_s),
-    }
-
-
 def _ratio(total_j: float | None, count: float | None) -> float | None:
     return total_j / count if total_j is not None and count else None
 
 
-def _pass_energy(restart: RestartRecord, measured: PassRecord, joules: Joules) -> PassEnergy:
+def _pass_energy(restart: RestartRecord, measured: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:
     host = host_joules(restart.timeline, measured.span)
     return PassEnergy(
         restart=restart.restart,
@@ -296,13 +310,21 @@ def _pass_energy(restart: RestartRecord, measured: PassRecord, joules: Joules) -
         total_j=joules.total_j,
         timing_j=joules.timing_j,
         per_gpu_j=joules.per_gpu_j,
-        energy_per_output_token_j=_ratio(joules.total_j, measured.output_tokens),
+        energy_per_output_token_j=figure.energy_per_output_token_j,
         reason=joules.reason,
         prompt_repeats=measured.prompt_repeats,
         prompts_reused=measured.prompts_reused,
         host_j={name: energy[0] if energy else None for name, energy in host.items()},
         cpu_others_share=measured.cpu_others_share,
         lease_fault=measured.lease_fault,
+        steady=None
+        if figure.window == "drained"
+        else SteadyState(
+            duration_s=figure.duration_s or 0.0,
+            output_tokens=figure.output_tokens or 0,
+            total_j=figure.total_j,
+            timing_j=figure.timing_j,
+        ),
     )
 
 

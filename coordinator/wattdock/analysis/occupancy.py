@@ -96,6 +96,23 @@ class Instants(NamedTuple):
             )
         return start_ns, end_ns
 
+    def arriving(self) -> tuple[int, int]:
+        """Return from a mean lifetime after the first submission to the last one, ns.
+
+        Raises:
+            NoWindowError: There is no such time.
+        """
+        start_ns, end_ns = int(self.submitted[0] + self.lifetime_ns), int(self.submitted[-1])
+        if end_ns <= start_ns:
+            raise NoWindowError("no request arrived a mean lifetime after the first")
+        return start_ns, end_ns
+
+
+def is_scheduled(measured: PassRecord) -> bool:
+    """Whether every request has an intended arrival, as in an open loop."""
+    requests = measured.requests
+    return bool(requests) and all(request.intended_ns is not None for request in requests)
+
 
 def tokens_between(measured: PassRecord, start_ns: int, end_ns: int) -> int:
     """Return the output tokens that a pass's cumulative series gained in (start, end]."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wattdock.analysis.occupancy import is_scheduled
 from wattdock.clock import NS_PER_S
 from wattdock.errors import UnknownArchitectureError
 from wattdock.host import gpu_models
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from wattdock.analysis.energy import EnergyResult
+    from wattdock.analysis.windows import WindowSummary
     from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord
 
 # A Poisson count falls short of its mean by more in one of 700 draws.
@@ -70,6 +72,7 @@ class Performance(Stored):
     """Speed over the measured passes.
 
     Attributes:
+        output_tokens_per_s: Of the headline's window, see `energy.windows.headline`.
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
         schedule_lag_share: Delay behind the schedule ÷ duration, in the worst pass; see `schedule_lag_share()`. An
             engine that keeps up stays near 0; an engine that serves 80 % of the offered rate, one request at a time,
@@ -108,20 +111,30 @@ class Performance(Stored):
         return f"only {self.requests:,} of about {expected:,.0f} arrivals were served, and latencies are of these"
 
 
-def performance(passes: Sequence[PassRecord], *, offered_rate_per_s: float | None) -> Performance | None:
-    """Return speed over all `passes` together; None without any."""
+def performance(
+    passes: Sequence[PassRecord], windows: WindowSummary | None = None, *, offered_rate_per_s: float | None
+) -> Performance | None:
+    """Return speed over all `passes` together; None without any.
+
+    Args:
+        windows: Of the passes; tokens/s are the headline's. None counts everything until the engine had drained.
+    """
     if not passes:
         return None
     duration_s = sum(measured.span.duration_s for measured in passes)
     requests = [request for measured in passes for request in measured.requests]
-    output_tokens = sum(measured.output_tokens for measured in passes)
+    output_tokens, counted_s = sum(measured.output_tokens for measured in passes), duration_s
+    counted = output_tokens
+    if windows:
+        counted = sum(figure.output_tokens or 0 for figure in windows.of_headline())
+        counted_s = sum(figure.duration_s or 0.0 for figure in windows.of_headline())
     return Performance(
         duration_s=duration_s,
         requests=len(requests),
         prompt_tokens=known_sum(measured.prompt_tokens for measured in passes),
         cached_prompt_tokens=known_sum(measured.cached_prompt_tokens for measured in passes),
         output_tokens=output_tokens,
-        output_tokens_per_s=output_tokens / duration_s,
+        output_tokens_per_s=counted / counted_s,
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=offered_rate_per_s,
         schedule_lag_share=known_max(map(schedule_lag_share, passes)),
@@ -221,12 +234,6 @@ def _delay_slope(instants_ns: Sequence[tuple[int, int]]) -> float | None:
     if not len(pairs) or np.ptp(since_s) == 0:
         return None
     return float(np.polyfit(since_s, (pairs[:, 1] - pairs[:, 0]) / NS_PER_S, 1)[0])
-
-
-def is_scheduled(measured: PassRecord) -> bool:
-    """Whether every request has an intended arrival, as in an open loop."""
-    requests = measured.requests
-    return bool(requests) and all(request.intended_ns is not None for request in requests)
 
 
 def ttft_s(request: RequestRecord) -> float | None:

@@ -165,13 +165,6 @@ class ExperimentResult(Stored):
         """The GPUs that held a part of the model, by UUID."""
         return {uuid: gpu for uuid, gpu in self.gpus.items() if gpu.used}
 
-    @property
-    def in_flight(self) -> int:
-        """Requests that all engines together served at a time; under weak scaling, more than `workload.batch_size`."""
-        if split := self.data_parallel:
-            return split.in_flight_per_replica * split.data_parallel_size
-        return self.config.workload.batch_size
-
     @classmethod
     def bare(
         cls, config: ExperimentConfig, failure: Failure | None, *, started_utc: str, **parts: Any
@@ -193,7 +186,7 @@ class ExperimentResult(Stored):
             restarts: The records that the result was made of.
         """
         used = self.environment.gpu_uuids if self.environment else []
-        return windows(restarts, used, SpanJoules.of_restarts(restarts), in_flight=self.in_flight)
+        return windows(restarts, used, SpanJoules.of_restarts(restarts), self.config.total_workload)
 
 
 def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> ExperimentResult:
@@ -210,9 +203,9 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         leased=tuple(environment.leased_gpus),
         bystanders=tuple(gpu.uuid for gpu in environment.host_gpus if gpu.uuid not in used),
     )
-    speed = performance(passes, offered_rate_per_s=config.total_workload.rate_per_s)
     joules_in = SpanJoules.of_restarts(restarts)
-    energy = measured_energy(restarts, gpus, speed, config, joules_in)
+    energy = measured_energy(restarts, gpus, config, joules_in)
+    speed = performance(passes, energy.windows, offered_rate_per_s=config.total_workload.rate_per_s)
     architecture = next((restart.architecture for restart in reversed(restarts) if restart.architecture), None)
     return ExperimentResult.bare(
         config,

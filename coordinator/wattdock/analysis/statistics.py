@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wattdock.analysis.result import ExperimentResult
 
 ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
-# Quantity → the fields of a pass whose sums it is the ratio of.
+# Quantity → the fields, of what counts of a pass, whose sums it is the ratio of.
 RATIOS = {
     ENERGY: ("total_j", "output_tokens"),
     SPEED: ("output_tokens", "duration_s"),
@@ -102,8 +102,8 @@ def restart_values(result: ExperimentResult, quantity: str) -> list[float]:
     """
     passes = result.energy.passes if result.energy else []
     restarts = by_restart(passes)
-    lacking = "total_j" in RATIOS[quantity] and any(measured.total_j is None for measured in passes)
-    if lacking or not all(any(measured.output_tokens for measured in restart) for restart in restarts):
+    lacking = "total_j" in RATIOS[quantity] and any(measured.counted.total_j is None for measured in passes)
+    if lacking or not all(any(measured.counted.output_tokens for measured in restart) for restart in restarts):
         return []
     return [ratio(restart, quantity) for restart in restarts]
 
@@ -162,7 +162,8 @@ def ratio(passes: Sequence[PassEnergy], quantity: str) -> float:
         quantity: A key of `RATIOS`; no pass lacks either of its fields.
     """
     numerator, denominator = RATIOS[quantity]
-    return _sum(map(attrgetter(numerator), passes)) / _sum(map(attrgetter(denominator), passes))
+    counted = [measured.counted for measured in passes]
+    return _sum(map(attrgetter(numerator), counted)) / _sum(map(attrgetter(denominator), counted))
 
 
 def _sum(values: Iterable[float]) -> float:
@@ -312,7 +313,8 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
     """
     if not passes:
         return None
-    quantity = ENERGY if all(measured.total_j is not None and measured.output_tokens for measured in passes) else SPEED
+    counted = [measured.counted for measured in passes]
+    quantity = ENERGY if all(part.total_j is not None and part.output_tokens for part in counted) else SPEED
     restarts = by_restart(passes)
     per_pass = [ratio([measured], quantity) for measured in passes]
     per_restart = [ratio(group, quantity) for group in restarts]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from math import hypot
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_between
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.joules import SpanJoules
     from wattdock.analysis.token_costs import Costs
+    from wattdock.config import WorkloadSpec
     from wattdock.records import PassRecord, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
@@ -84,16 +85,23 @@ class WindowFigure(Stored):
 
 
 class WindowSummary(Stored):
-    """Joules per output token by window definition; a result's headline figure uses `drained`.
+    """Joules per output token by window definition.
 
     Attributes:
+        headline: The definition of a result's headline figures, J/token, tokens/s and power: `steady_state` where
+            requests overlap and every pass has one, else `drained`.
         energy_per_output_token_j: Sum of joules ÷ sum of tokens, over all passes.
         relative_spread: (Largest − smallest figure of all definitions) ÷ that of `drained`.
     """
 
+    headline: Literal["drained", "steady_state"]
     energy_per_output_token_j: dict[str, float | None]
     relative_spread: float | None
     passes: list[WindowFigure]
+
+    def of_headline(self) -> list[WindowFigure]:
+        """Return each pass's figure by the headline's definition, in order."""
+        return [figure for figure in self.passes if figure.window == self.headline]
 
 
 @dataclass(frozen=True)
@@ -127,9 +135,12 @@ def ml_energy(measured: PassRecord, in_flight: int) -> tuple[int, int]:
 
 
 def steady_state(measured: PassRecord, in_flight: int) -> tuple[int, int]:
-    """While the engine is full and requests wait, for 20 s and five mean lifetimes of a request at least."""
+    """While the engine is full and requests wait, for 20 s and five mean lifetimes of a request at least.
+
+    In an open loop, from a mean lifetime after the first arrival to the last one.
+    """
     at = Instants.of(measured)
-    start_ns, end_ns = at.full(in_flight)
+    start_ns, end_ns = at.arriving() if is_scheduled(measured) else at.full(in_flight)
     lifetime_s = at.lifetime_ns / NS_PER_S
     needed_s = max(MIN_STEADY_S, MIN_LIFETIMES * lifetime_s)
     if (length_s := (end_ns - start_ns) / NS_PER_S) < needed_s:
@@ -146,13 +157,14 @@ WINDOWS: dict[str, Callable[[PassRecord, int], tuple[int, int]]] = {
 
 
 def windows(
-    restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules, *, in_flight: int
+    restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules, workload: WorkloadSpec
 ) -> WindowSummary:
-    """Return every definition's figure for every pass, and how far the definitions differ.
+    """Return every definition's figure for every pass, how far the definitions differ, and which is the headline's.
 
     Args:
-        in_flight: Requests that all engines together serve at a time.
+        workload: Of all engines together.
     """
+    in_flight = workload.batch_size
     source = _Source(used, joules_in)
     figures = [
         _figure(name, restart, measured, source, in_flight)
@@ -164,7 +176,10 @@ def windows(
     figures_j = [value for value in per_token.values() if value is not None]
     drained_j = per_token["drained"]
     spread = (max(figures_j) - min(figures_j)) / drained_j if drained_j and len(figures_j) > 1 else None
-    return WindowSummary(energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
+    steady = all(figure.output_tokens for figure in figures if figure.window == "steady_state")
+    overlapping = workload.arrival not in ("batch", "single")
+    headline: Literal["drained", "steady_state"] = "steady_state" if overlapping and steady else "drained"
+    return WindowSummary(headline=headline, energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
 
 
 def _per_token(figures: Sequence[WindowFigure]) -> float | None:

@@ -36,8 +36,8 @@ MOST_POINTS_PER_RESULT = 6_000
 ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#555555": "#D0D0D0", "#777777": "#A0A0A0"}
 # Columns of the table of results in the summary.
 SUMMARY = (
-    *("energy_per_output_token_j", "output_tokens_per_s", "mean_power_w", "mean_hbm_power_w", "ttft_p50_s"),
-    *("tpot_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
+    *("energy_per_output_token_j", "headline_window", "output_tokens_per_s", "mean_power_w", "mean_hbm_power_w"),
+    *("ttft_p50_s", "tpot_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
 )
 TOKEN_COSTS = {
     "idle_w": "W while idle",

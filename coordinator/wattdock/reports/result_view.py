@@ -127,7 +127,8 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     prompt = NOTHING if performance.prompt_tokens is None else f"{performance.prompt_tokens:,}"
     cached = f", {performance.cached_prompt_tokens:,} of them from a cache" if performance.cached_prompt_tokens else ""
     yield "tokens", f"{performance.output_tokens:,} output, {prompt} prompt{cached}"
-    yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s"
+    window = f" ({result.energy.windows.headline})" if result.energy and result.energy.windows else ""
+    yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s{window}"
     if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
         yield "disturbed", f"{shared.figure}: other programs kept the CPUs busy"
     for name, quantiles in (("TTFT", performance.ttft), ("TPOT", performance.tpot), ("end to end", performance.e2e)):
@@ -151,15 +152,16 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
             )
         return
     half = energy.uncertainty.timing95_j or 0.0
-    yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only), mean {energy.mean_power_w:,.0f} W"
+    yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only)"
     if energy.hbm_j is not None:
         part = f"{energy.hbm_j:,.1f} J ± {energy.hbm95_j or 0.0:.1f} J of these, by the driver's own figure"
         yield "HBM", f"{part}, mean {energy.mean_hbm_power_w:,.0f} W"
     for uuid, joules in energy.per_gpu_j.items():
         text = f"{joules:,.1f} J" if joules is not None else NOTHING
         yield "", f"{uuid}: {text}{_share(result, uuid)}"
-    if energy.energy_per_output_token_j is not None:
-        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
+    if energy.energy_per_output_token_j is not None and energy.windows:
+        of = f"{energy.energy_boundary}, {energy.windows.headline}"
+        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
         yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
     if energy.net_j is not None:

@@ -51,6 +51,7 @@ class Row:
         name: The experiment's name, or the beginning of its id.
         gpus: How many GPUs of which name were used.
         model: The model's name as measured, else as configured.
+        headline_window: Which part of each pass J/token, tokens/s and mean W are of: "drained" or "steady_state".
         energy_per_output_token_mean_j: Mean over restarts, with its 95 % interval; `energy_per_output_token_j` is a
             sum ÷ a sum.
         interval_covers: What the interval of joules covers: "restarts", or "timing" where there was one restart only.
@@ -98,6 +99,7 @@ class Row:
     energy_per_output_token_j: Annotated[
         float | None, Column("energy.energy_per_output_token_j", "J/output token", ".4g")
     ]
+    headline_window: Annotated[str | None, Column("energy.windows.headline", "window")]
     energy_per_output_token_mean_j: float | None
     energy_per_output_token_low_j: float | None
     energy_per_output_token_high_j: float | None
