@@ -8,6 +8,7 @@ below build/fuzz/<target>/, and `--again FOLDER` runs them once more.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import faulthandler
 import functools
@@ -146,7 +147,9 @@ def _gpus() -> Path:
     """Return the folder of a library with four GPUs, so that plans have some to choose from."""
     import fake_nvml
 
-    folder = fake_nvml.build(FOUND)
+    # Whoever fuzzes beside this one has a library of its own.
+    folder = fake_nvml.build(Path(tempfile.mkdtemp(prefix="wattdock-fuzz-")))
+    atexit.register(shutil.rmtree, folder)
     fake_nvml.config(folder, gpus=[fake_nvml.FakeGpu(uuid=fake_nvml.uuid_of(number)) for number in range(4)])
     return folder
 
@@ -168,7 +171,9 @@ def _watch(worker: subprocess.Popen[bytes], place: Path) -> str:
             worker.wait(1)
             return ""
         with contextlib.suppress(OSError):
-            if (now := place.stat().st_ctime_ns) != seen:
+            # What computes, or wants to and does not get a CPU, is ended by the kernel.
+            state = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if (now := place.stat().st_ctime_ns) != seen or state != "S":
                 seen, since = now, time.monotonic()
         if time.monotonic() - since > WALL_S:
             worker.send_signal(signal.SIGABRT)

@@ -103,9 +103,17 @@ def test_without_a_package_index_one_line_says_the_size_first_and_what_to_do(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("spoil", [lambda whole: whole[:-200], lambda whole: whole[:8] + b"\xff" * 8 + whole[16:]])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda whole: whole[:-200],
+        lambda whole: whole[:8] + b"\xff" * 8 + whole[16:],
+        lambda whole: whole.replace(b"a b", b"b b"),
+    ],
+    ids=["cut", "counts", "merges"],
+)
 def test_a_gguf_file_that_is_not_whole_is_refused_in_one_line(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
-    """Counts beyond its end would be followed one by one, for hours."""
+    """Counts beyond its end would be followed one by one, for hours; tokens are merged into one that there is."""
     file, folder = tiny.gguf_file(tmp_path / "x.gguf"), tmp_path / "out"
     folder.mkdir()
     convert_gguf(file, folder)

@@ -140,6 +140,16 @@ def test_a_damaged_or_lost_parquet_file_is_named_and_the_others_answer(called: C
     assert (json.loads(other.stdout), other.stderr) == ([{"n": 3}], "")
 
 
+def test_a_file_with_a_column_whose_name_is_no_text_is_named_and_the_others_answer(called: Called) -> None:
+    """The engine's binding says so in an error of no kind of its own."""
+    files = [put(Path("results"), letter, restarts=True) / "restarts/0/requests.parquet" for letter in "ab"]
+    files[1].write_bytes(files[1].read_bytes().replace(b"text", b"t\xffxt"))
+    asked = called("results", "query", "--json", "SELECT * FROM requests")
+    assert asked.returncode == 0, asked.stderr
+    assert len(json.loads(asked.stdout)) == 1_000
+    assert asked.stderr.startswith(f"wattdock: {files[1]}: is not a whole Parquet file (")
+
+
 @pytest.mark.parametrize("lacking", ["a", "c"])
 def test_files_that_lack_a_column_answer_with_the_others(tmp_path: Path, lacking: str) -> None:
     """Whether the newest or the oldest lacks it; it is null there."""

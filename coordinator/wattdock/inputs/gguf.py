@@ -145,7 +145,12 @@ def _tokenizer(meta: dict[str, Any]) -> Tokenizer:
     """
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in meta["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    try:
+        model = models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
+    # The library raises nothing more specific.
+    except Exception as error:
+        raise ValueError(str(error)) from error
+    tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )

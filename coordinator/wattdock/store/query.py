@@ -135,18 +135,19 @@ def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: st
     """Return the answer from files of equal columns; else of any columns; else of all that are not damaged."""
     import duckdb
 
-    # Errors about the SQL itself say nothing about files.
+    # Errors about the SQL itself say nothing about files; a column whose name is no text is a RuntimeError.
     faulty_sql = (duckdb.ParserException, duckdb.CatalogException, duckdb.DataError)
+    faulty = (duckdb.Error, RuntimeError)
     try:
         return _answer(tables, files, sql, alike=True)
     except faulty_sql:
         raise
-    except duckdb.Error:
+    except faulty:
         try:
             return _answer(tables, files, sql, alike=False)
         except (*faulty_sql, duckdb.BinderException):
             raise
-        except duckdb.Error:
+        except faulty:
             if not (damaged := _damaged(files, tell)):
                 raise
     readable = {name: [file for file in paths if file not in damaged] for name, paths in files.items()}
@@ -230,7 +231,7 @@ def _damaged(files: dict[str, list[Path]], tell: Tell) -> set[Path]:
                 with open_data(file) as opened, pq.ParquetFile(name_of(opened)) as content:
                     for _ in content.iter_batches():
                         pass
-            except (OSError, pa.ArrowException) as error:
+            except (OSError, ValueError, pa.ArrowException) as error:
                 tell(f"{file}: is not a whole Parquet file ({' '.join(str(error).split())}); left out of {name}")
                 damaged.add(file)
     return damaged
