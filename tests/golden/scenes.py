@@ -59,8 +59,9 @@ def growing(period_s: float, random: Random, most_per_s: float) -> Series:
 
 
 def with_gaps(drawn: Series, random: Random) -> Series:
-    """Return readings of which some are missing, for 0.3 s in a pass too."""
+    """Return readings of which some are missing, for 0.3 s in a pass too, and for 0.1 s in another."""
     kept = (random.random(len(drawn.at_ns)) > 0.02) & (abs(drawn.at_ns - 40 * NS_PER_S) > 0.15 * NS_PER_S)
+    kept &= abs(drawn.at_ns - 60 * NS_PER_S) > 0.05 * NS_PER_S
     return Series(drawn.at_ns[kept], drawn.value[kept])
 
 

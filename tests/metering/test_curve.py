@@ -281,6 +281,8 @@ def test_power_that_was_not_sampled_for_a_second_is_still_a_line(gap_ms: int, *,
     hole_ms = 49 * 50
     inside = EnergyCurve(gpu).between(BASE_NS + 1000 * MS, BASE_NS + 5000 * MS)
     assert (inside.energy_j is not None, "no power sample for 1.0 s" in str(inside.reason)) == (known, not known)
+    begins_in_it = EnergyCurve(gpu).between(BASE_NS + (hole_ms + 400) * MS, BASE_NS + 5000 * MS)
+    assert (begins_in_it.energy_j is not None) == known
     before = EnergyCurve(gpu).between(BASE_NS + 1000 * MS, BASE_NS + (hole_ms - 113) * MS)
     assert before.energy_j == pytest.approx((hole_ms - 1113) / 10)
 
