@@ -26,7 +26,7 @@ NO_OUTPUT = {
     "config/experiment.py",
     "inputs/gguf.py",
     "inputs/shapes.py",
-    "inputs/prompts.py",
+    "inputs/prompts/source.py",
     "publish/create.py",
     "runner/wire.py",
     "text.py",

@@ -15,7 +15,6 @@ from wattdock.analysis.performance import performance
 from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, WorkloadSpec
-from wattdock.inputs import PromptSet
 from wattdock.metering import GpuTimeline
 from wattdock.metering.timeline import Series, Ticks
 from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord
@@ -132,37 +131,6 @@ def test_definitions_are_compared_over_all_passes_and_an_absent_one_stays_absent
     whole = summary.energy_per_output_token_j["drained"]
     assert whole is not None
     assert summary.relative_spread == pytest.approx((max(known) - min(known)) / whole)
-
-
-def prompts(count: int) -> PromptSet:
-    return PromptSet(("a",) * count, (None,) * count, "f" * 64, "bundled", reused=False)
-
-
-def test_output_limits_are_drawn_around_the_workload_s_and_equal_for_equal_seeds() -> None:
-    """Half to one and a half times 100, with a mean near 100; another pass gets others."""
-    spec = WorkloadSpec(max_output_tokens=100, output_spread=0.5)
-    drawn = prompts(400).with_limits(spec, pass_index=3).max_output_tokens
-    assert drawn == prompts(400).with_limits(spec, pass_index=3).max_output_tokens
-    assert drawn != prompts(400).with_limits(spec, pass_index=4).max_output_tokens
-    limits = [limit or 0 for limit in drawn]
-    assert 50 <= min(limits) < 60
-    assert 140 < max(limits) <= 150
-    assert np.mean(limits) == pytest.approx(100, abs=5)
-
-
-def test_staggered_starts_spread_the_first_round_evenly_and_touch_nothing_after_it() -> None:
-    """Eight slots end after one to eight eighths of the full length."""
-    spec = WorkloadSpec(max_output_tokens=80, batch_size=8, staggered_start=True)
-    limits = prompts(20).with_limits(spec, pass_index=0).max_output_tokens
-    assert sorted(limit or 0 for limit in limits[:8]) == [10, 20, 30, 40, 50, 60, 70, 80]
-    assert limits[8:] == (80,) * 12
-
-
-def test_a_prompt_file_s_own_limits_stay() -> None:
-    """Whoever wrote them meant them."""
-    given = dataclasses.replace(prompts(3), max_output_tokens=(7, None, 7))
-    assert given.with_limits(WorkloadSpec(output_spread=0.9), pass_index=0).max_output_tokens[::2] == (7, 7)
-    assert given.with_limits(WorkloadSpec(), pass_index=0) is given
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def study(tmp_path: Path, text: str, **flags: Any) -> Study:
     return load_study(tmp_path / "x.yaml", flags)
 
 
-def swept(found: Study) -> list[tuple[str, int, int]]:
+def swept(found: Study) -> list[tuple[object, ...]]:
     return [(each.backend, each.workload.batch_size, each.workload.max_output_tokens) for each in found.experiments]
 
 

@@ -31,6 +31,8 @@ from wattdock.metering.timeline import GpuTimeline, Ticks
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
 from wattdock.records.series import Steps, TokenSeries
 from wattdock.runner import Heartbeat, RunnerDescription
+from wattdock_runner.arrivals import Admission
+from wattdock_runner.backend import Arrival, Workload
 
 if TYPE_CHECKING:
     import threading
@@ -117,6 +119,38 @@ class VirtualMeter:
 
 
 @dataclass
+class Served:
+    """A request in the virtual engine, which gives each a token per step."""
+
+    index: int
+    limit: int
+    submitted_ns: int
+    intended_ns: int | None
+    first_ns: int = 0
+    last_ns: int = 0
+    tokens: int = 0
+
+    def note(self, at_ns: int) -> None:
+        """Count a token that was there at an instant."""
+        self.first_ns, self.last_ns = self.first_ns or at_ns, at_ns
+        self.tokens += 1
+
+    def record(self) -> RequestRecord:
+        """Return what a runner says of the finished request."""
+        return RequestRecord(
+            index=self.index,
+            submitted_ns=self.submitted_ns,
+            intended_ns=self.intended_ns,
+            first_token_ns=self.first_ns,
+            finished_ns=self.last_ns,
+            prompt_tokens=PROMPT_TOKENS,
+            cached_prompt_tokens=0,
+            output_tokens=self.tokens,
+            finish_reason="length",
+        )
+
+
+@dataclass
 class VirtualRunner:
     """A launched runner and the client that talks to it.
 
@@ -190,51 +224,54 @@ class VirtualRunner:
         heartbeat: Callable[[Heartbeat], None],
     ) -> PassRecord:
         self.limits |= {"heartbeat_s": silence_s, "stall_s": stall_s}
-        in_flight, tokens = request.workload.batch_size, request.workload.max_output_tokens
+        in_flight, step_s = request.workload.batch_size, self.args.get("step_s", 0.1)
         if in_flight > self.args.get("most_in_flight", in_flight):
             raise RunnerError(f"a pass failed for lack of memory: {in_flight} need more blocks of KV cache")
         self._strike("pass_fault", "a pass")
-        began_ns, requests, steps = self.clock.now_ns(), list[RequestRecord](), list[tuple[int, ...]]()
-        output_tokens = 0
-        while self._goes_on(request, len(requests), began_ns):
-            submitted_ns, first_ns = self.clock.now_ns(), 0
-            for number in range(request.prompts.max_output_tokens[0] or tokens):
-                self.check()
-                start_ns = self.clock.now_ns()
-                self.clock.sleep(self.args.get("step_s", 0.1))
-                first_ns = first_ns or self.clock.now_ns()
-                output_tokens += in_flight
-                computed = (0, in_flight) if number else (PROMPT_TOKENS * in_flight, 0)
-                context_tokens = in_flight * (PROMPT_TOKENS + number)
-                steps.append((start_ns, self.clock.now_ns(), *computed, in_flight, context_tokens))
-                heartbeat(Heartbeat(output_tokens, len(requests), pass_over=False))
-            for _ in range(in_flight):
-                requests.append(self._request(len(requests), submitted_ns, first_ns, tokens))
+        began_ns, steps, output_tokens = self.clock.now_ns(), list[tuple[int, ...]](), [0]
+        admission, served, running = self._admission(request, began_ns), list[Served](), list[Served]()
+        while True:
+            for index, limit, intended_ns in admission.due(len(running), self.clock.now_ns()):
+                served.append(Served(index, limit, self.clock.now_ns(), intended_ns))
+                running.append(served[-1])
+            if not running and admission.exhausted:
+                break
+            self.check()
+            if not running:
+                self.clock.sleep(max(0, (admission.wake_ns(0) or 0) - self.clock.now_ns()) / NS_PER_S)
+                continue
+            start_ns, new = self.clock.now_ns(), [one for one in running if not one.tokens]
+            self.clock.sleep(step_s)
+            context_tokens = sum(PROMPT_TOKENS + one.tokens for one in running)
+            computed = (PROMPT_TOKENS * len(new), len(running) - len(new), len(running), context_tokens)
+            steps.append((start_ns, self.clock.now_ns(), *computed))
+            for one in running:
+                one.note(self.clock.now_ns())
+            output_tokens.append(output_tokens[-1] + len(running))
+            running = [one for one in running if one.tokens < one.limit]
+            heartbeat(Heartbeat(output_tokens[-1], len(served) - len(running), pass_over=False))
         span = Span("pass", began_ns, self.clock.now_ns())
         self.clock.sleep(request.settle_s)
         series = Steps(*np.array(steps, dtype=np.int64).T)
-        record = TokenSeries(series.end_ns, in_flight * np.arange(1, len(steps) + 1))
-        prompt_tokens = PROMPT_TOKENS * len(requests)
-        return PassRecord(span, tuple(requests), record, output_tokens, prompt_tokens, 0, 0, steps=series)
+        record = TokenSeries(series.end_ns, np.array(output_tokens[1:]))
+        requests = tuple(one.record() for one in served)
+        return PassRecord(span, requests, record, output_tokens[-1], PROMPT_TOKENS * len(requests), 0, 0, steps=series)
 
     def unload(self) -> None:
         self._strike("unload_fault", "unloading")
 
-    def _goes_on(self, request: PassRequest, finished: int, began_ns: int) -> bool:
-        elapsed_s = (self.clock.now_ns() - began_ns) / NS_PER_S
-        return finished < request.min_requests or elapsed_s < (request.min_duration_s or 0.0)
-
-    def _request(self, index: int, submitted_ns: int, first_ns: int, tokens: int) -> RequestRecord:
-        return RequestRecord(
-            index=index,
-            submitted_ns=submitted_ns,
-            first_token_ns=first_ns,
-            finished_ns=self.clock.now_ns(),
-            prompt_tokens=PROMPT_TOKENS,
-            cached_prompt_tokens=0,
-            output_tokens=tokens,
-            finish_reason="length",
+    def _admission(self, request: PassRequest, began_ns: int) -> Admission[int]:
+        """Hand out the requests' output limits as a runner hands out its prompts."""
+        spec = request.workload
+        workload = Workload(
+            Arrival(spec.arrival),
+            in_flight=spec.batch_size,
+            max_output_tokens=spec.output_lengths.max,
+            min_requests=request.min_requests,
+            min_duration_s=request.min_duration_s,
         )
+        limits = [limit or spec.output_lengths.max for limit in request.prompts.max_output_tokens]
+        return Admission(workload, limits, began_ns)
 
     def _strike(self, name: str, what: str) -> None:
         faults = self.args.get(name), getattr(self, name, None)

@@ -48,7 +48,11 @@ def test_a_batch_that_is_certain_to_be_there_at_full_length_counts_as_certain() 
     with pytest.raises(PreflightError, match=r"keys and values of 512 requests of 4,096 tokens make 290\.9 GB"):
         fit({"model": "shape:llama-3.1-8b", "workload": full})
     assert ": uncertain: " in fit({"model": "shape:llama-3.1-8b", "workload": full, "backend": "tensorrt"})
-    for early in ({"ignore_eos": False}, {"output_spread": 0.5}, {"arrival": "poisson", "rate_per_s": 1}):
+    for early in (
+        {"ignore_eos": False},
+        {"max_output_tokens": {"distribution": "uniform", "min": 1024, "max": 2048}},
+        {"arrival": "poisson", "rate_per_s": 1},
+    ):
         assert ": uncertain: " in fit({"model": "shape:llama-3.1-8b", "workload": full | early})
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattdock.config import ExperimentConfig
+from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
+from wattdock.inputs.prompts.passes import output_limits
 
 BUNDLED_COUNT = 200
 
@@ -157,3 +158,35 @@ def test_text_for_a_model_without_tokenizer_is_refused_before_anything_starts(tm
     check_prompts(experiment("bundled"), has_tokenizer=True)
     with pytest.raises(ConfigError, match="'bundled' are text and the model has no tokenizer; set workload"):
         check_prompts(experiment("bundled"), has_tokenizer=False)
+
+
+def test_staggered_starts_spread_the_first_round_evenly_and_touch_nothing_after_it() -> None:
+    """Eight slots end after one to eight eighths of the full length."""
+    spec = WorkloadSpec(max_output_tokens=80, batch_size=8, staggered_start=True)
+    limits = output_limits([None] * 20, spec, pass_index=0)
+    assert sorted(limit or 0 for limit in limits[:8]) == [10, 20, 30, 40, 50, 60, 70, 80]
+    assert limits[8:] == (80,) * 12
+
+
+def test_a_prompt_file_s_own_limits_stay() -> None:
+    """Whoever wrote them meant them."""
+    drawn = WorkloadSpec.model_validate({"max_output_tokens": {"distribution": "uniform", "min": 20, "max": 90}})
+    assert output_limits([7, None, 7], drawn, pass_index=0)[::2] == (7, 7)
+    assert output_limits([7, None], WorkloadSpec(), pass_index=0) == (7, None)
+
+
+def test_lengths_drawn_for_a_pass_are_the_seed_s_and_no_other_pass_s() -> None:
+    """Prompts and answers from distributions: equal arguments give equal passes, and each pass has its own."""
+    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
+    prompts = {"source": "synthetic", "input_tokens": lognormal, "count": 400}
+    config = ExperimentConfig.model_validate({"workload": {"prompts": prompts, "max_output_tokens": lognormal}})
+    first, again, other = (load_prompts(config, pass_index=index, vocab_size=1000) for index in (0, 0, 1))
+    assert first == again
+    assert first.sha256 == other.sha256
+    inputs = [[len(item) for item in drawn.items] for drawn in (first, other)]
+    assert inputs[0] != inputs[1]
+    assert first.max_output_tokens != other.max_output_tokens
+    # A prompt's length says nothing of its answer's.
+    limits = [limit or 0 for limit in first.max_output_tokens]
+    assert abs(np.corrcoef(np.array([inputs[0], limits]))[0, 1]) < 0.2
+    assert np.mean(inputs) == pytest.approx(60, abs=3)

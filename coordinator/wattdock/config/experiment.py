@@ -19,8 +19,9 @@ from pydantic import (
     model_validator,
 )
 
+from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.sections import BackendSection, section_class
-from wattdock.config.workload import Positive, PromptSpec, Seconds, Seed, StrictSettings, WorkloadSpec
+from wattdock.config.workload import PromptSpec, Seconds, Seed, WorkloadSpec
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 WrittenPath = Annotated[Path, Field(strict=False)]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from wattdock.config.workload import Seed, StrictSettings
+from wattdock.config.lengths import StrictSettings
+from wattdock.config.workload import Seed
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-# What the wire's fields and the tables' columns hold.
-Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+from wattdock.config.lengths import Length, LengthSpec, Positive, StrictSettings
+
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class StrictSettings(BaseModel):
-    """Settings that a person writes: an unknown key is refused, and so is `yes` or "8" for a number."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="strings")
 
 
 def prompts_mapping(value: Any) -> Any:
@@ -31,19 +25,24 @@ class PromptSpec(StrictSettings):
         source: "bundled", "synthetic" (exact lengths, token ids), or a JSONL file; None is bundled text, or synthetic
             for a shape, which has no tokenizer.
         count: Prompts per pass; None takes what the workload's minima need.
-        input_tokens: Length of each synthetic prompt.
+        input_tokens: Length of each synthetic prompt: a number, or a distribution that each is drawn from (seeded).
         chat: Wrap text in the model's chat template, where it has one.
     """
 
     source: str | None = None
     count: Positive | None = None
-    input_tokens: Positive = 512
+    input_tokens: Length = 512
     chat: bool = True
 
     @model_validator(mode="before")
     @classmethod
     def _from_string(cls, value: Any) -> Any:
         return prompts_mapping(value)
+
+    @property
+    def input_lengths(self) -> LengthSpec:
+        """Tokens of synthetic prompts, as a distribution."""
+        return LengthSpec.of(self.input_tokens)
 
     @property
     def file(self) -> Path | None:
@@ -56,20 +55,20 @@ class WorkloadSpec(StrictSettings):
 
     Attributes:
         batch_size: Requests in flight.
+        max_output_tokens: A number, or a distribution that each prompt's limit is drawn from (seeded), so that requests
+            do not end together; a prompt file's own limits stay.
         arrival: How requests arrive; see the wire's `Arrival`.
         rate_per_s: Arrival rate, for `poisson` only.
         min_duration_s, min_requests: A pass goes on until both are met.
         ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
         temperature: 0 is greedy.
-        output_spread: Each prompt's limit is drawn (seeded) uniformly from `max_output_tokens` × (1 ± spread), so that
-            requests do not end together; a prompt file's own limits stay.
         staggered_start: The first `batch_size` prompts get evenly spread shares of their limits, so that the engine's
             slots are out of step from the start.
     """
 
     prompts: PromptSpec = PromptSpec()
     batch_size: Positive = 4
-    max_output_tokens: Positive = 64
+    max_output_tokens: Length = 64
     arrival: Literal["batch", "closed", "poisson", "single"] = "batch"
     rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     min_duration_s: Seconds | None = None
@@ -79,7 +78,6 @@ class WorkloadSpec(StrictSettings):
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Positive | None = None
-    output_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
     staggered_start: bool = False
 
     @model_validator(mode="after")
@@ -93,6 +91,11 @@ class WorkloadSpec(StrictSettings):
         if self.arrival == "single" and self.batch_size != 1:
             raise ValueError(f"arrival: single has one request in flight; batch_size is {self.batch_size}")
         return self
+
+    @property
+    def output_lengths(self) -> LengthSpec:
+        """Most tokens of answers, as a distribution."""
+        return LengthSpec.of(self.max_output_tokens)
 
     @property
     def prompts_per_pass(self) -> int:

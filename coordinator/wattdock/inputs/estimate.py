@@ -159,18 +159,19 @@ def memory_fit(
 def requests_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> Requests:
     """Return what an experiment's workload has in an engine's memory at once.
 
-    Certain are whole batches of synthetic prompts whose answers do not end early, on an engine that lets none wait.
+    Certain are whole batches of synthetic prompts, all of one length, whose answers do not end early, on an engine that
+    lets none wait; else the largest lengths count.
     """
     work = config.total_workload
-    is_exact = config.prompts.source == "synthetic"
-    prompt = config.prompts.input_tokens
+    prompts, answers = work.prompts.input_lengths, work.output_lengths
+    is_exact = config.prompts.source == "synthetic" and prompts.min == prompts.max and answers.min == answers.max
     runs_to_the_end = work.ignore_eos if work.ignore_eos is not None else config.model.shape is not None
-    together = work.arrival in ("batch", "closed") and not (work.output_spread or work.staggered_start)
+    together = work.arrival in ("batch", "closed") and not work.staggered_start
     return Requests(
         # Replicas share the requests out among them.
         count=ceil(work.most_in_flight / split.replicas),
-        context_tokens=prompt + work.max_output_tokens,
-        prompt_tokens=prompt,
+        context_tokens=prompts.max + answers.max,
+        prompt_tokens=prompts.max,
         certain=is_exact and runs_to_the_end and together and not engine.queues,
     )
 

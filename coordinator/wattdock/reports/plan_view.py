@@ -96,7 +96,10 @@ def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
     place = "cannot run here"
     if not isinstance(decision, WattdockError):
         place = f"GPU {', '.join(str(gpu.index) for gpu in decision.gpus)}" if decision.gpus else "CPU"
-    prompts = f"{config.workload.prompts_per_pass} {config.prompts.source}"
+    lengths = f", {config.prompts.input_lengths} in" if config.prompts.source == "synthetic" else ""
+    prompts = (
+        f"{config.workload.prompts_per_pass} {config.prompts.source}{lengths}, {config.workload.output_lengths} out"
+    )
     repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
     return (
         *(str(group), config.label, config.experiment_id[:8], config.model.label, prompts),

@@ -178,7 +178,7 @@ def _workload(request: PassRequest) -> pb.Workload:
         rate_per_s=spec.rate_per_s,
         min_duration_s=request.min_duration_s,
         min_requests=request.min_requests,
-        max_output_tokens=spec.max_output_tokens,
+        max_output_tokens=spec.output_lengths.max,
         ignore_eos=request.ignore_eos,
         sampling=pb.Sampling(temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k),
         seed=request.seed,

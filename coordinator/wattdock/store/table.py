@@ -277,7 +277,8 @@ def _value(result: ExperimentResult, path: Sequence[str]) -> Any:
         if value is None:
             return None
         value = getattr(value, name)
-    return value
+    # A distribution of lengths counts as its mean.
+    return round(value.mean_tokens) if hasattr(value, "mean_tokens") else value
 
 
 def _gpus(names: Sequence[str]) -> str:

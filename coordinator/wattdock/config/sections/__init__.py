@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from wattdock.config.workload import Positive
+from wattdock.config.lengths import Positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
+from wattdock.config.lengths import Positive
 from wattdock.config.sections import EngineMemory, ReplicableSection, Split
-from wattdock.config.workload import Positive
 
 
 class Section(ReplicableSection):

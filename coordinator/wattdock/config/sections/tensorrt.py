@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from wattdock.config.lengths import Positive
 from wattdock.config.sections import BackendSection, EngineMemory, Split, factor_pairs
-from wattdock.config.workload import Positive
 
 # TensorRT-LLM's own default of max_num_tokens.
 STEP_TOKENS = 8192

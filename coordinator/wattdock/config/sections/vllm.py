@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from wattdock.config.lengths import Positive
 from wattdock.config.sections import EngineMemory, ReplicableSection, Split, factor_pairs
-from wattdock.config.workload import Positive
 from wattdock.errors import ConfigError
 
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.

@@ -1,0 +1,144 @@
+"""Choose, for one pass, what it sends of a source, draw token ids and output limits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.errors import ConfigError
+from wattdock.inputs.prompts.source import Source, read_source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.random import Generator
+
+    from wattdock.config import ExperimentConfig, WorkloadSpec
+    from wattdock.inputs.prompts.source import Item
+
+# What is drawn for a pass, each by a generator of its own.
+IDS, LENGTHS, LIMITS = (), (1,), (2,)
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """What one pass sends, in order.
+
+    Attributes:
+        items: Text, or token ids.
+        max_output_tokens: Per item its own limit, or None for the workload's; as long as `items`.
+        sha256: Of the whole source, not of this selection: the file's bytes, or how synthetic ids are drawn.
+        name: "bundled", "synthetic-<length>", or the file's name.
+        reused: The source is too small: some prompt was in an earlier pass, or stands here twice.
+    """
+
+    items: tuple[Item, ...]
+    max_output_tokens: tuple[int | None, ...]
+    sha256: str
+    name: str
+    reused: bool = False
+
+
+def load_prompts(config: ExperimentConfig, *, pass_index: int, vocab_size: int | None = None) -> PromptSet:
+    """Return the prompts of one pass with their output limits; equal arguments give equal prompts.
+
+    No pass repeats another's prompts while the source has unused ones: passes take consecutive slices of one seeded
+    permutation of a bundled set or a file, and differently seeded draws of ids.
+
+    Args:
+        pass_index: From 0; every pass that must not see another's prompts has its own, warm-up included.
+        vocab_size: Ids are below it; needed for synthetic prompts, and checked against where a file holds ids.
+
+    Raises:
+        ConfigError: The source cannot be read or used; the message names file and line.
+    """
+    work = config.total_workload
+    if config.prompts.source == "synthetic":
+        source = _synthetic(work, pass_index=pass_index, vocab_size=vocab_size)
+        picked = list(range(len(source.items)))
+    else:
+        source, count = read_source(config, vocab_size), work.prompts_per_pass
+        order = np.random.Generator(np.random.PCG64(work.seed)).permutation(len(source.items))
+        picked = [int(order[i % len(order)]) for i in range(pass_index * count, (pass_index + 1) * count)]
+    items = [source.items[i] for i in picked]
+    return PromptSet(
+        items=_with_ids(items, _generator(work, pass_index, IDS), vocab_size),
+        max_output_tokens=output_limits([source.max_output_tokens[i] for i in picked], work, pass_index=pass_index),
+        sha256=source.sha256,
+        name=source.name,
+        reused=(pass_index + 1) * len(items) > len(source.items) and not all(isinstance(item, int) for item in items),
+    )
+
+
+def output_limits(own: Sequence[int | None], work: WorkloadSpec, *, pass_index: int) -> tuple[int | None, ...]:
+    """Return the output limit of each prompt of a pass, None for the workload's; equal arguments give equal limits.
+
+    Args:
+        own: What the source says of each prompt; None is drawn.
+    """
+    if isinstance(work.max_output_tokens, int) and not work.staggered_start:
+        return tuple(own)
+    generator = _generator(work, pass_index, LIMITS)
+    drawn = work.output_lengths.draw(len(own), generator)
+    limits = [draw if limit is None else limit for limit, draw in zip(own, drawn, strict=True)]
+    if work.staggered_start:
+        first = min(work.batch_size, len(limits))
+        for place, order in enumerate(generator.permutation(first)):
+            limits[place] = max(1, round(limits[place] * (int(order) + 1) / first))
+    return tuple(limits)
+
+
+def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab_size: int | None = None) -> str | None:
+    """Check the source of an experiment's prompts before anything is started.
+
+    Args:
+        has_tokenizer: Whether the model can take text.
+        vocab_size: As in `load_prompts`; None leaves ids unchecked.
+
+    Returns:
+        The SHA-256 of a prompts file; None where prompts come from no file.
+
+    Raises:
+        ConfigError: The source cannot be read, or holds text that the model cannot take.
+    """
+    if config.prompts.source == "synthetic":
+        return None
+    source = read_source(config, vocab_size)
+    if not has_tokenizer and any(isinstance(item, str) for item in source.items):
+        raise ConfigError(
+            f"prompts {source.name!r} are text and the model has no tokenizer; set workload.prompts.source: synthetic"
+        )
+    return source.sha256 if config.prompts.file else None
+
+
+def _synthetic(work: WorkloadSpec, *, pass_index: int, vocab_size: int | None) -> Source:
+    """Lengths drawn for a pass; ids are drawn uniformly from the whole vocabulary, PCG64 seeded by (seed, pass)."""
+    length, count = work.prompts.input_tokens, work.prompts_per_pass
+    tokens = length if isinstance(length, int) else length.model_dump(mode="json")
+    recipe = {"ids": "uniform", "generator": "PCG64", "seed": work.seed, "vocab_size": vocab_size, "tokens": tokens}
+    return Source(
+        items=tuple(work.prompts.input_lengths.draw(count, _generator(work, pass_index, LENGTHS))),
+        max_output_tokens=(None,) * count,
+        sha256=hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest(),
+        name=f"synthetic-{length}",
+    )
+
+
+def _with_ids(items: Sequence[Item | int], generator: Generator, vocab_size: int | None) -> tuple[Item, ...]:
+    """Return the items with ids in place of lengths."""
+    lengths = [item for item in items if isinstance(item, int)]
+    if lengths and vocab_size is None:
+        raise ConfigError("synthetic prompts need the model's vocabulary size; give a model whose config.json tells it")
+    # Equal ids are one object: a pass may have many millions.
+    every_id = np.arange(vocab_size or 0).astype(object)
+    drawn = np.split(generator.integers(0, vocab_size or 1, size=sum(lengths)), np.cumsum(lengths)[:-1])
+    rows = iter(drawn)
+    return tuple(tuple(every_id[next(rows)]) if isinstance(item, int) else item for item in items)
+
+
+def _generator(work: WorkloadSpec, pass_index: int, purpose: tuple[int, ...]) -> Generator:
+    return np.random.Generator(np.random.PCG64([work.seed, pass_index, *purpose]))
