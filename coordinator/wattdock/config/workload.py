@@ -22,8 +22,8 @@ class PromptSpec(StrictSettings):
     """Where prompts come from.
 
     Attributes:
-        source: "bundled", "synthetic" (exact lengths, token ids), or a JSONL file; None is bundled text, or synthetic
-            for a shape, which has no tokenizer.
+        source: "bundled", "synthetic" (token ids), or a JSONL or CSV file of prompts or of lengths; None is bundled
+            text, or synthetic for a shape, which has no tokenizer.
         count: Prompts per pass; None takes what the workload's minima need.
         input_tokens: Length of each synthetic prompt: a number, or a distribution that each is drawn from (seeded).
         chat: Wrap text in the model's chat template, where it has one.
@@ -46,7 +46,7 @@ class PromptSpec(StrictSettings):
 
     @property
     def file(self) -> Path | None:
-        """The JSONL file; None where prompts come from no file."""
+        """The file; None where prompts come from no file."""
         return None if self.source in (None, "bundled", "synthetic") else Path(self.source).expanduser()
 
 

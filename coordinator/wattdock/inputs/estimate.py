@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.config import Split
 from wattdock.errors import ConfigError, PreflightError, UnknownArchitectureError
 from wattdock.inputs.memory import MARGIN, NO_REQUESTS, ModelMemory, Requests
+from wattdock.inputs.prompts import PromptSet
 from wattdock.inputs.resolve import figures_of, known_figures
 
 if TYPE_CHECKING:
@@ -163,15 +164,16 @@ def requests_of(config: ExperimentConfig, engine: EngineMemory, split: Split) ->
     lets none wait; else the largest lengths count.
     """
     work = config.total_workload
-    prompts, answers = work.prompts.input_lengths, work.output_lengths
-    is_exact = config.prompts.source == "synthetic" and prompts.min == prompts.max and answers.min == answers.max
+    prompts, answers = PromptSet.lengths(config)
+    prompt_tokens = prompts.most if prompts else work.prompts.input_lengths.max
+    is_exact = prompts is not None and (prompts.least, answers.least) == (prompts.most, answers.most)
     runs_to_the_end = work.ignore_eos if work.ignore_eos is not None else config.model.shape is not None
     together = work.arrival in ("batch", "closed") and not work.staggered_start
     return Requests(
         # Replicas share the requests out among them.
         count=ceil(work.most_in_flight / split.replicas),
-        context_tokens=prompts.max + answers.max,
-        prompt_tokens=prompts.max,
+        context_tokens=prompt_tokens + answers.most,
+        prompt_tokens=prompt_tokens,
         certain=is_exact and runs_to_the_end and together and not engine.queues,
     )
 

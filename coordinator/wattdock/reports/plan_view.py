@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import WattdockError
 from wattdock.host import gpu_models
-from wattdock.inputs import presets
+from wattdock.inputs import PromptSet, presets
 from wattdock.reports.terminal import NOTHING, Sheet
 from wattdock.text import pluralize
 
@@ -93,13 +93,11 @@ class KnownHardware:
 
 def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
     config, decision = plan.study.experiments[position], plan.checked[position]
-    place = "cannot run here"
+    place, prompts = "cannot run here", f"{config.workload.prompts_per_pass} {config.prompts.source}"
     if not isinstance(decision, WattdockError):
         place = f"GPU {', '.join(str(gpu.index) for gpu in decision.gpus)}" if decision.gpus else "CPU"
-    lengths = f", {config.prompts.input_lengths} in" if config.prompts.source == "synthetic" else ""
-    prompts = (
-        f"{config.workload.prompts_per_pass} {config.prompts.source}{lengths}, {config.workload.output_lengths} out"
-    )
+        tokens_in, tokens_out = PromptSet.lengths(config)
+        prompts += f", {tokens_in} in, {tokens_out} out" if tokens_in else f", {tokens_out} out"
     repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
     return (
         *(str(group), config.label, config.experiment_id[:8], config.model.label, prompts),

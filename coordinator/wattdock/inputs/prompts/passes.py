@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 
 # What is drawn for a pass, each by a generator of its own.
 IDS, LENGTHS, LIMITS = (), (1,), (2,)
+
+
+class Lengths(NamedTuple):
+    """Tokens of a pass's prompts, or of its answers at most."""
+
+    mean: float
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.mean:.0f} ({self.least} to {self.most})"
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,24 @@ class PromptSet:
     sha256: str
     name: str
     reused: bool = False
+
+    @staticmethod
+    def lengths(config: ExperimentConfig) -> tuple[Lengths | None, Lengths]:
+        """Return how long prompts and answers are, as a file of lengths or the settings say; None for prompts of text.
+
+        Raises:
+            ConfigError: The file cannot be read.
+        """
+        work, rows = config.total_workload, read_source(config, None).rows if config.prompts.file else []
+        if rows:
+            prompts, answers = zip(*rows, strict=True)
+            return Lengths(fmean(prompts), min(prompts), max(prompts)), Lengths(
+                fmean(answers), min(answers), max(answers)
+            )
+        drawn = [
+            Lengths(each.mean_tokens, each.min, each.max) for each in (work.prompts.input_lengths, work.output_lengths)
+        ]
+        return drawn[0] if config.prompts.source == "synthetic" else None, drawn[1]
 
 
 def load_prompts(config: ExperimentConfig, *, pass_index: int, vocab_size: int | None = None) -> PromptSet:
@@ -70,7 +100,8 @@ def load_prompts(config: ExperimentConfig, *, pass_index: int, vocab_size: int |
         max_output_tokens=output_limits([source.max_output_tokens[i] for i in picked], work, pass_index=pass_index),
         sha256=source.sha256,
         name=source.name,
-        reused=(pass_index + 1) * len(items) > len(source.items) and not all(isinstance(item, int) for item in items),
+        # Of equal lengths, ids are drawn anew.
+        reused=(pass_index + 1) * len(items) > len(source.items) and any(not isinstance(item, int) for item in items),
     )
 
 

@@ -6,20 +6,24 @@ Tokenises nothing and draws no ids.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
 from wattdock.files import read_regular
+from wattdock.inputs.prompts.trace import TRACE_KEYS, csv_records, short, trace_row
 from wattdock.text import from_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wattdock.config import ExperimentConfig
 
 BUNDLED = "bundled"
-KEYS = {"prompt", "token_ids", "max_output_tokens"}
+PROMPT_KEYS = {"prompt", "token_ids"}
+KEYS = PROMPT_KEYS | {"max_output_tokens"}
 
 Item = str | tuple[int, ...]
 
@@ -33,12 +37,20 @@ class Source:
         max_output_tokens: Per item its own limit, or None for the workload's; as long as `items`.
         sha256: Of the whole source: the file's bytes, or how synthetic ids are drawn.
         name: "bundled", "synthetic-<length>", or the file's name.
+        arrivals_s: When each came, from any epoch; shorter than `items` where some line has no instant.
     """
 
     items: tuple[Item | int, ...]
     max_output_tokens: tuple[int | None, ...]
     sha256: str
     name: str
+    arrivals_s: tuple[float, ...] = ()
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        """Tokens of prompt and answer, where lengths are all that is known of a request."""
+        pairs = zip(self.items, self.max_output_tokens, strict=True)
+        return [(prompt, answer) for prompt, answer in pairs if isinstance(prompt, int) and answer]
 
 
 def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
@@ -49,19 +61,34 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
     """
     source, path = config.prompts.source or BUNDLED, config.prompts.file
     if path is None:
-        name, content = BUNDLED, (files("wattdock.inputs") / "prompts.jsonl").read_bytes()
-    else:
-        try:
-            name, content = path.name, read_regular(path, follow=True)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot read prompts from {source!r} ({error.strerror}); give bundled, synthetic or a JSONL file"
-            ) from error
-    parsed = [_parsed(line, f"{source}:{number}", vocab_size) for number, line in _lines(content, source)]
-    if not parsed:
+        return _parsed((files("wattdock.inputs") / "prompts.jsonl").read_bytes(), source, BUNDLED, vocab_size)
+    try:
+        content = read_regular(path, follow=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read prompts from {source!r} ({error.strerror}); give bundled, synthetic or a JSONL or CSV file"
+        ) from error
+    return _parsed(content, source, path.name, vocab_size)
+
+
+# Traces may have millions of lines, and each pass reads its part.
+@lru_cache(maxsize=1)
+def _parsed(content: bytes, source: str, name: str, vocab_size: int | None) -> Source:
+    lines = _lines(content, source)
+    is_csv = name.lower().endswith(".csv")
+    items, limits, instants = list[Item | int](), list[int | None](), list[float]()
+    for number, record in csv_records(lines, source) if is_csv else _json_records(lines, source):
+        where = f"{source}:{number}"
+        item, limit, at_s = trace_row(record, where) if is_csv else _item(record, where, vocab_size)
+        if at_s is not None:
+            if instants and at_s < instants[-1]:
+                raise ConfigError(f"{where}: comes before the line above; sort the file by time")
+            instants.append(at_s)
+        items.append(item)
+        limits.append(limit)
+    if not items:
         raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
-    items, limits = zip(*parsed, strict=True)
-    return Source(items, limits, hashlib.sha256(content).hexdigest(), name)
+    return Source(tuple(items), tuple(limits), hashlib.sha256(content).hexdigest(), name, tuple(instants))
 
 
 def _lines(content: bytes, source: str) -> list[tuple[int, str]]:
@@ -77,35 +104,43 @@ def _lines(content: bytes, source: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
-def _parsed(line: str, where: str, vocab_size: int | None) -> tuple[Item, int | None]:
-    """One line as (prompt, its own output limit)."""
-    try:
-        record = from_json(line)
-    except ValueError as error:
-        raise ConfigError(f"{where}: not JSON ({error}): {_short(line)}") from error
-    if not isinstance(record, dict):
-        raise ConfigError(f'{where}: {_short(line)} is no object; write {{"prompt": "..."}}')
+def _json_records(lines: list[tuple[int, str]], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the object in each line with the line's number."""
+    for number, line in lines:
+        try:
+            record = from_json(line)
+        except ValueError as error:
+            raise ConfigError(f"{source}:{number}: not JSON ({error}): {short(line)}") from error
+        if not isinstance(record, dict):
+            raise ConfigError(f'{source}:{number}: {short(line)} is no object; write {{"prompt": "..."}}')
+        yield number, record
+
+
+def _item(record: dict[str, Any], where: str, vocab_size: int | None) -> tuple[Item | int, int | None, float | None]:
+    """One line as (prompt or its length, its own output limit, its arrival in seconds)."""
+    if not record.keys() & PROMPT_KEYS and record.keys() & TRACE_KEYS:
+        return trace_row(record, where)
     if unknown := sorted(record.keys() - KEYS):
         raise ConfigError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(KEYS))}")
     if ("prompt" in record) == ("token_ids" in record):
         raise ConfigError(f"{where}: give exactly one of prompt and token_ids, not {sorted(record)}")
     limit = record.get("max_output_tokens")
     if limit is not None and not (_is_int(limit) and limit >= 1):
-        raise ConfigError(f"{where}: max_output_tokens is {_short(limit)}; it must be a whole number from 1")
+        raise ConfigError(f"{where}: max_output_tokens is {short(limit)}; it must be a whole number from 1")
     if "prompt" in record:
-        return _text(record["prompt"], where), limit
-    return _ids(record["token_ids"], where, vocab_size), limit
+        return _text(record["prompt"], where), limit, None
+    return _ids(record["token_ids"], where, vocab_size), limit, None
 
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{where}: prompt is {_short(value)}; it must be a text that is not blank")
+        raise ConfigError(f"{where}: prompt is {short(value)}; it must be a text that is not blank")
     return value
 
 
 def _ids(value: object, where: str, vocab_size: int | None) -> tuple[int, ...]:
     if not isinstance(value, list) or not value or not all(_is_int(token) and token >= 0 for token in value):
-        raise ConfigError(f"{where}: token_ids is {_short(value)}; it must be a list of whole numbers from 0")
+        raise ConfigError(f"{where}: token_ids is {short(value)}; it must be a list of whole numbers from 0")
     if vocab_size is not None and max(value) >= vocab_size:
         raise ConfigError(f"{where}: token id {max(value)} is not below the model's vocabulary size {vocab_size}")
     return tuple(value)
@@ -114,8 +149,3 @@ def _ids(value: object, where: str, vocab_size: int | None) -> tuple[int, ...]:
 def _is_int(value: object) -> bool:
     """Whether a JSON value is a whole number; True is an int to Python only."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

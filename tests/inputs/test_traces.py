@@ -1,0 +1,122 @@
+"""Files of lengths and traces of requests, as BurstGPT, Azure and Mooncake write them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wattdock.config import ExperimentConfig
+from wattdock.errors import ConfigError
+from wattdock.inputs import PromptSet, check_prompts, load_prompts
+from wattdock.inputs.prompts.source import read_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BURSTGPT = (
+    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,small,470,20,490,chat\n45,small,1090,240,1330,chat\n118.5,large,420,280,700,API\n"
+)
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+    "2023-11-16 18:10:00.9799600,470,20\r\n2023-11-16 18:10:40.9799600,1090,240\r\n"
+    "2023-11-16 18:11:54.4799600,420,280\r\n"
+)
+AZURE_WITH_ZONE = AZURE.replace("9600,", "9600+00:00,")
+MOONCAKE = "".join(
+    json.dumps({"timestamp": at_ms, "input_length": tokens, "output_length": answer, "hash_ids": [0, 1]}) + "\n"
+    for at_ms, tokens, answer in ((0, 470, 20), (40_000, 1090, 240), (113_500, 420, 280))
+)
+OURS = "output_tokens,input_tokens,arrival_s\n20,470,0\n240,1090,40\n\n280,420,113.5\n"
+
+
+def experiment(path: Path, **work: Any) -> ExperimentConfig:
+    """Return an experiment whose prompts come from a file."""
+    workload = {"prompts": {"source": str(path), "count": 3}, **work}
+    return ExperimentConfig.model_validate({"backend": "vllm", "model": "shape:tiny-llama", "workload": workload})
+
+
+def written(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
+    """Return the path of a file with a text."""
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("burst.csv", BURSTGPT),
+        ("azure.csv", AZURE),
+        ("azure-2024.csv", AZURE_WITH_ZONE),
+        ("mooncake.jsonl", MOONCAKE),
+        ("ours.CSV", "\ufeff" + OURS),
+    ],
+)
+def test_known_traces_are_read_by_their_own_column_names(tmp_path: Path, name: str, text: str) -> None:
+    """Seconds, dates or milliseconds: three requests, 40 and 73.5 s apart."""
+    source = read_source(experiment(written(tmp_path, text, name)), 1000)
+    assert source.rows == [(470, 20), (1090, 240), (420, 280)]
+    assert [at_s - source.arrivals_s[0] for at_s in source.arrivals_s] == pytest.approx([0, 40, 113.5], abs=1e-5)
+
+
+def test_prompts_of_a_file_of_lengths_are_drawn_ids_and_their_own_limits_of_answers(tmp_path: Path) -> None:
+    """Pairs stay together; the next pass, which goes through the file again, repeats lengths and no prompt."""
+    path = written(
+        tmp_path, '{"input_tokens": 5, "output_tokens": 50}\n{"input_tokens": 6, "output_tokens": 60}\n', "p.jsonl"
+    )
+    first, second = (load_prompts(experiment(path), pass_index=index, vocab_size=1000) for index in (0, 1))
+    assert {len(item) * 10 for item in first.items} == {50, 60}
+    assert tuple(len(item) * 10 for item in first.items) == first.max_output_tokens
+    assert set(first.items).isdisjoint(second.items)
+    assert not second.reused
+    assert check_prompts(experiment(path), has_tokenizer=False) == first.sha256
+
+
+def test_lengths_of_a_file_stand_in_the_plan_with_mean_and_range(tmp_path: Path) -> None:
+    """Of prompts and of answers; text has no length before it is tokenised."""
+    lengths = PromptSet.lengths(experiment(written(tmp_path, OURS)))
+    assert [str(each) for each in lengths] == ["660 (420 to 1090)", "180 (20 to 280)"]
+    text = PromptSet.lengths(experiment(written(tmp_path, '{"prompt": "a"}', "text.jsonl"), max_output_tokens=9))
+    assert (text[0], str(text[1])) == (None, "9")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "Timestamp,Request tokens,Response tokens\n5,470,0\n",
+            r":2: Response tokens is 0; it must be a whole number from 1",
+        ),
+        ("Timestamp,Request tokens,Response tokens\n5,470\n", r":2: has none of output_tokens, Response tokens"),
+        ("input_tokens,output_tokens\n4,5\n4.5,5\n", r":3: input_tokens is 4\.5; it must be a whole number"),
+        ("input_tokens,output_tokens\n99999999999999999999,5\n", r":2: input_tokens is 99999999999999999999"),
+        ("in,out\n4,5\n", r":2: has none of input_tokens, Request tokens"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,4,5\n",
+            r":2: TIMESTAMP is yesterday, which is no instant",
+        ),
+        ("Timestamp,Request tokens,Response tokens\ninf,4,5\n", r":2: Timestamp is inf, which is no instant"),
+        ("arrival_s,input_tokens,output_tokens\n2,4,5\n\n1,4,5\n", r":4: comes before the line above; sort the file"),
+        ("input_tokens,output_tokens\n", r"holds no prompts"),
+        ('input_tokens,output_tokens\n"' + "9" * 200_000 + '",5\n', r"not CSV \(field larger than"),
+    ],
+)
+def test_a_bad_line_is_one_message_with_its_number_and_what_it_holds(tmp_path: Path, text: str, message: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        check_prompts(experiment(written(tmp_path, text)), has_tokenizer=False)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_json_line_that_lacks_a_length_is_refused(tmp_path: Path) -> None:
+    """True is no number of tokens either."""
+    for line, message in (
+        ('{"input_length": 5}', "has none of output"),
+        ('{"input_length": true, "output_length": 1}', "is True"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check_prompts(experiment(written(tmp_path, line, "t.jsonl")), has_tokenizer=False)
