@@ -146,7 +146,7 @@ def test_the_headline_is_the_steady_state_where_requests_overlap_and_there_is_on
     run = RestartRecord(0, passes=(done,), timeline=timeline(stepped_power(GPU, power)))
     config = ExperimentConfig(backend="fake", workload=WorkloadSpec(batch_size=8, arrival=arrival))
     energy = measured_energy([run], Gpus((GPU,), (GPU,), ()), config, SpanJoules())
-    speed = performance([done], energy.windows, offered_rate_per_s=None)
+    speed = performance([done], energy.windows)
     assert energy.windows is not None
     assert speed is not None
     assert energy.windows.headline == headline

@@ -13,6 +13,7 @@ from wattdock.analysis.energy import NORMAL95
 from wattdock.analysis.performance import Performance
 from wattdock.checks.audit_procedure import arrivals_kept_up_with
 from wattdock.checks.check import Subject
+from wattdock.config import ExperimentConfig
 from wattdock.launch.choice import LauncherChoice
 
 if TYPE_CHECKING:
@@ -90,15 +91,16 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
     arrivals: int, share: float | None, slope: float | None, status: str
 ) -> None:
     """Eight that waited longer from one to the next may have met a long prompt; forty met a queue."""
-    figures: dict[str, Any] = {"requests": arrivals, "arrivals_expected": float(arrivals), "arrivals_min": arrivals}
+    figures: dict[str, Any] = {"requests": arrivals, "arrivals_due": arrivals, "arrivals_min": arrivals}
     figures |= {"schedule_lag_share": share, "backlog_slope": slope, "offered_rate_per_s": 2.0, "requests_per_s": 1.9}
     speed = Performance.model_construct(**figures)
-    result: Any = SimpleNamespace(config={}, environment="", energy="", procedure="", performance=speed)
+    result: Any = SimpleNamespace(config=OPEN, environment="", energy="", procedure="", performance=speed)
     outcome = arrivals_kept_up_with(Subject(result))
     assert outcome is not None
     assert outcome.status == status
 
 
+OPEN = ExperimentConfig.model_validate({"workload": {"arrival": "poisson", "rate_per_s": 2}, "backend": "vllm"})
 ODD = {"power_limit_w": 500.0, "name": "NVIDIA Unheard-of"}
 LIMIT = ("power limit at its default or declared",)
 # Between the two passes, after the limits were read for the record.

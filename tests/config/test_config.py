@@ -45,7 +45,7 @@ from wattdock.errors import ConfigError
         ("warmup: {slope_per_min: 2e-3}\n", "must be a number, not '2e-3'; .* 1e-3 as 1.0e-3"),
         ("gpus: {count: 0}\n", r"x\.yaml:1: gpus\.count: .*not 0"),
         ("workload: {arrival: poisson}\n", r"arrival: poisson needs rate_per_s, requests per second on average"),
-        ("workload: {rate_per_s: 3}\n", r"rate_per_s: 3 is for arrival: poisson, and arrival is batch"),
+        ("workload: {rate_per_s: 3}\n", r"rate_per_s: 3 is for arrival: poisson or gamma, and arrival is batch"),
         ("workload: {arrival: single, batch_size: 2}\n", r"one request in flight; batch_size is 2"),
         ("timeouts: {load_s: .inf}\n", r"timeouts\.load_s: .*not inf"),
         ("workload:\n  <<: {batch_size: 1}\n", r"x\.yaml:2: `<<:` is not known here; put .* under `defaults:`"),

@@ -252,17 +252,16 @@ def test_closed_arrival_replaces_a_finished_request_at_once(runner: Runner) -> N
     assert result.summary.output_tokens == 105
 
 
-def test_poisson_arrivals_follow_the_seed_and_never_come_early(runner: Runner) -> None:
-    """Two passes with one seed intend the same gaps; a request is submitted at or after its intended instant."""
-    if pb.ARRIVAL_POISSON not in runner.stub.Describe(pb.DescribeRequest()).arrivals:
+def test_open_loop_arrivals_follow_the_schedule_and_never_come_early(runner: Runner) -> None:
+    """Each request is intended at its instant since the pass's start, and submitted at or after it."""
+    if pb.ARRIVAL_OPEN not in runner.stub.Describe(pb.DescribeRequest()).arrivals:
         return
-    open_loop = workload(arrival=pb.ARRIVAL_POISSON, in_flight=50, rate_per_s=100.0, seed=7)
-    passes = [runner.generate(open_loop, [ids_prompt(3)] * 30) for _ in range(2)]
-    for result in passes:
-        assert all(record.submitted_ns >= record.intended_ns for record in result.requests)
-    gaps = [[b.intended_ns - a.intended_ns for a, b in itertools.pairwise(p.requests)] for p in passes]
-    # The instants are rounded to whole nanoseconds from different starts.
-    assert all(abs(a - b) <= 1 for a, b in zip(*gaps, strict=True))
+    arrival_ns = [i * 10_000_000 + 7 for i in range(30)]
+    result = runner.generate(
+        workload(arrival=pb.ARRIVAL_OPEN, in_flight=50, arrival_ns=arrival_ns), [ids_prompt(3)] * 30
+    )
+    assert [record.intended_ns - result.summary.span.start_ns for record in result.requests] == arrival_ns
+    assert all(record.submitted_ns >= record.intended_ns for record in result.requests)
 
 
 def test_batches_follow_one_another_each_submitted_at_one_instant_and_the_last_may_be_partial(runner: Runner) -> None:
@@ -317,7 +316,9 @@ def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None
         ({"arrival": pb.ARRIVAL_UNSPECIFIED}, "arrival 0"),
         ({"in_flight": 0}, "in_flight"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"arrival": pb.ARRIVAL_POISSON}, "rate_per_s"),
+        ({"arrival": pb.ARRIVAL_OPEN}, "arrival_ns"),
+        ({"arrival": pb.ARRIVAL_OPEN, "arrival_ns": [5, 4]}, "arrival_ns"),
+        ({"arrival": pb.ARRIVAL_OPEN, "arrival_ns": [-1]}, "arrival_ns"),
         ({"sampling": pb.Sampling(temperature=-1)}, "temperature"),
     ],
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from execution.virtual import VirtualMachine, experiment, study
 
+from wattdock.clock import NS_PER_S
 from wattdock.store.table import SUMMARY, Row
 
 if TYPE_CHECKING:
@@ -49,3 +51,37 @@ def test_a_closed_loop_of_lognormal_lengths_stays_full_and_serves_what_was_drawn
     assert Row.of(stored).max_output_tokens == pytest.approx(40, abs=3)
     read = SUMMARY.model_validate(stored.result.model_dump(mode="json", by_alias=True))
     assert read.config.workload.max_output_tokens == stored.result.config.workload.max_output_tokens
+
+
+def test_a_trace_is_served_at_its_instants_in_its_order(tmp_path: Path) -> None:
+    """Lengths and arrivals belong together; the passes differ in their ids alone."""
+    rows = [(0.0, 8, 5), (1.0, 9, 30), (1.05, 10, 4), (4.0, 11, 6)]
+    trace = tmp_path / "trace.jsonl"
+    lines = ({"timestamp": at_s * 1000, "input_length": tokens, "output_length": out} for at_s, tokens, out in rows)
+    trace.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    work = {"arrival": "trace", "prompts": str(trace), "batch_size": 8, "min_requests": 4, "trace_speed": 0.5}
+    stored, passes = measured(tmp_path, workload=work)
+    for each in passes:
+        intended_s = [((request.intended_ns or 0) - each.span.start_ns) / NS_PER_S for request in each.requests]
+        assert intended_s == pytest.approx([0, 2, 2.1, 8])
+        assert [request.output_tokens for request in each.requests] == [5, 30, 4, 6]
+        assert each.arrivals_due == 4
+    speed = stored.result.performance
+    assert speed
+    # Four in the eight seconds until the last one came.
+    assert speed.offered_rate_per_s == pytest.approx(0.5, rel=0.02)
+    assert speed.arrivals_left_out is None
+
+
+def test_bursty_arrivals_are_offered_at_the_rate_that_was_asked_for(tmp_path: Path) -> None:
+    """Gamma arrivals at 5/s for 100 s, of which an engine with room for few serves what it can."""
+    work = {"arrival": "gamma", "rate_per_s": 5, "burstiness": 0.5, "min_duration_s": 100, "batch_size": 32}
+    stored, passes = measured(tmp_path, workload=work | {"max_output_tokens": 10})
+    speed = stored.result.performance
+    assert speed
+    assert speed.offered_rate_per_s == pytest.approx(5, rel=0.15)
+    assert speed.arrivals_left_out is None
+    assert [each.prompt_repeats for each in passes] == [0, 0]
+    slow, _ = measured(tmp_path / "slow", workload=work | {"max_output_tokens": 200, "batch_size": 8})
+    assert slow.result.performance
+    assert str(slow.result.performance.arrivals_left_out).startswith("only ")

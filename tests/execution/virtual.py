@@ -187,7 +187,7 @@ class VirtualRunner:
     def wait_ready(self, timeout_s: float) -> RunnerDescription:
         self.limits["launch_s"] = timeout_s
         self.clock.sleep(LAUNCH_S)
-        return RunnerDescription("fake", "fake", "1.0", "3.12", arrivals=("batch", "closed"))
+        return RunnerDescription("fake", "fake", "1.0", "3.12", arrivals=("batch", "closed", "open"))
 
     def check_clock(self) -> ClockCheck:
         return ClockCheck("boot", 1)
@@ -264,11 +264,12 @@ class VirtualRunner:
         """Hand out the requests' output limits as a runner hands out its prompts."""
         spec = request.workload
         workload = Workload(
-            Arrival(spec.arrival),
+            Arrival(spec.loop),
             in_flight=spec.batch_size,
             max_output_tokens=spec.output_lengths.max,
             min_requests=request.min_requests,
             min_duration_s=request.min_duration_s,
+            arrival_ns=request.prompts.arrivals_ns,
         )
         limits = [limit or spec.output_lengths.max for limit in request.prompts.max_output_tokens]
         return Admission(workload, limits, began_ns)

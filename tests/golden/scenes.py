@@ -210,6 +210,7 @@ def one_pass(index: int, start_s: float, end_s: float, requests: list[RequestRec
         prompt_repeats=index,
         cpu_busy=0.25 + 0.1 * index,
         cpu_others_share=0.02,
+        arrivals_due=len(requests) + 1 if requests[0].intended_ns else None,
     )
 
 

@@ -19,7 +19,7 @@ OFFERED = {
     "performance.offered_rate_per_s": 50.0,
     "performance.requests_per_s": 0.154,
     "performance.schedule_lag_share": 0.7,
-    "performance.arrivals_expected": 400.0,
+    "performance.arrivals_due": 400,
 }
 
 
@@ -36,7 +36,7 @@ def test_an_open_loop_that_was_not_kept_up_with_is_called_saturated(
     """By the verdict of its check, with what it leaves out."""
     said = printed(tmp_path, capsys, "fail")
     assert "50 requests/s offered, 0.154 achieved: saturated, so that latencies grow with the pass; 70.0%" in said
-    assert "only 40 of about 400 arrivals were served, and latencies are of these" in said
+    assert "only 40 of 400 arrivals were served, and latencies are of these" in said
     assert "saturated" not in printed(tmp_path, capsys, "pass")
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from wattdock.analysis.windows import WindowSummary
     from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord
 
-# A Poisson count falls short of its mean by more in one of 700 draws.
-CHANCE_DEVIATIONS = 3
+# An engine that keeps up has a few in its queue when a pass ends.
+MAX_LEFT_OUT = 0.05
 
 
 class Compute(Stored):
@@ -78,8 +78,9 @@ class Performance(Stored):
             engine that keeps up stays near 0; an engine that serves 80 % of the offered rate, one request at a time,
             ends at 0.2. Null where arrivals follow no schedule.
         arrivals_min: Fewest requests of a pass, where arrivals follow a schedule.
-        arrivals_expected: Average number of arrivals until a pass takes no more requests, over all passes. Where far
-            fewer were served, the others never entered the engine, and latencies leave out the longest waits.
+        offered_rate_per_s: Arrivals of an open loop per second, until passes took their last requests.
+        arrivals_due: These arrivals, over all passes. Where far fewer were served, the others never entered the engine,
+            and latencies leave out the longest waits.
         backlog_slope: Growth of the requests' delay in seconds per second, in the worst pass; see `backlog_slope()`. 0
             for an engine that keeps up, 0.25 for an engine that serves 80 % of the offered rate.
         ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
@@ -96,7 +97,7 @@ class Performance(Stored):
     offered_rate_per_s: float | None = None
     schedule_lag_share: float | None = None
     arrivals_min: int | None = None
-    arrivals_expected: float | None = None
+    arrivals_due: int | None = None
     backlog_slope: float | None = None
     ttft: Quantiles | None
     tpot: Quantiles | None
@@ -104,16 +105,14 @@ class Performance(Stored):
 
     @property
     def arrivals_left_out(self) -> str | None:
-        """A sentence on arrivals that were never served; None where a Poisson count may fall so short by chance."""
-        expected = self.arrivals_expected
-        if expected is None or self.requests >= expected - CHANCE_DEVIATIONS * expected**0.5:
+        """A sentence on arrivals that were never served; None where they are few."""
+        due = self.arrivals_due
+        if due is None or self.requests >= due * (1 - MAX_LEFT_OUT):
             return None
-        return f"only {self.requests:,} of about {expected:,.0f} arrivals were served, and latencies are of these"
+        return f"only {self.requests:,} of {due:,} arrivals were served, and latencies are of these"
 
 
-def performance(
-    passes: Sequence[PassRecord], windows: WindowSummary | None = None, *, offered_rate_per_s: float | None
-) -> Performance | None:
+def performance(passes: Sequence[PassRecord], windows: WindowSummary | None = None) -> Performance | None:
     """Return speed over all `passes` together; None without any.
 
     Args:
@@ -128,6 +127,7 @@ def performance(
     if windows:
         counted = sum(figure.output_tokens or 0 for figure in windows.of_headline())
         counted_s = sum(figure.duration_s or 0.0 for figure in windows.of_headline())
+    due, taken_s = known_sum(measured.arrivals_due for measured in passes), sum(map(_taken_s, passes))
     return Performance(
         duration_s=duration_s,
         requests=len(requests),
@@ -136,10 +136,10 @@ def performance(
         output_tokens=output_tokens,
         output_tokens_per_s=counted / counted_s,
         requests_per_s=len(requests) / duration_s,
-        offered_rate_per_s=offered_rate_per_s,
+        offered_rate_per_s=None if due is None or taken_s <= 0 else due / taken_s,
         schedule_lag_share=known_max(map(schedule_lag_share, passes)),
         arrivals_min=min((len(measured.requests) for measured in passes if is_scheduled(measured)), default=None),
-        arrivals_expected=known_sum(arrivals_expected(measured, offered_rate_per_s) for measured in passes),
+        arrivals_due=due,
         backlog_slope=known_max(map(backlog_slope, passes)),
         ttft=quantiles(map(ttft_s, requests)),
         tpot=quantiles(map(tpot_s, requests)),
@@ -203,12 +203,9 @@ def schedule_lag_share(measured: PassRecord) -> float | None:
     return max(delay_s, growth_s) / duration_s
 
 
-def arrivals_expected(measured: PassRecord, offered_rate_per_s: float | None) -> float | None:
-    """Return the average number of arrivals until a pass took its last request; None without a schedule."""
-    if not is_scheduled(measured) or offered_rate_per_s is None:
-        return None
-    taken_s = (max(request.submitted_ns for request in measured.requests) - measured.span.start_ns) / NS_PER_S
-    return offered_rate_per_s * taken_s
+def _taken_s(measured: PassRecord) -> float:
+    """Seconds until a pass took its last request."""
+    return (max((each.submitted_ns for each in measured.requests), default=0) - measured.span.start_ns) / NS_PER_S
 
 
 def backlog_slope(measured: PassRecord) -> float | None:

@@ -205,7 +205,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     )
     joules_in = SpanJoules.of_restarts(restarts)
     energy = measured_energy(restarts, gpus, config, joules_in)
-    speed = performance(passes, energy.windows, offered_rate_per_s=config.total_workload.rate_per_s)
+    speed = performance(passes, energy.windows)
     architecture = next((restart.architecture for restart in reversed(restarts) if restart.architecture), None)
     return ExperimentResult.bare(
         config,

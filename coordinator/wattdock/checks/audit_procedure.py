@@ -238,14 +238,14 @@ def headline_window(subject: Subject) -> Outcome:
 def arrivals_kept_up_with(subject: Subject) -> Outcome | None:
     """Whether the engine served an open loop's arrivals as fast as they came."""
     speed = subject.result.performance
-    if speed is None or speed.offered_rate_per_s is None:
+    if speed is None or subject.config.workload.loop != "open":
         return None
-    if (share := speed.schedule_lag_share) is None:
+    if (share := speed.schedule_lag_share) is None or speed.offered_rate_per_s is None:
         return Outcome("unknown", UNKNOWN_ARRIVALS)
     slope, arrivals = speed.backlog_slope, speed.arrivals_min or 0
     growing = f", delay grows by {slope:.3f} s/s" if slope is not None else ""
     left_out = f"; {speed.arrivals_left_out}" if speed.arrivals_left_out else ""
-    rates = f"{speed.offered_rate_per_s:g} requests/s offered, {speed.requests_per_s:.3g} achieved"
+    rates = f"{speed.offered_rate_per_s:.3g} requests/s offered, {speed.requests_per_s:.3g} achieved"
     figure = f"{rates}, {share:.1%} of the pass behind at its end{growing}{left_out}"
     on_time = share <= MAX_SCHEDULE_LAG_SHARE and slope is not None and slope <= MAX_BACKLOG_SLOPE
     if on_time and not left_out:
@@ -260,7 +260,7 @@ def arrivals_kept_up_with(subject: Subject) -> Outcome | None:
 def arrivals_enough(subject: Subject) -> Outcome | None:
     """Whether an open loop's passes hold enough requests for a tail."""
     speed = subject.result.performance
-    if speed is None or speed.offered_rate_per_s is None:
+    if speed is None or subject.config.workload.loop != "open":
         return None
     if speed.schedule_lag_share is None:
         return Outcome("unknown", UNKNOWN_ARRIVALS)

@@ -258,7 +258,7 @@ class ExperimentConfig(StrictSettings):
         if name is not None:
             section = value.get(name)
             config._section = section_class(name).model_validate({} if section is None else section)
-            _require_offered(name, config._section.arrivals, config.workload.arrival)
+            _require_offered(name, config._section.arrivals, config.workload)
             config._section.require_servable(config.workload)
         return config
 
@@ -324,10 +324,12 @@ class ExperimentConfig(StrictSettings):
     def label(self) -> str:
         """The experiment's name in tables."""
         work = self.workload
-        load = f"poisson {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
+        load = f"{work.arrival} {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
         return self.name or f"{self.backend} {self.model.label} {load}"
 
 
-def _require_offered(backend: str, arrivals: tuple[str, ...] | None, arrival: str) -> None:
-    if arrivals is not None and arrival not in arrivals:
-        raise ValueError(f"workload.arrival: {arrival} is not among what {backend} can serve: {', '.join(arrivals)}")
+def _require_offered(backend: str, arrivals: tuple[str, ...] | None, work: WorkloadSpec) -> None:
+    if arrivals is not None and work.loop not in arrivals:
+        raise ValueError(
+            f"workload.arrival: {work.arrival} is not among what {backend} can serve: {', '.join(arrivals)}"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -11,6 +12,14 @@ from wattdock.config.lengths import Length, LengthSpec, Positive, StrictSettings
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+# Which kinds of arrival have a setting.
+ARRIVAL_KEYS = {
+    **dict.fromkeys(("rate_per_s", "ramp_to_per_s"), ("poisson", "gamma")),
+    "burstiness": ("gamma",),
+    "trace_speed": ("trace",),
+}
 
 
 def prompts_mapping(value: Any) -> Any:
@@ -57,8 +66,11 @@ class WorkloadSpec(StrictSettings):
         batch_size: Requests in flight.
         max_output_tokens: A number, or a distribution that each prompt's limit is drawn from (seeded), so that requests
             do not end together; a prompt file's own limits stay.
-        arrival: How requests arrive; see the wire's `Arrival`.
-        rate_per_s: Arrival rate, for `poisson` only.
+        arrival: How requests arrive; see the wire's `Arrival`. `poisson`, `gamma` and `trace` are open loops.
+        rate_per_s: Mean arrival rate, of `poisson` and `gamma`.
+        ramp_to_per_s: The rate goes linearly from `rate_per_s` to this over each pass.
+        burstiness: Shape of the gamma distribution of gaps; 1 is Poisson, less is burstier.
+        trace_speed: Of `trace`: 2 replays a trace's arrivals in half the time.
         min_duration_s, min_requests: A pass goes on until both are met.
         ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
         temperature: 0 is greedy.
@@ -69,8 +81,11 @@ class WorkloadSpec(StrictSettings):
     prompts: PromptSpec = PromptSpec()
     batch_size: Positive = 4
     max_output_tokens: Length = 64
-    arrival: Literal["batch", "closed", "poisson", "single"] = "batch"
+    arrival: Literal["batch", "closed", "poisson", "gamma", "trace", "single"] = "batch"
     rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    ramp_to_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    burstiness: Annotated[float, Field(ge=0.01, le=1000)] | None = None
+    trace_speed: Annotated[float, Field(ge=0.001, le=1000)] | None = None
     min_duration_s: Seconds | None = None
     min_requests: Positive | None = None
     seed: Seed = 0
@@ -82,15 +97,27 @@ class WorkloadSpec(StrictSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (self.arrival == "poisson") != (self.rate_per_s is not None):
+        for name, kinds in ARRIVAL_KEYS.items():
+            if (value := getattr(self, name)) is not None and self.arrival not in kinds:
+                raise ValueError(
+                    f"{name}: {value:g} is for arrival: {' or '.join(kinds)}, and arrival is {self.arrival}"
+                )
+        if self.arrival in ARRIVAL_KEYS["rate_per_s"] and self.rate_per_s is None:
             raise ValueError(
-                "arrival: poisson needs rate_per_s, requests per second on average, such as rate_per_s: 2"
-                if self.rate_per_s is None
-                else f"rate_per_s: {self.rate_per_s:g} is for arrival: poisson, and arrival is {self.arrival}"
+                f"arrival: {self.arrival} needs rate_per_s, requests per second on average, such as rate_per_s: 2"
             )
+        if self.arrival == "gamma" and self.burstiness is None:
+            raise ValueError("arrival: gamma needs burstiness, such as burstiness: 0.5; 1 is Poisson, less is burstier")
+        if self.arrival == "trace" and self.prompts.file is None:
+            raise ValueError("arrival: trace needs prompts.source, a file of lengths with arrival times")
         if self.arrival == "single" and self.batch_size != 1:
             raise ValueError(f"arrival: single has one request in flight; batch_size is {self.batch_size}")
         return self
+
+    @property
+    def loop(self) -> str:
+        """What a runner has to serve: "open" where requests come whatever it does, else `arrival`."""
+        return "open" if self.arrival in ("poisson", "gamma", "trace") else self.arrival
 
     @property
     def output_lengths(self) -> LengthSpec:
@@ -99,7 +126,13 @@ class WorkloadSpec(StrictSettings):
 
     @property
     def prompts_per_pass(self) -> int:
-        """Prompts sent for one pass; many where only time ends the pass, so that prompts need not be repeated."""
+        """Prompts sent for one pass; many where only time ends the pass, so that prompts need not be repeated.
+
+        An open loop without a `count` gets as many as arrive, which is this number on average.
+        """
+        if self.rate_per_s and self.min_duration_s and not self.prompts.count:
+            mean_per_s = (self.rate_per_s + (self.ramp_to_per_s or self.rate_per_s)) / 2
+            return max(self.min_requests or 1, math.ceil(mean_per_s * self.min_duration_s))
         batches = 32 if self.min_duration_s else 2
         return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
 
@@ -107,7 +140,10 @@ class WorkloadSpec(StrictSettings):
         """Return this workload multiplied: requests in flight, in all, and per second."""
         if factor == 1:
             return self
-        counts = {name: value * factor for name in ("min_requests", "rate_per_s") if (value := getattr(self, name))}
+        names = ("min_requests", "rate_per_s", "ramp_to_per_s")
+        counts = {name: value * factor for name in names if (value := getattr(self, name))}
+        if self.arrival == "trace":
+            counts["trace_speed"] = (self.trace_speed or 1) * factor
         prompts = self.prompts
         if prompts.count:
             prompts = prompts.model_copy(update={"count": prompts.count * factor})

@@ -220,7 +220,13 @@ class MeasuringProcedure:
     ) -> PassRecord:
         """Run one pass on prompts that no other pass of this restart gets."""
         config, workload = recording.config, recording.config.total_workload
-        prompts = load_prompts(config, pass_index=prompt_index, vocab_size=self.model.vocab_size)
+        prompts = load_prompts(
+            config,
+            pass_index=prompt_index,
+            vocab_size=self.model.vocab_size,
+            min_requests=min_requests,
+            min_duration_s=min_duration_s,
+        )
         recording.prompts_reused |= prompts.reused
         # By default requests run to their full length only on random weights, where an end of sequence means nothing.
         ignore_eos = self.model.random_weights if workload.ignore_eos is None else workload.ignore_eos
@@ -247,6 +253,7 @@ class MeasuringProcedure:
         cpu_after, around_after = processes.cpu_times(), processes.times_around(self.pids())
         busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
         others = around_after.others_share_since(around_before) if around_after and around_before else None
+        submitted_ns = [request.submitted_ns for request in generated.requests]
         return dataclasses.replace(
             generated,
             index=prompt_index,
@@ -255,6 +262,7 @@ class MeasuringProcedure:
             prompts_sha256=prompts.sha256,
             prompts_reused=recording.prompts_reused,
             lease_fault=self.lease_fault(),
+            arrivals_due=prompts.due(max(submitted_ns, default=0) - generated.span.start_ns),
         )
 
 

@@ -263,7 +263,7 @@ class Session:
         self._startup.add(spans=Span("launch", launch_ns, self._clock.now_ns()))
         self._emit(RunnerReady(described.framework, described.framework_version, described.python_version))
         self._startup.add(clock_checks=client.check_clock())
-        self._fail_refused(lambda config: described.require_arrival(config.workload.arrival))
+        self._fail_refused(lambda config: described.require_arrival(config.workload))
 
     def _load(self, client: RunnerClient, model: ModelFolder, runner: LaunchedRunner) -> None:
         """Load the model, and compare the GPUs that the runner sees with those that it was given."""

@@ -93,7 +93,8 @@ class KnownHardware:
 
 def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
     config, decision = plan.study.experiments[position], plan.checked[position]
-    place, prompts = "cannot run here", f"{config.workload.prompts_per_pass} {config.prompts.source}"
+    replays = config.workload.arrival == "trace"
+    place, prompts = "cannot run here", f"{'' if replays else config.workload.prompts_per_pass} {config.prompts.source}"
     if not isinstance(decision, WattdockError):
         place = f"GPU {', '.join(str(gpu.index) for gpu in decision.gpus)}" if decision.gpus else "CPU"
         tokens_in, tokens_out = PromptSet.lengths(config)

@@ -118,7 +118,7 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     passes = pluralize(len(result.energy.passes) if result.energy else 0, "pass", "passes")
     yield "requests", f"{performance.requests} in {passes}, {performance.duration_s:.2f} s"
     if performance.offered_rate_per_s and performance.schedule_lag_share is not None:
-        rates = f"{performance.offered_rate_per_s:g} requests/s offered, {performance.requests_per_s:.3g} achieved"
+        rates = f"{performance.offered_rate_per_s:.3g} requests/s offered, {performance.requests_per_s:.3g} achieved"
         behind = result.audit and result.audit.failure(Audit.ARRIVALS_SERVED)
         saturated = ": saturated, so that latencies grow with the pass" if behind else ""
         left_out = f"; {performance.arrivals_left_out}" if performance.arrivals_left_out else ""

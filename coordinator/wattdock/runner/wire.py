@@ -41,7 +41,7 @@ class RunnerDescription:
     """A runner's description of itself before it loads a model.
 
     Attributes:
-        arrivals: The kinds of arrival that it can serve, as `workload.arrival` names them.
+        arrivals: The kinds of arrival that it can serve, as `WorkloadSpec.loop` names them.
         supported_versions: Versions of the framework that it supports, as a pip version range; empty for any.
     """
 
@@ -52,15 +52,16 @@ class RunnerDescription:
     arrivals: tuple[str, ...] = ()
     supported_versions: str = ""
 
-    def require_arrival(self, arrival: str) -> None:
+    def require_arrival(self, work: WorkloadSpec) -> None:
         """Refuse a kind of arrival that the runner cannot serve.
 
         Raises:
             ConfigError: Names the kinds that it can.
         """
-        if arrival not in self.arrivals:
+        if work.loop not in self.arrivals:
             raise ConfigError(
-                f"workload.arrival: {arrival} is not among what {self.backend} can serve: {', '.join(self.arrivals)}"
+                f"workload.arrival: {work.arrival} is not among what {self.backend} can serve: "
+                f"{', '.join(self.arrivals)}"
             )
 
     def require_supported(self) -> None:
@@ -173,9 +174,9 @@ def load_request(request: LoadRequest) -> pb.LoadRequest:
 def _workload(request: PassRequest) -> pb.Workload:
     spec = request.workload
     return pb.Workload(
-        arrival=f"ARRIVAL_{spec.arrival.upper()}",
+        arrival=f"ARRIVAL_{spec.loop.upper()}",
         in_flight=spec.batch_size,
-        rate_per_s=spec.rate_per_s,
+        arrival_ns=request.prompts.arrivals_ns,
         min_duration_s=request.min_duration_s,
         min_requests=request.min_requests,
         max_output_tokens=spec.output_lengths.max,

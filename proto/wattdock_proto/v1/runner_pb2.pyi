@@ -11,12 +11,12 @@ class Arrival(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ARRIVAL_UNSPECIFIED: _ClassVar[Arrival]
     ARRIVAL_BATCH: _ClassVar[Arrival]
     ARRIVAL_CLOSED: _ClassVar[Arrival]
-    ARRIVAL_POISSON: _ClassVar[Arrival]
+    ARRIVAL_OPEN: _ClassVar[Arrival]
     ARRIVAL_SINGLE: _ClassVar[Arrival]
 ARRIVAL_UNSPECIFIED: Arrival
 ARRIVAL_BATCH: Arrival
 ARRIVAL_CLOSED: Arrival
-ARRIVAL_POISSON: Arrival
+ARRIVAL_OPEN: Arrival
 ARRIVAL_SINGLE: Arrival
 
 class Span(_message.Message):
@@ -182,10 +182,10 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ...) -> None: ...
 
 class Workload(_message.Message):
-    __slots__ = ("arrival", "in_flight", "rate_per_s", "min_duration_s", "min_requests", "max_output_tokens", "ignore_eos", "sampling", "seed", "chat_template", "return_text", "return_token_ids", "settle_s")
+    __slots__ = ("arrival", "in_flight", "arrival_ns", "min_duration_s", "min_requests", "max_output_tokens", "ignore_eos", "sampling", "seed", "chat_template", "return_text", "return_token_ids", "settle_s")
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
-    RATE_PER_S_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_NS_FIELD_NUMBER: _ClassVar[int]
     MIN_DURATION_S_FIELD_NUMBER: _ClassVar[int]
     MIN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -198,7 +198,7 @@ class Workload(_message.Message):
     SETTLE_S_FIELD_NUMBER: _ClassVar[int]
     arrival: Arrival
     in_flight: int
-    rate_per_s: float
+    arrival_ns: _containers.RepeatedScalarFieldContainer[int]
     min_duration_s: float
     min_requests: int
     max_output_tokens: int
@@ -209,7 +209,7 @@ class Workload(_message.Message):
     return_text: bool
     return_token_ids: bool
     settle_s: float
-    def __init__(self, arrival: _Optional[_Union[Arrival, str]] = ..., in_flight: _Optional[int] = ..., rate_per_s: _Optional[float] = ..., min_duration_s: _Optional[float] = ..., min_requests: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., ignore_eos: bool = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., chat_template: bool = ..., return_text: bool = ..., return_token_ids: bool = ..., settle_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, arrival: _Optional[_Union[Arrival, str]] = ..., in_flight: _Optional[int] = ..., arrival_ns: _Optional[_Iterable[int]] = ..., min_duration_s: _Optional[float] = ..., min_requests: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., ignore_eos: bool = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., chat_template: bool = ..., return_text: bool = ..., return_token_ids: bool = ..., settle_s: _Optional[float] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import random
 import struct
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -17,7 +16,7 @@ from wattdock_runner.backend import Arrival
 from wattdock_runner.clock import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from wattdock_runner.backend import Workload
 
@@ -79,15 +78,6 @@ def open_counter() -> int:
     return descriptor
 
 
-def poisson_instants(rate_per_s: float, seed: int, started_ns: int) -> Iterator[int]:
-    """Yield the instants (ns) of a Poisson process of `rate_per_s` after `started_ns`; equal for equal seeds."""
-    draw = random.Random(seed)
-    offset_s = 0.0
-    while True:
-        offset_s += draw.expovariate(rate_per_s)
-        yield started_ns + round(offset_s * NS_PER_S)
-
-
 class Admission(Generic[T]):
     """Hands out the requests of a pass at their times, until the minima of the pass are met.
 
@@ -108,27 +98,23 @@ class Admission(Generic[T]):
         self._tickets = workload.tickets or Tickets()
         self._min_requests = workload.min_requests or len(prompts)
         self._min_end_ns = started_ns + round((workload.min_duration_s or 0.0) * NS_PER_S)
-        is_open_loop = workload.arrival is Arrival.POISSON
-        self._schedule = (
-            poisson_instants(workload.rate_per_s or 0.0, workload.seed, started_ns) if is_open_loop else None
-        )
-        self._scheduled_ns: list[int] = []
+        self._schedule: Sequence[int] | None = None
+        if workload.arrival is Arrival.OPEN:
+            self._schedule = [started_ns + at_ns for at_ns in workload.arrival_ns]
+            self._min_requests = min(self._min_requests, len(self._schedule))
         self.exhausted = False
 
     def intended_ns(self, index: int) -> int | None:
-        """Return when the open-loop schedule wants request `index` submitted; None without such a schedule."""
-        if self._schedule is None:
-            return None
-        while len(self._scheduled_ns) <= index:
-            self._scheduled_ns.append(next(self._schedule))
-        return self._scheduled_ns[index]
+        """Return when the schedule of an open loop wants request `index` submitted; None where it has none."""
+        return self._schedule[index] if self._schedule is not None and index < len(self._schedule) else None
 
     def wake_ns(self, running: int) -> int | None:
         """Return when the next request is due, or when the pass ends before it; None if a request must finish first."""
-        arrival_ns = self.intended_ns(self._tickets.taken)
-        if arrival_ns is None or self.exhausted or running >= self._workload.in_flight:
+        if self._schedule is None or self.exhausted or running >= self._workload.in_flight:
             return None
-        return min(arrival_ns, self._min_end_ns) if self._tickets.taken >= self._min_requests else arrival_ns
+        taken = self._tickets.taken
+        end_ns = [self._min_end_ns] if taken >= self._min_requests else []
+        return min([*self._schedule[taken : taken + 1], *end_ns])
 
     def due(self, running: int, at_ns: int) -> list[tuple[int, T, int | None]]:
         """Return the requests that enter the engine now, as (index, prompt, intended instant or None).
@@ -151,5 +137,7 @@ class Admission(Generic[T]):
         if self._is_over(taken, at_ns):
             return 0
         most = free if self._workload.min_duration_s else min(free, self._min_requests - taken)
+        if self._schedule is not None:
+            most = min(most, len(self._schedule) - taken)
         arrived = takewhile(lambda index: (self.intended_ns(index) or 0) <= at_ns, range(taken, taken + most))
         return len(list(arrived))

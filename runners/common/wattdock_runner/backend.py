@@ -28,7 +28,7 @@ class Arrival(Enum):
 
     BATCH = "batch"
     CLOSED = "closed"
-    POISSON = "poisson"
+    OPEN = "open"
     SINGLE = "single"
 
 
@@ -145,7 +145,7 @@ class Workload:
     arrival: Arrival
     in_flight: int
     max_output_tokens: int
-    rate_per_s: float | None = None
+    arrival_ns: tuple[int, ...] = ()
     min_duration_s: float | None = None
     min_requests: int | None = None
     ignore_eos: bool = False

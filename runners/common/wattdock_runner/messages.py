@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     M = TypeVar("M", bound=Message)
 
 CHUNK_BYTES = 1 << 20
+# 146 years.
+MAX_NS = 1 << 62
 # One point of a packed series takes at most 9 bytes for an instant, and 6 for any count below 2**42.
 SERIES_POINTS_PER_CHUNK = CHUNK_BYTES // 16
 STEPS_PER_CHUNK = CHUNK_BYTES // 42
@@ -87,17 +90,21 @@ def workload_from(message: pb.Workload) -> Workload:
         InvalidRequest: Holds the field and its value.
     """
     arrival = _arrival_from(message.arrival)
-    rate_per_s = _optional(message, "rate_per_s")
     _require(message.in_flight > 0, f"in_flight must be at least 1, not {message.in_flight}")
     _require(message.max_output_tokens > 0, f"max_output_tokens must be at least 1, not {message.max_output_tokens}")
     _require(message.min_duration_s >= 0, f"min_duration_s must not be negative: {message.min_duration_s}")
     _require(math.isfinite(message.min_duration_s), f"min_duration_s must be finite, not {message.min_duration_s}")
-    if arrival is Arrival.POISSON:
-        _require((rate_per_s or 0) > 0, f"poisson arrival needs rate_per_s above 0, not {rate_per_s}")
+    arrival_ns = tuple(message.arrival_ns)
+    if arrival is Arrival.OPEN:
+        in_order = all(earlier <= later for earlier, later in pairwise(arrival_ns))
+        _require(
+            len(arrival_ns) > 0 and in_order and arrival_ns[0] >= 0 and arrival_ns[-1] < MAX_NS,
+            f"an open loop needs instants from 0 in order as arrival_ns, not {arrival_ns[:3]}",
+        )
     return Workload(
         arrival=arrival,
         in_flight=1 if arrival is Arrival.SINGLE else message.in_flight,
-        rate_per_s=rate_per_s,
+        arrival_ns=arrival_ns,
         min_duration_s=_optional(message, "min_duration_s"),
         min_requests=_optional(message, "min_requests"),
         sampling=_sampling_from(message.sampling),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import pytest
 
-from wattdock_runner.arrivals import Admission, poisson_instants
+from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival, Workload
 from wattdock_runner.clock import NS_PER_S
 
@@ -58,41 +57,47 @@ def test_both_minima_must_be_met() -> None:
     assert [len(source.due(0, 20 * NS_PER_S)) for _ in range(3)] == [4, 4, 0]
 
 
-def test_poisson_requests_come_when_the_schedule_says_and_no_sooner() -> None:
-    """The intended instant goes with each request."""
-    schedule = list(islice(poisson_instants(2.0, 7, 0), 3))
-    arrivals = admission(Arrival.POISSON, "abc", in_flight=9, rate_per_s=2.0, seed=7)
-    assert arrivals.wake_ns(0) == schedule[0]
-    assert arrivals.due(0, schedule[0] - 1) == []
-    assert arrivals.due(0, schedule[1]) == [(0, "a", schedule[0]), (1, "b", schedule[1])]
+def opened(prompts: str, *at_s: float, in_flight: int = 9, **fields: Any) -> Admission[str]:
+    """Return an admission of an open loop whose requests arrive at these instants."""
+    instants = tuple(round(at * NS_PER_S) for at in at_s)
+    return admission(Arrival.OPEN, prompts, in_flight=in_flight, arrival_ns=instants, **fields)
+
+
+def test_requests_of_an_open_loop_come_when_the_schedule_says_and_no_sooner() -> None:
+    """The intended instant goes with each request, and counts from the start of the pass."""
+    arrivals = opened("abc", 1, 2, 3)
+    first, second, third = (at_s * NS_PER_S for at_s in (1, 2, 3))
+    assert arrivals.wake_ns(0) == first
+    assert arrivals.due(0, first - 1) == []
+    assert arrivals.due(0, second) == [(0, "a", first), (1, "b", second)]
     assert not arrivals.exhausted
-    assert arrivals.due(2, schedule[2]) == [(2, "c", schedule[2])]
-    assert (arrivals.due(3, schedule[2]), arrivals.exhausted, arrivals.wake_ns(3)) == ([], True, None)
+    assert arrivals.due(2, third) == [(2, "c", third)]
+    assert (arrivals.due(3, third), arrivals.exhausted, arrivals.wake_ns(3)) == ([], True, None)
+    later = Admission(Workload(Arrival.OPEN, in_flight=1, max_output_tokens=1, arrival_ns=(5,)), "a", 100)
+    assert later.wake_ns(0) == 105
 
 
-def test_poisson_requests_beyond_those_in_flight_wait_with_their_intended_instant() -> None:
+def test_requests_of_an_open_loop_beyond_those_in_flight_wait_with_their_intended_instant() -> None:
     """A busy engine delays an arrival and does not move it."""
-    first, second = islice(poisson_instants(1000.0, 1, 0), 2)
-    arrivals = admission(Arrival.POISSON, "ab", in_flight=1, rate_per_s=1000.0, seed=1)
-    assert arrivals.due(0, NS_PER_S) == [(0, "a", first)]
+    arrivals = opened("ab", 0.25, 0.5, in_flight=1)
+    assert arrivals.due(0, NS_PER_S) == [(0, "a", NS_PER_S // 4)]
     assert (arrivals.due(1, NS_PER_S), arrivals.wake_ns(1)) == ([], None)
-    assert arrivals.due(0, 2 * NS_PER_S) == [(1, "b", second)]
+    assert arrivals.due(0, 2 * NS_PER_S) == [(1, "b", NS_PER_S // 2)]
 
 
 def test_an_open_loop_ends_with_its_minimum_duration() -> None:
-    """What would arrive after it is not waited for."""
-    fields: dict[str, Any] = {"rate_per_s": 0.1, "min_duration_s": 5.0, "min_requests": 1}
-    arrivals = admission(Arrival.POISSON, "a", in_flight=4, **fields)
-    [first] = islice(poisson_instants(0.1, 0, 0), 1)
-    assert arrivals.wake_ns(0) == first > 5 * NS_PER_S
-    assert len(arrivals.due(0, first)) == 1
-    assert arrivals.wake_ns(1) == 5 * NS_PER_S
-    assert (arrivals.due(0, first + 1), arrivals.exhausted) == ([], True)
+    """What would arrive after it is not waited for, and what has arrived is not waited on before it."""
+    for at_s in ((7, 11), (7,)):
+        arrivals = opened("a", *at_s, min_duration_s=8.0, min_requests=1)
+        assert arrivals.wake_ns(0) == 7 * NS_PER_S
+        assert len(arrivals.due(0, 7 * NS_PER_S)) == 1
+        assert (arrivals.due(1, 7 * NS_PER_S), arrivals.exhausted) == ([], False)
+        assert arrivals.wake_ns(1) == 8 * NS_PER_S
+        assert (arrivals.due(0, 8 * NS_PER_S), arrivals.exhausted) == ([], True)
 
 
-def test_poisson_gaps_have_the_rates_mean_and_start_after_the_pass() -> None:
-    """10,000 arrivals at 50 per second take about 200 s; their mean gap has a standard error of 1 %."""
-    instants = list(islice(poisson_instants(50.0, 3, 1_000), 10_000))
-    assert instants == sorted(instants)
-    assert instants[0] >= 1_000
-    assert instants[-1] / NS_PER_S == pytest.approx(200, rel=0.04)
+def test_an_open_loop_has_no_more_requests_than_arrivals() -> None:
+    """Whatever is asked for: a pass of two arrivals is over after two requests; prompts repeat."""
+    arrivals = opened("a", 1, 1, min_requests=5)
+    assert letters(arrivals.due(0, NS_PER_S)) == "aa"
+    assert (arrivals.due(2, NS_PER_S), arrivals.exhausted) == ([], True)

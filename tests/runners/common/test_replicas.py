@@ -109,7 +109,9 @@ def test_minima_are_the_whole_pass_es_and_the_loaded_replicas_serve_again(fake: 
 
 def test_an_open_loop_over_replicas_has_a_single_schedule(fake: Runner) -> None:
     """Arrivals are the pass's, not each replica's: no request comes before its intended instant."""
-    open_loop = workload(arrival=pb.ARRIVAL_POISSON, in_flight=4, rate_per_s=50.0, seed=7, min_requests=20)
+    open_loop = workload(
+        arrival=pb.ARRIVAL_OPEN, in_flight=4, arrival_ns=range(0, 400_000_000, 20_000_000), min_requests=20
+    )
     done = fake.generate(open_loop, [ids_prompt(3)] * 2)
     assert [record.index for record in done.requests] == list(range(20))
     intended = [record.intended_ns for record in done.requests]

@@ -114,7 +114,7 @@ class FakeEngine(Engine):
         """Forget the pass before, and strike."""
         if workload.in_flight > self._args["most_in_flight"]:
             raise OutOfMemory(f"{workload.in_flight} requests in flight need more blocks of KV cache than there are")
-        self._ignore_eos, self._is_open_loop = workload.ignore_eos, workload.arrival is Arrival.POISSON
+        self._ignore_eos, self._is_open_loop = workload.ignore_eos, workload.arrival is Arrival.OPEN
         self._running, self._due_s, self._prompt_tokens = [], 0.0, 0
         strike(self._args["pass_fault"])
 

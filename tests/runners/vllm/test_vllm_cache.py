@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # vLLM's smallest on a CPU; a prompt must fill a block before the block can be cached.
 BLOCK_TOKENS = 32
-AT_ONCE: dict[str, Any] = {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}
+AT_ONCE: dict[str, Any] = {"arrival": pb.ARRIVAL_OPEN, "arrival_ns": range(0, 1_000_000, 10_000)}
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_request_that_waits_for_room_in_the_kv_cache_fails_the_pass(
     assert run(small, [ids_prompt(prompt_tokens)], in_flight=3, **changes).summary.requests == 1
 
 
-@pytest.mark.parametrize("changes", [{"ignore_eos": False}, AT_ONCE], ids=["to the end", "poisson"])
+@pytest.mark.parametrize("changes", [{"ignore_eos": False}, AT_ONCE], ids=["to the end", "open loop"])
 def test_a_request_that_vllm_computed_twice_fails_the_pass(small: Runner, changes: dict[str, Any]) -> None:
     """Where nobody can know beforehand how many requests run how long, a full cache must not go unseen."""
     crowded = workload(in_flight=5, max_output_tokens=120, min_requests=5, **changes)

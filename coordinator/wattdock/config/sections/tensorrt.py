@@ -45,7 +45,7 @@ class Section(BackendSection):
         max_seq_len: Tokens of the longest request, answer included.
     """
 
-    arrivals: ClassVar = ("batch", "closed", "poisson", "single")
+    arrivals: ClassVar = ("batch", "closed", "open", "single")
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     tp_size: Positive = 1

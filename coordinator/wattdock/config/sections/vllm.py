@@ -34,7 +34,7 @@ class Section(ReplicableSection):
         load_format: Only needed for formats that vLLM does not see by itself; random weights follow from the model.
     """
 
-    arrivals: ClassVar = ("batch", "closed", "poisson", "single")
+    arrivals: ClassVar = ("batch", "closed", "open", "single")
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     tensor_parallel_size: Positive = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from wattdock.errors import ConfigError
+from wattdock.inputs.prompts.arrivals import arrival_instants
 from wattdock.inputs.prompts.source import Source, read_source
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from wattdock.inputs.prompts.source import Item
 
 # What is drawn for a pass, each by a generator of its own.
-IDS, LENGTHS, LIMITS = (), (1,), (2,)
+IDS, LENGTHS, LIMITS, ARRIVALS = (), (1,), (2,), (3,)
 
 
 class Lengths(NamedTuple):
@@ -45,6 +47,7 @@ class PromptSet:
         max_output_tokens: Per item its own limit, or None for the workload's; as long as `items`.
         sha256: Of the whole source, not of this selection: the file's bytes, or how synthetic ids are drawn.
         name: "bundled", "synthetic-<length>", or the file's name.
+        arrivals_ns: When each request of an open loop arrives, from the pass's start; empty for other kinds.
         reused: The source is too small: some prompt was in an earlier pass, or stands here twice.
     """
 
@@ -53,6 +56,11 @@ class PromptSet:
     sha256: str
     name: str
     reused: bool = False
+    arrivals_ns: tuple[int, ...] = ()
+
+    def due(self, after_ns: int) -> int | None:
+        """Return how many requests of an open loop have arrived by an instant after the pass's start; else None."""
+        return bisect_right(self.arrivals_ns, after_ns) if self.arrivals_ns else None
 
     @staticmethod
     def lengths(config: ExperimentConfig) -> tuple[Lengths | None, Lengths]:
@@ -73,8 +81,15 @@ class PromptSet:
         return drawn[0] if config.prompts.source == "synthetic" else None, drawn[1]
 
 
-def load_prompts(config: ExperimentConfig, *, pass_index: int, vocab_size: int | None = None) -> PromptSet:
-    """Return the prompts of one pass with their output limits; equal arguments give equal prompts.
+def load_prompts(
+    config: ExperimentConfig,
+    *,
+    pass_index: int,
+    vocab_size: int | None = None,
+    min_requests: int = 1,
+    min_duration_s: float | None = None,
+) -> PromptSet:
+    """Return the prompts of one pass with their output limits and arrivals; equal arguments give equal prompts.
 
     No pass repeats another's prompts while the source has unused ones: passes take consecutive slices of one seeded
     permutation of a bundled set or a file, and differently seeded draws of ids.
@@ -82,16 +97,27 @@ def load_prompts(config: ExperimentConfig, *, pass_index: int, vocab_size: int |
     Args:
         pass_index: From 0; every pass that must not see another's prompts has its own, warm-up included.
         vocab_size: Ids are below it; needed for synthetic prompts, and checked against where a file holds ids.
+        min_requests, min_duration_s: Of the pass; an open loop has as many arrivals as these need.
 
     Raises:
         ConfigError: The source cannot be read or used; the message names file and line.
     """
     work = config.total_workload
-    if config.prompts.source == "synthetic":
-        source = _synthetic(work, pass_index=pass_index, vocab_size=vocab_size)
-        picked = list(range(len(source.items)))
+    source = None if config.prompts.source == "synthetic" else read_source(config, vocab_size)
+    arrivals_ns = arrival_instants(
+        work,
+        source.arrivals_s if source else (),
+        min_requests=min_requests,
+        min_duration_s=min_duration_s or 0.0,
+        generator=_generator(work, pass_index, ARRIVALS),
+    )
+    count = work.prompts.count or len(arrivals_ns) or work.prompts_per_pass
+    if source is None:
+        source = _synthetic(work, count, pass_index=pass_index, vocab_size=vocab_size)
+        picked = list(range(count))
+    elif work.arrival == "trace":
+        picked = [i % len(source.items) for i in range(len(arrivals_ns))]
     else:
-        source, count = read_source(config, vocab_size), work.prompts_per_pass
         order = np.random.Generator(np.random.PCG64(work.seed)).permutation(len(source.items))
         picked = [int(order[i % len(order)]) for i in range(pass_index * count, (pass_index + 1) * count)]
     items = [source.items[i] for i in picked]
@@ -101,7 +127,8 @@ def load_prompts(config: ExperimentConfig, *, pass_index: int, vocab_size: int |
         sha256=source.sha256,
         name=source.name,
         # Of equal lengths, ids are drawn anew.
-        reused=(pass_index + 1) * len(items) > len(source.items) and any(not isinstance(item, int) for item in items),
+        reused=(pass_index + 1) * count > len(source.items) and any(not isinstance(item, int) for item in items),
+        arrivals_ns=arrivals_ns,
     )
 
 
@@ -146,9 +173,9 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
     return source.sha256 if config.prompts.file else None
 
 
-def _synthetic(work: WorkloadSpec, *, pass_index: int, vocab_size: int | None) -> Source:
+def _synthetic(work: WorkloadSpec, count: int, *, pass_index: int, vocab_size: int | None) -> Source:
     """Lengths drawn for a pass; ids are drawn uniformly from the whole vocabulary, PCG64 seeded by (seed, pass)."""
-    length, count = work.prompts.input_tokens, work.prompts_per_pass
+    length = work.prompts.input_tokens
     tokens = length if isinstance(length, int) else length.model_dump(mode="json")
     recipe = {"ids": "uniform", "generator": "PCG64", "seed": work.seed, "vocab_size": vocab_size, "tokens": tokens}
     return Source(

@@ -37,7 +37,7 @@ class Source:
         max_output_tokens: Per item its own limit, or None for the workload's; as long as `items`.
         sha256: Of the whole source: the file's bytes, or how synthetic ids are drawn.
         name: "bundled", "synthetic-<length>", or the file's name.
-        arrivals_s: When each came, from any epoch; shorter than `items` where some line has no instant.
+        arrivals_s: When each came, from any epoch; empty where some line has no instant.
     """
 
     items: tuple[Item | int, ...]
@@ -88,7 +88,8 @@ def _parsed(content: bytes, source: str, name: str, vocab_size: int | None) -> S
         limits.append(limit)
     if not items:
         raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
-    return Source(tuple(items), tuple(limits), hashlib.sha256(content).hexdigest(), name, tuple(instants))
+    arrivals_s = tuple(instants) if len(instants) == len(items) else ()
+    return Source(tuple(items), tuple(limits), hashlib.sha256(content).hexdigest(), name, arrivals_s)
 
 
 def _lines(content: bytes, source: str) -> list[tuple[int, str]]:
