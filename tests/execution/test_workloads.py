@@ -85,3 +85,26 @@ def test_bursty_arrivals_are_offered_at_the_rate_that_was_asked_for(tmp_path: Pa
     slow, _ = measured(tmp_path / "slow", workload=work | {"max_output_tokens": 200, "batch_size": 8})
     assert slow.result.performance
     assert str(slow.result.performance.arrivals_left_out).startswith("only ")
+
+
+@pytest.mark.parametrize(("caches", "status"), [(True, "pass"), (False, "fail")])
+def test_a_prefix_cache_that_serves_what_conversations_declare_passes_the_audit(
+    tmp_path: Path, caches: bool, status: str
+) -> None:
+    """The virtual engine's cache holds whole blocks; one that serves nothing, though switched on, fails."""
+    prompts = {"turns": 4, "shared_prefix_tokens": 200, "input_tokens": 100, "count": 64}
+    machine = VirtualMachine(tmp_path, power={GPU: lambda _: 300.0}, caches=caches)
+    config = experiment(
+        "talks",
+        workload={"arrival": "closed", "batch_size": 4, "prompts": prompts, "max_output_tokens": 20},
+        fake={"enable_prefix_caching": True},
+    )
+    [stored] = machine.run(study(config)).results
+    speed, audit = stored.result.performance, stored.result.audit
+    assert speed
+    assert audit
+    # Sixteen conversations of 300 + 420 + 540 + 660 tokens, of which the first's prefix is nowhere yet.
+    declared = (16 * (200 + 300 + 420 + 540) - 200) / (16 * 1920)
+    assert (speed.cacheable_prompt_tokens or 0) / (speed.prompt_tokens or 1) == pytest.approx(declared)
+    [check] = [check for check in audit.checks if check.name == "cached prompt tokens declared"]
+    assert (check.status, "as turns and shared prefix declare" in (check.threshold or "")) == (status, True)

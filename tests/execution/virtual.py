@@ -49,7 +49,7 @@ BASE = {
     "repeats": {"passes": 2, "restarts": 1},
     "fake": {"step_s": 0.1},
 }
-LAUNCH_S, LOAD_S, PROMPT_TOKENS = 2.0, 10.0, 8
+LAUNCH_S, LOAD_S, PROMPT_TOKENS, BLOCK_TOKENS = 2.0, 10.0, 8, 16
 # Watts at an instant, in seconds of the virtual clock.
 Power = Callable[[float], float]
 
@@ -124,6 +124,8 @@ class Served:
 
     index: int
     limit: int
+    prompt_tokens: int
+    cached_tokens: int
     submitted_ns: int
     intended_ns: int | None
     first_ns: int = 0
@@ -143,8 +145,8 @@ class Served:
             intended_ns=self.intended_ns,
             first_token_ns=self.first_ns,
             finished_ns=self.last_ns,
-            prompt_tokens=PROMPT_TOKENS,
-            cached_prompt_tokens=0,
+            prompt_tokens=self.prompt_tokens,
+            cached_prompt_tokens=self.cached_tokens,
             output_tokens=self.tokens,
             finish_reason="length",
         )
@@ -165,6 +167,8 @@ class VirtualRunner:
     load_fault: str = "none"
     limits: dict[str, float] = field(default_factory=dict)
     stopped: bool = False
+    caches: bool = True
+    cache: set[Any] = field(default_factory=set)
 
     address = "virtual"
 
@@ -231,8 +235,8 @@ class VirtualRunner:
         began_ns, steps, output_tokens = self.clock.now_ns(), list[tuple[int, ...]](), [0]
         admission, served, running = self._admission(request, began_ns), list[Served](), list[Served]()
         while True:
-            for index, limit, intended_ns in admission.due(len(running), self.clock.now_ns()):
-                served.append(Served(index, limit, self.clock.now_ns(), intended_ns))
+            for index, (item, limit), intended_ns in admission.due(len(running), self.clock.now_ns()):
+                served.append(Served(index, limit, *self._lengths(item), self.clock.now_ns(), intended_ns))
                 running.append(served[-1])
             if not running and admission.exhausted:
                 break
@@ -242,8 +246,9 @@ class VirtualRunner:
                 continue
             start_ns, new = self.clock.now_ns(), [one for one in running if not one.tokens]
             self.clock.sleep(step_s)
-            context_tokens = sum(PROMPT_TOKENS + one.tokens for one in running)
-            computed = (PROMPT_TOKENS * len(new), len(running) - len(new), len(running), context_tokens)
+            context_tokens = sum(one.prompt_tokens + one.tokens for one in running)
+            prompt_tokens = sum(one.prompt_tokens - one.cached_tokens for one in new)
+            computed = (prompt_tokens, len(running) - len(new), len(running), context_tokens)
             steps.append((start_ns, self.clock.now_ns(), *computed))
             for one in running:
                 one.note(self.clock.now_ns())
@@ -255,13 +260,14 @@ class VirtualRunner:
         series = Steps(*np.array(steps, dtype=np.int64).T)
         record = TokenSeries(series.end_ns, np.array(output_tokens[1:]))
         requests = tuple(one.record() for one in served)
-        return PassRecord(span, requests, record, output_tokens[-1], PROMPT_TOKENS * len(requests), 0, 0, steps=series)
+        prompt_tokens, cached = (sum(one.prompt_tokens for one in served), sum(one.cached_tokens for one in served))
+        return PassRecord(span, requests, record, output_tokens[-1], prompt_tokens, cached, 0, steps=series)
 
     def unload(self) -> None:
         self._strike("unload_fault", "unloading")
 
-    def _admission(self, request: PassRequest, began_ns: int) -> Admission[int]:
-        """Hand out the requests' output limits as a runner hands out its prompts."""
+    def _admission(self, request: PassRequest, began_ns: int) -> Admission[tuple[Any, int]]:
+        """Hand out the requests' ids and output limits as a runner hands out its prompts."""
         spec = request.workload
         workload = Workload(
             Arrival(spec.loop),
@@ -272,7 +278,18 @@ class VirtualRunner:
             arrival_ns=request.prompts.arrivals_ns,
         )
         limits = [limit or spec.output_lengths.max for limit in request.prompts.max_output_tokens]
-        return Admission(workload, limits, began_ns)
+        return Admission(workload, list(zip(request.prompts.items, limits, strict=True)), began_ns)
+
+    def _lengths(self, item: Any) -> tuple[int, int]:
+        """Tokens of a prompt, and those from a cache of blocks; `PROMPT_TOKENS` of any without a cache."""
+        if not self.args.get("enable_prefix_caching"):
+            return PROMPT_TOKENS, 0
+        if not self.caches:
+            return len(item), 0
+        blocks = [item[:end] for end in range(BLOCK_TOKENS, len(item) + 1, BLOCK_TOKENS)]
+        cached = sum(block in self.cache for block in blocks)
+        self.cache.update(blocks)
+        return len(item), cached * BLOCK_TOKENS
 
     def _strike(self, name: str, what: str) -> None:
         faults = self.args.get(name), getattr(self, name, None)
@@ -294,6 +311,7 @@ class VirtualMachine:
         variables: Engine settings of the environment.
         as_read: What a meter makes of its timeline whenever it is read.
         at_meter_end: The same, when it is stopped.
+        caches: Whether a prefix cache that is switched on serves anything.
         launches: How many runners were started.
         limits: What the last runner to be asked was given as each limit, in seconds, by its setting in `timeouts`.
         emitted: The events of the last run.
@@ -308,6 +326,7 @@ class VirtualMachine:
     variables: Mapping[str, str] = field(default_factory=dict)
     as_read: Callable[[Timeline], Timeline] = lambda timeline: timeline
     at_meter_end: Callable[[Timeline], Timeline] = lambda timeline: timeline
+    caches: bool = True
     launches: int = 0
     limits: dict[str, float] = field(default_factory=dict)
     emitted: list[events.Event] = field(default_factory=list)
@@ -398,7 +417,7 @@ class VirtualMachine:
 
     def launch(self, spec: object) -> VirtualRunner:
         self.launches += 1
-        return VirtualRunner(self.clock, load_fault=self.load_fault, limits=self.limits)
+        return VirtualRunner(self.clock, load_fault=self.load_fault, limits=self.limits, caches=self.caches)
 
 
 def experiment(name: str = "", **settings: Any) -> ExperimentConfig:

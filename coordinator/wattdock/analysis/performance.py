@@ -73,6 +73,7 @@ class Performance(Stored):
 
     Attributes:
         output_tokens_per_s: Of the headline's window, see `energy.windows.headline`.
+        cacheable_prompt_tokens: What a prefix cache was meant to serve of conversations; null without these.
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
         schedule_lag_share: Delay behind the schedule ÷ duration, in the worst pass; see `schedule_lag_share()`. An
             engine that keeps up stays near 0; an engine that serves 80 % of the offered rate, one request at a time,
@@ -91,6 +92,7 @@ class Performance(Stored):
     requests: int
     prompt_tokens: int | None
     cached_prompt_tokens: int | None
+    cacheable_prompt_tokens: int | None = None
     output_tokens: int
     output_tokens_per_s: float
     requests_per_s: float
@@ -133,6 +135,7 @@ def performance(passes: Sequence[PassRecord], windows: WindowSummary | None = No
         requests=len(requests),
         prompt_tokens=known_sum(measured.prompt_tokens for measured in passes),
         cached_prompt_tokens=known_sum(measured.cached_prompt_tokens for measured in passes),
+        cacheable_prompt_tokens=known_sum(measured.cacheable_tokens for measured in passes),
         output_tokens=output_tokens,
         output_tokens_per_s=counted / counted_s,
         requests_per_s=len(requests) / duration_s,

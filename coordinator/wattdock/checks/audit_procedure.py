@@ -24,6 +24,8 @@ MIN_IDLE_S = 30.0
 IDLE_STATES = ("empty", "loaded_before", "loaded_after")
 # What the edges of a pass may add to its J/token, as passes of one restart may scatter.
 MAX_WINDOW_SPREAD = 0.02
+# Caches hold whole blocks of tokens, and first turns that enter together may miss their prefix.
+MAX_CACHED_DIFFERENCE = 0.05
 MIN_ARRIVALS = 500
 # Quarters of fewer arrivals are medians of a handful.
 MIN_TELLING_ARRIVALS = 30
@@ -189,14 +191,19 @@ def outliers(subject: Subject) -> Outcome:
     source="the engine's count per request; a warm cache once hid a fifth of a figure",
 )
 def cached_prompt_tokens(subject: Subject) -> Outcome:
-    """Whether no prompt was served from a cache that the configuration does not switch on."""
-    # All engines have this setting under one name; one that calls it otherwise has its cached tokens fail.
-    declared = subject.config.section.engine_args().get("enable_prefix_caching") is True
+    """Whether a cache served what conversations declare, and nothing where the configuration does not switch it on."""
+    # An engine that calls the setting otherwise has its cached tokens fail.
+    declared = subject.config.section.caches_prefixes
     threshold = "a prefix cache that was switched on" if declared else "none"
     speed = subject.result.performance
     if speed is None or (cached := speed.cached_prompt_tokens) is None:
         return Outcome("unknown", "the engine does not tell", threshold)
     figure = f"{cached:,} prompt tokens from a cache"
+    if (cacheable := speed.cacheable_prompt_tokens) is not None and (prompt_tokens := speed.prompt_tokens):
+        share, declared_share = cached / prompt_tokens, cacheable / prompt_tokens
+        threshold = f"{declared_share:.1%} as turns and shared prefix declare, ± {MAX_CACHED_DIFFERENCE:.0%} of all"
+        failed = abs(share - declared_share) > MAX_CACHED_DIFFERENCE
+        return Outcome(verdict(failed=failed), f"{figure}, {share:.1%} of all", threshold)
     return Outcome("pass" if not cached else "info" if declared else "fail", figure, threshold)
 
 

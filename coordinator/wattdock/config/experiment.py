@@ -260,7 +260,16 @@ class ExperimentConfig(StrictSettings):
             config._section = section_class(name).model_validate({} if section is None else section)
             _require_offered(name, config._section.arrivals, config.workload)
             config._section.require_servable(config.workload)
+        config._require_cache()
         return config
+
+    def _require_cache(self) -> None:
+        """Refuse conversations of prompts that are not synthetic, or without a cache to serve what they repeat."""
+        setting = "turns" if self.workload.prompts.turns > 1 else "shared_prefix_tokens"
+        if self.workload.prompts.repeats_tokens and self.prompts.source != "synthetic":
+            raise ValueError(f"workload.prompts.{setting} needs source: synthetic, not {self.prompts.source}")
+        if self.workload.prompts.repeats_tokens and not self._section.caches_prefixes:
+            raise ValueError(f"workload.prompts.{setting} needs {self.backend}: {{{self._section.prefix_cache}}}")
 
     @model_validator(mode="after")
     def _locked_means_that_image(self) -> Self:

@@ -36,17 +36,27 @@ class PromptSpec(StrictSettings):
         count: Prompts per pass; None takes what the workload's minima need.
         input_tokens: Length of each synthetic prompt: a number, or a distribution that each is drawn from (seeded).
         chat: Wrap text in the model's chat template, where it has one.
+        turns: Of a conversation: each request's prompt is all that was said before it and `input_tokens` more. Needs
+            synthetic prompts and `enable_prefix_caching`, as does:
+        shared_prefix_tokens: With which every conversation of a pass begins, such as a system prompt.
     """
 
     source: str | None = None
     count: Positive | None = None
     input_tokens: Length = 512
     chat: bool = True
+    turns: Positive = 1
+    shared_prefix_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
     @model_validator(mode="before")
     @classmethod
     def _from_string(cls, value: Any) -> Any:
         return prompts_mapping(value)
+
+    @property
+    def repeats_tokens(self) -> bool:
+        """Whether prompts begin with what earlier prompts of the pass held, on purpose."""
+        return self.turns > 1 or self.shared_prefix_tokens > 0
 
     @property
     def input_lengths(self) -> LengthSpec:

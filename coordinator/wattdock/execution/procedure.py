@@ -262,6 +262,7 @@ class MeasuringProcedure:
             prompts_sha256=prompts.sha256,
             prompts_reused=recording.prompts_reused,
             lease_fault=self.lease_fault(),
+            cacheable_tokens=prompts.cacheable_tokens(len(submitted_ns)),
             arrivals_due=prompts.due(max(submitted_ns, default=0) - generated.span.start_ns),
         )
 

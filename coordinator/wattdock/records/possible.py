@@ -34,7 +34,9 @@ def require_possible(measured: PassRecord) -> None:
     for names, most in ((INSTANTS, MAX_NS), (COUNTS, MAX_COUNT)):
         for name in names:
             _within(f"a request's {name}", (getattr(request, name) for request in measured.requests), most)
-    _within("the pass's output_tokens", (measured.output_tokens, measured.prompt_tokens), MAX_NS)
+    counts = ("output_tokens", "prompt_tokens", "arrivals_due", "cacheable_tokens")
+    for name in counts:
+        _within(f"the pass's {name}", (getattr(measured, name),), MAX_NS)
     # Of the steps, a column that the engine does not know is empty.
     for kind, columns, unknown in (("tokens", vars(measured.tokens), set[int]()), ("steps", vars(measured.steps), {0})):
         first, *others = map(len, columns.values())

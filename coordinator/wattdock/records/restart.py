@@ -76,6 +76,7 @@ class PassRecord:
         lease_fault: Why other measurements were not kept off, although the leases were held; None where they were.
         clock_checked: The runner's clock was checked against the host's after the pass; False where the runner had
             ended by then.
+        cacheable_tokens: Prompt tokens that earlier prompts of the pass held, where conversations were declared.
         arrivals_due: Requests of an open loop that had arrived when the last one was taken; None for other kinds.
     """
 
@@ -96,6 +97,7 @@ class PassRecord:
     lease_fault: str | None = None
     clock_checked: bool = True
     arrivals_due: int | None = None
+    cacheable_tokens: int | None = None
 
     def require_possible(self) -> None:
         """Check that the figures can be, as a runner says them or a file holds them.

@@ -110,6 +110,8 @@ class BackendSection(BaseModel):
 
     # The kinds of arrival that the backend's runner offers; None where only that knows.
     arrivals: ClassVar[tuple[str, ...] | None] = None
+    # What switches the engine's prefix cache on.
+    prefix_cache: ClassVar[str] = "enable_prefix_caching: true"
 
     dtype: str = "auto"
 
@@ -174,6 +176,11 @@ class BackendSection(BaseModel):
     def moves_memory(self) -> bool:
         """Whether settings keep weights or caches elsewhere, or quantise while loading; they are passed through."""
         return bool(getattr(self, "quantization", None)) or any("offload" in name for name in self.model_extra or ())
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether the engine's prefix cache was switched on."""
+        return self.engine_args().get("enable_prefix_caching") is True
 
     def engine_args(self) -> dict[str, Any]:
         """Return what the runner's engine is given, apart from `dtype`; defaults are left to the engine."""

@@ -46,6 +46,7 @@ class Section(BackendSection):
     """
 
     arrivals: ClassVar = ("batch", "closed", "open", "single")
+    prefix_cache: ClassVar = "kv_cache_config: {enable_block_reuse: true}"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     tp_size: Positive = 1
@@ -69,6 +70,11 @@ class Section(BackendSection):
         """Return every other split into tensor-parallel and pipeline-parallel parts."""
         pairs = [pair for pair in factor_pairs(gpus) if pair != (self.tp_size, self.pp_size)]
         return tuple({"tp_size": tp_size, "pp_size": pp_size} for tp_size, pp_size in pairs)
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether the engine's prefix cache was switched on."""
+        return self.kv_cache_config.enable_block_reuse
 
     def gpus_per_model(self) -> int:
         """Return the number of TensorRT-LLM's workers, each of which takes one GPU."""

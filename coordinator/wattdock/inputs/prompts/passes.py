@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts.arrivals import arrival_instants
+from wattdock.inputs.prompts.conversations import conversations
 from wattdock.inputs.prompts.source import Source, read_source
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from wattdock.inputs.prompts.source import Item
 
 # What is drawn for a pass, each by a generator of its own.
-IDS, LENGTHS, LIMITS, ARRIVALS = (), (1,), (2,), (3,)
+IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY = (), (1,), (2,), (3,), (4,)
 
 
 class Lengths(NamedTuple):
@@ -48,6 +49,8 @@ class PromptSet:
         sha256: Of the whole source, not of this selection: the file's bytes, or how synthetic ids are drawn.
         name: "bundled", "synthetic-<length>", or the file's name.
         arrivals_ns: When each request of an open loop arrives, from the pass's start; empty for other kinds.
+        repeated_tokens: Per item, how many tokens at its start an earlier item of a conversation held; None without
+            conversations.
         reused: The source is too small: some prompt was in an earlier pass, or stands here twice.
     """
 
@@ -57,6 +60,14 @@ class PromptSet:
     name: str
     reused: bool = False
     arrivals_ns: tuple[int, ...] = ()
+    repeated_tokens: tuple[int, ...] | None = None
+
+    def cacheable_tokens(self, requests: int) -> int | None:
+        """Return how many prompt tokens of the first requests a prefix cache is meant to hold; None if it is not."""
+        if self.repeated_tokens is None:
+            return None
+        again = (len(self.items[i % len(self.items)]) for i in range(len(self.items), requests))
+        return sum(self.repeated_tokens[:requests]) + sum(again)
 
     def due(self, after_ns: int) -> int | None:
         """Return how many requests of an open loop have arrived by an instant after the pass's start; else None."""
@@ -75,10 +86,16 @@ class PromptSet:
             return Lengths(fmean(prompts), min(prompts), max(prompts)), Lengths(
                 fmean(answers), min(answers), max(answers)
             )
-        drawn = [
+        new, answers = (
             Lengths(each.mean_tokens, each.min, each.max) for each in (work.prompts.input_lengths, work.output_lengths)
-        ]
-        return drawn[0] if config.prompts.source == "synthetic" else None, drawn[1]
+        )
+        turns, prefix = work.prompts.turns, work.prompts.shared_prefix_tokens
+        prompts = Lengths(
+            prefix + new.mean * (turns + 1) / 2 + answers.mean * (turns - 1) / 2,
+            prefix + new.least,
+            prefix + new.most * turns + answers.most * (turns - 1),
+        )
+        return prompts if config.prompts.source == "synthetic" else None, answers
 
 
 def load_prompts(
@@ -121,7 +138,7 @@ def load_prompts(
         order = np.random.Generator(np.random.PCG64(work.seed)).permutation(len(source.items))
         picked = [int(order[i % len(order)]) for i in range(pass_index * count, (pass_index + 1) * count)]
     items = [source.items[i] for i in picked]
-    return PromptSet(
+    prompts = PromptSet(
         items=_with_ids(items, _generator(work, pass_index, IDS), vocab_size),
         max_output_tokens=output_limits([source.max_output_tokens[i] for i in picked], work, pass_index=pass_index),
         sha256=source.sha256,
@@ -130,6 +147,17 @@ def load_prompts(
         reused=(pass_index + 1) * count > len(source.items) and any(not isinstance(item, int) for item in items),
         arrivals_ns=arrivals_ns,
     )
+    return _conversing(prompts, work, pass_index, vocab_size) if work.prompts.repeats_tokens else prompts
+
+
+def _conversing(prompts: PromptSet, work: WorkloadSpec, pass_index: int, vocab_size: int | None) -> PromptSet:
+    """Return the prompts as turns of conversations, twice as many abreast as requests are in flight."""
+    answers = [limit or work.output_lengths.max for limit in prompts.max_output_tokens]
+    lengths = [work.prompts.shared_prefix_tokens, *answers]
+    drawn: Any = _with_ids(lengths, _generator(work, pass_index, HISTORY), vocab_size)
+    said: Any = list(zip(prompts.items, drawn[1:], strict=True))
+    items, repeated = conversations(said, drawn[0], turns=work.prompts.turns, abreast=2 * work.batch_size)
+    return replace(prompts, items=items, repeated_tokens=repeated)
 
 
 def output_limits(own: Sequence[int | None], work: WorkloadSpec, *, pass_index: int) -> tuple[int | None, ...]:
