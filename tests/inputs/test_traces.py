@@ -120,3 +120,18 @@ def test_a_json_line_that_lacks_a_length_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             check_prompts(experiment(written(tmp_path, line, "t.jsonl")), has_tokenizer=False)
+
+
+def test_a_trace_without_arrival_times_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    """Its lengths alone are a workload of any other kind of arrival."""
+    path = written(tmp_path, "input_tokens,output_tokens,arrival_s\n4,5,1\n", "whole.csv")
+    lacking = written(tmp_path, "input_tokens,output_tokens\n4,5\n")
+    check_prompts(experiment(path, arrival="trace"), has_tokenizer=False)
+    check_prompts(experiment(lacking, arrival="closed"), has_tokenizer=False)
+    with pytest.raises(ConfigError, match="arrival: trace needs an arrival time in each line"):
+        check_prompts(experiment(lacking, arrival="trace"), has_tokenizer=False)
+    crowded = experiment(path, arrival="poisson", rate_per_s=1e6, min_duration_s=60)
+    with pytest.raises(ConfigError, match="would have 60,000,000 arrivals"):
+        check_prompts(crowded, has_tokenizer=False)
+    with pytest.raises(ValueError, match=r"arrival: trace needs prompts\.source, a file of lengths"):
+        ExperimentConfig.model_validate({"backend": "vllm", "workload": {"arrival": "trace"}})

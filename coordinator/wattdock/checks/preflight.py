@@ -118,7 +118,8 @@ def preflight(
     host = _Host(GpuInventory.here(), leases.holders(), lock)
     checked: dict[tuple[object, ...], ExecutionPlan | WattdockError] = {}
     # Equal for experiments that pass or fail together.
-    keys = [(config.load_key, config.workload.prompts, config.wait_s) for config in experiments]
+    works = [config.workload if config.workload.loop == "open" else config.workload.prompts for config in experiments]
+    keys = [(config.load_key, work, config.wait_s) for config, work in zip(experiments, works, strict=True)]
     for config, key in zip(experiments, keys, strict=True):
         if key not in checked:
             try:

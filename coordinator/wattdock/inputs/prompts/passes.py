@@ -121,13 +121,7 @@ def load_prompts(
     """
     work = config.total_workload
     source = None if config.prompts.source == "synthetic" else read_source(config, vocab_size)
-    arrivals_ns = arrival_instants(
-        work,
-        source.arrivals_s if source else (),
-        min_requests=min_requests,
-        min_duration_s=min_duration_s or 0.0,
-        generator=_generator(work, pass_index, ARRIVALS),
-    )
+    arrivals_ns = _arrivals(work, source, pass_index, min_requests, min_duration_s)
     count = work.prompts.count or len(arrivals_ns) or work.prompts_per_pass
     if source is None:
         source = _synthetic(work, count, pass_index=pass_index, vocab_size=vocab_size)
@@ -148,6 +142,18 @@ def load_prompts(
         arrivals_ns=arrivals_ns,
     )
     return _conversing(prompts, work, pass_index, vocab_size) if work.prompts.repeats_tokens else prompts
+
+
+def _arrivals(
+    work: WorkloadSpec, source: Source | None, pass_index: int, min_requests: int, min_duration_s: float | None
+) -> tuple[int, ...]:
+    return arrival_instants(
+        work,
+        source.arrivals_s if source else (),
+        min_requests=min_requests,
+        min_duration_s=min_duration_s or 0.0,
+        generator=_generator(work, pass_index, ARRIVALS),
+    )
 
 
 def _conversing(prompts: PromptSet, work: WorkloadSpec, pass_index: int, vocab_size: int | None) -> PromptSet:
@@ -189,11 +195,14 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
         The SHA-256 of a prompts file; None where prompts come from no file.
 
     Raises:
-        ConfigError: The source cannot be read, or holds text that the model cannot take.
+        ConfigError: The source cannot be read, or holds text that the model cannot take, or an open loop's arrivals
+            cannot be had.
     """
-    if config.prompts.source == "synthetic":
+    work = config.total_workload
+    source = None if config.prompts.source == "synthetic" else read_source(config, vocab_size)
+    _arrivals(work, source, 0, work.requests_per_pass, work.min_duration_s)
+    if source is None:
         return None
-    source = read_source(config, vocab_size)
     if not has_tokenizer and any(isinstance(item, str) for item in source.items):
         raise ConfigError(
             f"prompts {source.name!r} are text and the model has no tokenizer; set workload.prompts.source: synthetic"
