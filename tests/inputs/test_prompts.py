@@ -190,3 +190,21 @@ def test_lengths_drawn_for_a_pass_are_the_seed_s_and_no_other_pass_s() -> None:
     limits = [limit or 0 for limit in first.max_output_tokens]
     assert abs(np.corrcoef(np.array([inputs[0], limits]))[0, 1]) < 0.2
     assert np.mean(inputs) == pytest.approx(60, abs=3)
+
+
+def test_warm_up_passes_do_equal_work_on_prompts_of_their_own() -> None:
+    """Else whether tokens/s still drift would hang on what each drew."""
+    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
+    workload = {
+        "prompts": {"source": "synthetic", "input_tokens": lognormal, "count": 50},
+        "max_output_tokens": lognormal,
+        "arrival": "gamma",
+        "rate_per_s": 2.0,
+        "burstiness": 0.5,
+    }
+    config = ExperimentConfig.model_validate({"backend": "fake", "workload": workload, "repeats": {"passes": 2}})
+    measured, *warm_ups = (load_prompts(config, pass_index=index, vocab_size=1000) for index in (1, 2, 3))
+    shapes = [(drawn.max_output_tokens, drawn.arrivals_ns, tuple(map(len, drawn.items))) for drawn in warm_ups]
+    assert shapes[0] == shapes[1]
+    assert warm_ups[0].items != warm_ups[1].items
+    assert measured.max_output_tokens != warm_ups[0].max_output_tokens

@@ -109,7 +109,8 @@ def load_prompts(
     """Return the prompts of one pass with their output limits and arrivals; equal arguments give equal prompts.
 
     No pass repeats another's prompts while the source has unused ones: passes take consecutive slices of one seeded
-    permutation of a bundled set or a file, and differently seeded draws of ids.
+    permutation of a bundled set or a file, and differently seeded draws of ids. Warm-up passes, which follow the
+    measured ones, all draw the same lengths and arrivals: what differs from one to the next is not the work.
 
     Args:
         pass_index: From 0; every pass that must not see another's prompts has its own, warm-up included.
@@ -119,12 +120,12 @@ def load_prompts(
     Raises:
         ConfigError: The source cannot be read or used; the message names file and line.
     """
-    work = config.total_workload
+    work, draw_index = config.total_workload, min(pass_index, config.repeats.passes)
     source = None if config.prompts.source == "synthetic" else read_source(config, vocab_size)
-    arrivals_ns = _arrivals(work, source, pass_index, min_requests, min_duration_s)
+    arrivals_ns = _arrivals(work, source, draw_index, min_requests, min_duration_s)
     count = work.prompts.count or len(arrivals_ns) or work.prompts_per_pass
     if source is None:
-        source = _synthetic(work, count, pass_index=pass_index, vocab_size=vocab_size)
+        source = _synthetic(work, count, pass_index=draw_index, vocab_size=vocab_size)
         picked = list(range(count))
     elif work.arrival == "trace":
         picked = [i % len(source.items) for i in range(len(arrivals_ns))]
@@ -134,7 +135,7 @@ def load_prompts(
     items = [source.items[i] for i in picked]
     prompts = PromptSet(
         items=_with_ids(items, _generator(work, pass_index, IDS), vocab_size),
-        max_output_tokens=output_limits([source.max_output_tokens[i] for i in picked], work, pass_index=pass_index),
+        max_output_tokens=output_limits([source.max_output_tokens[i] for i in picked], work, pass_index=draw_index),
         sha256=source.sha256,
         name=source.name,
         # Of equal lengths, ids are drawn anew.
