@@ -157,7 +157,9 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         monkeypatch.setattr(module, "ignore_interrupts", lambda: None)
 
     def call(*words: str | Path) -> CompletedProcess[str]:
-        python = ("--runner-python", sys.executable) if words[0] in ("run", "plan", "reproduce") else ()
+        # For publication a container runs, which has its own interpreter.
+        is_process = words[0] in ("run", "plan", "reproduce") and "--publishable" not in words
+        python = ("--runner-python", sys.executable) if is_process else ()
         monkeypatch.setattr(sys, "argv", ["wattdock", *map(str, (*words, *python))])
         with pytest.raises(SystemExit) as ended:
             main.main()

@@ -97,6 +97,11 @@ def split_result(*args: Any, **options: Any) -> ExperimentResult:
     return ExperimentResult.model_validate(split_document(*args, **options))
 
 
+def reason(name: str, found: str = "") -> dict[str, str]:
+    """Return a reason against publishing, as a stored result holds it."""
+    return {"group": "wrong", "name": name, "found": found}
+
+
 def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> StoredResult:
     """Return a stored result without files, its experiment's id made of `name`."""
     own = {"experiment_id": name * 8, "study": None, "config.name": name, **changes}

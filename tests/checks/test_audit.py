@@ -19,7 +19,8 @@ from wattdock.launch.choice import LauncherChoice
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.result import Check, ExperimentResult
+    from wattdock.analysis.result import ExperimentResult
+    from wattdock.analysis.verdict import Check
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
 
 OPEN = ExperimentConfig.model_validate({"workload": {"arrival": "poisson", "rate_per_s": 2}, "backend": "vllm"})
 ODD = {"power_limit_w": 500.0, "name": "NVIDIA Unheard-of"}
-LIMIT = ("power limit at its default or declared",)
+LIMIT = ("power limit",)
 # Between the two passes, after the limits were read for the record.
 LIMIT_FALLS = {"power_limit_changes_at_s": 106.0, "power_limit_then_w": 400.0}
 # Fourteen seconds inside the first pass, between two process lists: 20 GB and 60 W more.
@@ -118,48 +119,48 @@ SECOND_PASS_DEARER = (*POWER[:4], constant(600, 25), *POWER[5:])
 RISING = (*POWER[:2], *(constant(500 + step, 5) for step in range(-20, 30, 10)), *POWER[3:])
 # Over both passes these 38 W are 19.
 STRAY_IN_THE_SECOND = (constant(80, 106), constant(118, 28), constant(80))
-LOSS = ("energy measured", "meter without loss")
+LOSS = ("energy", "meter losses")
 # One restart is enough to see what is wrong with a GPU.
 CAUGHT = [
     (("throttling",), World(restarts=1, gpu={"thermal_above_w": 400.0})),
-    (("counter and instant power consistent",), World(restarts=1, gpu={"power_reading_factor": 1.05})),
+    (("counter against power readings",), World(restarts=1, gpu={"power_reading_factor": 1.05})),
     (LOSS, World(restarts=1, gpu={"reset_at_s": 90.0})),
     (LOSS, World(restarts=1, gpu={"lost_at_s": 90.0})),
     (LOSS, World(restarts=1, gpu={"frozen_at_s": 90.0})),
-    (("counter, not integrated power", "throttling"), World(restarts=1, gpu={"unsupported": "energy violation"})),
-    (("counter, not integrated power",), World(restarts=1, gpu={"failing_from_s": 106.0, "failing": "energy"})),
-    (("unused GPUs at idle power",), World(restarts=1, other={"profile": (constant(80, 75), constant(121))})),
-    (("unused GPUs at idle power",), World(restarts=1, other={"profile": STRAY_IN_THE_SECOND})),
-    (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 2_000_000_000})),
-    (("exclusive GPUs",), World(restarts=1, gpu={"processes": (RUNNER, FakeProcess(pid=4243))})),
+    (("energy source", "throttling"), World(restarts=1, gpu={"unsupported": "energy violation"})),
+    (("energy source",), World(restarts=1, gpu={"failing_from_s": 106.0, "failing": "energy"})),
+    (("power of unused GPUs",), World(restarts=1, other={"profile": (constant(80, 75), constant(121))})),
+    (("power of unused GPUs",), World(restarts=1, other={"profile": STRAY_IN_THE_SECOND})),
+    (("GPU use before the runner",), World(restarts=1, gpu={"memory_used_bytes": 2_000_000_000})),
+    (("processes on the GPUs",), World(restarts=1, gpu={"processes": (RUNNER, FakeProcess(pid=4243))})),
     (("idle baselines",), World(restarts=1, gpu={"profile": (constant(80, 18), constant(120, 62), constant(500))})),
-    (("power limit at its default or declared", "roofline"), World(restarts=1, gpu=ODD)),
+    (("power limit", "roofline"), World(restarts=1, gpu=ODD)),
     (LIMIT, World(restarts=1, gpu=LIMIT_FALLS)),
     (LIMIT, World(restarts=1, gpu={"unsupported": "power_limit"})),
-    (("clocks at their defaults",), World(restarts=1, gpu={"clocks_limited": 1, "sm_clock_mhz": 1200})),
-    (("clocks at their defaults",), World(restarts=1, gpu={"unsupported": "reasons"})),
-    (("memory in the passes is the runner's",), World(restarts=1, gpu=SHORT_STRANGER)),
-    (("memory in the passes is the runner's",), World(restarts=1, gpu=HIDDEN_STRANGER)),
-    (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 550_000_000})),
-    (("GPUs idle around the passes",), World(restarts=1, gpu={"utilization_percent": 80})),
+    (("clock limits",), World(restarts=1, gpu={"clocks_limited": 1, "sm_clock_mhz": 1200})),
+    (("clock limits",), World(restarts=1, gpu={"unsupported": "reasons"})),
+    (("memory of others in the passes",), World(restarts=1, gpu=SHORT_STRANGER)),
+    (("memory of others in the passes",), World(restarts=1, gpu=HIDDEN_STRANGER)),
+    (("GPU use before the runner",), World(restarts=1, gpu={"memory_used_bytes": 550_000_000})),
+    (("GPU use around the passes",), World(restarts=1, gpu={"utilization_percent": 80})),
     (("roofline",), World(restarts=1, gpu=UNREAD_PEAK)),
-    (("repeats enough", "interval narrow enough"), World(restarts=1)),
-    (("window long enough",), World(round_s=3.0)),
-    (("warm-up converged",), World(restarts=1, config={"warmup": {"profile": "steady", "slope_per_min": 0.01}})),
-    (("warm-up converged",), World(restarts=1, config={"warmup": {"profile": "steady", "window_s": 30}})),
+    (("restarts", "confidence interval"), World(restarts=1)),
+    (("pass length",), World(round_s=3.0)),
+    (("warm-up",), World(restarts=1, config={"warmup": {"profile": "steady", "slope_per_min": 0.01}})),
+    (("warm-up",), World(restarts=1, config={"warmup": {"profile": "steady", "window_s": 30}})),
     (("idle baselines",), World(restarts=1, config={"idle": {"duration_s": 30, "settled": 0.5}})),
     (("J/token drift between passes",), World(restarts=1, gpu={"profile": SECOND_PASS_DEARER})),
-    (("passes drained",), World(restarts=1, early_end_s=0.6)),
-    (("warm-up converged",), World(warm_up_slope=0.01)),
-    (("warm-up converged",), World(config={"warmup": {"profile": "quick"}})),
+    (("work outside passes",), World(restarts=1, early_end_s=0.6)),
+    (("warm-up",), World(warm_up_slope=0.01)),
+    (("warm-up",), World(config={"warmup": {"profile": "quick"}})),
     (("J/token drift within passes",), World(restarts=1, gpu={"profile": RISING})),
-    (("cached prompt tokens declared",), World(cached_prompt_tokens=500)),
+    (("cached prompt tokens",), World(cached_prompt_tokens=500)),
     (("roofline",), World(output_tokens=2000)),
-    (("image pinned",), World(restarts=1, launch=launched(None))),
-    (("image pinned",), World(restarts=1, launch=LauncherChoice("docker", "by name", "none", IMAGE))),
-    (("one environment in all restarts",), World(environments=({}, {}, {"driver_version": "590"}))),
-    (("one environment in all restarts",), World(environments=({}, {}, None))),
-    (("image pinned",), World(restarts=1, launch=LauncherChoice("process", "test", "none"))),
+    (("image",), World(restarts=1, launch=launched(None))),
+    (("image",), World(restarts=1, launch=LauncherChoice("docker", "by name", "none", IMAGE))),
+    (("environment of the restarts",), World(environments=({}, {}, {"driver_version": "590"}))),
+    (("environment of the restarts",), World(environments=({}, {}, None))),
+    (("image",), World(restarts=1, launch=LauncherChoice("process", "test", "none"))),
 ]
 
 
@@ -169,10 +170,14 @@ CAUGHT = [
 def test_a_planted_fault_is_caught_by_the_check_that_is_there_for_it(
     names: tuple[str, ...], world: World, library: Path
 ) -> None:
-    """And the figure that it saw stands beside it."""
-    failures = failed(result_of(world, library))
+    """The figure that it saw stands beside it, and it is one of the verdict's reasons or follows from one."""
+    result = result_of(world, library)
+    failures = failed(result)
     assert set(names) <= failures.keys()
     assert all(failures[name].figure for name in names)
+    assert result.audit is not None
+    told = [name for reason in result.audit.reasons for name in (reason.name, *reason.follows)]
+    assert sorted(name for name in told if name != "settings") == sorted(failures)
 
 
 def test_one_throttled_pass_is_not_diluted_by_those_beside_it(library: Path) -> None:
@@ -189,26 +194,26 @@ def test_one_throttled_pass_is_not_diluted_by_those_beside_it(library: Path) -> 
 def test_a_pass_after_which_no_clock_was_checked_leaves_the_clock_unknown(library: Path) -> None:
     """The runner had died: what its clock had become meanwhile, nobody saw."""
     failures = failed(result_of(World(restarts=2, unchecked=frozenset({1})), library))
-    assert failures["clock trusted"].status == "unknown"
-    assert failures["clock trusted"].figure.endswith("; not checked after 2 passes")
+    assert failures["clock"].status == "unknown"
+    assert failures["clock"].figure.endswith("; not checked after 2 passes")
 
 
 def test_what_was_set_on_purpose_is_no_fault(library: Path) -> None:
     """A declared power limit passes."""
     world = World(restarts=1, gpu={"power_limit_w": 500.0}, config={"power_limit_w": 500})
-    assert "power limit at its default or declared" not in failed(result_of(world, library))
+    assert "power limit" not in failed(result_of(world, library))
 
 
 def test_what_changed_between_restarts_is_named_and_what_changes_no_pass_is_no_fault(library: Path) -> None:
     """The driver with both versions and their restarts; the coordinator's own Python only as a warning."""
     before, after = {"driver_version": "580", "coordinator_python": "3.11"}, {"driver_version": "590"}
     named = failed(result_of(World(environments=(before, before, before | after)), library))
-    assert named["one environment in all restarts"].figure == "driver: 580 (restart 1, 2), 590 (restart 3)"
+    assert named["environment of the restarts"].figure == "driver: 580 (restart 1, 2), 590 (restart 3)"
     other_python = before | {"coordinator_python": "3.12"}
     result = result_of(World(environments=(before, before, other_python)), library)
     assert result.audit is not None
     assert result.audit.publishable
-    [check] = [check for check in result.audit.checks if check.name == "one environment in all restarts"]
+    [check] = [check for check in result.audit.checks if check.name == "environment of the restarts"]
     assert (check.status, "3.12 (restart 3)" in check.figure) == ("warn", True)
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.result import Check, ExperimentResult
+    from wattdock.analysis.result import ExperimentResult
+    from wattdock.analysis.verdict import Check
     from wattdock.metering.timeline import GpuTimeline
     from wattdock.records.restart import RestartRecord
 
@@ -143,14 +144,14 @@ def stalled(gpu: GpuTimeline) -> GpuTimeline:
 
 LATER, LAST = frozenset({1, 2}), frozenset({2})
 EVERY_IDLE = {"idle-empty", "idle-loaded-before", "idle-loaded-after"}
-IDLE, EMPTY, STRAY = "idle baselines", "GPUs empty before the runner", "unused GPUs at idle power"
+IDLE, EMPTY, STRAY = "idle baselines", "GPU use before the runner", "power of unused GPUs"
 POWERS, THROTTLING, LOSS, ALONE = (
-    "counter and instant power consistent",
+    "counter against power readings",
     "throttling",
-    "meter without loss",
-    "exclusive GPUs",
+    "meter losses",
+    "processes on the GPUs",
 )
-MEMORY = "memory in the passes is the runner's"
+MEMORY = "memory of others in the passes"
 PLANTED: list[tuple[Change, dict[str, tuple[str, str]]]] = [
     (
         without_spans(EVERY_IDLE, LATER),
@@ -248,4 +249,4 @@ def test_restarts_on_different_gpus_have_no_sum(library: Path) -> None:
     assert {measured.total_j for measured in energy.passes} == {None}
     assert energy.windows is not None
     assert {measured.total_j for measured in energy.windows.passes} == {None}
-    assert checks(result)["energy measured"].status == "fail"
+    assert checks(result)["energy"].status == "fail"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from wattdock.analysis.result import Check
+    from wattdock.analysis.verdict import Check
 
 ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 # Four reads, of 3, 4, 5 and 9 ms.

@@ -12,10 +12,10 @@ from wattdock.checks.audit import cpus_alone, gpus_alone, machine_alone, other_g
 from wattdock.checks.check import Outcome, Subject
 
 SHARING = {
-    "machine to itself": machine_alone,
-    "CPUs to itself": cpus_alone,
-    "exclusive GPUs": gpus_alone,
-    "no process on other GPUs": other_gpus_idle,
+    "other measurements": machine_alone,
+    "CPU use by others": cpus_alone,
+    "processes on the GPUs": gpus_alone,
+    "processes on other GPUs": other_gpus_idle,
 }
 
 
@@ -69,7 +69,7 @@ def test_gpus_are_exclusive_only_where_the_lists_show_the_runner_and_nobody_else
     processes: list[ListedProcess], status: str, words: str
 ) -> None:
     """A list that shows not even the runner shows nothing; unknown never passes."""
-    check = outcome(*processes)["exclusive GPUs"]
+    check = outcome(*processes)["processes on the GPUs"]
     assert check.status == status
     assert words in check.figure
 
@@ -77,41 +77,43 @@ def test_gpus_are_exclusive_only_where_the_lists_show_the_runner_and_nobody_else
 def test_each_gpu_that_was_used_has_to_show_the_runner() -> None:
     """One whose driver lists nobody could hide anybody; one that was leased and not used shows nobody."""
     two = ("GPU-a", "GPU-b")
-    check = outcome(process(1, of_runner=True), used=two)["exclusive GPUs"]
+    check = outcome(process(1, of_runner=True), used=two)["processes on the GPUs"]
     assert (check.status, "no process of the runner on GPU-b" in check.figure) == ("unknown", True)
     assert (
-        outcome(process(1, of_runner=True), process(2, "GPU-b", of_runner=True), used=two)["exclusive GPUs"].status
+        outcome(process(1, of_runner=True), process(2, "GPU-b", of_runner=True), used=two)[
+            "processes on the GPUs"
+        ].status
         == "pass"
     )
-    assert outcome(process(1, of_runner=True), leased=two)["exclusive GPUs"].status == "pass"
-    assert outcome(process(1, "GPU-c", of_runner=True), used=("GPU-c",))["exclusive GPUs"].status == "unknown"
+    assert outcome(process(1, of_runner=True), leased=two)["processes on the GPUs"].status == "pass"
+    assert outcome(process(1, "GPU-c", of_runner=True), used=("GPU-c",))["processes on the GPUs"].status == "unknown"
 
 
 def test_others_on_other_gpus_are_told_and_do_not_refuse() -> None:
     """How much they disturb is the reader's to judge."""
     outcomes = outcome(process(1, of_runner=True), process(9, "GPU-b"))
-    assert (outcomes["exclusive GPUs"].status, outcomes["no process on other GPUs"].status) == ("pass", "warn")
-    assert "process 9 (bob" in outcomes["no process on other GPUs"].figure
+    assert (outcomes["processes on the GPUs"].status, outcomes["processes on other GPUs"].status) == ("pass", "warn")
+    assert "process 9 (bob" in outcomes["processes on other GPUs"].figure
 
 
 def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_check() -> None:
     """It was asked for, and it is not publishable."""
-    assert outcome(exclusive="gpus")["machine to itself"].status == "fail"
-    assert set(outcome(used=())) == {"machine to itself", "CPUs to itself"}
+    assert outcome(exclusive="gpus")["other measurements"].status == "fail"
+    assert set(outcome(used=())) == {"other measurements", "CPU use by others"}
 
 
 def test_a_machine_whose_leases_did_not_hold_in_a_pass_is_not_to_itself() -> None:
     """Whether they were lost, or others do not look where they are; each reason is told once."""
-    check = outcome(lease_faults=(None, "the lease x was removed", "the lease x was removed"))["machine to itself"]
+    check = outcome(lease_faults=(None, "the lease x was removed", "the lease x was removed"))["other measurements"]
     assert (check.status, check.figure) == ("fail", "the lease x was removed")
-    assert outcome(lease_faults=(None, None))["machine to itself"].status == "pass"
+    assert outcome(lease_faults=(None, None))["other measurements"].status == "pass"
 
 
 @pytest.mark.parametrize(
     ("shares", "status", "words"),
     [
-        ((0.02, 0.1), "pass", "others used 10% in the worst pass"),
-        ((0.02, 0.35), "fail", "others used 35% in the worst pass"),
+        ((0.02, 0.1), "pass", "10% in the worst pass"),
+        ((0.02, 0.35), "fail", "35% in the worst pass"),
         ((0.02, None), "unknown", "is unknown"),
         ((), "unknown", "is unknown"),
     ],
@@ -120,6 +122,6 @@ def test_whoever_else_uses_the_cpus_in_any_pass_is_seen(
     shares: tuple[float | None, ...], status: str, words: str
 ) -> None:
     """People who do not use wattdock hold no lease; a pass that nobody could look at is not a quiet one."""
-    check = outcome(cpu_others=shares)["CPUs to itself"]
+    check = outcome(cpu_others=shares)["CPU use by others"]
     assert check.status == status
     assert words in check.figure

@@ -93,6 +93,19 @@ def test_flags_win_over_experiments_which_win_over_defaults(tmp_path: Path) -> N
     assert (second.workload.batch_size, second.name) == (2, "b")
 
 
+def test_what_publication_needs_lies_under_what_is_written_and_looser_settings_are_told(tmp_path: Path) -> None:
+    """Under a single experiment and under a study's defaults; what was written stays."""
+    (tmp_path / "one.yaml").write_text("repeats: {restarts: 2}\nidle: {duration_s: 45}\n")
+    (tmp_path / "study.yaml").write_text("defaults: {repeats: {restarts: 2}}\nsweep: {idle.duration_s: [45]}\n")
+    for name in ("one", "study"):
+        [loose] = load_study(tmp_path / f"{name}.yaml", {}).experiments
+        assert loose.looser_than_published()["warmup.profile"] == "warmup.profile=quick instead of steady"
+        [laid] = load_study(tmp_path / f"{name}.yaml", {}, publishable=True).experiments
+        assert (laid.repeats.restarts, laid.idle.duration_s, laid.repeats.passes) == (2, 45, 2)
+        assert (laid.warmup.profile, laid.workload.min_duration_s, laid.container.locked) == ("steady", 20, True)
+        assert laid.looser_than_published() == {"repeats.restarts": "repeats.restarts=2 instead of 3"}
+
+
 def test_a_setting_inside_a_short_form_is_laid_over_it_not_instead_of_it(tmp_path: Path) -> None:
     """`prompts: synthetic` with another length is still synthetic; a revision belongs to the model named before it."""
     (tmp_path / "x.yaml").write_text("model: org/name\nworkload: {prompts: synthetic}\n")

@@ -89,7 +89,7 @@ def test_a_locked_run_says_by_what_its_image_was_pinned_and_counts_as_pinned(loc
     assert container["image_id"] == locked.image.id
     assert container["revision"] == REVISION
     assert container["lock_sha256"] == read_lock(locked.home / "images.lock").sha256
-    [check] = [check for check in row["audit"]["checks"] if check["name"] == "image pinned"]
+    [check] = [check for check in row["audit"]["checks"] if check["name"] == "image"]
     assert (check["status"], check["figure"]) == ("pass", digest)
 
 

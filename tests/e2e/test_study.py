@@ -195,7 +195,7 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
     spans = [span for span in result["spans"] if span["pass"] is not None]
     assert [span["clock"] for span in spans] == [0, 1]
     assert spans[1]["start_ns"] < spans[0]["start_ns"] - 60 * 10**9
-    [check] = [check for check in result["audit"]["checks"] if check["name"] == "one environment in all restarts"]
+    [check] = [check for check in result["audit"]["checks"] if check["name"] == "environment of the restarts"]
     assert check["status"] == "fail"
     assert check["figure"] == "GPU power limit, W: 700.0 (restart 1), 650.0 (restart 1)"
     for measured in result["energy"]["passes"]:

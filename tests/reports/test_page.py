@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from report_rows import document, row
+from report_rows import document, reason, row
 from rich.console import Console
 from stored_results import opener
 
@@ -37,7 +37,8 @@ def shown(*rows: StoredResult) -> str:
 def test_names_from_results_cannot_become_markup() -> None:
     """In tables, in attributes, and inside the figures that the script reads."""
     changes = {"config.name": HOSTILE, "config.backend": HOSTILE, "environment.model.name": HOSTILE}
-    text = shown(row("one", changes), row("two", changes | {"audit.reasons": [HOSTILE], "audit.publishable": False}))
+    refused = {"audit.reasons": [reason(HOSTILE)], "audit.publishable": False}
+    text = shown(row("one", changes), row("two", changes | refused))
     assert "output tokens/s, mean of restarts" in text
     assert "Means of restarts" in text
     assert "alert(1)" in text
@@ -131,11 +132,11 @@ def test_the_memorys_part_is_a_narrow_bar_in_the_passes_a_column_and_a_row() -> 
 
 def test_a_page_of_many_results_says_what_it_leaves_out() -> None:
     """Reasons beyond the third, tables below charts, timelines beyond the twentieth result; the summary is whole."""
-    reasons = {"audit.reasons": [f"reason {at}: so" for at in range(5)]}
+    reasons = {"audit.reasons": [reason(f"reason {at}", "so") for at in range(5)]}
     rows = [row(f"{at}", reasons, restarts=[1.0, 1.1]) for at in range(121)]
     many, whole = shown(*rows), shown(*rows[:2])
     assert many.count('<span class="folder">') == 121
-    assert "<li>reason 2: so</li><li>and 2 more</li>" in many
+    assert "<li>figure is wrong: reason 2: so</li><li>and 2 more</li>" in many
     assert "Of the first 20 results" in many
     assert ("These figures as a table" in many, "writes all figures" in many) == (False, True)
     assert "These figures as a table" in whole

@@ -7,7 +7,8 @@ beside the computation.
 """
 
 from wattdock.analysis import conditions, statistics, steadiness
-from wattdock.analysis.result import Audit, Check, ExperimentResult, Fallback, StudyFacts, analyse
+from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts, analyse
+from wattdock.analysis.verdict import Audit, Check
 from wattdock.analysis.windows import WindowSummary
 
 __all__ = [

@@ -17,6 +17,7 @@ from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import Compute, Performance, compute, performance
 from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import Statistics, statistics
+from wattdock.analysis.verdict import Audit
 from wattdock.analysis.windows import windows
 from wattdock.config import ExperimentConfig
 from wattdock.records import EnvironmentSnapshot, Failure, snapshot
@@ -46,46 +47,6 @@ class StoredSpan(Stored):
     energy_j: float | None = None
     timing_j: float | None = None
     reason: str | None = None
-
-
-class Check(Stored):
-    """A check of the audit, of doctor or of preflight; "unknown" never counts as passed.
-
-    Attributes:
-        status: "fail": the measurement is, or would be, unsound; "warn": a reader must know it.
-        figure: The value checked.
-        threshold: The limit for the figure.
-        source: Where the figure or the limit comes from.
-        remedy: The next step for the user.
-    """
-
-    name: str
-    status: Literal["pass", "info", "warn", "fail", "unknown"]
-    figure: str
-    threshold: str | None = None
-    source: str | None = None
-    remedy: str | None = None
-
-
-class Audit(Stored):
-    """Whether the figure may be published, and why."""
-
-    # Checks that reports quote beside the figures that they concern.
-    CPUS_ALONE: ClassVar = "CPUs to itself"
-    ARRIVALS_SERVED: ClassVar = "arrivals kept up with"
-
-    publishable: bool
-    reasons: list[str]
-    checks: list[Check]
-
-    @property
-    def quoted_reasons(self) -> list[str]:
-        """The reasons with their checks' names in quotes: a bare "energy measured: no driver" reads as a success."""
-        return [f'"{name}": {figure}' for name, _, figure in (reason.partition(": ") for reason in self.reasons)]
-
-    def failure(self, name: str) -> Check | None:
-        """Return the check of this name if it failed."""
-        return next((check for check in self.checks if check.name == name and check.status == "fail"), None)
 
 
 class StudyFacts(Stored):

@@ -11,5 +11,6 @@ from wattdock.checks.audit import audit
 from wattdock.checks.calibrate import calibrate_meters
 from wattdock.checks.doctor import examine
 from wattdock.checks.preflight import ExecutionPlan, preflight
+from wattdock.checks.publication import left_to_do
 
-__all__ = ["ExecutionPlan", "audit", "calibrate_meters", "examine", "preflight"]
+__all__ = ["ExecutionPlan", "audit", "calibrate_meters", "examine", "left_to_do", "preflight"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import Audit
 from wattdock.checks import audit_gpus, audit_procedure
 from wattdock.checks.check import Checklist, Outcome, Subject, verdict
+from wattdock.config import ExperimentConfig
 from wattdock.text import pluralize
 from wattdock.values import all_known
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.records import snapshot
 
-# Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
-MIN_WINDOW_S = 20.0
+MIN_WINDOW_S: float = ExperimentConfig.PUBLICATION["workload.min_duration_s"]
 # Changes that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
 HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
 FIGURE_PROCESSES = 3
@@ -37,35 +37,44 @@ def audit(result: ExperimentResult) -> Audit:
     subject = Subject(result)
     checklists = (CHECKS, audit_procedure.CHECKS, audit_gpus.CHECKS)
     checks = [check for checklist in checklists for check in checklist.run(subject)]
-    reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
-    return Audit(publishable=not reasons, reasons=reasons, checks=checks)
+    return Audit.of(checks, result.config.looser_than_published())
 
 
-@CHECKS.check("finished")
-def finished(subject: Subject) -> Outcome:
+@CHECKS.check(Audit.COMPLETION, group="wrong")
+def completion(subject: Subject) -> Outcome:
     """Whether the experiment ran to its end."""
     error = subject.result.error
     return Outcome(verdict(failed=error is not None), error.message if error else "no failure")
 
 
-@CHECKS.check("energy measured")
+@CHECKS.check("GPUs", remedy="measure on a machine with an NVIDIA GPU; wattdock doctor says what is missing here")
+def gpus_used(subject: Subject) -> Outcome:
+    """Whether GPUs were used: without one, there are no joules and nothing to check them by."""
+    count = subject.environment.gpu_count
+    return Outcome(verdict(failed=not count), f"{count} used" if count else f"none used: {subject.energy.reason}")
+
+
+@CHECKS.check("energy", causes=("GPUs", "meter losses"))
 def energy_measured(subject: Subject) -> Outcome:
     """Whether there is a total over the GPUs used."""
     energy = subject.energy
-    return Outcome(verdict(failed=energy.total_j is None), energy.reason or _source(subject))
+    return Outcome(
+        verdict(failed=energy.total_j is None), f"not measured: {energy.reason}" if energy.reason else _source(subject)
+    )
 
 
-@CHECKS.check("counter, not integrated power")
+@CHECKS.check("energy source", threshold="the GPUs' energy counters, not integrated power", needs=("energy",))
 def from_counter(subject: Subject) -> Outcome:
     """Whether energy is the counter's, not an integral over power samples."""
-    return Outcome(verdict(failed=subject.energy.source != "counter"), _source(subject))
+    source = subject.energy.source
+    return Outcome(verdict(failed=source not in ("counter", None), known=source is not None), _source(subject))
 
 
 def _source(subject: Subject) -> str:
     return f"source {subject.energy.source}" if subject.energy.source else "no source"
 
 
-@CHECKS.check("one runner for each restart", threshold="one: the study was not interrupted within a restart")
+@CHECKS.check("runners of a restart", threshold="one: the study was not interrupted within a restart")
 def one_runner(subject: Subject) -> Outcome:
     """Whether one runner made all passes of each restart; several would hide part of what restarts differ by."""
     most = subject.procedure.runners_per_restart
@@ -74,7 +83,7 @@ def one_runner(subject: Subject) -> Outcome:
     return Outcome("warn", f"a restart's passes came from {most} runners") if most > 1 else Outcome("pass", "one each")
 
 
-@CHECKS.check("clock trusted")
+@CHECKS.check("clock", group="wrong")
 def clock_trusted(subject: Subject) -> Outcome:
     """Whether the runner's clock was the host's after every pass; unknown where a runner died before the check."""
     clock = subject.environment.clock
@@ -85,37 +94,45 @@ def clock_trusted(subject: Subject) -> Outcome:
     return Outcome(status, f"{clock.checks} checks, offset at most {slowest}{missing}")
 
 
-@CHECKS.check("weights real")
+@CHECKS.check("weights", threshold="a trained model's", remedy="set model to one with trained weights")
 def weights_real(subject: Subject) -> Outcome:
     """Whether the weights were a trained model's."""
     weights = subject.environment.model.weights
     return Outcome(verdict(failed=weights != "real"), weights)
 
 
-@CHECKS.check("model pinned")
+@CHECKS.check(
+    "model revision",
+    group="irreproducible",
+    causes=("weights",),
+    remedy="take the model from a hub, where it has a revision",
+)
 def model_pinned(subject: Subject) -> Outcome:
     """Whether anybody can get the same model."""
     revision = subject.environment.model.revision
-    return Outcome(verdict(failed=revision is None), str(revision))
+    return Outcome(verdict(failed=revision is None), revision or "none")
 
 
 @CHECKS.check(
-    "image pinned",
+    "image",
+    group="irreproducible",
     threshold="a registry's digest in docker/images.lock, under --locked",
     source="the engine's image, held against the lock before the start",
+    remedy="build, push and lock an image, then measure with --locked: docs/publication.md",
 )
 def image_pinned(subject: Subject) -> Outcome:
     """Whether anybody can get the image that ran; an image's id means something on one machine only."""
     inside = subject.environment.container
     if inside is None:
-        return Outcome("fail", "no image: the runner was a plain process")
+        return Outcome("fail", "none: the runner was a plain process")
     if inside.locked_digest:
         return Outcome("pass", inside.locked_digest)
     return Outcome("fail", f"{inside.image_id[:19]}, {'locked, but in no registry' if inside.locked else 'not locked'}")
 
 
 @CHECKS.check(
-    "one environment in all restarts",
+    "environment of the restarts",
+    group="irreproducible",
     threshold="no difference in hardware, limits, versions, image, model or effective engine arguments",
     source="recorded with each restart's passes",
 )
@@ -139,7 +156,9 @@ def _changed(change: snapshot.ConditionChange) -> str:
 
 
 @CHECKS.check(
-    "window long enough",
+    "pass length",
+    setting="workload.min_duration_s",
+    remedy=f"set workload.min_duration_s={MIN_WINDOW_S:g} or more",
     threshold=f"{MIN_WINDOW_S:g} s",
     source="arXiv 2312.02741 and peers: below 5 s figures vary, 20 s is common for publication",
 )
@@ -149,7 +168,7 @@ def window_long_enough(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=shortest < MIN_WINDOW_S), f"shortest pass {shortest:.1f} s")
 
 
-@CHECKS.check("token counts consistent")
+@CHECKS.check("token counts", group="wrong")
 def token_counts(subject: Subject) -> Outcome:
     """Whether all counts of a pass's tokens agree."""
     passes, wrong = subject.energy.passes, subject.procedure.token_disagreements
@@ -157,7 +176,7 @@ def token_counts(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=bool(wrong) or not passes), figure)
 
 
-@CHECKS.check("passes drained")
+@CHECKS.check("work outside passes", group="wrong")
 def drained(subject: Subject) -> Outcome:
     """Whether all of a pass's work, and so all of its energy, lies inside its span."""
     undrained = subject.procedure.undrained
@@ -165,17 +184,18 @@ def drained(subject: Subject) -> Outcome:
     return Outcome(status, "; ".join(undrained) or "all work inside")
 
 
-@CHECKS.check("machine to itself")
+@CHECKS.check("other measurements", setting="exclusive", threshold="the machine's lease until the end of each pass")
 def machine_alone(subject: Subject) -> Outcome:
-    """Whether other measurements were kept off the machine, until the end of each pass."""
+    """Whether wattdock's lease kept other measurements off the machine; who else works there, the next checks see."""
     exclusive = subject.environment.exclusive
-    reasons = [] if exclusive == "machine" else [f"exclusive: {exclusive}"]
+    reasons = [] if exclusive == "machine" else [f"allowed by exclusive: {exclusive}"]
     reasons += dict.fromkeys(measured.lease_fault for measured in subject.energy.passes if measured.lease_fault)
-    return Outcome(verdict(failed=bool(reasons)), "; ".join(reasons) or "no other measurement of wattdock's")
+    return Outcome(verdict(failed=bool(reasons)), "; ".join(reasons) or "none by wattdock; others hold no lease")
 
 
 @CHECKS.check(
     Audit.CPUS_ALONE,
+    group="wrong",
     threshold=f"{OTHERS_SHARE:.0%}",
     source="wattdock's own judgement; of the CPUs that the runner may use, less what it and the coordinator used",
     remedy="end other work on these CPUs; top names it",
@@ -185,10 +205,10 @@ def cpus_alone(subject: Subject) -> Outcome:
     shares = all_known(measured.cpu_others_share for measured in subject.energy.passes)
     if not shares:
         return Outcome("unknown", "CPU time of other processes is unknown")
-    return Outcome(verdict(failed=max(shares) > OTHERS_SHARE), f"others used {max(shares):.0%} in the worst pass")
+    return Outcome(verdict(failed=max(shares) > OTHERS_SHARE), f"{max(shares):.0%} in the worst pass")
 
 
-@CHECKS.check("exclusive GPUs")
+@CHECKS.check("processes on the GPUs", group="wrong")
 def gpus_alone(subject: Subject) -> Outcome | None:
     """Whether only the runner was on the GPUs; unknown where process lists do not even show the runner."""
     if not (gpus := _own_gpus(subject)):
@@ -211,7 +231,7 @@ def gpus_alone(subject: Subject) -> Outcome | None:
     return Outcome("pass", f"nobody but the runner in {lists} process lists per GPU of each restart")
 
 
-@CHECKS.check("no process on other GPUs")
+@CHECKS.check("processes on other GPUs")
 def other_gpus_idle(subject: Subject) -> Outcome | None:
     """Whether anybody used the host's other GPUs, which share its power and cooling."""
     gpus = _own_gpus(subject)

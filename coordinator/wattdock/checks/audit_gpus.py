@@ -23,6 +23,8 @@ CHECKS = Checklist[Subject]()
 
 @CHECKS.check(
     "throttling",
+    group="wrong",
+    needs=("GPUs",),
     threshold=f"thermal, board limit or reliability at most {MAX_FAULT_SHARE:.1%} of any pass",
     source="NVML's cumulative violation counters",
 )
@@ -39,7 +41,10 @@ def throttling(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=worst > MAX_FAULT_SHARE, known=bool(share_by_gpu) and not unknown), figure + missing)
 
 
-@CHECKS.check("software power cap", source="NVML's cumulative violation counters; expected at the default power limit")
+@CHECKS.check(
+    "software power cap",
+    source="NVML's cumulative violation counters; expected at the default power limit",
+)
 def software_power_cap(subject: Subject) -> Outcome:
     """How long the software power cap held clocks down, and what they were: information at the default limit."""
     if not (used := subject.result.used_gpus.values()):
@@ -47,11 +52,15 @@ def software_power_cap(subject: Subject) -> Outcome:
     shares = [gpu.throttled_share["power"] for gpu in used if gpu.throttled_share and "power" in gpu.throttled_share]
     clocks = [gpu.mean_sm_clock_mhz for gpu in used if gpu.mean_sm_clock_mhz is not None]
     at = f", mean SM clock {min(clocks):,.0f} to {max(clocks):,.0f} MHz" if clocks else ""
-    return Outcome("info", f"up to {max(shares):.1%} of the time{at}") if shares else Outcome("unknown", "not known")
+    return Outcome("info", f"up to {max(shares):.1%} of the time{at}") if shares else Outcome("info", "not known")
 
 
 @CHECKS.check(
-    "power limit at its default or declared", source="NVML, before the runner and once a second in the passes"
+    "power limit",
+    group="wrong",
+    needs=("GPUs",),
+    source="NVML, before the runner and once a second in the passes",
+    remedy="set power_limit_w to the limit that is meant",
 )
 def power_limit(subject: Subject) -> Outcome:
     """Whether the power limit was the intended one before the last runner started and in every pass."""
@@ -73,7 +82,9 @@ def power_limit(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "clocks at their defaults",
+    "clock limits",
+    group="wrong",
+    needs=("GPUs",),
     threshold="neither application nor locked clocks",
     source="NVML's reasons for clocks, once a second in the passes",
     remedy="as root: nvidia-smi -rgc; nvidia-smi -rac",
@@ -89,7 +100,9 @@ def clocks(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "counter and instant power consistent",
+    "counter against power readings",
+    group="wrong",
+    needs=("energy",),
     threshold=f"within {MAX_POWER_DISAGREEMENT:.0%}; consistency of two readings, not accuracy",
     source="mean instant power in the worst pass, less a second or more at each end",
 )
@@ -105,7 +118,9 @@ def power_consistent(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "meter without loss",
+    "meter losses",
+    group="wrong",
+    needs=("GPUs",),
     threshold="no counter reset, frozen counter, lost GPU or aborted recording",
     source="the meter's own events",
 )
@@ -121,7 +136,7 @@ def meter_without_loss(subject: Subject) -> Outcome:
     return Outcome("pass", f"{sum(event.startswith('gap') for event in events)} gaps between counter changes")
 
 
-@CHECKS.check("roofline", threshold=f"at most {MAX_ROOFLINE_SHARE:.0%} together")
+@CHECKS.check("roofline", group="wrong", needs=("GPUs",), threshold=f"at most {MAX_ROOFLINE_SHARE:.0%} together")
 def roofline(subject: Subject) -> Outcome:
     """Whether the speed is possible: no workload uses nearly all arithmetic and all bandwidth at once."""
     if (compute := subject.result.compute) is None:
@@ -139,7 +154,9 @@ def roofline(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "unused GPUs at idle power",
+    "power of unused GPUs",
+    group="wrong",
+    needs=("idle baselines",),
     threshold=f"at most {MAX_STRAY_W:g} W above idle in each pass",
     source="energy counter in the passes and before their runner started",
     remedy="set idle.duration_s; end what runs on the host's other GPUs",
@@ -157,7 +174,9 @@ def unused_gpus_idle(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "GPUs empty before the runner",
+    "GPU use before the runner",
+    group="wrong",
+    needs=("GPUs", "idle baselines"),
     source="memory and utilisation in the idle spans before the runner of each restart started",
     remedy="set idle.duration_s; wattdock gpus shows who uses a GPU",
 )
@@ -189,7 +208,8 @@ def _foreign_limit(subject: Subject) -> float:
 
 
 @CHECKS.check(
-    "memory in the passes is the runner's",
+    "memory of others in the passes",
+    needs=("GPUs",),
     source="memory in use once a second, less the runner's by the process lists at the pass's begin and end",
 )
 def memory_in_passes(subject: Subject) -> Outcome:
@@ -208,7 +228,9 @@ def memory_in_passes(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "GPUs idle around the passes",
+    "GPU use around the passes",
+    group="wrong",
+    needs=("GPUs", "idle baselines"),
     threshold=f"{MAX_EMPTY_PERCENT:g} %",
     source="utilisation in the idle spans before and after the passes",
 )
@@ -222,7 +244,7 @@ def used_gpus_idle(subject: Subject) -> Outcome:
     return Outcome(status, f"{max(percents):.1f} % busy")
 
 
-@CHECKS.check("meters agree")
+@CHECKS.check("second meter", group="wrong")
 def meters_agree(subject: Subject) -> Outcome | None:
     """Whether a second meter's windows differ from ours by no more than the counters' steps."""
     if (crossed := subject.energy.cross_check) is None:

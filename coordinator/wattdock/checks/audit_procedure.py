@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, statistics, trend
 from wattdock.checks.check import Checklist, Outcome, Subject, verdict
-from wattdock.config import IdleSpec, WarmUpSpec
+from wattdock.config import ExperimentConfig, IdleSpec, WarmUpSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MIN_RESTARTS = 3
+MIN_RESTARTS: int = ExperimentConfig.PUBLICATION["repeats.restarts"]
 # Half of the 95 % interval's width over the mean; differences that are published are seldom smaller than twice this.
 MAX_CI95_RELATIVE = 0.02
 # At equal work two halves of a steady pass differ by a GPU's temperature; more is a warm-up that went on.
@@ -20,7 +20,7 @@ MAX_DRIFT = 0.01
 MAX_STEP = 0.02
 # What may be published, whatever a study sets: the defaults.
 WARM_UP_LIMITS, IDLE_LIMITS = WarmUpSpec(), IdleSpec()
-MIN_IDLE_S = 30.0
+MIN_IDLE_S: float = ExperimentConfig.PUBLICATION["idle.duration_s"]
 IDLE_STATES = ("empty", "loaded_before", "loaded_after")
 # What the edges of a pass may add to its J/token, as passes of one restart may scatter.
 MAX_WINDOW_SPREAD = 0.02
@@ -39,7 +39,8 @@ CHECKS = Checklist[Subject]()
 
 
 @CHECKS.check(
-    "warm-up converged",
+    "warm-up",
+    setting="warmup.profile",
     threshold=f"{WARM_UP_LIMITS.slope_per_min:.1%} and {WARM_UP_LIMITS.temperature_c:g} °C over the last "
     f"{WARM_UP_LIMITS.window_s:g} s, after {WARM_UP_LIMITS.min_s:g} s at least, before cap_s",
     source="tokens/s, joules per token and temperatures of the warm-up's last window",
@@ -72,6 +73,9 @@ def _looser(section: str, spec: WarmUpSpec | IdleSpec, limits: WarmUpSpec | Idle
 
 @CHECKS.check(
     "J/token drift within passes",
+    group="wrong",
+    causes=(Audit.CPUS_ALONE, "warm-up"),
+    needs=("pass length",),
     threshold=f"95 % interval within ± {MAX_DRIFT:.0%} between the middles of the halves, over all passes; no pass "
     "beyond",
     source="blocks of each pass while the engine was full, at equal work; in an open loop, power at equal work",
@@ -97,6 +101,9 @@ def drift_within_passes(subject: Subject) -> Outcome:
 
 @CHECKS.check(
     "J/token drift between passes",
+    group="wrong",
+    causes=(Audit.CPUS_ALONE, "warm-up"),
+    needs=("energy",),
     threshold=f"at most {MAX_STEP:.0%} from the first pass of a restart to its last, on average over restarts",
     source="energy.passes",
 )
@@ -130,6 +137,8 @@ def idle_missing(subject: Subject, states: Sequence[str] = IDLE_STATES) -> list[
 
 @CHECKS.check(
     "idle baselines",
+    needs=("GPUs",),
+    setting="idle.duration_s",
     threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, settled within "
     f"{IDLE_LIMITS.settled:.0%} and {IDLE_LIMITS.temperature_c:g} °C",
     source="energy counter",
@@ -157,7 +166,8 @@ def idle_baselines(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "repeats enough",
+    "restarts",
+    setting="repeats.restarts",
     threshold=f"{MIN_RESTARTS} fresh runners",
     source="an interval from two restarts has one degree of freedom and says nothing",
     remedy=f"set repeats.restarts={MIN_RESTARTS}",
@@ -169,7 +179,11 @@ def repeats_enough(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "interval narrow enough", threshold=f"at most ± {MAX_CI95_RELATIVE:.0%}", source="restart means, Student's t"
+    "confidence interval",
+    causes=("restarts",),
+    threshold=f"at most ± {MAX_CI95_RELATIVE:.0%}",
+    source="restart means, Student's t",
+    remedy="more restarts narrow it: repeats.restarts",
 )
 def interval_narrow_enough(subject: Subject) -> Outcome:
     """Whether the 95 % interval of the mean is narrow enough to compare by."""
@@ -187,7 +201,8 @@ def outliers(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "cached prompt tokens declared",
+    "cached prompt tokens",
+    group="wrong",
     source="the engine's count per request; a warm cache once hid a fifth of a figure",
 )
 def cached_prompt_tokens(subject: Subject) -> Outcome:
@@ -207,7 +222,7 @@ def cached_prompt_tokens(subject: Subject) -> Outcome:
     return Outcome("pass" if not cached else "info" if declared else "fail", figure, threshold)
 
 
-@CHECKS.check("prompts fresh", threshold="none, or none of them served from a cache")
+@CHECKS.check("repeated prompts", group="wrong", threshold="none, or none of them served from a cache")
 def prompts_fresh(subject: Subject) -> Outcome:
     """Whether prompts repeat, which is harmless where the engine says that no cache served them."""
     repeated = sum(measured.prompt_repeats for measured in subject.energy.passes)
@@ -239,6 +254,7 @@ def headline_window(subject: Subject) -> Outcome:
 
 @CHECKS.check(
     Audit.ARRIVALS_SERVED,
+    group="wrong",
     threshold=f"at most {MAX_SCHEDULE_LAG_SHARE:.0%} behind, growing by at most {MAX_BACKLOG_SLOPE:g} s/s",
     source="submission and last token of each request against its intended arrival",
 )
@@ -261,9 +277,7 @@ def arrivals_kept_up_with(subject: Subject) -> Outcome | None:
     return Outcome(verdict(failed=bool(left_out) or arrivals >= MIN_TELLING_ARRIVALS, known=False), figure)
 
 
-@CHECKS.check(
-    "arrivals enough", threshold=f"{MIN_ARRIVALS}", source="99th percentiles of fewer rest on a handful of requests"
-)
+@CHECKS.check("arrivals", threshold=f"{MIN_ARRIVALS}", source="99th percentiles of fewer rest on a handful of requests")
 def arrivals_enough(subject: Subject) -> Outcome | None:
     """Whether an open loop's passes hold enough requests for a tail."""
     speed = subject.result.performance

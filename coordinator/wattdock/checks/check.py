@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 from wattdock.analysis import Check
 from wattdock.errors import WattdockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Unpack
 
     from wattdock.analysis import ExperimentResult
 
 Status = Literal["pass", "info", "warn", "fail", "unknown"]
 S = TypeVar("S")
+
+
+class Declared(TypedDict, total=False):
+    """What is declared of a check.
+
+    Attributes:
+        threshold: The limit that the figure is held against.
+        source: Where the figure, or the limit, comes from.
+        remedy: What to do unless the check passes.
+        group, causes, needs, setting: What a failure says of a figure, and what it follows from: see `analysis.Check`.
+    """
+
+    threshold: str
+    source: str
+    remedy: str
+    group: Literal["wrong", "unverified", "irreproducible"]
+    causes: tuple[str, ...]
+    needs: tuple[str, ...]
+    setting: str
 
 
 class Outcome(NamedTuple):
@@ -31,18 +51,13 @@ class Outcome(NamedTuple):
         figure, _, next_step = str(error).partition("; ")
         return cls("fail", figure, remedy=next_step or remedy)
 
-    def named(
-        self, name: str, *, threshold: str | None = None, source: str | None = None, remedy: str | None = None
-    ) -> Check:
+    def named(self, name: str, **declared: Unpack[Declared]) -> Check:
         """Return the outcome as a `Check`; the remedy stands in a check that someone must act on."""
-        return Check(
-            name=name,
-            status=self.status,
-            figure=self.figure,
-            threshold=self.threshold or threshold,
-            source=self.source or source,
-            remedy=(self.remedy or remedy) if self.status in ("warn", "fail", "unknown") else None,
-        )
+        own = {"threshold": self.threshold, "source": self.source, "remedy": self.remedy}
+        fields: dict[str, Any] = {**declared, **{key: text for key, text in own.items() if text is not None}}
+        if self.status in ("pass", "info"):
+            fields["remedy"] = None
+        return Check(name=name, status=self.status, figure=self.figure, **fields)
 
 
 Examine = TypeVar("Examine", bound="Callable[..., Outcome | None]")
@@ -54,19 +69,16 @@ class Checklist(Generic[S]):
     def __init__(self) -> None:
         self._checks: list[tuple[Callable[[S], Outcome | None], Callable[[Outcome, str], Check]]] = []
 
-    def check(
-        self, name: str, *, threshold: str | None = None, source: str | None = None, remedy: str | None = None
-    ) -> Callable[[Examine], Examine]:
+    def check(self, name: str, **declared: Unpack[Declared]) -> Callable[[Examine], Examine]:
         """Add the decorated function, which returns None where the check does not apply to a subject.
 
         Args:
-            threshold: The limit that the figure is held against.
-            source: Where the figure, or the limit, comes from.
-            remedy: What to do unless the check passes.
+            name: What is checked: a noun.
+            declared: What holds of the check whatever it finds.
         """
 
         def finish(outcome: Outcome, prefix: str) -> Check:
-            return outcome.named(prefix + name, threshold=threshold, source=source, remedy=remedy)
+            return outcome.named(prefix + name, **declared)
 
         def add(examine: Examine) -> Examine:
             self._checks.append((examine, finish))

@@ -15,10 +15,18 @@ from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
+    from wattdock.config import Study
     from wattdock.execution import StudyRun
 
 RequirePublishable = Annotated[
     bool, typer.Option("--require-publishable", help="Exit with 8 unless every result is publishable.")
+]
+Publishable = Annotated[
+    bool,
+    typer.Option(
+        "--publishable",
+        help="Set what publication needs and FILE does not set; say what is left to do; --require-publishable.",
+    ),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue this study where it stopped; no pass is measured twice.")
@@ -36,6 +44,7 @@ def run(
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
     quiet: Quiet = False,
+    publishable: Publishable = False,
     require_publishable: RequirePublishable = False,
     resume: Resume = False,
     retry_failed: RetryFailed = False,
@@ -46,7 +55,7 @@ def run(
     from wattdock.execution import StudyRun, plan_study
     from wattdock.host import folders
 
-    study, home = study_of(file, flags), folders.wattdock_home()
+    study, home = _study(file, flags, publishable=publishable), folders.wattdock_home()
     progress = progress_for(quiet=quiet, json_lines=progress_json)
     plans = plan_study(study, output_dir=output_dir, home=home, emit=progress)
     study_run = StudyRun(
@@ -60,19 +69,25 @@ def run(
             _show(study_run, output_dir, as_json=as_json)
     results = [stored.result for stored in study_run.results]
     exit_if_failed(results)
-    if require_publishable:
+    if publishable or require_publishable:
         _require_publishable(results)
 
 
 @with_flags
-def plan(flags: SettingFlags, file: File = None, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+def plan(
+    flags: SettingFlags,
+    file: File = None,
+    output_dir: OutputDir = RESULTS,
+    publishable: Publishable = False,
+    as_json: Json = False,
+) -> None:
     """Check and show what `run` would do, and start nothing."""
     from wattdock.checks import ExecutionPlan, preflight
     from wattdock.execution import forecast
     from wattdock.host import folders
     from wattdock.reports import Plan, show
 
-    study = study_of(file, flags)
+    study = _study(file, flags, publishable=publishable)
     checked = preflight(study.experiments, output_dir=output_dir, home=folders.wattdock_home())
     show(Plan(study, checked, forecast(study.experiments, output_dir)), as_json=as_json)
     refused: dict[str, list[str]] = {}
@@ -86,12 +101,26 @@ def plan(flags: SettingFlags, file: File = None, output_dir: OutputDir = RESULTS
         raise typer.Exit(errors[0].exit_code)
 
 
+def _study(file: Path | None, flags: SettingFlags, *, publishable: bool) -> "Study":
+    """Return the study; for publication, with the settings that it needs, after what is left to do was said."""
+    study = study_of(file, flags, publishable=publishable)
+    if publishable:
+        from wattdock.checks import left_to_do
+        from wattdock.config import ExperimentConfig
+
+        laid = ", ".join(f"{name}={value}" for name, value in ExperimentConfig.PUBLICATION.items())
+        say(f"for publication, where the study sets nothing else: {laid}", err=True)
+        for line in left_to_do(study.experiments) or ("nothing that can be told before the run",):
+            say(f"left to do: {line}", err=True)
+    return study
+
+
 def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
-    reasons = [result.audit.quoted_reasons if result.audit else ["no audit"] for result in results]
+    reasons = [result.audit.reasons if result.audit else ["no audit"] for result in results]
     if unfit := [of_result for of_result in reasons if of_result]:
         which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
-        count = pluralize(len(unfit[0]), "check")
-        fail(f"not publishable: {which}{count} failed or unknown, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
+        count = pluralize(len(unfit[0]), "reason")
+        fail(f"not publishable: {which}{count}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
 
 
 def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:

@@ -113,8 +113,8 @@ class SettingFlags:
     )
 
 
-def study_of(file: Path | None, flags: SettingFlags) -> "Study":
-    """Return the experiments of `file`, each overridden by `flags`.
+def study_of(file: Path | None, flags: SettingFlags, *, publishable: bool = False) -> "Study":
+    """Return the experiments of `file`, each overridden by `flags`; see `load_study`.
 
     Raises:
         ConfigError: A flag or the file is wrong.
@@ -134,7 +134,7 @@ def study_of(file: Path | None, flags: SettingFlags) -> "Study":
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
         settings[name] = _yaml_value(value)
         written_as.pop(name, None)
-    return load_study(file, settings, written_as=written_as)
+    return load_study(file, settings, written_as=written_as, publishable=publishable)
 
 
 def _gpus(text: str) -> Any:

@@ -134,7 +134,7 @@ def _show(results: "list[StoredResult]", named: str, *, as_json: bool) -> None:
         documents = [stored.result for stored in results]
         print_results(documents[0] if results[0].is_named(named) else documents, as_json=True)
     else:
-        print_results(results, every_reason=len(results) == 1)
+        print_results(results)
         if len(results) == 1 and (later := results[0].replacement()):
             say(f"replaced by a later attempt of its study: {later}")
 

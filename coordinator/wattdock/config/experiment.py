@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -217,6 +218,17 @@ class ExperimentConfig(StrictSettings):
 
     # Settings of where, under which name and with which timeouts an experiment runs, not of what is measured.
     NOT_IDENTITY: ClassVar = {"name", "runner_python", "timeouts", "on_failure", "wait_s"}
+    # What publication needs at least. Passes below 2 s vary widely, those of 5 s are stable, 20 s are common
+    # (arXiv 2312.02741 and peers). An interval from two restarts has one degree of freedom and says nothing.
+    PUBLICATION: ClassVar[dict[str, Any]] = {
+        "warmup.profile": "steady",
+        "idle.duration_s": 30,
+        "repeats.restarts": 3,
+        "workload.min_duration_s": 20,
+        "exclusive": "machine",
+        "accelerator": "cuda",
+        "container.locked": True,
+    }
 
     name: str = ""
     backend: str = "pytorch"
@@ -279,13 +291,23 @@ class ExperimentConfig(StrictSettings):
             "container.image": self.container.image is not None,
         }
         if self.container.locked and (other := next((name for name, is_set in conflicts.items() if is_set), None)):
-            raise ValueError(f"container.locked (--locked) and {other} exclude each other; leave one of them out")
+            both = f"container.locked (--locked) and {other} exclude each other"
+            raise ValueError(f"{both}; leave one of them out (--publishable sets the former)")
         return self
 
     @model_serializer(mode="wrap")
     def _with_section(self, dump: Any) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
         return fields | {self.backend: self._section.model_dump(mode="json")}
+
+    def looser_than_published(self) -> dict[str, str]:
+        """Return what publication needs and is not set, by setting: "repeats.restarts=1 instead of 3"."""
+        loose = {}
+        for name, wanted in self.PUBLICATION.items():
+            value: Any = attrgetter(name)(self)
+            if value != wanted and not (isinstance(wanted, int | float) and value and value > wanted):
+                loose[name] = f"{name}={'unset' if value is None else value} instead of {wanted}"
+        return loose
 
     @property
     def total_workload(self) -> WorkloadSpec:

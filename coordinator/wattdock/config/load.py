@@ -61,13 +61,20 @@ class Places:
         return str(self._path) if self._path else "command line"
 
 
-def load_study(path: Path | None, flags: Mapping[str, Any], *, written_as: Mapping[str, str] | None = None) -> Study:
+def load_study(
+    path: Path | None,
+    flags: Mapping[str, Any],
+    *,
+    written_as: Mapping[str, str] | None = None,
+    publishable: bool = False,
+) -> Study:
     """Return what `path` asks for (or one experiment of defaults), each experiment overridden by `flags`.
 
     Args:
         path: A YAML file that holds one experiment, or a study; None for none.
         flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}.
         written_as: Dotted setting → the flag it was given by; `--set` where it is not there.
+        publishable: Whether what publication needs is laid under what was written.
 
     Raises:
         ConfigError: Anything wrong with what was written; names the place.
@@ -82,11 +89,14 @@ def load_study(path: Path | None, flags: Mapping[str, Any], *, written_as: Mappi
     for name, value in flags.items():
         flag_places[tuple(name.split("."))] = (written_as or {}).get(name, f"--set {name}")
         over = override(over, nested(name, value))
-    places = Places(path, lines, flag_places)
+    places, under = Places(path, lines, flag_places), Settings()
+    for name, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
+        under = override(under, nested(name, value))
     if not is_study(data):
-        config = _check(override(data, over), places, ((),))
+        config = _check(override(override(under, data), over), places, ((),))
         return Study(name=path.stem if path else config.backend, experiments=(config,))
     written = _study_file(data, places)
+    written = written.model_copy(update={"defaults": override(under, written.defaults)})
     try:
         study = expand(written, over, lambda candidate: _check_candidate(candidate, places))
     except StudyError as error:

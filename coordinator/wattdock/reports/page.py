@@ -265,10 +265,17 @@ def _verdict(points: Sequence[Point]) -> str:
 
 
 def _commonest_reasons(points: Sequence[Point]) -> list[tuple[str, int, str]]:
-    """Return the checks that keep results from being published, how many each, and each one's place in the page."""
+    """Return what keeps results from being published, how many each, and each one's place in the page."""
     audits = [point.result.audit for point in points if point.result.audit]
-    names = Counter(check.name for audit in audits for check in audit.checks if check.status in ("fail", "unknown"))
-    return [(name, count, _anchor(name)) for name, count in names.most_common()]
+    reasons = [reason for audit in audits for reason in audit.reasons]
+    checks = {check.name for audit in audits for check in audit.checks}
+    # Settings are no check: their place is that of one that follows from them.
+    places = {
+        reason.name: next((name for name in reason.follows if reason.name not in checks), reason.name)
+        for reason in reasons
+    }
+    names = Counter(reason.name for reason in reasons)
+    return [(name, count, _anchor(places[name])) for name, count in names.most_common()]
 
 
 def _anchor(name: str) -> str:
@@ -285,7 +292,7 @@ def _missing(points: Sequence[Point]) -> list[tuple[str, str]]:
 
 
 def _reasons(point: Point, *, most: int) -> list[str]:
-    reasons = list(point.result.audit.reasons) if point.result.audit else ["no audit"]
+    reasons = list(map(str, point.result.audit.reasons)) if point.result.audit else ["no audit"]
     more = len(reasons) - most
     return [*reasons[:most], *([f"and {more} more"] if more > 0 else [])]
 

@@ -32,29 +32,23 @@ SUMMARY = (
 )
 
 
-def results_view(stored: Sequence[StoredResult], *, every_reason: bool = False) -> View:
-    """Yield results with their folders: a few whole, and of several a line each.
-
-    Args:
-        every_reason: Show all that keeps a result from being published, not the first only.
-    """
+def results_view(stored: Sequence[StoredResult]) -> View:
+    """Yield results with their folders: a few whole, and of several a line each."""
     for result in stored if len(stored) <= SHOWN_WHOLE else ():
-        yield from _result_view(result, every_reason=every_reason)
+        yield from _result_view(result)
     if len(stored) > 1:
         cells = [list(row_cells(Row.of(result), SUMMARY).values()) for result in stored]
         yield Sheet([COLUMNS[name].heading for name in SUMMARY], cells)
 
 
-def _result_view(stored: StoredResult, *, every_reason: bool) -> View:
+def _result_view(stored: StoredResult) -> View:
     """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
     result = stored.result
     name = result.config.name or result.experiment_id[:8]
     yield Text.assemble((name, "bold"), f"  {result.started_utc}  {result.status}")
-    yield pairs([*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)])
+    yield pairs([*_rows(result), *_verdict_rows(result.audit)])
     yield from (f"  “{text}”" for text in _sample_texts(stored))
     yield f"stored in {stored.folder}"
-    if not every_reason and result.audit and len(result.audit.reasons) > 1:
-        yield f"every reason: wattdock show {stored.folder}"
 
 
 def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -78,17 +72,10 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield f"mean of {pluralize(len(spread.per_restart), 'restart')}", f"{figure}, 95 % interval {around}"
 
 
-def _verdict_rows(audit: Audit | None, *, every_reason: bool) -> Iterable[tuple[str, str]]:
-    if audit is None:
-        return
-    many = f"{pluralize(len(audit.reasons), 'check')} failed or unknown"
-    if audit.publishable:
-        yield "publishable", "yes"
-    elif every_reason:
-        yield "publishable", f"no: {many}"
-        yield from (("", f"{number}. {reason}") for number, reason in enumerate(audit.quoted_reasons, 1))
-    else:
-        yield "publishable", f"no: {many}, the first: {audit.quoted_reasons[0]}"
+def _verdict_rows(audit: Audit | None) -> Iterable[tuple[str, str]]:
+    if audit:
+        yield "publishable", "yes" if audit.publishable else f"no, {pluralize(len(audit.reasons), 'reason')}:"
+        yield from (("", f"{number}. {reason}") for number, reason in enumerate(audit.reasons, 1))
 
 
 def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -130,7 +117,7 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     window = f" ({result.energy.windows.headline})" if result.energy and result.energy.windows else ""
     yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s{window}"
     if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
-        yield "disturbed", f"{shared.figure}: other programs kept the CPUs busy"
+        yield "disturbed", f"other programs used the CPUs: {shared.figure}"
     for name, quantiles in (("TTFT", performance.ttft), ("TPOT", performance.tpot), ("end to end", performance.e2e)):
         at = {} if quantiles is None else {"p50": quantiles.p50_s, "p95": quantiles.p95_s, "p99": quantiles.p99_s}
         yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items()) or NOTHING

@@ -290,4 +290,4 @@ def _reason(result: ExperimentResult) -> str | None:
         return result.error.message
     if result.energy and result.energy.reason:
         return result.energy.reason
-    return next(iter(result.audit.reasons), None) if result.audit else None
+    return next(map(str, result.audit.reasons), None) if result.audit else None
