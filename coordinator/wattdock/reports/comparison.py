@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import conditions, statistics
+from wattdock.reports.boards import over_boards, pools
 from wattdock.reports.terminal import NOTHING, Sheet, excerpts_at_difference, number
 from wattdock.store import COLUMNS
 from wattdock.text import pluralize
@@ -133,6 +134,7 @@ class Comparison:
         only_in_a, only_in_b: Names of results without a partner.
         older_left_out: How many results are left out because a later result of their experiment replaces them.
         regression: None where no allowed regression was given.
+        over_boards: What can be said of boards of the model, where a pair's sides ran on different ones.
         margin: Largest difference that does not matter, 0.05 for a ratio from 1 ÷ 1.05 to 1.05; None without one.
     """
 
@@ -143,6 +145,7 @@ class Comparison:
     older_left_out: int
     regression: Regression | None = None
     margin: float | None = None
+    over_boards: tuple[str, ...] = ()
     method: str = METHOD
 
     def as_view(self) -> View:
@@ -155,6 +158,7 @@ class Comparison:
         if all(pair.tests[PRIMARY].relative is None for pair in self.pairs):
             yield f"joules: {self.pairs[0].tests[PRIMARY].reason}"
         yield self.method
+        yield from self.over_boards
         yield from _differences_view(self)
         for side, names in (("A", self.only_in_a), ("B", self.only_in_b)):
             yield from (f"only in {side}: {name}" for name in names)
@@ -199,6 +203,7 @@ def compare(
         only_in_a=tuple(conditions.labels([row.result for row in unmatched[0]])),
         only_in_b=tuple(conditions.labels([row.result for row in unmatched[1]])),
         older_left_out=len(first) + len(second) - len(latest[0]) - len(latest[1]),
+        over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], pools(first), pools(second))),
         margin=margin,
     )
     return compared if allowed is None else replace(compared, regression=_judge(compared, allowed))

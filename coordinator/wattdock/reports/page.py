@@ -15,6 +15,7 @@ from wattdock import __version__
 from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
+from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.chart_data import headings, points_of, timelines
 from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.text import COMPACT, json_text
@@ -129,6 +130,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             reasons_of=partial(_reasons, most=extent.reasons),
             fallback_text=fallback_text,
             missing=_missing(points),
+            pools=list(map(str, pools(rows).values())),
             charts=charts,
             token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
             same=same,
@@ -299,8 +301,10 @@ def _reasons(point: Point, *, most: int) -> list[str]:
 
 def _cells(point: Point) -> list[str]:
     """Return a result's line of the summary."""
+    figure = point.j_per_token
+    joules = figure_text(figure) + boards_text(point.result) if figure else "not measured"
     cells = row_cells(point.row, SUMMARY) | {
-        "energy_per_output_token_j": figure_text(point.j_per_token) if point.j_per_token else "not measured",
+        "energy_per_output_token_j": joules,
         "output_tokens_per_s": figure_text(point.tokens_per_s, ",.1f"),
     }
     return list(cells.values())

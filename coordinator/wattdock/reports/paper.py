@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
+from wattdock.reports.boards import pools
 from wattdock.reports.chart_data import headings, points_of
 from wattdock.reports.terminal import plus_minus, row_cells
 from wattdock.store import COLUMNS
@@ -57,6 +58,7 @@ NOTE = (
     "of timing alone. Energy of GPU boards."
 )
 FALLBACK_NOTE = "A fallback was measured because another experiment failed; it does not replace that experiment."
+BOARDS_NOTE = "Each row is of 1 board (or set of boards); its interval says nothing of the model's other boards."
 # Characters with a meaning in LaTeX.
 ESCAPED = {
     "\\": r"\textbackslash{}",
@@ -189,7 +191,10 @@ def _cells(point: Point) -> list[str]:
 
 
 def _note(points: Sequence[Point]) -> str:
-    return f"{NOTE} {FALLBACK_NOTE}" if any(point.row.fallback for point in points) else NOTE
+    notes = [NOTE, *([FALLBACK_NOTE] if any(point.row.fallback for point in points) else [])]
+    if any(point.row.gpu_count for point in points):
+        notes += [BOARDS_NOTE, *(f"{pool}." for pool in pools(point.stored for point in points).values())]
+    return " ".join(notes)
 
 
 def _one_line(text: str) -> str:

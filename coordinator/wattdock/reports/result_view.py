@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.analysis import Audit
+from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.page import fallback_text, token_cost_texts
 from wattdock.reports.terminal import NOTHING, Sheet, pairs, row_cells, seconds_text
 from wattdock.store import COLUMNS, Row
@@ -39,6 +40,7 @@ def results_view(stored: Sequence[StoredResult]) -> View:
     if len(stored) > 1:
         cells = [list(row_cells(Row.of(result), SUMMARY).values()) for result in stored]
         yield Sheet([COLUMNS[name].heading for name in SUMMARY], cells)
+        yield from map(str, pools(stored).values())
 
 
 def _result_view(stored: StoredResult) -> View:
@@ -67,9 +69,13 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _replica_rows(result)
     yield from _compute_rows(result)
     if (spread := result.statistics) and spread.ci95 and spread.ci95_relative is not None:
+        boards = boards_text(result)
         around = f"± {spread.ci95_relative:.2%}" if spread.ci95.low else f"{spread.ci95:.4g}"
         figure = f"{spread.mean:.4g} {COLUMNS[spread.quantity].heading}"
-        yield f"mean of {pluralize(len(spread.per_restart), 'restart')}", f"{figure}, 95 % interval {around}"
+        yield (
+            f"mean of {pluralize(len(spread.per_restart), 'restart')}",
+            f"{figure}, 95 % interval {around}{boards}",
+        )
 
 
 def _verdict_rows(audit: Audit | None) -> Iterable[tuple[str, str]]:

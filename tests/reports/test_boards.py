@@ -1,0 +1,118 @@
+"""Boards of one GPU model differ by more than restarts on one of them: the board is a level of its own."""
+
+from __future__ import annotations
+
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from report_rows import row
+from scipy import stats
+
+from wattdock.reports import compare, show
+from wattdock.reports.boards import Pool, pools
+from wattdock.reports.chart_data import points_of
+from wattdock.reports.paper import latex, markdown
+from wattdock.reports.result_view import results_view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.store import StoredResult
+
+TRIALS = 2000
+# Three boards that differ by up to 11 %, each repeating within a few parts in a thousand.
+RESTARTS = {"GPU-a": [1.000, 1.001, 1.002], "GPU-b": [1.110, 1.111], "GPU-c": [1.050, 1.049, 1.051]}
+
+
+def on(board: str, restarts: Sequence[float], **changes: object) -> StoredResult:
+    """Return a finished result of one board, whose experiment asked for that board."""
+    own = {"environment.gpu_uuids": [board], "config.gpus": [board], "config.name": "one", "status": "ok"}
+    return row(f"on-{board}", {**own, **changes}, restarts=restarts)
+
+
+def pooled() -> Pool:
+    [pool] = pools(on(board, values) for board, values in RESTARTS.items()).values()
+    return pool
+
+
+def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_these_boards() -> None:
+    """Student's t on three means, and the pooled spread of eight restarts on five degrees of freedom."""
+    pool, means = pooled(), [fmean(values) for values in RESTARTS.values()]
+    assert pool.mean == pytest.approx(fmean(means))
+    assert list(pool.over_boards) == pytest.approx(stats.t.interval(0.95, 2, fmean(means), stats.sem(means)))
+    squares = sum((value - fmean(values)) ** 2 for values in RESTARTS.values() for value in values)
+    within = (squares / 5) ** 0.5
+    assert pool.within is not None
+    assert pool.within[0] == pytest.approx(within)
+    assert pool.between[0] == pytest.approx(stdev(means))
+    error = within * (1 / 3 + 1 / 2 + 1 / 3) ** 0.5 / 3
+    assert pool.these_boards is not None
+    assert list(pool.these_boards) == pytest.approx(stats.t.interval(0.95, 5, fmean(means), error))
+    assert pool.over_boards.high - pool.mean > 50 * (pool.these_boards.high - pool.mean)
+
+
+def test_intervals_of_both_levels_hold_as_often_as_they_say() -> None:
+    """Boards from a normal distribution of 5 %, restarts on each of 0.1 %: mean, between and within."""
+    generator = np.random.default_rng(7)
+    held = np.zeros(3)
+    for _ in range(TRIALS):
+        boards = generator.normal(1.0, 0.05, 4)
+        by_board = {str(at): list(generator.normal(board, 0.001, 3)) for at, board in enumerate(boards)}
+        pool = Pool.of("x", by_board)
+        assert pool.within is not None
+        # What restarts add to a board's mean belongs to the spread of board means.
+        truths = (1.0, (0.05**2 + 0.001**2 / 3) ** 0.5, 0.001)
+        intervals = (pool.over_boards, pool.between[1], pool.within[1])
+        held += [interval.low <= truth <= interval.high for interval, truth in zip(intervals, truths, strict=True)]
+    assert np.abs(held / TRIALS - 0.95).max() < 0.015
+
+
+def test_only_results_that_differ_in_nothing_but_their_board_are_pooled() -> None:
+    """Another batch size, another GPU model, an unfinished result and a second run on the same board are not."""
+    first = on("GPU-a", [1.0, 1.1])
+    assert pools([first, on("GPU-b", [1.0, 1.1], **{"config.workload.batch_size": 99})]) == {}
+    assert pools([first, on("GPU-b", [1.0, 1.1], **{"environment.gpu_names": ["another"]})]) == {}
+    assert pools([first, on("GPU-b", [1.0, 1.1], status="failed")]) == {}
+    assert pools([first, on("GPU-a", [1.2])]) == {}
+    [pool] = pools([first, on("GPU-a", [1.2]), on("GPU-b", [1.3])]).values()
+    assert pool.by_board == {"GPU-a": pytest.approx([1.0, 1.1, 1.2]), "GPU-b": pytest.approx([1.3])}
+
+
+def test_one_restart_on_each_board_says_nothing_of_the_spread_within() -> None:
+    """And so there is no interval for these boards alone."""
+    pool = Pool.of("x", {"a": [1.0], "b": [1.1]})
+    assert (pool.within, pool.these_boards) == (None, None)
+    assert "2 boards, 2 restarts" in str(pool)
+    assert "within" not in str(pool)
+
+
+def test_tables_say_how_many_boards_stand_behind_a_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the terminal and in papers: each row is of one, the pool of three."""
+    rows = [on(board, values) for board, values in RESTARTS.items()]
+    said = "one: 3 boards, 8 restarts: 1.054 J/output token ["
+    assert said in "\n".join(str(line) for line in results_view(rows) if isinstance(line, str))
+    for form in (markdown, latex):
+        text = form(points_of(rows))
+        assert "Each row is of 1 board" in text
+        assert said in text
+    show(rows[:1])
+    assert "board" in capsys.readouterr().out
+
+
+def test_a_difference_between_boards_is_not_taken_for_one_between_settings() -> None:
+    """One board a side tells nothing, two a side give the difference over boards; the same board needs no word."""
+    a, b = on("GPU-a", [1.0, 1.001]), on("GPU-b", [1.11, 1.111])
+    [line] = compare([a], [b]).over_boards
+    assert "A and B ran on different boards" in line
+    assert compare([a], [on("GPU-a", [1.2, 1.21])]).over_boards == ()
+    sides = [
+        [on(f"GPU-{server}{at}", [value], **{"config.gpus": [at], "config.workload.batch_size": size})]
+        for server, size, values in (("a", 8, (1.0, 1.1)), ("b", 16, (1.3, 1.5)))
+        for at, value in enumerate(values)
+    ]
+    compared = compare(sides[0] + sides[1], sides[2] + sides[3])
+    assert len(compared.pairs) == len(compared.over_boards) == 2
+    # The geometric means of 1.3 and 1.5, and of 1 and 1.1.
+    assert all("over 2 and 2 boards of the model: B / A − 1 = +33.14%" in line for line in compared.over_boards)
