@@ -68,6 +68,16 @@ def test_the_verdict_comes_first_and_counts() -> None:
     assert "All 2 results may be published" in shown(row("one", good), row("two", good))
 
 
+def test_each_reason_in_the_front_leads_to_a_check_of_the_page_settings_too() -> None:
+    """Settings are no check: theirs is one that follows from them."""
+    checks = [{"name": "restarts", "status": "fail", "figure": "1"}, {"name": "clock", "status": "fail", "figure": "2"}]
+    settings = {**reason("settings"), "follows": ["restarts"]}
+    text = shown(row("one", {"audit.checks": checks, "audit.reasons": [settings, reason("clock")]}))
+    places = re.findall(r'<a href="#(check-[^"]+)">([^<]+) \(1\)</a>', text)
+    assert places == [("check-restarts", "settings"), ("check-clock", "clock")]
+    assert all(f'id="{place}"' in text for place, _ in places)
+
+
 def test_what_was_not_measured_is_said_with_its_reason_and_never_a_zero() -> None:
     """A result without joules has no point among those that have."""
     changes = {"energy.total_j": None, "energy.energy_per_output_token_j": None, "energy.reason": "the GPU was lost"}

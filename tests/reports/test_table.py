@@ -49,6 +49,19 @@ def test_other_programs_that_kept_the_cpus_busy_are_named(tmp_path: Path, capsys
         assert (line in " ".join(capsys.readouterr().out.split())) is said
 
 
+def test_a_study_that_is_shown_as_a_table_tells_each_reason_once_with_how_many_results_have_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The commonest first, in the words of the first result that has it."""
+    every, one = reason("GPUs", "none"), reason("warm-up", "quick")
+    show([row(f"{at}", {"audit.reasons": [one, every] if at == 2 else [every]}) for at in range(4)])
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2:] == [
+        "not publishable, 4 of 4: figure is wrong: GPUs: none",
+        "not publishable, 1 of 4: figure is wrong: warm-up: quick",
+    ]
+
+
 def test_the_mean_of_restarts_and_the_checks_that_did_not_pass_are_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

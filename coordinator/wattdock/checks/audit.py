@@ -190,7 +190,10 @@ def machine_alone(subject: Subject) -> Outcome:
     exclusive = subject.environment.exclusive
     reasons = [] if exclusive == "machine" else [f"allowed by exclusive: {exclusive}"]
     reasons += dict.fromkeys(measured.lease_fault for measured in subject.energy.passes if measured.lease_fault)
-    return Outcome(verdict(failed=bool(reasons)), "; ".join(reasons) or "none by wattdock; others hold no lease")
+    known = bool(subject.energy.passes)
+    return Outcome(
+        verdict(failed=bool(reasons), known=known), "; ".join(reasons) or "none by wattdock; others hold no lease"
+    )
 
 
 @CHECKS.check(
@@ -198,17 +201,19 @@ def machine_alone(subject: Subject) -> Outcome:
     group="wrong",
     threshold=f"{OTHERS_SHARE:.0%}",
     source="wattdock's own judgement; of the CPUs that the runner may use, less what it and the coordinator used",
-    remedy="end other work on these CPUs; top names it",
 )
 def cpus_alone(subject: Subject) -> Outcome:
     """Whether nobody else's work kept the CPUs busy in any pass: other people's jobs hold no lease."""
     shares = all_known(measured.cpu_others_share for measured in subject.energy.passes)
     if not shares:
         return Outcome("unknown", "CPU time of other processes is unknown")
-    return Outcome(verdict(failed=max(shares) > OTHERS_SHARE), f"{max(shares):.0%} in the worst pass")
+    remedy = "end other work on these CPUs; top names it"
+    return Outcome(verdict(failed=max(shares) > OTHERS_SHARE), f"{max(shares):.0%} in the worst pass", remedy=remedy)
 
 
-@CHECKS.check("processes on the GPUs", group="wrong")
+@CHECKS.check(
+    "processes on the GPUs", group="wrong", remedy="wattdock gpus shows who uses which GPU; choose others with --gpus"
+)
 def gpus_alone(subject: Subject) -> Outcome | None:
     """Whether only the runner was on the GPUs; unknown where process lists do not even show the runner."""
     if not (gpus := _own_gpus(subject)):

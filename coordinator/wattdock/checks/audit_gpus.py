@@ -60,7 +60,6 @@ def software_power_cap(subject: Subject) -> Outcome:
     group="wrong",
     needs=("GPUs",),
     source="NVML, before the runner and once a second in the passes",
-    remedy="set power_limit_w to the limit that is meant",
 )
 def power_limit(subject: Subject) -> Outcome:
     """Whether the power limit was the intended one before the last runner started and in every pass."""
@@ -78,7 +77,8 @@ def power_limit(subject: Subject) -> Outcome:
     limits_w = sorted({limit_w for _, limit_w in pairs_w if limit_w is not None})
     figure = ", ".join(f"{limit_w:g} W" for limit_w in limits_w) or "not known"
     missing = "" if known or odd else "; not read throughout every pass"
-    return Outcome(verdict(failed=odd, known=known), figure + missing, threshold)
+    remedy = "set power_limit_w to the limit that is meant" if odd else None
+    return Outcome(verdict(failed=odd, known=known), figure + missing, threshold, remedy=remedy)
 
 
 @CHECKS.check(
@@ -87,7 +87,6 @@ def power_limit(subject: Subject) -> Outcome:
     needs=("GPUs",),
     threshold="neither application nor locked clocks",
     source="NVML's reasons for clocks, once a second in the passes",
-    remedy="as root: nvidia-smi -rgc; nvidia-smi -rac",
 )
 def clocks(subject: Subject) -> Outcome:
     """Whether a setting held clocks down: such a GPU has another energy per token."""
@@ -96,7 +95,8 @@ def clocks(subject: Subject) -> Outcome:
     known = bool(shares) and None not in shares.values()
     figures = [f"held down by a setting in {share:.0%} of a pass ({uuid})" for uuid, share in limited.items()]
     otherwise = "no setting held them down" if known else "not reported throughout every pass"
-    return Outcome(verdict(failed=bool(limited), known=known), ", ".join(figures) or otherwise)
+    remedy = "as root: nvidia-smi -rgc; nvidia-smi -rac" if limited else None
+    return Outcome(verdict(failed=bool(limited), known=known), ", ".join(figures) or otherwise, remedy=remedy)
 
 
 @CHECKS.check(

@@ -277,7 +277,12 @@ def arrivals_kept_up_with(subject: Subject) -> Outcome | None:
     return Outcome(verdict(failed=bool(left_out) or arrivals >= MIN_TELLING_ARRIVALS, known=False), figure)
 
 
-@CHECKS.check("arrivals", threshold=f"{MIN_ARRIVALS}", source="99th percentiles of fewer rest on a handful of requests")
+@CHECKS.check(
+    "arrivals",
+    threshold=f"{MIN_ARRIVALS}",
+    source="99th percentiles of fewer rest on a handful of requests",
+    remedy=f"set workload.min_requests={MIN_ARRIVALS}",
+)
 def arrivals_enough(subject: Subject) -> Outcome | None:
     """Whether an open loop's passes hold enough requests for a tail."""
     speed = subject.result.performance

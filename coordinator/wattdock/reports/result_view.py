@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,11 @@ def results_view(stored: Sequence[StoredResult]) -> View:
         cells = [list(row_cells(Row.of(result), SUMMARY).values()) for result in stored]
         yield Sheet([COLUMNS[name].heading for name in SUMMARY], cells)
         yield from map(str, pools(stored).values())
+    if len(stored) > SHOWN_WHOLE:
+        reasons = [reason for result in stored if result.result.audit for reason in result.result.audit.reasons]
+        first = {reason.name: reason for reason in reversed(reasons)}
+        for name, count in Counter(reason.name for reason in reasons).most_common():
+            yield f"not publishable, {count} of {len(stored)}: {first[name]}"
 
 
 def _result_view(stored: StoredResult) -> View:
