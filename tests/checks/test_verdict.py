@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from audit_world import World, launched, result_of
 from golden.replay import analysed, load
 
@@ -118,6 +119,16 @@ def test_what_a_check_needs_is_a_check_and_its_setting_is_one_that_publication_n
     settings = {check.setting for check in checks.values() if check.setting}
     assert settings <= ExperimentConfig.PUBLICATION.keys()
     assert Audit.COMPLETION in checks
+
+
+@pytest.mark.parametrize("status", ["fail", "unknown"])
+def test_no_check_follows_from_itself_in_a_circle(library: Path, status: str) -> None:
+    """Where everything fails, there is one cause, and where only the first passes, each cause is found."""
+    every = [check.model_copy(update={"status": status}) for check in declared(library).values()]
+    assert [name for _, name, _ in reasons(*every)] == [Audit.COMPLETION]
+    most = [check for check in every if check.name != Audit.COMPLETION]
+    told = [(name, *follows) for _, name, follows in reasons(*most)]
+    assert sorted(name for names in told for name in names) == sorted(check.name for check in most)
 
 
 def test_a_plain_process_and_a_fault_of_the_gpu_are_reasons_of_two_groups(library: Path) -> None:

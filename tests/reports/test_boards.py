@@ -70,11 +70,12 @@ def test_intervals_of_both_levels_hold_as_often_as_they_say() -> None:
 
 
 def test_only_results_that_differ_in_nothing_but_their_board_are_pooled() -> None:
-    """Another batch size, another GPU model, an unfinished result and a second run on the same board are not."""
+    """Another batch size, GPU model or window, an unfinished result and a second run on the same board are not."""
     first = on("GPU-a", [1.0, 1.1])
     assert pools([first, on("GPU-b", [1.0, 1.1], **{"config.workload.batch_size": 99})]) == {}
     assert pools([first, on("GPU-b", [1.0, 1.1], **{"environment.gpu_names": ["another"]})]) == {}
     assert pools([first, on("GPU-b", [1.0, 1.1], status="failed")]) == {}
+    assert pools([first, on("GPU-b", [1.0, 1.1], **{"energy.windows.headline": "steady_state"})]) == {}
     assert pools([first, on("GPU-a", [1.2])]) == {}
     [pool] = pools([first, on("GPU-a", [1.2]), on("GPU-b", [1.3])]).values()
     assert pool.by_board == {"GPU-a": pytest.approx([1.0, 1.1, 1.2]), "GPU-b": pytest.approx([1.3])}

@@ -235,6 +235,8 @@ def prompts_fresh(subject: Subject) -> Outcome:
 
 @CHECKS.check(
     "headline window",
+    causes=("pass length",),
+    needs=("energy",),
     threshold=f"steady state; else definitions within {MAX_WINDOW_SPREAD:.0%} of each other",
     source="energy.windows: while the engine was full, or everything until it had drained",
     remedy="set a longer workload.min_duration_s: a pass needs 20 s and five mean lifetimes of a request while full",

@@ -114,7 +114,9 @@ def _key(result: ExperimentResult) -> Key:
     """What is equal for results that differ in their boards only."""
     equal = conditions.everything(result)
     named = ((name, text) for name, text in equal.items() if name in EQUAL or name.startswith("setting: "))
-    return tuple((name, text) for name, text in named if name.split(".")[0] != "setting: gpus")
+    windows = result.energy.windows if result.energy else None
+    window = ("window", windows.headline if windows else "")
+    return (window, *((name, text) for name, text in named if name.split(".")[0] != "setting: gpus"))
 
 
 def boards_text(result: ExperimentResult) -> str:
