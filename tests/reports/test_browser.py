@@ -194,7 +194,7 @@ def test_the_report_of_a_real_h200_study(browser: Chrome, tmp_path: Path) -> Non
 def test_what_keeps_results_from_being_published_leads_to_its_figures(browser: Chrome, gpu_study: Path) -> None:
     """The link opens the check that it names."""
     opened(browser, gpu_study)
-    browser.find_element(By.LINK_TEXT, "weights (5)").click()
+    browser.find_element(By.LINK_TEXT, "weights (4)").click()
     check = browser.find_element(By.ID, "check-weights")
     assert check.get_attribute("open")
     assert "random(uniform" in check.text
