@@ -1,8 +1,8 @@
 """Operating curves of the drift check on simulated engines: `python benchmarks/drift.py`.
 
 Passes of stationary engines, and the same passes on boards that drift, are judged by the product's own code, each alone
-and in groups of as many as a publishable experiment has. Writes docs/measurements/data/drift.json, from which the page
-docs/measurements/drift.md and its picture are made by `python docs/pictures.py`.
+and in groups of as many as a publishable experiment has. Writes docs/measurements/data/drift.json, from which
+`python docs/pictures.py` draws the picture of docs/measurements/drift.md, and prints that page's table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wattdock.checks.audit_procedure import MAX_DRIFT  # noqa: E402
 from wattdock.records import RestartRecord  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 FILE = REPO / "docs/measurements/data/drift.json"
 IN_FLIGHT, SECONDS = (1, 8, 64, 512), (20, 60, 120, 300, 600)
@@ -96,6 +96,21 @@ def main() -> None:
     about = {"limit": MAX_DRIFT, "true_drifts": TRUE_DRIFTS, "passes": PASSES, "groups": options.groups}
     lines = ",\n".join(json.dumps(each) for each in rows)
     FILE.write_text(f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
+    sys.stdout.write("\n".join(table(rows)) + "\n")
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each case: the interval of one pass, and what becomes of experiments without and with drift."""
+    yield "| lengths | in flight | pass, s | half of an interval | no drift: accepted, refused | 2 %: accepted, refused |"
+    yield "|---|---|---|---|---|---|"
+    at = TRUE_DRIFTS.index(2 * MAX_DRIFT)
+    for each in rows:
+        half = "–" if each["half95_median"] is None else f"{each['half95_median']:.2%}"
+        (still, refused), (accepted, shown) = each["experiment"][0], each["experiment"][at]
+        cells = [each["lengths"], each["in_flight"], each["seconds"], half]
+        yield (
+            "| " + " | ".join([*map(str, cells), f"{still:.0%}, {refused:.0%}", f"{accepted:.0%}, {shown:.0%}"]) + " |"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Make the pictures that README shows, from stored results, and the one of the methodology, from a recording.
+"""Make the pictures that README shows, from stored results, and those of the methodology, from recordings.
 
     python docs/pictures.py [RESULTS]
 
 Terminal output is that of the real command on a pseudo-terminal; the page is opened in headless Chromium. A prefill and
-its decode steps are drawn from docs/measurements/data/prefill.json; without RESULTS only they are.
+its decode steps are drawn from docs/measurements/data/prefill.json, and operating curves of the drift check from
+drift.json; without RESULTS only they are.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
 
 PICTURES = Path(__file__).parent / "pictures"
-RECORDING = Path(__file__).parent / "measurements" / "data" / "prefill.json"
+DATA = Path(__file__).parent / "measurements" / "data"
 WATTDOCK = Path(sys.executable).with_name("wattdock")
 COLUMNS, LINES = 112, 60
 WIDTH_PX, HEIGHT_PX = 1200, 1320
@@ -51,13 +52,14 @@ def main() -> None:
     results: Path | None = parser.parse_args().results
     PICTURES.mkdir(exist_ok=True)
     prefill_picture().save(PICTURES / "prefill.svg")
+    drift_picture().save(PICTURES / "drift.svg")
     if results:
         readme_pictures(results)
 
 
 def prefill_picture() -> alt.TopLevelMixin:
     """Return power by the driver's samples and by the counter's changes, over the steps of an engine, by kind."""
-    recording = json.loads(RECORDING.read_text(encoding="utf-8"))
+    recording = json.loads((DATA / "prefill.json").read_text(encoding="utf-8"))
     changes_ms, joules = zip(*recording["counter"], strict=True)
     # A line that steps back from each point: a sample is the mean of the time before its stamp.
     power = [
@@ -84,6 +86,27 @@ def prefill_picture() -> alt.TopLevelMixin:
         width=640, height=260
     )
     return scaled
+
+
+def drift_picture() -> alt.TopLevelMixin:
+    """Return which share of simulated experiments the drift check accepts, over their true drift."""
+    recording = json.loads((DATA / "drift.json").read_text(encoding="utf-8"))
+    points = [
+        {
+            "true drift, %": 100 * true,
+            "accepted, %": 100 * within,
+            "lengths": row["lengths"],
+            "in flight": row["in_flight"],
+            "pass, s": row["seconds"],
+        }
+        for row in recording["rows"]
+        for true, (within, _) in zip(recording["true_drifts"], row["experiment"], strict=True)
+    ]
+    chart = alt.Chart(alt.InlineData(values=points)).mark_line(point=True, strokeWidth=1.5)
+    drawn: alt.TopLevelMixin = chart.encode(
+        x="true drift, %:Q", y="accepted, %:Q", color=alt.Color("pass, s:N"), column="lengths:N", row="in flight:N"
+    ).properties(width=200, height=110)
+    return drawn
 
 
 def readme_pictures(results: Path) -> None:
