@@ -101,7 +101,7 @@ def main() -> None:
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a line for each case: the interval of one pass, and what becomes of experiments without and with drift."""
-    yield "| lengths | in flight | pass, s | half of an interval | no drift: accepted, refused | 2 %: accepted, refused |"
+    yield "| lengths | in flight | pass, s | half of an interval | no drift: accepted, refused | 2 %: the same |"
     yield "|---|---|---|---|---|---|"
     at = TRUE_DRIFTS.index(2 * MAX_DRIFT)
     for each in rows:
