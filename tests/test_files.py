@@ -103,9 +103,11 @@ def test_a_lock_is_waited_for_with_a_limit_and_its_holder_is_named(tmp_path: Pat
 
 
 def test_nobody_else_can_open_a_lock_and_so_nobody_else_can_hold_it(tmp_path: Path) -> None:
-    """Who can read a file can lock it, for ever."""
-    with locked(tmp_path / "lock"):
-        assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+    """Who can read a file can lock it, for ever; one that is there already is closed, too."""
+    (tmp_path / "old").touch(0o644)
+    for name in ("lock", "old"):
+        with locked(tmp_path / name):
+            assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])

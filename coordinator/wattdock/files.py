@@ -153,7 +153,10 @@ def locked(
         descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, owned=True, mode=LOCK_MODE)
         stack.callback(os.close, descriptor)
         until_s, told = time.monotonic() + wait_s, ""
-        while not _lock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
+        # One of our own that others could open is closed to them from now on.
+        if (state := os.fstat(descriptor)).st_uid == os.geteuid() and stat.S_IMODE(state.st_mode) != LOCK_MODE:
+            os.fchmod(descriptor, LOCK_MODE)
+        while not try_lock(descriptor, shared=shared):
             holders = _holders(descriptor)
             if time.monotonic() >= until_s:
                 waited = f" (waited {wait_s:g} s)" if wait_s else ""
@@ -165,9 +168,10 @@ def locked(
         yield descriptor
 
 
-def _lock(descriptor: int, kind: int) -> bool:
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file, if nobody else holds it; return whether it is locked."""
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -285,7 +289,7 @@ def _lock_folder(path: Path) -> NewFolder | None:
     with ExitStack() as stack, suppress(FileNotFoundError):
         descriptor = os.open(path, FOLDER_FLAGS)
         stack.callback(os.close, descriptor)
-        if _lock(descriptor, fcntl.LOCK_EX) and os.path.samestat(os.fstat(descriptor), path.lstat()):
+        if try_lock(descriptor) and os.path.samestat(os.fstat(descriptor), path.lstat()):
             stack.pop_all()
             return NewFolder(path, descriptor)
     return None
@@ -306,7 +310,7 @@ def is_held(folder: Path, *, uid: int) -> bool:
         return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
     try:
         # Shared, so that two callers at once do not take each other for its holder.
-        return os.fstat(descriptor).st_uid == uid and not _lock(descriptor, fcntl.LOCK_SH)
+        return os.fstat(descriptor).st_uid == uid and not try_lock(descriptor, shared=True)
     finally:
         os.close(descriptor)
 

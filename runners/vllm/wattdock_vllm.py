@@ -36,11 +36,13 @@ MULTI_HOST_PREFIXES = ("data_parallel", "master_", "nnodes", "node_rank", "_")
 # FLOPs, memory and revision of a result describe the model of the folder's config.json, so no argument may change it.
 _MODEL = "another model would run than the one that the result describes; "
 _FOLDER = _MODEL + "write it into a folder's config.json and give that as model.path"
+_DRAFT = "nobody would check a draft model's weights, nor count its work; spec_method=ngram has none"
 _HUB = _MODEL + "set model.id and model.revision instead"
 REFUSED = {
     **dict.fromkeys(("hf_overrides", "hf_config_path", "config_format", "model_class_overrides"), _FOLDER),
     **dict.fromkeys(("model_weights", "ignore_patterns", "convert"), _FOLDER),
     **dict.fromkeys(("revision", "code_revision"), _HUB),
+    **dict.fromkeys(("speculative_config", "spec_model"), _DRAFT),
 }
 # vLLM's default is nearly all memory that vLLM believes to be free.
 CPU_KV_CACHE_BYTES = 1 << 31

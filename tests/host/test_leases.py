@@ -330,6 +330,22 @@ def test_second_names_for_a_users_leases_do_not_stop_that_user(folder: Path) -> 
     assert holders(folder) == {}
 
 
+@SEVERAL_USERS
+def test_a_held_lease_or_lock_counts_under_no_second_name(folder: Path) -> None:
+    """Where the kernel lets a neighbour link to what somebody holds, the holder would bar what it does not hold."""
+    journal = folder.parent / "journal.jsonl"
+    lock = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX)"
+    locking = start(folder, f"{lock}; print('held', flush=True); time.sleep(60)", str(journal))
+    with another_user(folder, "gpus", "GPU-b"), begun(locking):
+        [lease] = folder.iterdir()
+        for name in ("machine", "GPU-c"):
+            os.link(lease, folder / f"{name}.x.lease")
+        os.link(journal, folder / "machine.y.lease")
+        assert set(holders(folder)) == {"GPU-b"}
+        with ours(folder, "GPU-c"):
+            assert "GPU-b is leased by" in refused(folder, "GPU-b")
+
+
 def test_a_file_of_our_own_that_is_no_lease_is_left_as_it_is(folder: Path) -> None:
     """Somebody can move one there from a folder without a sticky bit: it must not be opened to all."""
     moved = folder / "GPU-a.x.lease"

@@ -65,8 +65,8 @@ class LengthSpec(StrictSettings):
 
     @property
     def mean_tokens(self) -> float:
-        """Mean of what is drawn, within the bounds; to about 1 %."""
-        return fmean(self._sample)
+        """Mean of what is drawn, within the bounds; of all but uniform ones to about 1 %."""
+        return (self.min + self.max) / 2 if self.distribution == "uniform" else fmean(self._sample)
 
     @cached_property
     def _sample(self) -> list[int]:

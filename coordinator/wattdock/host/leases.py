@@ -8,7 +8,6 @@ one folder, on a file system of this machine. Knows no GPUs, only names.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import random
 import re
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
-from wattdock.files import is_trusted, lock_pids, open_regular, root_uid
+from wattdock.files import is_trusted, lock_pids, open_regular, root_uid, try_lock
 from wattdock.host.folders import wattdock_home
 from wattdock.host.processes import owner_of, user_name
 
@@ -138,9 +137,12 @@ def holders(folder: Path | None = None, besides: Collection[int] = ()) -> dict[s
     place, ours = folder or folder_in_use(), [os.fstat(descriptor) for descriptor in besides]
     holder_by_name = {}
     for path, descriptor in _lease_files(place):
-        state = os.fstat(descriptor)
-        if not any(os.path.samestat(state, own) for own in ours) and not _lock(descriptor, fcntl.LOCK_SH):
-            holder_by_name[path.name.partition(".")[0]] = _holder(state)
+        state, name = os.fstat(descriptor), path.name.partition(".")[0]
+        # Others may link to a file that somebody holds: it has the name that its owner wrote into it.
+        is_its_name = state.st_nlink == 1 or os.pread(descriptor, len(path.name), 0) == name.encode()
+        is_ours = any(os.path.samestat(state, own) for own in ours)
+        if is_its_name and not is_ours and not try_lock(descriptor, shared=True):
+            holder_by_name[name] = _holder(state)
     return holder_by_name
 
 
@@ -158,7 +160,7 @@ def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> HeldLeas
     """Lock our own files, then look at everybody's: of two who do so at once, at least one sees the other."""
     whole = request.exclusive == "machine"
     files = {name: _own_file(stack, folder, name) for name in {*request.names, *([MACHINE] if whole else [])}}
-    barred = {name: file for name, (_, file) in files.items() if not _lock(file, fcntl.LOCK_EX)}
+    barred = {name: file for name, (_, file) in files.items() if not try_lock(file)}
     held = holders(folder, besides=[file for name, (_, file) in files.items() if name not in barred])
     # Whoever reads one of our files can lock it.
     held |= {name: _holder(os.fstat(file)) for name, file in barred.items() if name not in held}
@@ -198,8 +200,11 @@ def _own_file(stack: ExitStack, folder: Path, name: str) -> tuple[Path, int]:
     else:
         path = folder / f"{name}.{secrets.token_hex(4)}.lease"
         with _refused(folder):
-            own = os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+            own = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
             os.fchmod(own, FILE_MODE)
+            # A full disk has no room for that; only then a lease that somebody links to is not seen.
+            with suppress(OSError):
+                os.write(own, name.encode())
     stack.callback(os.close, own)
     return path, own
 
@@ -217,14 +222,6 @@ def _lease_files(folder: Path, name: str = "") -> Iterator[tuple[Path, int]]:
                     raise
                 with os.fdopen(descriptor):
                     yield path, descriptor
-
-
-def _lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _holder(state: os.stat_result) -> Holder:

@@ -59,6 +59,18 @@ def test_no_argument_swaps_the_model_or_its_config(arguments: Any) -> None:
     assert takeable(declared) == ["seed"]
 
 
+def test_no_argument_brings_a_draft_model(arguments: Any) -> None:
+    """Its weights could be a pickle, and its arithmetic would be in no FLOPs."""
+    source = (
+        "class EngineArgs:\n    speculative_config: dict = 1\n    spec_model: str = ''\n    spec_method: str = ''\n"
+    )
+    declared = arguments.settable(fields_in(source, "EngineArgs"))
+    for name in ("speculative_config", "spec_model"):
+        with pytest.raises(InvalidRequest, match=rf"'{name}' is not taken: nobody would check a draft model's weights"):
+            check_engine_args({name: "x"}, declared)
+    assert takeable(declared) == ["spec_method"]
+
+
 @pytest.mark.parametrize("on_gpu", [True, False])
 @pytest.mark.parametrize("kv_cache_is_set", [True, False])
 def test_defaults_turn_caching_off_and_size_the_cache_of_a_cpu_engine(
