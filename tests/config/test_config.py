@@ -41,6 +41,8 @@ from wattdock.errors import ConfigError
         ("model: {id: a, revision: 0123456}\n", r"revision: must be text, not 42798; quote it"),
         ("repeats: {passes: yes}\n", r"x\.yaml:1: repeats\.passes: write a whole number, not True \(YAML reads"),
         ("backend: vllm\nvllm: {enforce_eager: 1}\n", r"x\.yaml:2: vllm\.enforce_eager: write true or false, not 1"),
+        ("slo: {}\n", "slo: give at least one of ttft_ms, tpot_ms and e2e_ms"),
+        ("slo: {ttft_ms: 0}\n", r"slo\.ttft_ms: .*not 0"),
         ("workload: {batch_size: '8'}\n", "must be a number, not '8'; write it without quotes"),
         ("warmup: {slope_per_min: 2e-3}\n", "must be a number, not '2e-3'; .* 1e-3 as 1.0e-3"),
         ("gpus: {count: 0}\n", r"x\.yaml:1: gpus\.count: .*not 0"),
@@ -230,11 +232,12 @@ def test_a_stored_config_reads_back_as_the_same_experiment(settings: dict[str, A
     assert again.section == config.section
 
 
-def test_a_name_an_interpreter_and_patience_do_not_change_what_is_measured() -> None:
-    """Two machines that measure the same thing get the same id; so does a study resumed with a longer timeout."""
+def test_a_name_an_interpreter_patience_and_limits_of_latency_do_not_change_what_is_measured() -> None:
+    """Two machines that measure the same thing get the same id, whatever they hold its latencies to afterwards."""
     plain = ExperimentConfig()
     named = ExperimentConfig.model_validate(
         {"name": "x", "runner_python": "/usr/bin/python3", "timeouts": {"load_s": 9}, "on_failure": "stop"}
+        | {"slo": {"ttft_ms": 200}}
     )
     assert plain.experiment_id == named.experiment_id
     assert plain.experiment_id != ExperimentConfig(cpu_tdp_w=66).experiment_id

@@ -49,6 +49,18 @@ def test_other_programs_that_kept_the_cpus_busy_are_named(tmp_path: Path, capsys
         assert (line in " ".join(capsys.readouterr().out.split())) is said
 
 
+def test_goodput_names_its_limits_and_that_all_joules_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads the cost sees what it is of; where it is unknown, the reason stands there."""
+    known = {"requests": 40, "share_met": 0.75, "requests_met_per_s": 1.5, "energy_per_request_met_j": 200.0}
+    asked = {"config.slo": {"ttft_ms": 200, "e2e_ms": 5000}, "goodput": known | {"energy_per_output_token_met_j": 2.5}}
+    show([StoredResult(tmp_path, row("a", asked).result)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "goodput 1.5 requests/s: 75.0% of 40 requests within ttft 200.0 ms, e2e 5.00 s" in said
+    assert "cost of goodput 200 J/request, 2.5 J/output token that met the limits, of all joules" in said
+    show([StoredResult(tmp_path, row("a", asked | {"goodput": {"reason": "no request met it"}}).result)])
+    assert "cost of goodput no request met it" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_study_that_is_shown_as_a_table_tells_each_reason_once_with_how_many_results_have_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

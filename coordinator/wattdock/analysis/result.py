@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 
 from wattdock.analysis.conditions import ABSENT, differing, required_conditions
 from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, Gpus, measured_energy
+from wattdock.analysis.goodput import Goodput, goodput
 from wattdock.analysis.gpus import DataParallel, GpuResult, MultiGPUMetrics, data_parallel, gpu_results, multi_gpu
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import Compute, Performance, compute, performance
@@ -93,6 +94,7 @@ class ExperimentResult(Stored):
 
     Attributes:
         fallback: Null for an experiment of the study itself.
+        goodput: Null where the settings have no `slo`.
         gpus: Every GPU of the host by UUID, those used first.
         data_parallel: Null where one engine served the workload.
     """
@@ -112,6 +114,7 @@ class ExperimentResult(Stored):
     environment: EnvironmentSnapshot | None = None
     energy: EnergyResult | None = None
     performance: Performance | None = None
+    goodput: Goodput | None = None
     compute: Compute | None = None
     statistics: Statistics | None = None
     gpus: dict[str, GpuResult] = Field(default_factory=dict)
@@ -175,6 +178,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         environment=environment,
         energy=energy,
         performance=speed,
+        goodput=goodput(config, passes, energy.windows),
         compute=compute(
             architecture,
             passes,

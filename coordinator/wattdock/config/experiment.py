@@ -22,7 +22,7 @@ from pydantic import (
 
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.sections import BackendSection, section_class
-from wattdock.config.workload import PromptSpec, Seconds, Seed, WorkloadSpec
+from wattdock.config.workload import PromptSpec, Seconds, Seed, SloSpec, WorkloadSpec
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 WrittenPath = Annotated[Path, Field(strict=False)]
@@ -216,8 +216,9 @@ class ExperimentConfig(StrictSettings):
         cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
     """
 
-    # Settings of where, under which name and with which timeouts an experiment runs, not of what is measured.
-    NOT_IDENTITY: ClassVar = {"name", "runner_python", "timeouts", "on_failure", "wait_s"}
+    # Settings of where, under which name and with which timeouts an experiment runs, and of what its requests are held
+    # to afterwards; not of what is measured.
+    NOT_IDENTITY: ClassVar = {"name", "runner_python", "timeouts", "on_failure", "wait_s", "slo"}
     # What publication needs at least. Passes below 2 s vary widely, those of 5 s are stable, 20 s are common
     # (arXiv 2312.02741 and peers). An interval from two restarts has one degree of freedom and says nothing.
     PUBLICATION: ClassVar[dict[str, Any]] = {
@@ -234,6 +235,7 @@ class ExperimentConfig(StrictSettings):
     backend: str = "pytorch"
     model: ModelSpec = ModelSpec(id=EMBEDDED_MODEL)
     workload: WorkloadSpec = WorkloadSpec()
+    slo: SloSpec | None = None
     repeats: RepeatsSpec = RepeatsSpec()
     warmup: WarmUpSpec = WarmUpSpec()
     idle: IdleSpec = IdleSpec()

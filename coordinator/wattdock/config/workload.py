@@ -12,6 +12,7 @@ from wattdock.config.lengths import Length, LengthSpec, Positive, StrictSettings
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 # Which kinds of arrival have a setting.
@@ -173,3 +174,28 @@ class WorkloadSpec(StrictSettings):
     def most_in_flight(self) -> int:
         """Requests that run at once; fewer than `batch_size` only where a pass has fewer."""
         return self.batch_size if self.min_duration_s else min(self.batch_size, self.requests_per_pass)
+
+
+class SloSpec(StrictSettings):
+    """How long a request may take to count as served well; at least one limit. Nothing that is measured depends on it.
+
+    Attributes:
+        ttft_ms, tpot_ms, e2e_ms: Longest time to the first token, per output token after the first, and to the last
+            token.
+    """
+
+    ttft_ms: Milliseconds | None = None
+    tpot_ms: Milliseconds | None = None
+    e2e_ms: Milliseconds | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.limits_s:
+            raise ValueError("give at least one of ttft_ms, tpot_ms and e2e_ms, such as ttft_ms: 500")
+        return self
+
+    @property
+    def limits_s(self) -> dict[str, float]:
+        """The limits given, in seconds, by "ttft", "tpot" and "e2e"."""
+        limits_ms: dict[str, float] = self.model_dump(exclude_none=True)
+        return {name.removesuffix("_ms"): limit_ms / 1e3 for name, limit_ms in limits_ms.items()}

@@ -11,7 +11,7 @@ from rich.text import Text
 from wattdock.analysis import Audit
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.page import fallback_text, token_cost_texts
-from wattdock.reports.terminal import NOTHING, Sheet, pairs, row_cells, seconds_text
+from wattdock.reports.terminal import NOTHING, Sheet, number, pairs, row_cells, seconds_text
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
@@ -69,6 +69,7 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _environment_rows(result)
     yield from _performance_rows(result)
     yield from _energy_rows(result)
+    yield from _goodput_rows(result)
     for name, host_j in (result.energy.host_j if result.energy else {}).items():
         joules = NOTHING if host_j is None else f"{host_j:,.1f} J"
         yield f"  {name}", f"{joules} (RAPL, whole host; in no other figure)"
@@ -133,6 +134,18 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     for name, quantiles in (("TTFT", performance.ttft), ("TPOT", performance.tpot), ("end to end", performance.e2e)):
         at = {} if quantiles is None else {"p50": quantiles.p50_s, "p95": quantiles.p95_s, "p99": quantiles.p99_s}
         yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items()) or NOTHING
+
+
+def _goodput_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (good := result.goodput) is None or result.config.slo is None:
+        return
+    if good.share_met is not None:
+        limits = ", ".join(f"{name} {seconds_text(limit_s)}" for name, limit_s in result.config.slo.limits_s.items())
+        share = f"{good.share_met:.1%} of {good.requests:,} requests within {limits}"
+        yield "goodput", f"{good.requests_met_per_s:.3g} requests/s: {share}"
+    per_request, per_token = number(good.energy_per_request_met_j), number(good.energy_per_output_token_met_j)
+    cost = f"{per_request} J/request, {per_token} J/output token that met the limits, of all joules"
+    yield "cost of goodput", good.reason or cost
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

@@ -94,6 +94,9 @@ class Row:
     tpot_p95_s: Annotated[float | None, Column("performance.tpot.p95_s", "TPOT p95", "seconds")]
     e2e_p50_s: Annotated[float | None, Column("performance.e2e.p50_s", "end to end p50", "seconds")]
     e2e_p95_s: Annotated[float | None, Column("performance.e2e.p95_s", "end to end p95", "seconds")]
+    slo_met_share: Annotated[float | None, Column("goodput.share_met", "met SLO", ".1%")]
+    requests_met_per_s: Annotated[float | None, Column("goodput.requests_met_per_s", "goodput, requests/s", ",.3g")]
+    output_tokens_met_per_s: Annotated[float | None, Column("goodput.output_tokens_met_per_s")]
     total_j: Annotated[float | None, Column("energy.total_j", "J", ",.1f")]
     timing_j: Annotated[float | None, Column("energy.uncertainty.timing_j")]
     energy_per_output_token_j: Annotated[
@@ -105,6 +108,8 @@ class Row:
     energy_per_output_token_high_j: float | None
     interval_covers: str | None
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
+    energy_per_request_met_j: Annotated[float | None, Column("goodput.energy_per_request_met_j")]
+    energy_per_output_token_met_j: Annotated[float | None, Column("goodput.energy_per_output_token_met_j")]
     mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f")]
     mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f")]
     publishable: Annotated[bool | None, Column("audit.publishable", "publishable")]
