@@ -41,6 +41,18 @@ def test_joules_per_output_token_count_the_gpus_used_and_keep_bystanders_apart()
     assert energy.source == "counter"
 
 
+def test_the_same_joules_are_shared_out_over_requests_input_tokens_and_all_tokens() -> None:
+    """12,000 J over 2 requests of 10 prompt tokens and 200 output tokens; an unknown count leaves its share unknown."""
+    silent = dataclasses.replace(RESTART, passes=(dataclasses.replace(PASS, prompt_tokens=None),))
+    told, untold = (
+        measured_energy([restart], ONE_OF_TWO, ExperimentConfig(), SpanJoules()) for restart in (RESTART, silent)
+    )
+    assert told.energy_per_request_j == pytest.approx(6_000, rel=1e-3)
+    assert told.energy_per_input_token_j == pytest.approx(600, rel=1e-3)
+    assert told.energy_per_total_token_j == pytest.approx(12_000 / 220, rel=1e-3)
+    assert (untold.energy_per_input_token_j, untold.energy_per_total_token_j) == (None, None)
+
+
 def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     """680 W over both; the larger share is 600 ÷ 340 of the mean."""
     both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())

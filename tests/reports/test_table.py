@@ -61,6 +61,12 @@ def test_goodput_names_its_limits_and_that_all_joules_count(tmp_path: Path, caps
     assert "cost of goodput no request met it" in " ".join(capsys.readouterr().out.split())
 
 
+def test_what_all_joules_are_divided_by_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Joules per input token are not what an input token costs, and are of whole passes."""
+    show([StoredResult(tmp_path, row("a", {"energy.energy_per_input_token_j": 6.0}).result)])
+    assert "J/request, 6 J/input token, – J/total token (whole passes)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_study_that_is_shown_as_a_table_tells_each_reason_once_with_how_many_results_have_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -138,6 +138,9 @@ class EnergyResult(Stored):
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         load_j: Loading the model, over the GPUs used.
         energy_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
+        energy_per_request_j, energy_per_input_token_j, energy_per_total_token_j: *All* joules of the whole passes ÷
+            their requests, their prompt tokens (cached ones, too), their prompt and output tokens: the same joules
+            shared out in several ways, never to be added. What one prompt token costs stands in `token_costs`.
         cross_check: A second meter's figures of the same passes; null without one.
         host_j: CPU packages and memory of the whole host by domain ("package-0", "package-0-dram"), never part of any
             other figure; empty, with `host` null, where they cannot be read.
@@ -163,6 +166,8 @@ class EnergyResult(Stored):
     source: str | None = None
     energy_per_output_token_j: float | None = None
     energy_per_request_j: float | None = None
+    energy_per_input_token_j: float | None = None
+    energy_per_total_token_j: float | None = None
     mean_power_w: float | None = None
     hbm_j: float | None = None
     hbm_timing_j: float | None = None
@@ -222,6 +227,8 @@ def measured_energy(
     host_j, host = host_energy(restarts)
     baselines = idle_baselines(restarts, gpus.used, config.idle, joules_in)
     counted = [measured.counted for measured in in_passes]
+    input_tokens = known_sum(measured.prompt_tokens for _, measured in passes)
+    output_tokens = sum(measured.output_tokens for _, measured in passes)
     counted_j = None if reason else known_sum(part.total_j for part in counted)
     return EnergyResult(
         total_j=total_j,
@@ -239,6 +246,8 @@ def measured_energy(
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
         energy_per_output_token_j=_ratio(counted_j, sum(part.output_tokens for part in counted)),
         energy_per_request_j=_ratio(total_j, sum(len(measured.requests) for _, measured in passes)),
+        energy_per_input_token_j=_ratio(total_j, input_tokens),
+        energy_per_total_token_j=_ratio(total_j, None if input_tokens is None else input_tokens + output_tokens),
         mean_power_w=_ratio(counted_j, sum(part.duration_s for part in counted)),
         **_hbm(passes, gpus.used, joules_in),
         passes=in_passes,

@@ -174,6 +174,9 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.energy_per_output_token_j is not None and energy.windows:
         of = f"{energy.energy_boundary}, {energy.windows.headline}"
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
+    shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
+    per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
+    yield "all joules", f"{', '.join(per)} (whole passes)"
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
         yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
     if energy.net_j is not None:

@@ -54,6 +54,10 @@ class Row:
         headline_window: Which part of each pass J/token, tokens/s and mean W are of: "drained" or "steady_state".
         energy_per_output_token_mean_j: Mean over restarts, with its 95 % interval; `energy_per_output_token_j` is a
             sum ÷ a sum.
+        energy_per_request_j, energy_per_input_token_j, energy_per_total_token_j: All joules of whole passes ÷ requests,
+            ÷ input tokens, ÷ input and output tokens; of the three, none is a part of another.
+        energy_per_request_met_j, energy_per_output_token_met_j: All joules of the headline's window ÷ requests that met
+            every limit of `slo`, ÷ their output tokens.
         interval_covers: What the interval of joules covers: "restarts", or "timing" where there was one restart only.
         fallback: What this experiment changed of one that failed.
         reason: Why there is no result, or no joules, or why it may not be published.
@@ -108,6 +112,8 @@ class Row:
     energy_per_output_token_high_j: float | None
     interval_covers: str | None
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
+    energy_per_input_token_j: Annotated[float | None, Column("energy.energy_per_input_token_j")]
+    energy_per_total_token_j: Annotated[float | None, Column("energy.energy_per_total_token_j")]
     energy_per_request_met_j: Annotated[float | None, Column("goodput.energy_per_request_met_j")]
     energy_per_output_token_met_j: Annotated[float | None, Column("goodput.energy_per_output_token_met_j")]
     mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f")]
