@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
+    from numpy.typing import NDArray
+
     from wattdock.analysis.energy import EnergyResult
     from wattdock.analysis.windows import WindowSummary
     from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord
 
 # An engine that keeps up has a few in its queue when a pass ends.
 MAX_LEFT_OUT = 0.05
+# Gaps between steps are those between a request's tokens where both add up to the same time.
+MAX_GAPS_OFF = 0.05
 
 
 class Compute(Stored):
@@ -57,7 +61,7 @@ class Compute(Stored):
 
 
 class Quantiles(Stored):
-    """Distribution over requests, in seconds."""
+    """Distribution over requests, or of ITL over tokens, in seconds."""
 
     count: int
     mean_s: float
@@ -86,6 +90,8 @@ class Performance(Stored):
             for an engine that keeps up, 0.25 for an engine that serves 80 % of the offered rate.
         ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
             arrival where there was one, else from submission.
+        itl: Time between a token and the one before it of the same request, each token after the first counted once;
+            null with the reason in `itl_reason`. See `inter_token_latency()`.
     """
 
     duration_s: float
@@ -104,6 +110,8 @@ class Performance(Stored):
     ttft: Quantiles | None
     tpot: Quantiles | None
     e2e: Quantiles | None
+    itl: Quantiles | None = None
+    itl_reason: str | None = None
 
     @property
     def arrivals_left_out(self) -> str | None:
@@ -147,6 +155,7 @@ def performance(passes: Sequence[PassRecord], windows: WindowSummary | None = No
         ttft=quantiles(map(ttft_s, requests)),
         tpot=quantiles(map(tpot_s, requests)),
         e2e=quantiles(map(e2e_s, requests)),
+        **inter_token_latency(passes),
     )
 
 
@@ -254,15 +263,43 @@ def tpot_s(request: RequestRecord) -> float | None:
     return (finished_ns - first_ns) / NS_PER_S / (tokens - 1)
 
 
-def quantiles(values: Iterable[float | None]) -> Quantiles | None:
-    """Return the distribution of the values that are not None, in seconds; None without such values."""
+def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
+    """Return `itl`, or in `itl_reason` why there is none.
+
+    An engine decodes one token for each running request in each step, so a token's gap is the time between the ends of
+    its step and of the step before. Where an engine lets running requests wait for a step, or works on several batches
+    in turn, these gaps do not add up to the requests' times from the first to the last token, and there is no figure.
+    """
+    if any(measured.replicas for measured in passes):
+        return {"itl_reason": "the steps of several engines overlap"}
+    if not all(len(measured.steps.decoded_tokens) for measured in passes):
+        return {"itl_reason": "the engine does not report its steps"}
+    gaps_s = np.concatenate([np.diff(measured.steps.end_ns) for measured in passes]) / NS_PER_S
+    tokens = np.concatenate([measured.steps.decoded_tokens[1:] for measured in passes])
+    requests = (request for measured in passes for request in measured.requests)
+    known = [(each.first_token_ns, each.finished_ns) for each in requests if each.first_token_ns and each.finished_ns]
+    waited_s = sum((finished_ns - first_ns) / NS_PER_S for first_ns, finished_ns in known)
+    if not tokens.any() or not waited_s:
+        return {"itl_reason": "no token was decoded after a first one"}
+    if abs(off := float(gaps_s @ tokens) / waited_s - 1) > MAX_GAPS_OFF:
+        return {"itl_reason": f"gaps between steps differ from those between a request's tokens by {off:+.0%} in all"}
+    return {"itl": quantiles(gaps_s[tokens > 0], tokens[tokens > 0])}
+
+
+def quantiles(values: Iterable[float | None], counts: NDArray[np.int64] | None = None) -> Quantiles | None:
+    """Return the distribution of the values that are not None, in seconds; None without such values.
+
+    Args:
+        counts: How often each value counts, where none is None.
+    """
     array = np.array([value for value in values if value is not None], dtype=np.float64)
     if array.size == 0:
         return None
-    p50, p90, p95, p99 = (float(value) for value in np.quantile(array, [0.5, 0.9, 0.95, 0.99]))
+    how: Any = {} if counts is None else {"weights": counts, "method": "inverted_cdf"}
+    p50, p90, p95, p99 = (float(value) for value in np.quantile(array, [0.5, 0.9, 0.95, 0.99], **how))
     return Quantiles(
-        count=int(array.size),
-        mean_s=float(array.mean()),
+        count=int(array.size if counts is None else counts.sum()),
+        mean_s=float(np.average(array, weights=counts)),
         p50_s=p50,
         p90_s=p90,
         p95_s=p95,

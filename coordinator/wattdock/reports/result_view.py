@@ -131,7 +131,8 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s{window}"
     if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
         yield "disturbed", f"other programs used the CPUs: {shared.figure}"
-    for name, quantiles in (("TTFT", performance.ttft), ("TPOT", performance.tpot), ("end to end", performance.e2e)):
+    of = {"TTFT": performance.ttft, "TPOT": performance.tpot, "ITL": performance.itl, "end to end": performance.e2e}
+    for name, quantiles in of.items():
         at = {} if quantiles is None else {"p50": quantiles.p50_s, "p95": quantiles.p95_s, "p99": quantiles.p99_s}
         yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items()) or NOTHING
 

@@ -98,6 +98,8 @@ class Row:
     tpot_p95_s: Annotated[float | None, Column("performance.tpot.p95_s", "TPOT p95", "seconds")]
     e2e_p50_s: Annotated[float | None, Column("performance.e2e.p50_s", "end to end p50", "seconds")]
     e2e_p95_s: Annotated[float | None, Column("performance.e2e.p95_s", "end to end p95", "seconds")]
+    itl_p50_s: Annotated[float | None, Column("performance.itl.p50_s", "ITL p50", "seconds")]
+    itl_p99_s: Annotated[float | None, Column("performance.itl.p99_s", "ITL p99", "seconds")]
     slo_met_share: Annotated[float | None, Column("goodput.share_met", "met SLO", ".1%")]
     requests_met_per_s: Annotated[float | None, Column("goodput.requests_met_per_s", "goodput, requests/s", ",.3g")]
     output_tokens_met_per_s: Annotated[float | None, Column("goodput.output_tokens_met_per_s")]

@@ -1,0 +1,81 @@
+"""Times between tokens, from made-up steps whose truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from merge_samples import measured, request
+
+from wattdock.analysis.performance import Quantiles, inter_token_latency, performance
+from wattdock.clock import NS_PER_S
+from wattdock.metering.timeline import Span
+from wattdock.records.restart import PassRecord, ReplicaPass
+from wattdock.records.series import NO_STEPS, Steps
+
+
+def stepped(done: PassRecord, *steps: tuple[float, int]) -> PassRecord:
+    """Return the pass with steps that follow each other: (end in s, tokens decoded)."""
+    end_ns = np.array([round(end_s * NS_PER_S) for end_s, _ in steps])
+    begin_ns = np.concatenate(([done.span.start_ns], end_ns[:-1]))
+    decoded, none = np.array([count for _, count in steps]), np.zeros(0, dtype=np.int64)
+    return replace(done, steps=Steps(begin_ns, end_ns, none, decoded, none, none))
+
+
+# The first request decodes through the step that holds the other's prompt, which takes 1 s instead of 0.1 s.
+PAIR = (request(0, 10, 10.5, 12.7, 14), request(1, 11, 12.5, 12.7, 3))
+SHARED = stepped(
+    measured(0, 10, 13, PAIR),
+    (10.5, 0),
+    *((10.5 + 0.1 * number, 1) for number in range(1, 11)),
+    (12.5, 1),
+    (12.6, 2),
+    (12.7, 2),
+)
+
+
+def test_a_prompt_that_holds_up_another_requests_token_shows_in_the_tail_and_not_in_the_mean_per_request() -> None:
+    """15 tokens after a first one: 14 gaps of 0.1 s and the one in which somebody's prompt was computed."""
+    speed = performance([SHARED])
+    assert speed is not None
+    assert speed.tpot is not None
+    itl = speed.itl
+    assert isinstance(itl, Quantiles)
+    assert itl.count == 15
+    assert itl.p50_s == pytest.approx(0.1)
+    assert itl.max_s == pytest.approx(1.0)
+    assert itl.mean_s == pytest.approx((14 * 0.1 + 1.0) / 15)
+    assert speed.tpot.max_s < 0.2
+
+
+def test_gaps_of_batches_that_take_turns_are_not_those_of_a_requests_tokens() -> None:
+    """Each request has a token every second step; half the gap would be a wrong figure."""
+    turns = (request(0, 10, 10.1, 10.9, 5), request(1, 10, 10.2, 11.0, 5))
+    done = stepped(
+        measured(0, 10, 12, turns), (10.1, 0), (10.2, 0), *((10.2 + 0.1 * number, 1) for number in range(1, 9))
+    )
+    found = inter_token_latency([done])
+    assert found == {"itl_reason": "gaps between steps differ from those between a request's tokens by -50% in all"}
+
+
+@pytest.mark.parametrize(
+    ("done", "reason"),
+    [
+        (replace(SHARED, steps=NO_STEPS), "the engine does not report its steps"),
+        (
+            replace(SHARED, replicas=(ReplicaPass(("GPU-a",), Span("pass", 0, 1), 1, 1, 1),)),
+            "the steps of several engines overlap",
+        ),
+        (stepped(measured(0, 10, 11, (request(0, 10, 10.5, 10.5, 1),)), (10.5, 0)), "no token was decoded after a"),
+    ],
+    ids=["no steps", "replicas", "one token each"],
+)
+def test_without_steps_of_one_engine_that_decodes_there_is_no_distribution_and_the_reason(
+    done: PassRecord, reason: str
+) -> None:
+    """What the engine does not tell is null, never guessed from means."""
+    speed = performance([done])
+    assert speed is not None
+    assert speed.itl is None
+    assert (speed.itl_reason or "").startswith(reason)
