@@ -12,7 +12,8 @@ from merge_samples import constant_power, measured, request, stepped_power, time
 from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import performance
-from wattdock.analysis.windows import WINDOWS, windows
+from wattdock.analysis.waterfall import waterfall
+from wattdock.analysis.windows import WINDOWS, Phases, windows
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.metering import GpuTimeline
@@ -159,3 +160,47 @@ def test_the_headline_is_the_steady_state_where_requests_overlap_and_there_is_on
     if headline == "steady_state":
         assert energy.mean_power_w == pytest.approx(500, rel=1e-3)
         assert measured.total_j != pytest.approx(500 * measured.duration_s, rel=0.02)
+
+
+@pytest.mark.parametrize("seconds", [60, 15], ids=["a steady state", "none"])
+def test_what_a_pass_drew_goes_to_idling_filling_the_steady_state_and_draining_and_adds_up(seconds: float) -> None:
+    """Filling at 200 W, then 500 W, draining at 300 W, 100 W of each idle; where no part is steady there is none."""
+    done = closed_loop(slots=8, seconds=seconds, lifetime_s=4, staggered=True)
+    last_s = max(each.submitted_ns for each in done.requests) / NS_PER_S
+    gpu = stepped_power(GPU, [(10.1, 200), (last_s - 10.1, 500), (60, 300)])
+    run = RestartRecord(0, passes=(done,), timeline=timeline(gpu))
+    joules_in = SpanJoules()
+    summary = windows([run], [GPU], joules_in, WorkloadSpec(batch_size=8))
+    total_j = joules_in.of(run.timeline, done.span, [GPU]).total_j
+    went = waterfall(
+        total_j,
+        100 * done.span.duration_s,
+        [(run, done)],
+        summary,
+        Phases(reason="requests overlap"),
+        lambda restart, span: joules_in.of(restart.timeline, span, [GPU]).total_j,
+    )
+    assert went is not None
+    assert went.work_reason == "requests overlap"
+    if seconds == 15:
+        assert went.splits() == []
+        assert "five lifetimes" in (went.time_reason or "")
+        return
+    [split] = went.splits()
+    assert list(split) == ["idle", "filling", "steady", "draining"]
+    assert sum(split.values()) == pytest.approx(total_j, rel=1e-12)
+    assert split["filling"] == pytest.approx(0.1 * 100, abs=2)
+    assert split["steady"] == pytest.approx((last_s - 10.1) * 400, rel=2e-3)
+    assert split["draining"] == pytest.approx((done.span.end_ns / NS_PER_S - last_s) * 200, rel=0.02)
+
+
+def test_prefill_and_decode_of_rounds_are_split_above_idle_with_what_is_left() -> None:
+    """1,000 J of 20 s at 20 W idle: 300 J of prefill in 4 s and 640 J of decode in 15 s leave 60 J, 40 J above idle."""
+    done = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101),))
+    run = RestartRecord(0, passes=(done,))
+    summary = windows([run], [], SpanJoules(), WorkloadSpec())
+    phases = Phases(prefill_j=300, decode_j=640, prefill_s=4, decode_s=15)
+    went = waterfall(1000, 400, [(run, done)], summary, phases, lambda *_: None)
+    assert went is not None
+    assert went.splits() == [{"idle": 400, "prefill": 220, "decode": 340, "between_rounds": 40}]
+    assert waterfall(1000, None, [(run, done)], summary, phases, lambda *_: None) is None

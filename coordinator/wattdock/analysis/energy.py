@@ -24,6 +24,7 @@ from wattdock.analysis.joules import (
 from wattdock.analysis.statistics import statistical_j
 from wattdock.analysis.steadiness import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.token_costs import TokenCosts, token_costs
+from wattdock.analysis.waterfall import Waterfall, waterfall
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
 from wattdock.metering import EnergyCurve
 from wattdock.values import Stored, all_known, known_sum
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from wattdock.analysis.joules import Joules, SpanJoules
     from wattdock.analysis.windows import WindowFigure
     from wattdock.config import ExperimentConfig
+    from wattdock.metering import Span
     from wattdock.records import PassRecord, RestartRecord
 
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
@@ -148,6 +150,7 @@ class EnergyResult(Stored):
             the passes.
         net_uncertainty_j: Root of squares of half the difference of the powers before and after, of their timing and of
             the total's timing.
+        waterfall: Null where `net_j` is.
         hbm_j: Of the memory of the GPUs used: a part of `total_j`, never to be added to it. The driver's own figure,
             from means over one second, and for passes of 5 s and more only; its gain is unknown.
         hbm_timing_j: Its standard uncertainty from timing.
@@ -181,6 +184,7 @@ class EnergyResult(Stored):
     net_reason: str | None = None
     net_meaning: str = NET_MEANING
     phases: Phases | None = None
+    waterfall: Waterfall | None = None
     token_costs: TokenCosts | None = None
     cross_check: CrossCheck | None = None
     host_j: dict[str, float | None] = Field(default_factory=dict)
@@ -215,6 +219,9 @@ def measured_energy(
     def per_pass(uuids: Sequence[str]) -> list[Joules]:
         return [joules_in.of(restart.timeline, measured.span, uuids) for restart, measured in passes]
 
+    def joules_of(restart: RestartRecord, span: Span) -> float | None:
+        return joules_in.of(restart.timeline, span, gpus.used).total_j
+
     used = per_pass(gpus.used)
     reason = next((joules.reason for joules in used if joules.reason), None) if passes else "no pass was measured"
     total_j = None if reason else known_sum(joules.total_j for joules in used)
@@ -226,6 +233,7 @@ def measured_energy(
     ]
     host_j, host = host_energy(restarts)
     baselines = idle_baselines(restarts, gpus.used, config.idle, joules_in)
+    idle, split = idle_energy_j(restarts, baselines, gpus.used), phases(restarts, gpus.used, joules_in)
     counted = [measured.counted for measured in in_passes]
     input_tokens = known_sum(measured.prompt_tokens for _, measured in passes)
     output_tokens = sum(measured.output_tokens for _, measured in passes)
@@ -253,8 +261,9 @@ def measured_energy(
         passes=in_passes,
         windows=summary if passes else None,
         idle_baselines=baselines or None,
-        **_net(total_j, timing_j, idle_energy_j(restarts, baselines, gpus.used)),
-        phases=phases(restarts, gpus.used, joules_in),
+        **_net(total_j, timing_j, idle),
+        phases=split,
+        waterfall=waterfall(total_j, idle and idle[0], passes, summary, split, joules_of),
         token_costs=token_costs(restarts, gpus.used, joules_in),
         cross_check=cross_check(restarts, gpus.used, joules_in),
         host_j=host_j,

@@ -181,6 +181,8 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
         yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
     if energy.net_j is not None:
+        for split in energy.waterfall.splits() if energy.waterfall else ():
+            yield "went to", " + ".join(f"{name.replace('_', ' ')} {part_j:,.1f} J" for name, part_j in split.items())
         yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
     if energy.windows and energy.windows.relative_spread is not None:
         by_window = [
