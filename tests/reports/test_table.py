@@ -55,7 +55,7 @@ def test_goodput_names_its_limits_and_that_all_joules_count(tmp_path: Path, caps
     asked = {"config.slo": {"ttft_ms": 200, "e2e_ms": 5000}, "goodput": known | {"energy_per_output_token_met_j": 2.5}}
     show([StoredResult(tmp_path, row("a", asked).result)])
     said = " ".join(capsys.readouterr().out.split())
-    assert "goodput 1.5 requests/s: 75.0% of 40 requests within ttft 200.0 ms, e2e 5.00 s" in said
+    assert "goodput 1.5 requests/s: 75.0% of 40 requests within TTFT 200.0 ms, E2E 5.00 s" in said
     assert "cost of goodput 200 J/request, 2.5 J/output token that met the limits, of all joules" in said
     show([StoredResult(tmp_path, row("a", asked | {"goodput": {"reason": "no request met it"}}).result)])
     assert "cost of goodput no request met it" in " ".join(capsys.readouterr().out.split())

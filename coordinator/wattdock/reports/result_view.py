@@ -138,10 +138,10 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 
 
 def _goodput_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    if (good := result.goodput) is None or result.config.slo is None:
+    if (good := result.goodput) is None or (slo := result.config.slo) is None:
         return
     if good.share_met is not None:
-        limits = ", ".join(f"{name} {seconds_text(limit_s)}" for name, limit_s in result.config.slo.limits_s.items())
+        limits = ", ".join(f"{name.upper()} {seconds_text(limit_s)}" for name, limit_s in slo.limits_s.items())
         share = f"{good.share_met:.1%} of {good.requests:,} requests within {limits}"
         yield "goodput", f"{good.requests_met_per_s:.3g} requests/s: {share}"
     per_request, per_token = number(good.energy_per_request_met_j), number(good.energy_per_output_token_met_j)
