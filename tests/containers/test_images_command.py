@@ -46,7 +46,11 @@ def images(*words: str, lock: Path, engine: str | None = None) -> subprocess.Com
     [
         ("build nosuch", 2, "unknown image 'nosuch'; there are coordinator, pytorch, tensorrt, vllm"),
         ("build pytorch --base 127.0.0.1:1/absent", 3, "cannot pull 127.0.0.1:1/absent: docker ended with code 1; its"),
-        ("pull pytorch", 3, "names no image for pytorch; build one, then: wattdock images lock pytorch"),
+        (
+            "pull pytorch",
+            3,
+            "names no image for pytorch; build one (to publish, push it), then: wattdock images lock",
+        ),
         ("pull vllm", 3, f"cannot pull vllm: {NOT_PUSHED}"),
         ("pull", 2, "the lock holds no image that a registry has; see: wattdock images list"),
         (

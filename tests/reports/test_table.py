@@ -58,7 +58,7 @@ def test_goodput_names_its_limits_and_that_all_joules_count(tmp_path: Path, caps
     assert "goodput 1.5 requests/s: 75.0% of 40 requests within TTFT 200.0 ms, E2E 5.00 s" in said
     assert "cost of goodput 200 J/request, 2.5 J/output token that met the limits, of all joules" in said
     show([StoredResult(tmp_path, row("a", asked | {"goodput": {"reason": "no request met it"}}).result)])
-    assert "cost of goodput no request met it" in " ".join(capsys.readouterr().out.split())
+    assert "cost of goodput unknown: no request met it" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_all_joules_are_divided_by_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

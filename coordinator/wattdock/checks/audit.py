@@ -118,7 +118,7 @@ def model_pinned(subject: Subject) -> Outcome:
     group="irreproducible",
     threshold="a registry's digest in docker/images.lock, under --locked",
     source="the engine's image, held against the lock before the start",
-    remedy="build, push and lock an image, then measure with --locked: docs/publication.md",
+    remedy="build, push and lock an image (docs/publication.md), then wattdock run --publishable FILE",
 )
 def image_pinned(subject: Subject) -> Outcome:
     """Whether anybody can get the image that ran; an image's id means something on one machine only."""

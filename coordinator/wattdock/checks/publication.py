@@ -35,7 +35,8 @@ def left_to_do(experiments: Sequence[ExperimentConfig]) -> list[str]:
 
 def _looser(config: ExperimentConfig) -> list[str]:
     return [
-        f"settings: the study itself sets {text}; take that out" for text in config.looser_than_published().values()
+        f"settings: the study, or a flag, sets {text}; take that out"
+        for text in config.looser_than_published().values()
     ]
 
 

@@ -168,6 +168,7 @@ def _message(error: ErrorDetails, location: Location) -> str:
         wrong = str(error["loc"][-1])
         near = _nearest(wrong, location[:-1] if location[-1:] == (wrong,) else location)
         hint = f"did you mean {near!r}?" if near else "docs/study.schema.json has all keys"
+        hint = "it is a key, but not here; docs/study.schema.json shows its place" if near == wrong else hint
         return f"unknown key {wrong!r}; {hint}"
     if error["type"] == "model_type":
         return f"holds settings of its own, `key: value`, not {shortened(error['input'])}"

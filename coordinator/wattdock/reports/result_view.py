@@ -146,7 +146,7 @@ def _goodput_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "goodput", f"{good.requests_met_per_s:.3g} requests/s: {share}"
     per_request, per_token = number(good.energy_per_request_met_j), number(good.energy_per_output_token_met_j)
     cost = f"{per_request} J/request, {per_token} J/output token that met the limits, of all joules"
-    yield "cost of goodput", good.reason or cost
+    yield "cost of goodput", f"unknown: {good.reason}" if good.reason else cost
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

@@ -234,7 +234,9 @@ def pull_image(name: str, lock: ImagesLock) -> str:
 
 def _locked(name: str, lock: ImagesLock) -> LockedImage:
     if name not in lock.images:
-        raise PreflightError(f"{lock.path} names no image for {name}; build one, then: wattdock images lock {name}")
+        raise PreflightError(
+            f"{lock.path} names no image for {name}; build one (to publish, push it), then: wattdock images lock {name}"
+        )
     return lock.images[name]
 
 
