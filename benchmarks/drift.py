@@ -14,7 +14,8 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -23,13 +24,14 @@ sys.path.insert(0, str(REPO / "tests"))
 
 from traffic import LENGTHS, KnownJoules, closed_loop  # noqa: E402
 
-from wattdock.analysis.drift import drift  # noqa: E402
-from wattdock.analysis.trend import Change, pooled  # noqa: E402
-from wattdock.checks.audit_procedure import MAX_DRIFT  # noqa: E402
+from wattdock.analysis.drift import Drift, drift  # noqa: E402
+from wattdock.checks.audit_procedure import MAX_DRIFT, drift_within_passes  # noqa: E402
 from wattdock.records import RestartRecord  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from wattdock.checks.check import Subject
 
 FILE = REPO / "docs/measurements/data/drift.json"
 IN_FLIGHT, SECONDS = (1, 8, 64, 512), (20, 60, 120, 300, 600)
@@ -39,7 +41,7 @@ PASSES = 9
 RESTART = RestartRecord(0, started_utc="2026-01-01T00:00:00.000+00:00")
 
 
-def changes(lengths: str, in_flight: int, seconds: float, seed: int) -> list[Change | None]:
+def drifts(lengths: str, in_flight: int, seconds: float, seed: int) -> list[Drift]:
     """Return what is found in one pass at each true drift, which is that of the part that is judged."""
     loop = closed_loop(seconds, np.random.default_rng(seed), in_flight=in_flight, lengths=lengths)
     found = []
@@ -48,34 +50,29 @@ def changes(lengths: str, in_flight: int, seconds: float, seed: int) -> list[Cha
         joules_in = KnownJoules(loop.drifting(true / part), np.random.default_rng(seed))
         seen = drift(RESTART, loop.record, ["GPU"], joules_in, in_flight=in_flight)
         part = (seen.duration_s or loop.record.span.duration_s) / loop.record.span.duration_s
-        found.append(seen.change)
+        found.append(seen)
     return found
 
 
-def shares(groups: Sequence[Sequence[Change | None]]) -> list[float]:
-    """Return which shares of groups of passes are shown to be within the limit, and outside, as the audit has it."""
-    within = outside = 0
-    for group in groups:
-        known = [change for change in group if change]
-        whole = pooled(known).is_within(MAX_DRIFT) if known else None
-        is_outside = whole is False or any(change.is_within(MAX_DRIFT) is False for change in known)
-        outside += is_outside
-        within += whole is True and not is_outside and len(known) == len(group)
-    return [within / len(groups), outside / len(groups)]
+def shares(groups: Sequence[Sequence[Drift]]) -> list[float]:
+    """Return which shares of groups of passes the audit accepts, and which it refuses as shown to drift."""
+    procedures = [SimpleNamespace(procedure=SimpleNamespace(drift=group)) for group in groups]
+    statuses = [drift_within_passes(cast("Subject", each)).status for each in procedures]
+    return [statuses.count(status) / len(groups) for status in ("pass", "fail")]
 
 
 def row(case: tuple[str, int, int], groups: int) -> dict[str, Any]:
     """Return one case's shares at each true drift, of single passes and of groups."""
     lengths, in_flight, seconds = case
-    passes = [changes(lengths, in_flight, seconds, seed) for seed in range(groups * PASSES)]
+    passes = [drifts(lengths, in_flight, seconds, seed) for seed in range(groups * PASSES)]
     by_drift = list(zip(*passes, strict=True))
-    halves = [change.half95 for change in by_drift[0] if change]
+    halves = [seen.half95 for seen in by_drift[0] if seen.half95 is not None]
     return {
         "lengths": lengths,
         "in_flight": in_flight,
         "seconds": seconds,
         "half95_median": round(float(np.median(halves)), 5) if halves else None,
-        "pass": [shares([[change] for change in column]) for column in by_drift],
+        "pass": [shares([[seen] for seen in column]) for column in by_drift],
         "experiment": [
             shares([column[at : at + PASSES] for at in range(0, len(column), PASSES)]) for column in by_drift
         ],

@@ -6,7 +6,6 @@ one block to another (prompts, contexts, requests at once) enters a linear fit b
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy as np
 from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
 from wattdock.analysis.trend import Change, slope
 from wattdock.clock import NS_PER_S
-from wattdock.metering import Span
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -114,8 +112,7 @@ def _count(length_ns: float, least: int) -> int:
 
 
 def _joules(restart: RestartRecord, edges_ns: Sequence[int], used: Sequence[str], joules_in: SpanJoules) -> Floats:
-    blocks = [Span("block", *edges) for edges in itertools.pairwise(edges_ns)]
-    joules = [joules_in.of(restart.timeline, block, used) for block in blocks]
+    joules = joules_in.in_blocks(restart.timeline, edges_ns, used)
     if unknown := next((block for block in joules if block.total_j is None), None):
         raise NoWindowError(unknown.reason or "energy unknown")
     return np.array([block.total_j for block in joules], dtype=np.float64)

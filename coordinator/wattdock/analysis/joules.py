@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -147,6 +148,10 @@ class SpanJoules:
             return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
         timing_j = known_sum(energy.timing_j for energy in energy_by_gpu.values())
         return Joules(known_sum(per_gpu_j.values()), per_gpu_j, timing_j, sources)
+
+    def in_blocks(self, timeline: Timeline | None, edges_ns: Sequence[int], uuids: Sequence[str]) -> list[Joules]:
+        """Return the energy of each block between two edges on the GPUs `uuids`."""
+        return [self.of(timeline, Span("block", *edges), uuids) for edges in pairwise(edges_ns)]
 
     def of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
         """Return the energy of `span` on one GPU."""

@@ -326,7 +326,7 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
         per_restart=per_restart,
         mean=mean,
         standard_deviation_between_restarts=_standard_deviation(per_restart) if len(per_restart) > 1 else None,
-        standard_deviation_within_restarts=_within(
+        standard_deviation_within_restarts=pooled_deviation(
             [[ratio([measured], quantity) for measured in group] for group in restarts]
         ),
         ci95=interval,
@@ -354,8 +354,8 @@ def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float 
     return total_j * spread.standard_deviation_between_restarts / spread.mean / sqrt(len(spread.per_restart))
 
 
-def _within(groups: Sequence[Sequence[float]]) -> float | None:
-    """Standard deviation of passes around their own restart's mean, pooled; None with one pass per restart."""
+def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:
+    """Return the standard deviation of values around their own group's mean, pooled; None with one value in each."""
     freedom = sum(len(group) - 1 for group in groups)
     squares = sum(float(np.sum((np.array(group) - np.mean(group)) ** 2)) for group in groups)
     return sqrt(squares / freedom) if freedom else None

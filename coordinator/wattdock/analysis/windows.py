@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from math import hypot
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between, tokens_in
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
@@ -222,15 +221,13 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
 
 def _block_spread(restart: RestartRecord, measured: PassRecord, span: Span, source: _Source) -> float | None:
     """Return (largest − smallest) ÷ mean joules per token of `BLOCKS` equal blocks; None if a block has no figure."""
-    edges_ns = np.linspace(span.start_ns, span.end_ns, BLOCKS + 1).astype(np.int64)
-    values = []
-    for start_ns, end_ns in itertools.pairwise(edges_ns.tolist()):
-        tokens = tokens_between(measured, start_ns, end_ns)
-        joules = source.joules_in.of(restart.timeline, Span("block", start_ns, end_ns), source.used).total_j
-        if joules is None or not tokens:
-            return None
-        values.append(joules / tokens)
-    return float(np.ptp(values) / np.mean(values))
+    edges_ns = np.linspace(span.start_ns, span.end_ns, BLOCKS + 1).astype(np.int64).tolist()
+    joules = [block.total_j for block in source.joules_in.in_blocks(restart.timeline, edges_ns, source.used)]
+    tokens = tokens_in(measured, edges_ns)
+    if None in joules or not tokens.all():
+        return None
+    per_token = np.array(joules, dtype=np.float64) / tokens
+    return float(np.ptp(per_token) / np.mean(per_token))
 
 
 @dataclass(frozen=True)

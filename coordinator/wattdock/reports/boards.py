@@ -48,17 +48,13 @@ class Pool:
     @classmethod
     def of(cls, label: str, by_board: dict[str, list[float]]) -> Pool:
         """Return the pool of two boards or more."""
-        from scipy.special import stdtrit
-
         means, sizes = list(map(fmean, by_board.values())), list(map(len, by_board.values()))
         mean, over_boards, freedom = fmean(means), statistics.mean_interval(means), sum(sizes) - len(sizes)
         assert over_boards, "a pool has two boards or more"
-        within = these = None
-        if freedom:
-            squares = sum((value - fmean(values)) ** 2 for values in by_board.values() for value in values)
-            within = sqrt(squares / freedom)
+        within, these = statistics.pooled_deviation(list(by_board.values())), None
+        if within is not None:
             error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes)
-            half = float(stdtrit(freedom, (1 + statistics.CONFIDENCE) / 2)) * error
+            half = statistics.t_factor(freedom) * error
             these = statistics.Interval(max(mean - half, 0.0), mean + half)
         between = _with_interval(stdev(means), len(means) - 1)
         spread = None if within is None else _with_interval(within, freedom)
