@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from unprivileged import UID
 
 from wattdock.errors import StoreError
 from wattdock.files import NewFolder, locked, new_folder, open_regular, read_regular, remove_leftovers, write_output
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Fills a folder until its standard input ends, and finishes it then.
 FILL = """
@@ -57,6 +54,13 @@ def test_a_pipe_is_refused_without_waiting_for_its_other_end(tmp_path: Path) -> 
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="is not a regular file"):
         open_regular(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_name_that_no_file_can_have_is_refused_like_a_file_that_is_not_there(*, follow: bool) -> None:
+    """The system's functions raise ValueError for a null character, which no reader of files expects."""
+    with pytest.raises(OSError, match="null character in its name"):
+        read_regular(Path("a\0b"), follow=follow)
 
 
 def test_a_link_is_followed_only_where_that_is_meant(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def open_regular(
     Raises:
         OSError: It cannot be opened, is a link, a pipe or a device, or belongs to another user.
     """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "has a null character in its name", repr(str(path)))
     # To open some devices is to start them.
     if follow and not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "is not a regular file", str(path))

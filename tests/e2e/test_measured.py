@@ -67,8 +67,8 @@ def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(w
     assert agree["status"] == "pass", agree
 
 
-def test_a_meter_card_is_kept_and_results_use_the_lag_that_it_found(wattdock: Command) -> None:
-    """Nothing loads this GPU, so the card knows no lag; a sound one with a lag is taken by the next result."""
+def test_a_meter_card_is_kept_and_results_use_what_it_found(wattdock: Command) -> None:
+    """Nothing loads this GPU, so the card knows no lag; the next result takes a sound card's lag and costs of work."""
     env = on_gpus(wattdock, FakeGpu(uuid=BUSY, profile=(constant(300),)))
     doctor = ("doctor", "--meter", "--backend", "fake", "--runner-python", sys.executable)
     done = wattdock(*doctor, "--pulses", "30", "--json", env=env)
@@ -86,3 +86,6 @@ def test_a_meter_card_is_kept_and_results_use_the_lag_that_it_found(wattdock: Co
     meter = result["gpus"][BUSY]
     assert (meter["counter_lag_s"], meter["counter_lag_std_s"]) == (0.021, 0.002)
     assert meter["card"] == card["measured_utc"]
+    placed = result["compute"]["roofline"]
+    assert (placed["power_limit_w"], placed["constant_w"]) == (700, card["work_power"]["constant_w"])
+    assert placed["energy_ratio"] > 1

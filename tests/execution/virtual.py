@@ -214,6 +214,7 @@ class VirtualRunner:
             used_gpu_uuids=list(self.gpus[: self.args.get("used_gpus")]),
             framework="fake",
             framework_version="1.0",
+            weight_bytes=10_000_000,
             python_version="3.12",
             engine_args=dict(self.args),
         )

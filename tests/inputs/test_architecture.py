@@ -97,7 +97,16 @@ def test_what_is_not_known_is_refused_with_the_reason(config: dict[str, Any], re
 def test_keys_and_values_are_read_once_per_later_token() -> None:
     """Three tokens after a prompt of ten: the second reads 11 positions, the third 12; 2 × 4 heads × 16 × 3 layers."""
     model = Architecture.from_config(CONFIGS["dense"])
-    assert model.kv_bytes_read(prompt_tokens=10, output_tokens=3, bytes_per_value=2) == 23 * 2 * 4 * 16 * 3 * 2
+    assert model.kv_bytes_read(prompt_tokens=10, output_tokens=3, dtype="bfloat16") == 23 * 2 * 4 * 16 * 3 * 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("torch.float32", 4), ("float16", 2), ("fp8_e4m3", 1), ("of engines", 0.5)]
+)
+def test_a_cache_is_counted_in_its_own_type(dtype: str, size: float) -> None:
+    """Not in the weights'; an unknown type is taken for the narrowest, so that the bytes stay the least."""
+    model = Architecture.from_config(CONFIGS["dense"])
+    assert model.kv_bytes_read(prompt_tokens=10, output_tokens=3, dtype=dtype) == 23 * 2 * 4 * 16 * 3 * size
 
 
 @given(prompt=st.integers(1, 60), output=st.integers(1, 20), cached=st.integers(0, 59), window=st.integers(1, 90))
@@ -113,4 +122,4 @@ def test_a_window_bounds_what_each_position_attends_to(prompt: int, output: int,
     pairs = sum(2 * min(position + 1, window) + position + 1 for position in range(cached, last))
     assert found == 4 * 4 * 16 * pairs
     read = sum(2 * min(position + 1, window) + position + 1 for position in range(prompt, last))
-    assert model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, bytes_per_value=2) == read * 2 * 2 * 16 * 2
+    assert model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype="bfloat16") == read * 2 * 2 * 16 * 2

@@ -133,11 +133,47 @@ def test_the_memorys_part_is_a_narrow_bar_in_the_passes_a_column_and_a_row() -> 
     assert "HBM, part of the passes</td>" in text
     assert "mean HBM W" in text
     assert ">97</td>" in text
+    assert "12.0 J ± 1.0 J of these, by the driver's own figure, mean 97 W" in said_of(measured)
+    mean = dict.fromkeys(("energy.mean_hbm_power_w", "energy.mean_power_w"))
+    assert "by the driver's own figure, mean – W" in said_of(row("one", hbm | mean))
+
+
+def said_of(measured: StoredResult) -> str:
+    """Return what `show` says of a result, in one line."""
     out = Console(width=120)
     with out.capture() as captured:
         for line in results_view([measured]):
             out.print(line)
-    assert "12.0 J ± 1.0 J of these, by the driver's own figure, mean 97 W" in captured.get()
+    return " ".join(captured.get().split())
+
+
+def test_how_near_a_result_comes_to_its_limits_is_drawn_and_told() -> None:
+    """Three marks for each result with a power model, two for one without; a result without a roofline has none."""
+    least = {"arithmetic": 2.0, "bandwidth": 3.0, "power": 5.0}
+    placed = {"wall": "power", "least_s": least, "time_s": 5.0, "time_ratio": 1.25, "energy_ratio": 1.2, "misfit": 0.09}
+    lacking = {
+        **placed,
+        "wall": "bandwidth",
+        "least_s": {"arithmetic": 2.0, "bandwidth": 3.0},
+        "time_s": 3.0,
+        "reason": "no card",
+        **dict.fromkeys(("energy_ratio", "misfit")),
+    }
+    rows = [row("one", {"compute.roofline": placed}), row("two", {"compute.roofline": lacking}), row("three")]
+    drawn = CHARTS["limits"][1](points_of(rows)).data.values
+    shares = [(made["experiment"], made["limit"], made["least time ÷ measured time"]) for made in drawn]
+    assert shares == [
+        *(("one", limit, pytest.approx(least_s / 6.25)) for limit, least_s in least.items()),
+        *(("two", limit, pytest.approx(least[limit] / 3.75)) for limit in ("arithmetic", "bandwidth")),
+    ]
+    assert ">power<" in shown(*rows)
+    said = said_of(rows[0])
+    assert "1.25 × the least time, 1.2 × the least energy; limited by power" in said
+    assert "(arithmetic 40%, bandwidth 60%, power 100%)" in said
+    assert "it misses by up to 9%" in said
+    assert "no card" in said_of(rows[1])
+    with pytest.raises(ConfigError, match="no result has a roofline"):
+        CHARTS["limits"][1](points_of(rows[2:]))
 
 
 def test_a_page_of_many_results_says_what_it_leaves_out() -> None:

@@ -1,4 +1,4 @@
-"""Speed and arithmetic of the measured passes. Pure."""
+"""Speed of the measured passes. Pure."""
 
 from __future__ import annotations
 
@@ -9,55 +9,21 @@ import numpy as np
 
 from wattdock.analysis.occupancy import is_scheduled
 from wattdock.clock import NS_PER_S
-from wattdock.errors import UnknownArchitectureError
-from wattdock.host import gpu_models
-from wattdock.inputs import Architecture
-from wattdock.records import EnvironmentSnapshot
 from wattdock.values import Stored, known_max, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.energy import EnergyResult
     from wattdock.analysis.windows import WindowSummary
-    from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord
+    from wattdock.records import PassRecord, RequestRecord
 
 # An engine that keeps up has a few in its queue when a pass ends.
 MAX_LEFT_OUT = 0.05
 # Gaps between steps are those between a request's tokens where both add up to the same time.
 MAX_GAPS_OFF = 0.05
-
-
-class Compute(Stored):
-    """Arithmetic of the measured passes, summed over the GPUs used; null with the reason where it is unknown.
-
-    Attributes:
-        model_flops: The model's useful arithmetic: from token counts, without padding or recomputation, which no engine
-            reports.
-        active_weights, total_weights: Matrix weights that an output token uses, and all; they differ with experts.
-        peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense 16-bit arithmetic, memory.
-        peak_flops_share: `flops_per_s` ÷ the peak.
-        peak_memory_share_least: Least share of the memory's peak rate that reading weights and caches took.
-        hbm_j_per_byte_most: `energy.hbm_j` ÷ the least bytes of that reading, the memory's idle power included.
-    """
-
-    model_flops: float | None = None
-    method: str | None = None
-    active_weights: int | None = None
-    total_weights: int | None = None
-    flops_per_s: float | None = None
-    flops_per_j: float | None = None
-    peak_flops_per_s: float | None = None
-    peak_memory_bytes_per_s: float | None = None
-    peak_source: str | None = None
-    peak_reason: str | None = None
-    peak_flops_share: float | None = None
-    peak_memory_share_least: float | None = None
-    hbm_j_per_byte_most: float | None = None
-    reason: str | None = None
 
 
 class Quantiles(Stored):
@@ -313,79 +279,3 @@ def _since_arrival_s(request: RequestRecord, instant_ns: int | None) -> float | 
         return None
     arrived_ns = request.submitted_ns if request.intended_ns is None else request.intended_ns
     return (instant_ns - arrived_ns) / NS_PER_S
-
-
-def compute(
-    config: Mapping[str, Any] | None,
-    passes: Sequence[PassRecord],
-    environment: EnvironmentSnapshot,
-    energy: EnergyResult,
-    *,
-    in_flight: int,
-) -> Compute:
-    """Return the useful arithmetic of all `passes` over all GPUs used, and its share of their peaks.
-
-    Args:
-        config: The model's config.json; None where the model was not resolved.
-        in_flight: Most requests that one engine step serves.
-    """
-    if config is None or not passes:
-        return Compute(reason="the model is not known" if config is None else "no pass was measured")
-    try:
-        model = Architecture.from_config(config)
-        requests = [request for measured in passes for request in measured.requests]
-        flops = sum(_flops(model, request) for request in requests)
-    except UnknownArchitectureError as error:
-        return Compute(reason=str(error))
-    duration_s = sum(measured.span.duration_s for measured in passes)
-    names = environment.gpu_names
-    peak = gpu_models.peak_of(names)
-    share = flops / duration_s / peak.flops_per_s if peak else None
-    bytes_read = _least_bytes(model, requests, environment, in_flight=in_flight)
-    read_share = None if peak is None or bytes_read is None else bytes_read / duration_s / peak.memory_bytes_per_s
-    return Compute(
-        model_flops=flops,
-        method=model.FLOPS_METHOD,
-        active_weights=model.active_weights,
-        total_weights=model.total_weights,
-        flops_per_s=flops / duration_s,
-        flops_per_j=flops / energy.total_j if energy.total_j else None,
-        peak_flops_per_s=peak.flops_per_s if peak else None,
-        peak_memory_bytes_per_s=peak.memory_bytes_per_s if peak else None,
-        peak_source=peak.source if peak else None,
-        peak_reason=gpu_models.why_no_peak(names),
-        peak_flops_share=share,
-        peak_memory_share_least=read_share,
-        hbm_j_per_byte_most=energy.hbm_j / bytes_read if energy.hbm_j is not None and bytes_read else None,
-    )
-
-
-def _flops(model: Architecture, request: RequestRecord) -> int:
-    if request.prompt_tokens is None or request.output_tokens is None:
-        raise UnknownArchitectureError("the engine does not tell every request's tokens")
-    return model.request_flops(
-        prompt_tokens=request.prompt_tokens,
-        output_tokens=request.output_tokens,
-        cached_prompt_tokens=request.cached_prompt_tokens or 0,
-    )
-
-
-def _least_bytes(
-    model: Architecture, requests: Iterable[RequestRecord], environment: EnvironmentSnapshot, *, in_flight: int
-) -> float | None:
-    """Return the least bytes read: all weights once per `in_flight` tokens, and each token's keys and values.
-
-    A step produces at most one token per request in flight; no backend uses speculative decoding.
-    """
-    if not environment.runner.weight_bytes:
-        return None
-    bytes_per_weight = environment.runner.weight_bytes / model.total_weights
-    narrow_cache = "fp8" in str(environment.runner.engine_args.get("kv_cache_dtype", ""))
-    weights, caches = 0.0, 0.0
-    for request in requests:
-        prompt, output = request.prompt_tokens or 0, request.output_tokens or 0
-        weights += output / in_flight * model.active_weights * bytes_per_weight
-        caches += model.kv_bytes_read(
-            prompt_tokens=prompt, output_tokens=output, bytes_per_value=1.0 if narrow_cache else bytes_per_weight
-        )
-    return weights + caches

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from wattdock.analysis.compute import Compute, compute
 from wattdock.analysis.conditions import ABSENT, differing, required_conditions
 from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, Gpus, measured_energy
 from wattdock.analysis.goodput import Goodput, goodput
 from wattdock.analysis.gpus import DataParallel, GpuResult, MultiGPUMetrics, data_parallel, gpu_results, multi_gpu
 from wattdock.analysis.joules import SpanJoules
-from wattdock.analysis.performance import Compute, Performance, compute, performance
+from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import Statistics, statistics
 from wattdock.analysis.verdict import Audit
@@ -181,7 +182,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         goodput=goodput(config, passes, energy.windows),
         compute=compute(
             architecture,
-            passes,
+            restarts,
             environment,
             energy,
             in_flight=config.total_workload.batch_size // config.section.replicas,

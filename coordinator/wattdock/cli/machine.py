@@ -44,7 +44,8 @@ def doctor(
     flags: SettingFlags,
     file: File = None,
     meter: Annotated[
-        bool, typer.Option("--meter", help="Calibrate the energy counters with load pulses instead.")
+        bool,
+        typer.Option("--meter", help="Calibrate the energy counters and the energy of work with load pulses instead."),
     ] = False,
     pulses: Annotated[
         int,

@@ -48,6 +48,10 @@ NOT_ZERO = (
     *("n_embd", "n_head", "n_layer"),
 )
 LARGEST, MOST_LAYERS = 10**9, 1_000
+# Of one value, by the names that engines and config.json give types; of a type with another name, at least.
+BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float": 4.0, "fp8": 1.0}
+BYTES |= {"fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0}
+LEAST_BYTES = 0.5
 
 
 @dataclass(frozen=True)
@@ -182,10 +186,13 @@ class Architecture:
         attention = 4 * self.heads * self.head_size * pairs
         return 2 * self._active_block_weights * positions + 2 * self.embedding * output_tokens + attention
 
-    def kv_bytes_read(self, *, prompt_tokens: int, output_tokens: int, bytes_per_value: float) -> float:
+    def kv_bytes_read(self, *, prompt_tokens: int, output_tokens: int, dtype: str) -> float:
         """Return the bytes of keys and values that one request's decode steps must read, at least; over all GPUs.
 
         Each output token after the first reads, in every layer, the keys and values of every position it attends to.
+
+        Args:
+            dtype: Of keys and values, as the engine names it.
         """
         if output_tokens < 1:
             return 0.0
@@ -193,7 +200,7 @@ class Architecture:
             layers * _decode_pairs(prompt_tokens, output_tokens, window)
             for window, layers in self._layers_by_window.items()
         )
-        return positions * 2 * self.kv_heads * self.head_size * bytes_per_value
+        return positions * 2 * self.kv_heads * self.head_size * BYTES.get(dtype.removeprefix("torch."), LEAST_BYTES)
 
     @property
     def _layers_by_window(self) -> Counter[int | None]:

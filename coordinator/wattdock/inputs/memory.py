@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config import Split
 from wattdock.errors import ConfigError, UnknownArchitectureError
-from wattdock.inputs.architecture import Architecture
+from wattdock.inputs.architecture import BYTES, Architecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from wattdock.config import EngineMemory
 
-BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float": 4.0, "fp8": 1.0}
-BYTES |= {"fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0}
 # Four bits per weight and one scale of eight bits for 32 weights. Source: OCP Microscaling Formats specification, v1.0.
 MXFP4_BYTES = (4 + 8 / 32) / 8
 # More GPUs than one host has.

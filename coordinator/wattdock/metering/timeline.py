@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from wattdock.clock import NS_PER_S
 from wattdock.host import GpuProcess
+from wattdock.metering.work_power import WorkPower
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -220,6 +221,7 @@ class GpuTimeline:
         busy_fraction: Share of the metered time this GPU's thread spent inside NVML calls.
         lag: How far its counter trails, measured on this GPU; None where it is assumed.
         card: When it was measured; None where the lag is assumed.
+        work_power: What work costs this GPU, measured beforehand; None where it was not.
     """
 
     uuid: str
@@ -232,6 +234,7 @@ class GpuTimeline:
     busy_fraction: float | None = None
     lag: LagModel | None = None
     card: str | None = None
+    work_power: WorkPower | None = None
 
     @property
     def losses(self) -> tuple[MeterEvent, ...]:

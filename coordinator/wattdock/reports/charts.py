@@ -45,6 +45,8 @@ PHASE_COLOURS = dict(
 SPAN_COLOURS = dict(
     zip((*KINDS, "other"), ("#777777", "#56B4E9", "#BBBBBB", "#E69F00", "#009E73", "#CC79A7"), strict=True)
 )
+LIMIT_COLOURS = {"arithmetic": "#0072B2", "bandwidth": "#009E73", "power": "#D55E00"}
+SHARE_OF_TIME = "least time ÷ measured time"
 # More results than these are a wall of bars; the tables say the same.
 MOST_ROWS = 120
 ROW_HEIGHT, HBM_HEIGHT = 26, 6
@@ -98,6 +100,44 @@ def pareto(points: Sequence[Point]) -> Chart:
     return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)), params=[_zoom(["x", "y"], ["dots"])]).properties(
         description="Means of restarts; lower right is better. A grey line joins what no other result of its model "
         "beats in both. Hollow: may not be published."
+    )
+
+
+def limits(points: Sequence[Point]) -> Chart:
+    """Return how much of each result's time arithmetic, memory bandwidth and power would take alone."""
+    placed = [(point, point.result.compute.roofline) for point in points if point.result.compute]
+    known = {point.label: roofline for point, roofline in placed if roofline}
+    drawn_points = _few_enough(
+        [point for point in points if point.label in known], "no result has a roofline: no GPU with known peak rates"
+    )
+    rows: Rows = [
+        {
+            "experiment": label,
+            "limit": limit,
+            SHARE_OF_TIME: least_s / (roofline.time_ratio * roofline.time_s),
+            "J ÷ least": roofline.energy_ratio,
+        }
+        for label, roofline in known.items()
+        for limit, least_s in roofline.least_s.items()
+    ]
+    y, height = _names(drawn_points)
+    looks: dict[str, Any] = {"sort": None, "title": None, "type": "nominal"}
+    names = list(LIMIT_COLOURS)
+    return (
+        alt.Chart(alt.InlineData(values=tuple(rows)))
+        .mark_point(filled=True, size=70)
+        .encode(
+            x=alt.X(SHARE_OF_TIME, type="quantitative", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
+            y=y,
+            color=alt.Color("limit", scale=alt.Scale(domain=names, range=list(LIMIT_COLOURS.values())), **looks),
+            shape=alt.Shape("limit", scale=alt.Scale(domain=names, range=list(SHAPES[: len(names)])), **looks),
+            tooltip=_tooltip(rows),
+        )
+        .properties(
+            height=height,
+            description="What the work would take at least by each limit alone, as a share of the measured time. The "
+            "rightmost is the wall that a result stands at; 100 % would be the wall itself. Power needs a meter card.",
+        )
     )
 
 
@@ -183,6 +223,7 @@ CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
     "intervals": ("Figures with intervals", intervals),
     "pareto": ("Energy against throughput", pareto),
     "phases": ("Energy by phase", phases),
+    "limits": ("Limits: arithmetic, bandwidth, power", limits),
     "scaling": ("Scaling over GPUs", scaling),
     "batch": ("Scaling over the batch size", batch),
     "timeline": ("Power and tokens over time", timeline),

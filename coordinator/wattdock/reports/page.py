@@ -38,7 +38,18 @@ ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#5
 # Columns of the table of results in the summary.
 SUMMARY = (
     *("energy_per_output_token_j", "headline_window", "output_tokens_per_s", "mean_power_w", "mean_hbm_power_w"),
-    *("ttft_p50_s", "tpot_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
+    *(
+        "roofline_wall",
+        "roofline_energy_ratio",
+        "ttft_p50_s",
+        "tpot_p50_s",
+        "output_tokens",
+        "batch_size",
+        "restarts",
+        "gpus",
+        "backend",
+        "model",
+    ),
 )
 TOKEN_COSTS = {
     "idle_w": "W while idle",

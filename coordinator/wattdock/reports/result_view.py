@@ -168,13 +168,14 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only)"
     if energy.hbm_j is not None:
         part = f"{energy.hbm_j:,.1f} J ± {energy.hbm95_j or 0.0:.1f} J of these, by the driver's own figure"
-        yield "HBM", f"{part}, mean {energy.mean_hbm_power_w:,.0f} W"
+        yield "HBM", f"{part}, mean {number(energy.mean_hbm_power_w, ',.0f')} W"
     for uuid, joules in energy.per_gpu_j.items():
         text = f"{joules:,.1f} J" if joules is not None else NOTHING
         yield "", f"{uuid}: {text}{_share(result, uuid)}"
     if energy.energy_per_output_token_j is not None and energy.windows:
         of = f"{energy.energy_boundary}, {energy.windows.headline}"
-        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
+        mean = f"mean {number(energy.mean_power_w, ',.0f')} W"
+        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), {mean}"
     shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
     per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
     yield "all joules", f"{', '.join(per)} (whole passes)"
@@ -236,6 +237,11 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     per_joule = "" if compute.flops_per_j is None else f", {compute.flops_per_j / 1e9:,.3g} GFLOP/J"
     share = f"{compute.peak_flops_share:.1%} of peak" if compute.peak_flops_share is not None else compute.peak_reason
     yield "arithmetic", f"{compute.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
+    if placed := compute.roofline:
+        energy = f", {placed.energy_ratio:.3g} × the least energy" if placed.energy_ratio else ""
+        others = ", ".join(f"{wall} {least_s / placed.time_s:.0%}" for wall, least_s in placed.least_s.items())
+        yield "roofline", f"{placed.time_ratio:.3g} × the least time{energy}; limited by {placed.wall} ({others})"
+        yield "", placed.reason or f"power from load pulses, which it misses by up to {placed.misfit or 0.0:.0%}"
 
 
 def _sample_texts(stored: StoredResult) -> list[str]:

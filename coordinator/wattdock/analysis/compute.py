@@ -1,0 +1,152 @@
+"""The model's arithmetic and memory traffic in the measured passes, beside what the GPUs can do. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wattdock.analysis.roofline import PowerBudget, Roofline, Work, roofline
+from wattdock.errors import UnknownArchitectureError
+from wattdock.host import gpu_models
+from wattdock.inputs import Architecture
+from wattdock.values import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wattdock.analysis.energy import EnergyResult
+    from wattdock.records import EnvironmentSnapshot, RequestRecord, RestartRecord
+
+
+class Compute(Stored):
+    """Arithmetic of the measured passes, summed over the GPUs used; null with the reason where it is unknown.
+
+    Attributes:
+        model_flops: The model's useful arithmetic: from token counts, without padding or recomputation, which no engine
+            reports.
+        active_weights, total_weights: Matrix weights that an output token uses, and all; they differ with experts.
+        bytes_read_least: Weights, once for every step, and the keys and values that each output token attends to.
+        arithmetic_bits: Of an operand; 8 where the weights are quantised, which is the most that the GPUs could do.
+        peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense arithmetic of so many bits, memory.
+        peak_flops_share: `flops_per_s` ÷ the peak.
+        peak_memory_share_least: Least share of the memory's peak rate that reading weights and caches took.
+        hbm_j_per_byte_most: `energy.hbm_j` ÷ the least bytes of that reading, the memory's idle power included.
+        roofline: Null where the peaks or the bytes are unknown.
+    """
+
+    model_flops: float | None = None
+    method: str | None = None
+    active_weights: int | None = None
+    total_weights: int | None = None
+    bytes_read_least: float | None = None
+    arithmetic_bits: int | None = None
+    flops_per_s: float | None = None
+    flops_per_j: float | None = None
+    peak_flops_per_s: float | None = None
+    peak_memory_bytes_per_s: float | None = None
+    peak_source: str | None = None
+    peak_reason: str | None = None
+    peak_flops_share: float | None = None
+    peak_memory_share_least: float | None = None
+    hbm_j_per_byte_most: float | None = None
+    roofline: Roofline | None = None
+    reason: str | None = None
+
+
+def compute(
+    config: Mapping[str, Any] | None,
+    restarts: Sequence[RestartRecord],
+    environment: EnvironmentSnapshot,
+    energy: EnergyResult,
+    *,
+    in_flight: int,
+) -> Compute:
+    """Return the useful arithmetic of all passes over all GPUs used, and how it compares with what they can do.
+
+    Args:
+        config: The model's config.json; None where the model was not resolved.
+        in_flight: Most requests that one engine step serves.
+    """
+    passes = [measured for restart in restarts for measured in restart.passes]
+    if config is None or not passes:
+        return Compute(reason="the model is not known" if config is None else "no pass was measured")
+    try:
+        model = Architecture.from_config(config)
+        requests = [request for measured in passes for request in measured.requests]
+        flops = float(sum(_flops(model, request) for request in requests))
+    except UnknownArchitectureError as error:
+        return Compute(reason=str(error))
+    duration_s, bits = sum(measured.span.duration_s for measured in passes), _bits(model, environment)
+    peak = gpu_models.peak_of(environment.gpu_names, bits)
+    bytes_read = _least_bytes(model, requests, environment, in_flight=in_flight)
+    placed = None
+    if peak and bytes_read:
+        timelines = next(restart.gpus for restart in reversed(restarts) if restart.passes)
+        gpus = [(gpu.power_limit_w, timelines.get(gpu.uuid)) for gpu in environment.used_gpus]
+        budget, work = PowerBudget.of(gpus, bits), Work(flops, bytes_read)
+        placed = roofline(work, peak, budget, duration_s=duration_s, total_j=energy.total_j)
+    return Compute(
+        model_flops=flops,
+        method=model.FLOPS_METHOD,
+        active_weights=model.active_weights,
+        total_weights=model.total_weights,
+        bytes_read_least=bytes_read,
+        arithmetic_bits=bits,
+        flops_per_s=flops / duration_s,
+        flops_per_j=flops / energy.total_j if energy.total_j else None,
+        peak_flops_per_s=peak.flops_per_s if peak else None,
+        peak_memory_bytes_per_s=peak.memory_bytes_per_s if peak else None,
+        peak_source=peak.source if peak else None,
+        peak_reason=gpu_models.why_no_peak(environment.gpu_names),
+        peak_flops_share=flops / duration_s / peak.flops_per_s if peak else None,
+        peak_memory_share_least=placed.least_s["bandwidth"] / duration_s if placed else None,
+        hbm_j_per_byte_most=energy.hbm_j / bytes_read if energy.hbm_j is not None and bytes_read else None,
+        roofline=placed,
+    )
+
+
+def _flops(model: Architecture, request: RequestRecord) -> int:
+    if request.prompt_tokens is None or request.output_tokens is None:
+        raise UnknownArchitectureError("the engine does not tell every request's tokens")
+    return model.request_flops(
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=request.output_tokens,
+        cached_prompt_tokens=request.cached_prompt_tokens or 0,
+    )
+
+
+def _dtype(model: Architecture, environment: EnvironmentSnapshot) -> str:
+    """Return the type of activations, as the engine or else config.json names it."""
+    return str(environment.runner.engine_args.get("dtype") or model.dtype)
+
+
+def _bits(model: Architecture, environment: EnvironmentSnapshot) -> int:
+    if environment.runner.engine_args.get("quantization") or model.quantization:
+        return 8
+    return 32 if "32" in _dtype(model, environment) else 16
+
+
+def _cache(model: Architecture, environment: EnvironmentSnapshot) -> str:
+    arguments = environment.runner.engine_args
+    settings = arguments.get("kv_cache_config")
+    named = arguments.get("kv_cache_dtype") or (settings.get("dtype") if isinstance(settings, dict) else None)
+    return str(named) if named and named != "auto" else _dtype(model, environment)
+
+
+def _least_bytes(
+    model: Architecture, requests: Sequence[RequestRecord], environment: EnvironmentSnapshot, *, in_flight: int
+) -> float | None:
+    """Return the least bytes read: all weights once per `in_flight` tokens, and each token's keys and values.
+
+    A step produces at most one token per request in flight; no backend uses speculative decoding.
+    """
+    if not environment.runner.weight_bytes:
+        return None
+    weights = model.active_weights * environment.runner.weight_bytes / model.total_weights
+    tokens, cache = (
+        [(each.prompt_tokens or 0, each.output_tokens or 0) for each in requests],
+        _cache(model, environment),
+    )
+    return sum(
+        output / in_flight * weights + model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype=cache)
+        for prompt, output in tokens
+    )
