@@ -174,8 +174,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "", f"{uuid}: {text}{_share(result, uuid)}"
     if energy.energy_per_output_token_j is not None and energy.windows:
         of = f"{energy.energy_boundary}, {energy.windows.headline}"
-        mean = f"mean {number(energy.mean_power_w, ',.0f')} W"
-        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), {mean}"
+        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
     shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
     per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
     yield "all joules", f"{', '.join(per)} (whole passes)"
