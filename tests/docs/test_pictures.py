@@ -18,7 +18,7 @@ from pictures import COLUMNS, on_terminal, terminal_picture  # noqa: E402
 def test_every_picture_that_readme_shows_is_there_and_its_size_is_a_readers() -> None:
     """Half a megabyte at most."""
     shown = re.findall(r"!\[[^\]]+\]\((docs/pictures/[^)]+)\)", (REPO / "README.md").read_text())
-    assert len(shown) == 2
+    assert len(shown) == 3
     assert [name for name in shown if not 1_000 < (REPO / name).stat().st_size < 500_000] == []
 
 
