@@ -146,6 +146,20 @@ def said_of(measured: StoredResult) -> str:
     return " ".join(captured.get().split())
 
 
+def test_goodput_and_where_the_joules_went_stand_on_the_page_where_they_are_known() -> None:
+    """A column that no result has a figure for is not there."""
+    split = {"idle_j": 40.0, "filling_j": 10.5, "steady_j": 80.0, "draining_j": 5.0}
+    good = {"requests": 8, "share_met": 0.75, "requests_met_per_s": 2.5}
+    known = row("one", {"energy.waterfall": split, "goodput": good})
+    text = shown(known, row("two"))
+    assert "<li>one: idle 40.0 J + filling 10.5 J + steady 80.0 J + draining 5.0 J</li>" in text
+    assert '<th scope="col">met SLO</th>' in text
+    assert "<td>75.0%</td>" in text
+    without = shown(row("two"))
+    assert "Where the joules of the passes went" not in without
+    assert "met SLO" not in without
+
+
 def test_how_near_a_result_comes_to_its_limits_is_drawn_and_told() -> None:
     """Three marks for each result with a power model, two for one without; a result without a roofline has none."""
     least = {"arithmetic": 2.0, "bandwidth": 3.0, "power": 5.0}
@@ -167,9 +181,10 @@ def test_how_near_a_result_comes_to_its_limits_is_drawn_and_told() -> None:
     ]
     assert ">power<" in shown(*rows)
     said = said_of(rows[0])
-    assert "1.25 × the least time, 1.2 × the least energy; limited by power" in said
-    assert "(arithmetic 40%, bandwidth 60%, power 100%)" in said
-    assert "it misses by up to 9%" in said
+    assert (
+        "1.25 × the least time, 1.2 × the least energy; alone would take of the time: power 80%, bandwidth 48%" in said
+    )
+    assert "they miss by up to 9%" in said
     assert "no card" in said_of(rows[1])
     with pytest.raises(ConfigError, match="no result has a roofline"):
         CHARTS["limits"][1](points_of(rows[2:]))

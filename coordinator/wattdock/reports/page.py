@@ -35,21 +35,11 @@ WITHIN = (conditions.ENGINE, conditions.PACKAGE)
 MOST_POINTS_PER_RESULT = 6_000
 # The palette's colours on a dark ground, where some of them would be dim.
 ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#555555": "#D0D0D0", "#777777": "#A0A0A0"}
-# Columns of the table of results in the summary.
+# Columns of the table of results in the summary, those without any value left out.
 SUMMARY = (
     *("energy_per_output_token_j", "headline_window", "output_tokens_per_s", "mean_power_w", "mean_hbm_power_w"),
-    *(
-        "roofline_wall",
-        "roofline_energy_ratio",
-        "ttft_p50_s",
-        "tpot_p50_s",
-        "output_tokens",
-        "batch_size",
-        "restarts",
-        "gpus",
-        "backend",
-        "model",
-    ),
+    *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "roofline_wall", "roofline_energy_ratio"),
+    *("ttft_p50_s", "tpot_p50_s", "itl_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
 )
 TOKEN_COSTS = {
     "idle_w": "W while idle",
@@ -115,6 +105,8 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         charts = _charts(points, has_tables=extent.has_tables)
         data = _embedded(_data(charts, restarts))
     same, differ = _measured_with(points)
+    known = {name for name in SUMMARY for point in points if getattr(point.row, name) is not None}
+    columns = [name for name in SUMMARY if name in known or name == SUMMARY[0]]
     script = _script()
     loader = PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
@@ -135,14 +127,15 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             publishable_count=_publishable_count(points),
             count=len(points),
             reasons=_commonest_reasons(points),
-            columns=headings(SUMMARY),
+            columns=headings(columns),
             points=points,
-            cells=_cells,
+            cells=partial(_cells, columns=columns),
             reasons_of=partial(_reasons, most=extent.reasons),
             fallback_text=fallback_text,
             missing=_missing(points),
             pools=list(map(str, pools(rows).values())),
             charts=charts,
+            splits=[(point.label, text) for point in points for text in split_texts(point.result)],
             token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
             same=same,
             differ=[entry for entry in differ.items() if not entry[0].startswith(WITHIN)],
@@ -170,6 +163,15 @@ def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
         return {}
     texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
     return texts | {"J of the fit": f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"}
+
+
+def split_texts(result: ExperimentResult) -> list[str]:
+    """Return where the joules of the passes went, by time and by work, each in parts that add up; none if unknown."""
+    waterfall = result.energy and result.energy.waterfall
+    return [
+        " + ".join(f"{name.replace('_', ' ')} {part_j:,.1f} J" for name, part_j in split.items())
+        for split in (waterfall.splits() if waterfall else ())
+    ]
 
 
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:
@@ -310,15 +312,13 @@ def _reasons(point: Point, *, most: int) -> list[str]:
     return [*reasons[:most], *([f"and {more} more"] if more > 0 else [])]
 
 
-def _cells(point: Point) -> list[str]:
+def _cells(point: Point, columns: Sequence[str]) -> list[str]:
     """Return a result's line of the summary."""
     figure = point.j_per_token
     joules = figure_text(figure) + boards_text(point.result) if figure else "not measured"
-    cells = row_cells(point.row, SUMMARY) | {
-        "energy_per_output_token_j": joules,
-        "output_tokens_per_s": figure_text(point.tokens_per_s, ",.1f"),
-    }
-    return list(cells.values())
+    cells = row_cells(point.row, columns)
+    figures = {"energy_per_output_token_j": joules, "output_tokens_per_s": figure_text(point.tokens_per_s, ",.1f")}
+    return [figures.get(name, cell) for name, cell in cells.items()]
 
 
 def _checks(points: Sequence[Point]) -> list[dict[str, Any]]:

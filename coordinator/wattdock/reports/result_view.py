@@ -10,7 +10,7 @@ from rich.text import Text
 
 from wattdock.analysis import Audit
 from wattdock.reports.boards import boards_text, pools
-from wattdock.reports.page import fallback_text, token_cost_texts
+from wattdock.reports.page import fallback_text, split_texts, token_cost_texts
 from wattdock.reports.terminal import NOTHING, Sheet, number, pairs, row_cells, seconds_text
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
@@ -181,8 +181,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
         yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
     if energy.net_j is not None:
-        for split in energy.waterfall.splits() if energy.waterfall else ():
-            yield "went to", " + ".join(f"{name.replace('_', ' ')} {part_j:,.1f} J" for name, part_j in split.items())
+        yield from (("went to", text) for text in split_texts(result))
         yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
     if energy.windows and energy.windows.relative_spread is not None:
         by_window = [
@@ -238,9 +237,11 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "arithmetic", f"{compute.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
     if placed := compute.roofline:
         energy = f", {placed.energy_ratio:.3g} × the least energy" if placed.energy_ratio else ""
-        others = ", ".join(f"{wall} {least_s / placed.time_s:.0%}" for wall, least_s in placed.least_s.items())
-        yield "roofline", f"{placed.time_ratio:.3g} × the least time{energy}; limited by {placed.wall} ({others})"
-        yield "", placed.reason or f"power from load pulses, which it misses by up to {placed.misfit or 0.0:.0%}"
+        shares = {limit: least_s / placed.time_s / placed.time_ratio for limit, least_s in placed.least_s.items()}
+        alone = ", ".join(f"{limit} {shares[limit]:.0%}" for limit in sorted(shares, key=lambda limit: -shares[limit]))
+        yield "roofline", f"{placed.time_ratio:.3g} × the least time{energy}; alone would take of the time: {alone}"
+        costs = f"costs of work by doctor --meter's pulses, whose power they miss by up to {placed.misfit or 0.0:.0%}"
+        yield "", placed.reason or costs
 
 
 def _sample_texts(stored: StoredResult) -> list[str]:
