@@ -9,6 +9,8 @@ import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from wattdock.clock import NS_PER_S
@@ -42,7 +44,7 @@ SAMPLES_CEASE_NS = NS_PER_S
 # From one change of the counter that is looked for to the next, where samples tell the course between them.
 SPARSE_NS, SPARSE_UNUSED_NS = NS_PER_S, 2 * NS_PER_S
 PROCESS_PERIOD_NS = 30 * NS_PER_S
-# An expensive call must not be under way when the counter is expected to change.
+# An expensive call must not be under way when the counter is expected to change, unless it is long overdue.
 QUIET_NS = 15_000_000
 OVERDUE_NS = NS_PER_S
 TAIL_NS = NS_PER_S
@@ -149,7 +151,7 @@ class GpuSampler:
         self._stop_after_ns: int | None = None
         self._edge_noted = self._is_ending = False
         self._previous: tuple[int, int, int] | None = None
-        self._counter_due_ns: int | None = None
+        self._counter_due_ns = inf
         self._errors_in_a_row: Counter[str] = Counter()
         self._unanswered_in_a_row = 0
         self._repeated: dict[str, _RepeatedError] = {}
@@ -247,20 +249,21 @@ class GpuSampler:
 
     def _step(self) -> None:
         """Make the read that is due, or sleep until one is due or another thread calls."""
-        now_ns = self._clock.now_ns()
-        task = min(self._tasks, key=lambda task: self._ready_ns(task, now_ns), default=None)
-        task_ns = now_ns + POWER_PERIOD_NS if task is None else self._ready_ns(task, now_ns)
-        counter_ns = self._counter_due_ns
-        if counter_ns is not None and counter_ns <= now_ns:
+        now_ns, tasks = self._clock.now_ns(), self._tasks
+        if self._counter_due_ns <= now_ns:
             self._try(ENERGY_COUNTER, self._read_counter)
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns()) + self._back_off_ns(ENERGY_COUNTER)
-        elif task is not None and task_ns <= now_ns:
+            return
+        if self._counter_due_ns - now_ns < QUIET_NS:
+            tasks = [task for task in tasks if not task.expensive or now_ns - task.due_ns >= OVERDUE_NS]
+        task = min(tasks, key=attrgetter("due_ns"), default=None)
+        if task is not None and task.due_ns <= now_ns:
             self._try(task.what, task.run)
             if task.what == POWER_SAMPLES:
                 self._follow_samples()
             task.due_ns = max(task.due_ns + task.period_ns, now_ns) + self._back_off_ns(task.what)
         else:
-            due_ns = task_ns if counter_ns is None else min(task_ns, counter_ns)
+            due_ns = min(self._counter_due_ns, task.due_ns if task else now_ns + POWER_PERIOD_NS)
             self._clock.wait(self._wake, (due_ns - now_ns) / NS_PER_S)
             self._handle_calls()
 
@@ -277,15 +280,8 @@ class GpuSampler:
 
     def _want_change(self, now_ns: int) -> None:
         self._schedule.want_next()
-        self._counter_due_ns = self._counter_due_ns and self._schedule.next_read_ns(now_ns)
-
-    def _ready_ns(self, task: _Task, now_ns: int) -> int:
-        """Return when a task may run: an expensive one, unless long overdue, after the counter's next read."""
-        if not task.expensive or self._counter_due_ns is None or now_ns - task.due_ns >= OVERDUE_NS:
-            return task.due_ns
-        if self._counter_due_ns - now_ns >= QUIET_NS:
-            return task.due_ns
-        return max(task.due_ns, self._counter_due_ns)
+        if self._counter_due_ns < inf:
+            self._counter_due_ns = self._schedule.next_read_ns(now_ns)
 
     def _read_counter(self) -> None:
         start_ns = self._clock.now_ns()

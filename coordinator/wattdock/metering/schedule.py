@@ -6,7 +6,7 @@ Pure bookkeeping over instants: reads nothing and sleeps never. All instants are
 from __future__ import annotations
 
 from collections import deque
-from statistics import mean, median, median_low
+from statistics import fmean, median, median_low
 
 LEARN_NS = 1_000_000_000
 LEARN_SPACING_NS = 5_000_000
@@ -139,7 +139,7 @@ class TickSchedule:
             # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not. Of
             # two middles, such as after a stop, the mean may be like no interval at all.
             middle_ns = median_low(self._intervals_ns)
-            self.period_ns = mean(
+            self.period_ns = fmean(
                 interval_ns for interval_ns in self._intervals_ns if 0.5 <= interval_ns / middle_ns <= 1.5
             )
 
