@@ -193,10 +193,16 @@ class EdgeClock(Clock):
         return True
 
 
-@functools.cache
 def _timeline(used: FakeGpu, other: FakeGpu, library: Path, number: int) -> Timeline:
     seeded = [dataclasses.replace(gpu, seed=10 * number + index) for index, gpu in enumerate((used, other), start=1)]
-    with fake_nvml.loaded(library, gpus=seeded) as fake:
+    first, second = (_metered(gpu, library) for gpu in seeded)
+    return dataclasses.replace(first, gpus={**first.gpus, **second.gpus}, end_ns=max(first.end_ns, second.end_ns))
+
+
+@functools.cache
+def _metered(gpu: FakeGpu, library: Path) -> Timeline:
+    """Return what the meter recorded of one GPU, whose thread has a virtual time of its own beside others, too."""
+    with fake_nvml.loaded(library, gpus=[gpu]) as fake:
         clock = EdgeClock(fake)
         clock.meter = meter = Meter(NvmlSource(), clock=clock)
         meter.start()

@@ -11,8 +11,9 @@ import pynvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
 
-from wattdock.checks import doctor, doctor_machine
+from wattdock.checks import doctor_machine
 from wattdock.host.nvml import NvmlError
+from wattdock.metering import meter
 from wattdock.metering.nvml import NvmlSource
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from conftest import Called
 
-# How long the doctor looks at a counter.
-RECORDED_S = doctor.RECORDED_S
 FIRST, SECOND = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 BUSY = FakeGpu(uuid=FIRST, processes=(FakeProcess(1),))
 NONE = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
@@ -30,13 +29,13 @@ NONE = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
 
 @pytest.fixture
 def on(library: Path, called: Called, monkeypatch: pytest.MonkeyPatch) -> Called:
-    """Call a command on a machine with these GPUs; the doctor looks too briefly to see a counter's period."""
-    monkeypatch.setattr(doctor, "RECORDED_S", 0.2)
+    """Call a command on a machine with these GPUs, which are metered in virtual time."""
     monkeypatch.setattr(doctor_machine, "WATCHED_S", 0.1)
 
     def call(gpus: tuple[FakeGpu, ...], *words: str, **faults: Any) -> CompletedProcess[str]:
         options: dict[str, Any] = faults if gpus else {"init_error": 12}
-        with fake_nvml.loaded(library, gpus=gpus, virtual_clock=False, **options):
+        with fake_nvml.loaded(library, gpus=gpus, **options) as fake:
+            monkeypatch.setattr(meter, "HostClock", lambda: fake)
             return called(*words)
 
     return call
@@ -82,15 +81,11 @@ def test_a_machine_without_a_gpu_says_so_in_one_line_with_exit_code_3(on: Called
     assert (done.returncode, f"fail    driver: {NONE}" in done.stdout) == (3, True)
 
 
-def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_with_others(
-    on: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_with_others(on: Called) -> None:
     """Only the GPUs asked about count; the exit code says whether a measurement would be sound."""
     spoiled = FakeGpu(uuid=SECOND, processes=(FakeProcess(1),), persistence=0, power_limit_w=500, clocks_limited=1)
     gpus = (FakeGpu(uuid=FIRST), spoiled)
-    with monkeypatch.context() as patient:
-        patient.setattr(doctor, "RECORDED_S", RECORDED_S)
-        sound = on(gpus, "doctor", "--gpus", "0", "--json")
+    sound = on(gpus, "doctor", "--gpus", "0", "--json")
     assert sound.returncode == 0, sound.stdout
     answer = json.loads(sound.stdout)
     assert answer["sound"] is True
@@ -123,9 +118,7 @@ def test_a_driver_that_is_old_or_answers_with_errors_costs_a_line_and_no_traceba
 
 def test_a_busy_gpu_that_would_not_be_chosen_spoils_nothing(on: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers are shared; where all are busy there is nothing to choose."""
-    with monkeypatch.context() as patient:
-        patient.setattr(doctor, "RECORDED_S", RECORDED_S)
-        done = on((BUSY, FakeGpu(uuid=SECOND)), "doctor")
+    done = on((BUSY, FakeGpu(uuid=SECOND)), "doctor")
     assert done.returncode == 0, done.stdout
     assert "pass    GPUs chosen: 1 (free; choose others with --gpus)" in done.stdout
     assert "warn    GPU 0 in use: process 1 (root, " in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.host import Gpu
 
-RECORDED_S = 2.0
+RECORDED_NS = 2_000_000_000
 DIAGNOSE_S = 300.0
 # What a check calls the states of a runner's finding; any other is a warning.
 RUNNER_STATUS: dict[str, Status] = {"ok": "pass", "fail": "fail"}
@@ -74,8 +73,7 @@ def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
     # The timeline of a meter that did not start has no GPU and says why, which fails each one's energy counter.
     with suppress(MeterError):
         meter.start()
-        time.sleep(RECORDED_S)
-    timeline = meter.stop()
+    timeline = meter.stop(meter.clock.now_ns() + RECORDED_NS)
     for gpu in gpus:
         for check in EACH_GPU.run(GpuSubject(gpu, host_gpus, timeline), prefix=f"GPU {gpu.index} "):
             # A measurement here would not choose this GPU, so what is wrong with it is only a warning.
