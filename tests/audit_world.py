@@ -142,7 +142,7 @@ def result_of(world: World, library: Path) -> ExperimentResult:
         config=shape_config("llama-3.1-8b"),
     )
     records = [
-        _restart(world, number, _timeline(*gpus, library, number % world.recordings))
+        _restart(world, number, _timeline(gpus[0], gpus[1], library, number % world.recordings))
         for number in range(world.restarts)
     ]
     restarts = [

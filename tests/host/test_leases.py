@@ -48,14 +48,27 @@ except PreflightError as error:
 LEAVE = "import os\n" + HOLD.replace(
     "time.sleep(60)", "os.fork() and os.kill(os.getpid(), 9); print(os.getpid(), flush=True); time.sleep(60)"
 )
-# Tells the folder that it takes by default, and what is said of it; everybody's is the one given.
+# Tells for each folder, if it is everybody's, which one it takes by default, and what is said of it.
 CHOOSE = """
 import sys
 from pathlib import Path
 from wattdock.host import leases
-leases.SHARED = Path(sys.argv[1])
-with leases.hold(leases.LeaseRequest(("GPU-a",), "machine"), print) as held:
-    print(next(iter(held)).parent)
+for folder in sys.argv[1:]:
+    leases.SHARED = Path(folder)
+    with leases.hold(leases.LeaseRequest(("GPU-a",), "machine"), print) as held:
+        print(next(iter(held)).parent)
+"""
+# Says of each folder what is wrong with it.
+REFUSED = """
+import sys
+from pathlib import Path
+from wattdock.errors import PreflightError
+from wattdock.host.leases import ready_folder
+for folder in sys.argv[1:]:
+    try:
+        ready_folder(Path(folder))
+    except PreflightError as error:
+        print(error)
 """
 # Puts links to a file wherever a lease was or is made, as fast as it can.
 SWAP = """
@@ -170,6 +183,7 @@ def refused(folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_hundred_contenders_of_two_users_for_four_gpus_all_finish_and_never_overlap(folder: Path) -> None:
     """Killed ones too, ten of which died holding what the others waited for."""
     main = f"import runpy; runpy.run_path({str(CONTENDERS)!r}, run_name='__main__')"
@@ -440,25 +454,35 @@ def test_root_of_a_rootless_container_and_users_outside_see_each_other(folder: P
         assert "GPU-a is leased by" in said(start(folder, HOLD, str(folder), "gpus", "GPU-a", namespace=rootless))
 
 
+def spoiled(folder: Path, spoils: Sequence[str]) -> list[str]:
+    """Return as many folders as there are commands, each made as root makes it and then spoiled by its command."""
+    folders = [folder / str(number) for number in range(len(spoils))]
+    for place, spoil in zip(folders, spoils, strict=True):
+        place.mkdir()
+        place.chmod(0o1777)
+        subprocess.run(["sh", "-c", spoil.format(place)], check=True)
+    return [str(place) for place in folders]
+
+
 @SEVERAL_USERS
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        ("chmod 755 {0}", "it cannot be written to"),
-        ("chown 1501 {0}", "it belongs to uid 1501"),
-        ("chmod 777 {0}", "users can remove each other's files there"),
-        ("chmod 770 {0}; chgrp 1500 {0}", "users can remove each other's files there"),
-        ("mv {0} {0}-real; ln -s {0}-real {0}", "Not a directory"),
-        ("rmdir {0}; touch {0}", "Not a directory"),
-        ("rmdir {0}; mkfifo {0}", "Not a directory"),
-    ],
-)
-def test_a_folder_that_does_not_serve_is_named_with_the_way_out(folder: Path, spoil: str, words: str) -> None:
+def test_a_folder_that_does_not_serve_is_named_with_the_way_out(folder: Path) -> None:
     """In one line, to its user, and what root has to do about it."""
-    subprocess.run(["sh", "-c", spoil.format(folder)], check=True)
-    remedy = f"as root: remove what is there, then mkdir -m 1777 {folder}; or name another folder with WATTDOCK_LEASES"
-    line = f"cannot use the lease folder {folder}: {words}; {remedy}\n"
-    assert said(start(folder, HOLD, str(folder), "machine", "GPU-a")).startswith(line)
+    words = {
+        "chmod 755 {0}": "it cannot be written to",
+        "chown 1501 {0}": "it belongs to uid 1501",
+        "chmod 777 {0}": "users can remove each other's files there",
+        "chmod 770 {0}; chgrp 1500 {0}": "users can remove each other's files there",
+        "mv {0} {0}-real; ln -s {0}-real {0}": "Not a directory",
+        "rmdir {0}; touch {0}": "Not a directory",
+        "rmdir {0}; mkfifo {0}": "Not a directory",
+    }
+    places = spoiled(folder, list(words))
+    remedy = "as root: remove what is there, then mkdir -m 1777 {0}; or name another folder with WATTDOCK_LEASES"
+    lines = [
+        f"cannot use the lease folder {place}: {why}; {remedy.format(place)}"
+        for place, why in zip(places, words.values(), strict=True)
+    ]
+    assert said(start(folder, REFUSED, *places)).splitlines() == lines
 
 
 @pytest.mark.skipif(unable() is not None, reason="cannot mount here")
@@ -520,28 +544,17 @@ def test_a_network_file_system_is_refused_by_its_name(
 
 
 @SEVERAL_USERS
-@pytest.mark.parametrize(
-    ("spoil", "shared"),
-    [
-        ("true", True),
-        ("rmdir {0}", False),
-        ("chown 1501 {0}", False),
-        ("chmod 777 {0}", False),
-        ("rmdir {0}; mkdir {0}-real; chmod 1777 {0}-real; ln -s {0}-real {0}", False),
-        ("rmdir {0}; mkfifo {0}", False),
-    ],
-)
-def test_who_finds_no_folder_of_roots_uses_one_alone_and_says_so(folder: Path, spoil: str, shared: bool) -> None:
+def test_who_finds_no_folder_of_roots_uses_one_alone_and_says_so(folder: Path) -> None:
     """Whoever makes the folder first does not get everybody's leases; measuring goes on, and is not called alone."""
-    subprocess.run(["sh", "-c", spoil.format(folder)], check=True)
-    words = said(start(folder, CHOOSE, str(folder), env={"WATTDOCK_LEASES": ""})).splitlines()
-    if shared:
-        assert words == [str(folder)]
-        return
-    unseen, place = words
-    assert unseen.startswith(f"other users' measurements are not seen: leases lie in {place}; as root: ")
-    assert unseen.endswith(f"mkdir -m 1777 {folder}")
-    assert Path(place).name == f"wattdock-leases-{UID}"
+    link = "rmdir {0}; mkdir {0}-real; chmod 1777 {0}-real; ln -s {0}-real {0}"
+    spoils = ["true", "rmdir {0}", "chown 1501 {0}", "chmod 777 {0}", link, "rmdir {0}; mkfifo {0}"]
+    places = spoiled(folder, spoils)
+    shared, *alone = said(start(folder, CHOOSE, *places, env={"WATTDOCK_LEASES": ""})).splitlines()
+    assert shared == places[0]
+    for wanted, unseen, place in zip(places[1:], alone[::2], alone[1::2], strict=True):
+        assert unseen.startswith(f"other users' measurements are not seen: leases lie in {place}; as root: ")
+        assert unseen.endswith(f"mkdir -m 1777 {wanted}")
+        assert Path(place).name == f"wattdock-leases-{UID}"
 
 
 @SEVERAL_USERS
