@@ -106,3 +106,108 @@ def test_however_slow_reads_become_the_counter_is_read_again_soon(cost_ms: float
     pauses_ns = np.diff(reads_ns)[learned[1:]] - took_ns[:-1][learned[1:]]
     assert pauses_ns.max() <= max(100_000_000, 8 * cost_ms * 1e6)
     assert took_ns[learned].sum() / (reads_ns[-1] - 2_000_000_000) < 0.35
+
+
+MS = 1_000_000
+
+
+def learned(*, changes: int = 10, cost_ms: float = 3.2, width_ms: float = 2.0) -> TickSchedule:
+    """Return a schedule that has seen changes of every 100 ms, with one read for each, each bracketed alike."""
+    schedule = TickSchedule(0)
+    for number in range(1, changes + 1):
+        see(schedule, 100 * number - width_ms / 2, 100 * number + width_ms / 2, cost_ms)
+    return schedule
+
+
+def see(schedule: TickSchedule, before_ms: float, after_ms: float, cost_ms: float = 3.2) -> None:
+    schedule.note_cost(round(cost_ms * MS))
+    schedule.note_change(round(before_ms * MS), round(after_ms * MS))
+
+
+def next_ms(schedule: TickSchedule, now_ms: float) -> float:
+    return schedule.next_read_ns(round(now_ms * MS)) / MS
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "read_ms"),
+    [
+        # From 0.28 periods before the change on every 12 ms, from 8 ms before it to 8 ms after it as often as can be.
+        *((1000, 1072), (1071, 1072), (1072, 1084), (1085, 1092), (1092, 1093), (1108, 1109), (1109, 1121)),
+        # It did not come: until the next one is due.
+        *((1130, 1142), (1150, 1162), (1165, 1172), (1172, 1184), (1192, 1193)),
+    ],
+)
+def test_reads_are_rare_between_changes_and_close_around_them(now_ms: int, read_ms: int) -> None:
+    """After a change at 1 s, the tenth of every 100 ms."""
+    assert next_ms(learned(), now_ms) == read_ms
+
+
+@pytest.mark.parametrize(
+    ("cost_ms", "apart_ms"),
+    [(3.2, (1.0, 12.0)), (8.0, (1.0, 24.0)), (12.0, (4.0, 36.0)), (17.9, (71.6, 53.7)), (18.1, (72.4, 72.4))],
+)
+def test_slower_reads_are_further_apart(cost_ms: float, apart_ms: tuple[float, float]) -> None:
+    """At a change so that they take 0.18 of the time, beyond it by three of them, by four where that is too much."""
+    schedule = learned(changes=40, cost_ms=cost_ms)
+    assert [next_ms(schedule, now_ms) - now_ms for now_ms in (4100, 4109)] == pytest.approx(apart_ms)
+
+
+def test_a_period_is_learned_from_four_intervals_within_a_second_of_quick_reads() -> None:
+    """Every 5 ms, then every 20 ms; where only some changes are looked for, from eight intervals on."""
+    for changes, opens_ms in ((4, 405), (5, 572)):
+        assert next_ms(learned(changes=changes), 100 * changes) == opens_ms
+    assert [next_ms(TickSchedule(0), now_ms) - now_ms for now_ms in (999, 1000)] == [5, 20]
+    for changes, skips in ((8, False), (9, True)):
+        schedule = learned(changes=changes)
+        schedule.every_ns = 1000 * MS
+        assert schedule.skips == skips
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "after_ms", "guard_ms"),
+    [
+        (1094.0, 1106.0, 8.0),
+        (1090.0, 1110.0, 12.0),
+        (1061.0, 1100.0, 40.0),
+        # Not bracketed: before the guard, which was too short; or late, which says nothing.
+        (1050.0, 1091.0, 1.2 * 1.7 * 8.0),
+        (1050.0, 1110.0, 8.0),
+    ],
+)
+def test_the_guard_follows_how_early_changes_came_for_thirty_two_of_them(
+    before_ms: float, after_ms: float, guard_ms: float
+) -> None:
+    """1.2 times the worst, 8 ms at least and 0.4 periods at most."""
+    schedule = learned()
+    see(schedule, before_ms, after_ms)
+    assert schedule.guard_ns / MS == pytest.approx(guard_ms, rel=0.03)
+    for number in range(12, 44):
+        assert schedule.guard_ns / MS == pytest.approx(guard_ms, rel=0.06)
+        see(schedule, 100 * number - 1, 100 * number + 1)
+    assert schedule.guard_ns / MS == 8
+
+
+def test_a_change_that_was_not_bracketed_is_taken_to_have_come_when_it_was_expected() -> None:
+    """As near to that as the bracket allows; half way would move all predictions after it."""
+    for after_ms, next_change_ms in ((1140, 1200), (1095, 1194.55)):
+        schedule = learned()
+        see(schedule, 1040, after_ms)
+        assert next_ms(schedule, after_ms) == pytest.approx(next_change_ms - 28, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("cost_ms", "pause_ms"), [(3.2, 1000), (9.0, 1000), (12.0, 1200), (20.0, 2000), (29.0, 2900), (40.0, 3000)]
+)
+def test_changes_are_looked_for_once_a_second_or_so_that_reads_take_a_hundredth_of_the_time(
+    cost_ms: float, pause_ms: float
+) -> None:
+    """And at least every 3 s; the next one where it is asked for."""
+    schedule = learned()
+    schedule.every_ns = 1000 * MS
+    schedule.want_next()
+    see(schedule, 1099, 1101, cost_ms)
+    assert next_ms(schedule, 1101) == 1100 + pause_ms - 8
+    schedule.want_next()
+    assert next_ms(schedule, 1101) == 1200 - 8
+    see(schedule, 1199, 1201, 0.0)
+    assert next_ms(schedule, 1201) == 2200 - 8
