@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -88,6 +89,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(FIRST) + 1 if item.nodeid.startswith(LAST) else first
 
     items.sort(key=position)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests, which live until the end, out of every search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types
