@@ -242,6 +242,27 @@ def test_averaged_power_is_less_certain_than_instant_power() -> None:
     assert averaged > 3 * instant > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "lag_ms", "lag_std_ms"),
+    [("power_w", 80, 33), ("power_average_w", 500, 290), ("power_sample_w", 14, 2)],
+)
+def test_polled_power_is_put_back_by_its_lag(name: str, lag_ms: int, lag_std_ms: int) -> None:
+    """A step from 100 to 600 W, read every millisecond: a span that ends with it in truth holds the 100 W only."""
+    at_ns = BASE_NS + np.arange(6000) * MS
+    series = {name: Series(at_ns, np.where(np.arange(6000) <= 3000, 100.0, 600.0))}
+    gpu = replace(power_timeline([]), series=series)
+    got = EnergyCurve(gpu).between(BASE_NS + 1500 * MS, BASE_NS + (3000 - lag_ms) * MS)
+    assert got.energy_j == pytest.approx((1500 - lag_ms) * 0.1)
+    # Later by the lag's uncertainty, it holds so much more; earlier, nothing.
+    assert got.timing_j == pytest.approx(0.5 * lag_std_ms / 2**0.5, abs=0.3)
+
+
+def test_a_step_anywhere_between_two_readings_of_power_adds_to_the_uncertainty() -> None:
+    """500 W within 50 ms, evenly distributed; and 33 ms of the lag, earlier or later, at ends 500 W apart."""
+    got = EnergyCurve(power_timeline([100.0] * 60 + [600.0] * 60)).between(BASE_NS + 1000 * MS, BASE_NS + 5000 * MS)
+    assert got.timing_j == pytest.approx(np.hypot(500 * 0.050 / 12**0.5, 500 * 0.033), rel=0.01)
+
+
 def test_power_samples_that_are_missing_give_no_energy() -> None:
     """A hole in the samples is not a straight line."""
     gpu = power_timeline([100.0] * 100)

@@ -66,7 +66,7 @@ def sampled(first_s: float, second_s: float, *, end_s: float = END_S) -> dict[st
         (ticks(every(1.0)), sampled(0.1, 7.002), [("samples_ceased", 5.0, 7.002)]),
         # The newest ones may not have been asked for yet.
         (ticks(every(1.0)), sampled(0.1, 5.1, end_s=18.07), []),
-        (ticks(every(1.0)), sampled(0.1, 5.1, end_s=17.9), [("samples_ceased", 17.85, 20.0)]),
+        (ticks(every(1.0)), sampled(0.1, 5.1, end_s=17.96), [("samples_ceased", 17.95, 20.0)]),
         (ticks(STEADY, reset_at_s=7.95), {}, [("counter_reset", 8.0, None)]),
     ],
     ids=[
@@ -106,6 +106,14 @@ def test_a_counter_is_frozen_from_the_first_reading_of_a_value_to_that_of_the_ne
     frozen = [event for event in events(read, power(watts)) if event[0] == "counter_frozen"]
     assert frozen == ([expected] if expected else [])
     assert [event for event in events(read, {}) if event[0] == "counter_frozen"] == []
+
+
+def test_what_a_gpu_draws_beside_a_standstill_does_not_make_it_one() -> None:
+    """It was off until its counter went on."""
+    read = ticks([*every(0.1, end_s=5), *every(0.1, start_s=12.0)], power_w=0)
+    series = power(300.0)["power_w"]
+    off = np.where((series.at_ns > 4.85e9) & (series.at_ns < 12e9), 0.5, series.value)
+    assert events(read, {"power_w": Series(series.at_ns, off)}) == [("gap", 12.0, None)]
 
 
 def test_events_come_by_time_and_say_how_much() -> None:

@@ -104,10 +104,10 @@ def test_intervals_hold_the_memorys_energy_whatever_its_course(
     [
         (constant_power("GPU-a", 600, start_s=0, end_s=90), 30.0, "does not report the memory's power"),
         (with_readings(np.arange(0, 90, 0.1), np.full(900, 80.0)), 14.9, "of 5 s the span has 4.9"),
-        (with_readings(np.arange(0, 90, 1.0), np.full(90, 80.0)), 30.0, "not read for 1.0 s"),
+        (with_readings(np.arange(0, 90, 0.6), np.full(150, 80.0)), 30.0, "not read for 0.6 s"),
         (with_readings(np.arange(20, 90, 0.1), np.full(700, 80.0)), 30.0, "not inside the readings"),
         (with_readings(np.arange(0, 25, 0.1), np.full(250, 80.0)), 30.0, "not inside the readings"),
-        (with_readings(np.arange(0, 90, 0.1), np.full(900, 600.0)), 30.0, "is 100% of the board's power"),
+        (with_readings(np.arange(0, 90, 0.1), np.full(900, 546.0)), 30.0, "is 91% of the board's power"),
         (with_readings(np.arange(0, 90, 0.1), np.zeros(900)), 30.0, "is 0% of the board's power"),
     ],
 )

@@ -23,15 +23,27 @@ START_NS = 1_000 * NS_PER_S
 class Bench(Clock):
     """One simulated GPU of 100 W; what was read when, ms since the start, and how long it took."""
 
-    def __init__(self, *, counter_period_ms: float = 100.0, costs_ms: dict[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        counter_period_ms: float = 100.0,
+        costs_ms: dict[str, float] | None = None,
+        sample_ms: int | None = None,
+        samples_end_ms: int = 10**9,
+    ) -> None:
         self._now_ns = START_NS
         self._period_ms = counter_period_ms
         self._costs_ms = costs_ms or {}
+        self._sample_ms = sample_ms
+        self._samples_end_ms = samples_end_ms
         self.reads: dict[str, list[tuple[float, float]]] = {}
         # Raise what fails at an instant, ms.
         self.fails: dict[str, Callable[[float], Exception | None]] = {}
 
     def now_ns(self) -> int:
+        return self._now_ns
+
+    def wall_ns(self) -> int:
         return self._now_ns
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
@@ -51,24 +63,33 @@ class Bench(Clock):
         middle_ms = (self._now_ns - START_NS) / MS + self._costs_ms.get("counter", 0.1) / 2
         return int(self.read("counter", middle_ms // self._period_ms * self._period_ms * 100))
 
-    def sampler(self, *, cheap: tuple[str, ...] = ()) -> GpuSampler:
+    def samples(self) -> list[tuple[int, float]]:
+        """Return the driver's samples of the last two seconds, or of the last two that there were."""
+        assert self._sample_ms is not None
+        end_ms = min(self._now_ns // MS, START_NS // MS + self._samples_end_ms)
+        self.read("samples")
+        first_ms = (end_ms - 2_000) // self._sample_ms * self._sample_ms
+        return [(at_ms * 1_000, 100.0) for at_ms in range(first_ms, end_ms + 1, self._sample_ms)]
+
+    def sampler(self, *, cheap: tuple[str, ...] = (), is_used: bool = True) -> GpuSampler:
         return GpuSampler(
             GpuReader(
                 uuid="GPU-a",
                 counter_mj=self.counter_mj,
-                samples=None,
+                samples=self.samples if self._sample_ms else None,
                 power=(PowerRead("power_w", "call", lambda: self.read("power")),),
                 cheap={name: lambda name=name: self.read(name) for name in cheap},  # type: ignore[misc]
-                slow={},
+                slow={"violation": lambda: self.read("violation")},
                 processes=lambda kind: (),
                 errors=(OSError,),
                 meaning=lambda error: "read_error",
             ),
             self,
+            is_used=is_used,
         )
 
-    def run(self, until_s: float, *, cheap: tuple[str, ...] = ()) -> GpuSampler:
-        sampler = self.sampler(cheap=cheap)
+    def run(self, until_s: float, *, cheap: tuple[str, ...] = (), is_used: bool = True) -> GpuSampler:
+        sampler = self.sampler(cheap=cheap, is_used=is_used)
         sampler.stop_after(START_NS + round(until_s * NS_PER_S))
         sampler.run()
         return sampler
@@ -140,7 +161,7 @@ def test_an_error_that_repeats_within_a_minute_is_one_event_that_counts_it() -> 
 def test_a_gpu_that_answers_with_errors_only_is_lost_after_fifty_in_a_row() -> None:
     """One answer in between begins the count anew, whichever read it was."""
     bench = Bench()
-    bench.fails = {name: from_ms(3_000, OSError("busy")) for name in ("hot", "counter", "power")}
+    bench.fails = {name: from_ms(3_000, OSError("busy")) for name in ("hot", "counter", "power", "violation")}
     sampler = bench.run(60, cheap=("hot",))
     failed = sum(at_ms >= 3_000 for name in bench.fails for at_ms in bench.begins_ms(name))
     assert failed == 50
@@ -162,3 +183,40 @@ def test_a_sampler_ends_a_second_and_a_change_after_the_instant_it_was_told() ->
     still = Bench(counter_period_ms=1e9).run(10).recording
     assert (still.end_ns - START_NS) / MS == pytest.approx(16_000, abs=60)
     assert replace(still, start_ns=still.end_ns).timeline("").busy_fraction is None
+
+
+@pytest.mark.parametrize(("is_used", "samples_ms", "cheap_ms"), [(True, 500, 100), (False, 1_000, 1_000)])
+def test_what_the_driver_samples_is_read_twice_a_second_or_once_where_nobody_uses_the_gpu(
+    samples_ms: int, cheap_ms: int, *, is_used: bool
+) -> None:
+    """Figures that take long are then read every 4 s, and power is not polled."""
+    bench = Bench(sample_ms=20)
+    bench.run(20, cheap=("hot",), is_used=is_used)
+    for name, apart_ms in (("samples", samples_ms), ("hot", cheap_ms), ("violation", 4_000)):
+        assert np.median(np.diff(bench.begins_ms(name))) == pytest.approx(apart_ms, abs=20), name
+    assert "power" not in bench.reads
+
+
+def test_samples_that_end_are_missed_after_a_second_and_those_that_do_not_fit_are_not_kept() -> None:
+    """From then on power is polled."""
+    bench = Bench(sample_ms=20, samples_end_ms=10_000)
+    bench.run(20)
+    assert bench.begins_ms("power")[0] == pytest.approx(11_000, abs=510)
+    rare = Bench(sample_ms=60)
+    recording = rare.run(5).recording
+    assert sorted(recording.series) == ["power_w", "violation"]
+    assert [event.message for event in recording.events] == ["power samples of the driver: they are 60 ms apart"]
+
+
+def test_an_edge_brings_forward_what_is_read_seldom_and_no_other_read() -> None:
+    """Samples, the process list and what takes long, at once."""
+    bench = Bench(sample_ms=20)
+    sampler = bench.sampler(cheap=("hot",))
+    note = iter([sampler.note_edge])
+    bench.fails["samples"] = lambda at_ms: next(note, lambda: None)() if at_ms > 5_900 else None
+    sampler.stop_after(START_NS + 9 * NS_PER_S)
+    sampler.run()
+    assert bench.begins_ms("violation") == pytest.approx([0, 4_000, 6_000], abs=60)
+    listed_ms = [(listing.at_ns - START_NS) / MS for listing in sampler.recording.processes]
+    assert listed_ms == pytest.approx([0, 6_000, sampler.recording.end_ns / MS - START_NS / MS], abs=60)
+    assert sum(5_950 < at_ms < 6_950 for at_ms in bench.begins_ms("hot")) == 10

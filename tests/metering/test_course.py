@@ -1,0 +1,79 @@
+"""Energy between changes of a counter, and its uncertainty, where both follow by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from wattdock.metering.course import CounterCurve, tick_instants
+from wattdock.metering.timeline import GpuTimeline, LagModel, Series, Ticks
+
+MS = 1_000_000
+NO_LAG = LagModel(mean_s=0.0, std_s=0.0)
+
+
+def changes(at_ms: list[int], energy_mj: list[int]) -> Ticks:
+    """Changes at instants that are known exactly."""
+    at_ns = np.array(at_ms, dtype=np.int64) * MS
+    return Ticks(at_ns, at_ns, at_ns, at_ns, np.array(energy_mj, dtype=np.int64))
+
+
+def curve(ticks: Ticks, *, sampled_ms: list[int] | None = None) -> CounterCurve:
+    """Return the curve of a counter without lag, and of samples of 100 W that end 4 ms before these instants."""
+    at_ns = np.array(sampled_ms or [], dtype=np.int64) * MS
+    series = {"power_sample_w": Series(at_ns, np.full(len(at_ns), 100.0))} if sampled_ms else {}
+    return CounterCurve(GpuTimeline(uuid="", energy_source="counter", ticks=ticks, series=series), NO_LAG)
+
+
+def test_a_change_is_as_uncertain_as_its_bracket_and_the_reads_at_either_end() -> None:
+    """Uniform over 10 ms between the middles of reads, each of which shows an instant anywhere inside itself."""
+    ticks = Ticks(*(np.array([ms * MS]) for ms in (0, 2, 9, 13, 5)))
+    at_s, std_s, _ = tick_instants(ticks, 0)
+    assert at_s == pytest.approx(0.006)
+    assert std_s == pytest.approx(np.sqrt(0.010**2 / 12 + (0.002**2 + 0.004**2) / 36))
+
+
+def test_a_change_comes_no_sooner_than_half_a_period_after_the_one_before() -> None:
+    """Of a bracket from 20 to 60 ms after it, the part from 50 ms on."""
+    at_ns = np.array([0, 100, 200, 300, 400], dtype=np.int64) * MS
+    before_ns, after_ns = at_ns - MS, at_ns + MS
+    before_ns[2], after_ns[2] = 120 * MS, 160 * MS
+    at_s, _, period_s = tick_instants(Ticks(before_ns, before_ns, after_ns, after_ns, at_ns), 0, 0.1)
+    assert at_s[2] == pytest.approx(0.155)
+    assert period_s == 0.1
+
+
+def test_a_coarse_counter_costs_its_step_over_the_root_of_twelve_at_each_end() -> None:
+    """Steady power, at the instants of its changes: nothing else is unknown."""
+    steps_of_10_j = curve(changes([100 * n for n in range(12)], [10_000 * n for n in range(1, 13)]))
+    energy_j, std_j = steps_of_10_j.between(300 * MS, 800 * MS)
+    assert energy_j == pytest.approx(50)
+    assert std_j == pytest.approx(np.sqrt(2 * 10**2 / 12))
+
+
+def test_half_way_between_two_changes_the_course_is_uncertain_by_its_neighbours() -> None:
+    """From 100 over 350 to 600 W: 0.4 of 100 ms at 250 W, half of which is left half way."""
+    power_w = [100] * 6 + [350] + [600] * 6
+    energy_mj = 1 + np.cumsum([0, *(100 * watts for watts in power_w)])
+    _, std_j = curve(changes([100 * n for n in range(14)], energy_mj.tolist())).between(200 * MS, 650 * MS)
+    assert std_j == pytest.approx(0.4 * 0.1 * 250 / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(("gap_ms", "known"), [(10_000, True), (10_100, False)])
+def test_where_samples_tell_the_course_the_counter_may_be_unseen_for_ten_seconds(gap_ms: int, *, known: bool) -> None:
+    """At an end of a span; longer, and nobody knows that it went on."""
+    at_ms = [*range(0, 5_000, 1_000), 4_000 + gap_ms, 5_000 + gap_ms]
+    sampled = curve(changes(at_ms, [100 * ms + 1 for ms in at_ms]), sampled_ms=list(range(4, 17_000, 20)))
+    why_not = sampled.why_not(1_500 * MS, 8_000 * MS)
+    assert ("not seen to change for 10.1 s" in str(why_not), why_not is None) == (not known, known)
+
+
+@pytest.mark.parametrize(("missing", "hole_j"), [(2, 12.0), (3, 36.0)])
+def test_from_three_missing_samples_on_the_counter_stands_for_them(missing: int, hole_j: float) -> None:
+    """The hole drew 600 W beside 100 W: without them the counter's energy is shared out by the samples around it."""
+    hole_ms = 20 * missing
+    at_ms = list(range(0, 1_100, 100))
+    energy_mj = [100 * ms + 1 + (500 * hole_ms if ms > 500 else 0) for ms in at_ms]
+    sampled_ms = [4 + ms for ms in range(0, 1_020, 20) if not 500 < ms <= 500 + hole_ms]
+    energy_j, _ = curve(changes(at_ms, energy_mj), sampled_ms=sampled_ms).between(500 * MS, (500 + hole_ms) * MS)
+    assert energy_j == pytest.approx(hole_j, abs=0.01)
