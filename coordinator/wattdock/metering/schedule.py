@@ -133,8 +133,7 @@ class TickSchedule:
     def _note_interval(self, interval_ns: int) -> None:
         if self.skips:
             interval_ns = round(interval_ns / max(1, round(interval_ns / self.period_ns)))
-        if not self.period_ns or interval_ns < 1.5 * self.period_ns:
-            self._intervals_ns.append(interval_ns)
+        self._intervals_ns.append(interval_ns)
         if len(self._intervals_ns) >= MIN_INTERVALS:
             # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not. Of
             # two middles, such as after a stop, the mean may be like no interval at all.
