@@ -178,7 +178,9 @@ def _describe(llm: LLMEngine, order: LoadOrder, gpus: tuple[Gpu, ...], parameter
     }
     if order.random_weights:
         effective["random_weights_drawn"] = drawn(llm)
-    is_quantised = config.model_config.quantization is not None
+    weight_bytes = None if parameters is None else parameters * config.model_config.dtype.itemsize
+    if config.model_config.quantization is not None:
+        weight_bytes = sum(llm.collective_rpc("wattdock_weight_bytes"))
     split = config.parallel_config
     return LoadedModel(
         visible_gpus=gpus,
@@ -186,7 +188,7 @@ def _describe(llm: LLMEngine, order: LoadOrder, gpus: tuple[Gpu, ...], parameter
         effective_engine_args=effective,
         parallelism=parallelism(split.tensor_parallel_size, split.pipeline_parallel_size, layers_by_gpu),
         parameter_count=parameters,
-        weight_bytes=None if parameters is None or is_quantised else parameters * config.model_config.dtype.itemsize,
+        weight_bytes=weight_bytes,
         versions=cuda_versions(torch, gpus),
         warnings=ignored_settings_warnings(generation),
     )

@@ -73,6 +73,11 @@ class WorkerExtension:
             return None, layers
         return str(torch.cuda.get_device_properties(self.device).uuid), layers
 
+    def wattdock_weight_bytes(self) -> int:
+        """Return the size of the worker's weights as they lie in memory; what a split repeats, each worker has."""
+        parameters = self.model_runner.get_model().parameters()
+        return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
     def wattdock_attention(self) -> list[str] | None:
         """Return the names of the backends of the worker's attention layers; None where a layer does not tell."""
         try:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from merge_samples import constant_power, measured, request, timeline
+from pydantic import ValidationError
 from report_rows import document
 
-from wattdock.analysis.compute import Compute, compute
+from wattdock.analysis.compute import NO_BITS, Compute, compute
 from wattdock.analysis.result import ExperimentResult
-from wattdock.analysis.roofline import NO_POWER, NO_ROOM, PowerBudget, Roofline, Work, roofline
+from wattdock.analysis.roofline import NO_CARD, NO_ROOM, PowerBudget, Roofline
 from wattdock.host.gpu_models import Peak
 from wattdock.inputs.shapes import shape_config
 from wattdock.metering.work_power import WorkPower
@@ -20,6 +21,7 @@ from wattdock.records.restart import RestartRecord
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wattdock.metering import GpuTimeline
     from wattdock.records.restart import PassRecord
 
 # Of one H200, see docs/measurements/roofline.md; 8-bit arithmetic, too.
@@ -70,53 +72,71 @@ def test_llama_by_hand() -> None:
     found = placed(made)
     assert made.model_flops == pytest.approx(REQUESTS * 1.5092e13, rel=5e-5)
     assert made.bytes_read_least == pytest.approx(REQUESTS * 1.1148e11, rel=5e-5)
-    least_s = {"arithmetic": 15.26e-3, "bandwidth": 23.22e-3, "power": 37.59e-3}
-    assert found.least_s == {wall: pytest.approx(REQUESTS * each_s, rel=5e-4) for wall, each_s in least_s.items()}
-    assert (found.wall, found.time_s) == ("power", found.least_s["power"])
+    by_hand_s = {"arithmetic": 15.26e-3, "bandwidth": 23.22e-3, "power": 37.59e-3}
+    assert found.least_s == {wall: pytest.approx(REQUESTS * each_s, rel=5e-4) for wall, each_s in by_hand_s.items()}
+    assert found.nearest_limit == "power"
     assert found.energy_j is not None
     assert found.energy_j == pytest.approx(REQUESTS * 26.31, rel=5e-4)
     assert found.energy_j / REQUESTS / 512 == pytest.approx(0.05139, rel=5e-4)
-    assert found.time_ratio == pytest.approx(SECONDS / found.time_s)
+    assert found.time_ratio == pytest.approx(SECONDS / found.least_s["power"])
+    assert found.shares["bandwidth"] == pytest.approx(REQUESTS * 23.22e-3 / SECONDS, rel=5e-4)
+    assert next(iter(found.shares)) == "power"
     assert found.energy_ratio == pytest.approx(POWER_W * SECONDS / found.energy_j)
-    assert (found.power_limit_w, found.constant_w, found.misfit, found.reason) == (700, 391, 0.085, None)
+    assert found.reason is None
+    assert found.budget == PowerBudget(
+        power_limit_w=700, constant_w=391, j_per_operation=0.415e-12, j_per_byte=48e-12, misfit=0.085
+    )
 
 
 @pytest.mark.parametrize(
-    ("operations", "bytes_read", "wall", "time_s"),
-    [(1000, 1, "arithmetic", 10), (1, 1000, "bandwidth", 100), (500, 50, "power", 8.25)],
+    ("operations", "bytes_read", "limit", "time_s"),
+    [(1000, 1, "arithmetic", 10), (1, 1000, "bandwidth", 100), (500, 50, "power", 600 / 72)],
 )
-def test_the_slowest_limit_is_the_wall(operations: float, bytes_read: float, wall: str, time_s: float) -> None:
-    """100 operations and 10 bytes a second; 1 J and 2 J of a budget that leaves 1,000 or 72.7 W."""
-    budget = PowerBudget(72.727 + 100 if wall == "power" else 1100, 100, 1, 2, 0.01)
-    found = roofline(Work(operations, bytes_read), Peak(100, 10, ""), budget, duration_s=200, total_j=None)
-    assert found.wall == wall
-    assert found.time_s == pytest.approx(time_s, rel=1e-3)
-    assert found.energy_j == pytest.approx(operations + 2 * bytes_read + 100 * found.time_s)
-    assert found.time_ratio == pytest.approx(200 / time_s, rel=1e-3)
-    assert found.energy_ratio is None
+def test_the_slowest_limit_is_the_nearest(operations: float, bytes_read: float, limit: str, time_s: float) -> None:
+    """100 operations and 10 bytes a second; 1 J and 2 J of a budget that leaves 1,000 or 72 W."""
+    power_limit_w = 172 if limit == "power" else 1100
+    budget = PowerBudget(power_limit_w=power_limit_w, constant_w=100, j_per_operation=1, j_per_byte=2, misfit=0.01)
+    found = Roofline.of(operations, bytes_read, Peak(100, 10, ""), (budget, ""), duration_s=200, total_j=None)
+    assert (found.nearest_limit, found.energy_ratio) == (limit, None)
+    assert max(found.least_s.values()) == pytest.approx(time_s)
+    assert found.energy_j == pytest.approx(operations + 2 * bytes_read + 100 * time_s)
+    assert found.time_ratio == pytest.approx(200 / time_s)
 
 
 @pytest.mark.parametrize(
-    ("work_power", "limit_w", "reason"), [(None, 700.0, NO_POWER), (H200, None, NO_ROOM), (H200, 391.0, NO_ROOM)]
+    ("work_power", "limit_w", "reason"),
+    [
+        (None, 700.0, NO_CARD),
+        (replace(H200, j_per_operation={8: 1e-13}), 700.0, "a GPU's meter card has no cost of 16-bit operations"),
+        (H200, None, NO_ROOM),
+        (H200, 391.0, NO_ROOM),
+    ],
 )
-def test_without_a_power_model_only_the_least_time_is_known(
+def test_without_a_power_budget_only_the_least_time_is_known(
     work_power: WorkPower | None, limit_w: float | None, reason: str
 ) -> None:
     """And the reason says what is missing."""
     found = placed(worked_out(work_power=work_power, limit_w=limit_w))
-    assert (found.wall, found.reason) == ("bandwidth", reason)
-    assert "power" not in found.least_s
-    assert (found.energy_j, found.energy_ratio, found.constant_w) == (None, None, None)
+    assert (found.nearest_limit, found.reason) == ("bandwidth", reason)
+    assert set(found.shares) == {"bandwidth", "arithmetic"}
+    assert (found.energy_j, found.energy_ratio, found.budget) == (None, None, None)
 
 
 def test_two_gpus_share_the_work() -> None:
     """Limits and constant power add up, costs are the mean; one without figures leaves none."""
     powers = [WorkPower({16: cost}, 2 * cost, 100 * cost, cost / 100, 3) for cost in (1.0, 3.0)]
     timelines = [replace(constant_power(GPU, 1, start_s=0, end_s=1), work_power=power) for power in powers]
-    gpus = list(zip((700.0, 500.0), timelines, strict=True))
-    assert PowerBudget.of(gpus, 16) == PowerBudget(1200, 400, 2, 4, 0.03)
-    assert PowerBudget.of([*gpus, (700.0, None)], 16) == NO_POWER
-    assert PowerBudget.of(gpus, 8) == NO_POWER
+    gpus: list[tuple[float | None, GpuTimeline | None]] = list(zip((700.0, 500.0), timelines, strict=True))
+    budget = PowerBudget(power_limit_w=1200, constant_w=400, j_per_operation=2, j_per_byte=4, misfit=0.03)
+    assert PowerBudget.of(gpus, 16) == (budget, "")
+    assert PowerBudget.of([*gpus, (700.0, None)], 16) == (None, NO_CARD)
+
+
+@pytest.mark.parametrize("change", [{"time_ratio": 0}, {"least_s": {}}, {"least_s": {"power": 0}}, {"energy_j": -1}])
+def test_an_impossible_roofline_is_refused(change: Mapping[str, Any]) -> None:
+    """A stranger's result may say anything; nothing that reads it divides by 0."""
+    with pytest.raises(ValidationError):
+        Roofline.model_validate(placed(worked_out()).model_dump() | dict(change))
 
 
 @pytest.mark.parametrize(
@@ -126,21 +146,31 @@ def test_two_gpus_share_the_work() -> None:
         ({"engine_args": {"dtype": "torch.bfloat16", "kv_cache_dtype": "fp8"}}, 16, 1),
         ({"engine_args": {"dtype": "bfloat16", "kv_cache_dtype": "auto"}}, 16, 2),
         ({"engine_args": {"dtype": "float16", "kv_cache_config": {"dtype": "fp8"}}}, 16, 1),
+        ({"weight_bytes": WEIGHT_BYTES // 4, "engine_args": {"dtype": "float16", "quantization": "awq"}}, 16, 2),
         ({"weight_bytes": 2 * WEIGHT_BYTES, "engine_args": {"dtype": "float32"}}, 32, 4),
+        ({"weight_bytes": 2 * WEIGHT_BYTES, "engine_args": {"dtype": "float"}}, 32, 4),
     ],
-    ids=["8-bit weights", "8-bit cache", "plain", "TensorRT's 8-bit cache", "32 bits"],
+    ids=["8-bit weights", "8-bit cache", "plain", "TensorRT's 8-bit cache", "4-bit weights", "32 bits", "float"],
 )
 def test_arithmetic_and_cache_are_counted_in_their_own_types(
     runner: Mapping[str, Any], bits: int, cache_bytes: int
 ) -> None:
-    """Quantised weights are multiplied at the 8-bit peak and cost, and leave the cache as wide as it was."""
+    """Weights of 8 bits are multiplied at that peak and cost, those of 4 are unpacked; caches keep their width."""
     made = worked_out(runner=runner)
-    found, weight_bytes = placed(made), runner.get("weight_bytes", WEIGHT_BYTES)
+    budget, weight_bytes = placed(made).budget, runner.get("weight_bytes", WEIGHT_BYTES)
     assert made.arithmetic_bits == bits
     assert made.peak_flops_per_s == (2 if bits == 8 else 1) * 989e12
-    assert found.j_per_operation == H200.j_per_operation.get(bits)
+    assert (budget.j_per_operation if budget else None) == H200.j_per_operation.get(bits)
     weights = 512 * 7_504_658_432 / 8_029_995_008 * weight_bytes
     assert made.bytes_read_least == pytest.approx(weights + REQUESTS * 51_438_944_256 * cache_bytes / 2)
+
+
+def test_weights_quantised_in_an_unknown_way_have_no_peak() -> None:
+    """Neither that of 16 bits nor that of 8 is right for sure; arithmetic and bytes stand."""
+    made = worked_out(config={"quantization_config": {"quant_method": "new"}})
+    assert (made.arithmetic_bits, made.peak_flops_share, made.roofline) == (None, None, None)
+    assert made.peak_reason == NO_BITS
+    assert made.model_flops == pytest.approx(REQUESTS * 1.5092e13, rel=5e-5)
 
 
 def test_of_experts_only_those_that_a_token_is_routed_to_are_read_and_multiplied() -> None:
@@ -151,7 +181,7 @@ def test_of_experts_only_those_that_a_token_is_routed_to_are_read_and_multiplied
     assert made.bytes_read_least == pytest.approx(
         512 * 2 * 12_748_587_008 * 46_702_792_704 / 46_702_526_464 + REQUESTS * cache
     )
-    assert placed(made).wall == "power"
+    assert placed(made).nearest_limit == "power"
 
 
 def test_without_the_weights_size_or_the_peak_there_is_no_roofline() -> None:

@@ -58,7 +58,7 @@ def test_merged_energy_is_within_two_thousandths_of_the_truth_over_twenty_second
     assert sound.energy.phases.decode_j == pytest.approx(6 * 5 * 4.4 * 500, rel=0.01)
 
 
-def test_the_memorys_part_is_known_and_stands_in_the_roofline(sound: ExperimentResult) -> None:
+def test_the_memorys_part_is_known_and_stands_beside_the_speed(sound: ExperimentResult) -> None:
     """0.15 of 500 W, which is a part of the board's joules and not added to them."""
     energy, compute, audit = sound.energy, sound.compute, sound.audit
     assert energy is not None
@@ -70,7 +70,7 @@ def test_the_memorys_part_is_known_and_stands_in_the_roofline(sound: ExperimentR
     assert energy.mean_hbm_power_w == pytest.approx(75, rel=0.01)
     assert energy.total_j == pytest.approx(6 * 25 * 500, rel=0.002)
     assert (compute.hbm_j_per_byte_most or 0.0) > 0
-    [figure] = (check.figure for check in audit.checks if check.name == "roofline")
+    [figure] = (check.figure for check in audit.checks if check.name == "possible speed")
     assert "HBM 75 W, at most " in figure
 
 
@@ -134,7 +134,7 @@ CAUGHT = [
     (("GPU use before the runner",), World(restarts=1, gpu={"memory_used_bytes": 2_000_000_000})),
     (("processes on the GPUs",), World(restarts=1, gpu={"processes": (RUNNER, FakeProcess(pid=4243))})),
     (("idle baselines",), World(restarts=1, gpu={"profile": (constant(80, 18), constant(120, 62), constant(500))})),
-    (("power limit", "roofline"), World(restarts=1, gpu=ODD)),
+    (("power limit", "possible speed"), World(restarts=1, gpu=ODD)),
     (LIMIT, World(restarts=1, gpu=LIMIT_FALLS)),
     (LIMIT, World(restarts=1, gpu={"unsupported": "power_limit"})),
     (("clock limits",), World(restarts=1, gpu={"clocks_limited": 1, "sm_clock_mhz": 1200})),
@@ -143,7 +143,7 @@ CAUGHT = [
     (("memory of others in the passes",), World(restarts=1, gpu=HIDDEN_STRANGER)),
     (("GPU use before the runner",), World(restarts=1, gpu={"memory_used_bytes": 550_000_000})),
     (("GPU use around the passes",), World(restarts=1, gpu={"utilization_percent": 80})),
-    (("roofline",), World(restarts=1, gpu=UNREAD_PEAK)),
+    (("possible speed",), World(restarts=1, gpu=UNREAD_PEAK)),
     (("restarts", "confidence interval"), World(restarts=1)),
     (("pass length",), World(round_s=3.0)),
     (("warm-up",), World(restarts=1, config={"warmup": {"profile": "steady", "slope_per_min": 0.01}})),
@@ -155,7 +155,7 @@ CAUGHT = [
     (("warm-up",), World(config={"warmup": {"profile": "quick"}})),
     (("J/token drift within passes",), World(restarts=1, gpu={"profile": RISING})),
     (("cached prompt tokens",), World(cached_prompt_tokens=500)),
-    (("roofline",), World(output_tokens=2000)),
+    (("possible speed",), World(output_tokens=2000)),
     (("image",), World(restarts=1, launch=launched(None))),
     (("image",), World(restarts=1, launch=LauncherChoice("docker", "by name", "none", IMAGE))),
     (("environment of the restarts",), World(environments=({}, {}, {"driver_version": "590"}))),

@@ -87,5 +87,6 @@ def test_a_meter_card_is_kept_and_results_use_what_it_found(wattdock: Command) -
     assert (meter["counter_lag_s"], meter["counter_lag_std_s"]) == (0.021, 0.002)
     assert meter["card"] == card["measured_utc"]
     placed = result["compute"]["roofline"]
-    assert (placed["power_limit_w"], placed["constant_w"]) == (700, card["work_power"]["constant_w"])
+    budget = placed["budget"]
+    assert (budget["power_limit_w"], budget["constant_w"]) == (700, card["work_power"]["constant_w"])
     assert placed["energy_ratio"] > 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis.roofline import PowerBudget, Roofline, Work, roofline
+from wattdock.analysis.roofline import PowerBudget, Roofline
 from wattdock.errors import UnknownArchitectureError
 from wattdock.host import gpu_models
 from wattdock.inputs import Architecture
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from wattdock.analysis.energy import EnergyResult
     from wattdock.records import EnvironmentSnapshot, RequestRecord, RestartRecord
 
+# How wide the operands are that engines multiply, by how weights are quantised: those of weights alone are unpacked.
+OPERAND_BITS = {
+    **dict.fromkeys(("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"), 8),
+    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "bitsandbytes", "mxfp4"), 16),
+}
+NO_BITS = "how wide the operands are that are multiplied with weights so quantised is not known"
+
 
 class Compute(Stored):
     """Arithmetic of the measured passes, summed over the GPUs used; null with the reason where it is unknown.
@@ -24,9 +31,11 @@ class Compute(Stored):
         model_flops: The model's useful arithmetic: from token counts, without padding or recomputation, which no engine
             reports.
         active_weights, total_weights: Matrix weights that an output token uses, and all; they differ with experts.
-        bytes_read_least: Weights, once for every step, and the keys and values that each output token attends to.
-        arithmetic_bits: Of an operand; 8 where the weights are quantised, which is the most that the GPUs could do.
-        peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense arithmetic of so many bits, memory.
+        bytes_read_least: Weights at their mean size, once for every step; keys and values that each output token
+            attends to.
+        arithmetic_bits: Of an operand; null where that is not known.
+        peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense arithmetic of so many bits (of 32,
+            the peak of 16), memory.
         peak_flops_share: `flops_per_s` ÷ the peak.
         peak_memory_share_least: Least share of the memory's peak rate that reading weights and caches took.
         hbm_j_per_byte_most: `energy.hbm_j` ÷ the least bytes of that reading, the memory's idle power included.
@@ -75,15 +84,16 @@ def compute(
         flops = float(sum(_flops(model, request) for request in requests))
     except UnknownArchitectureError as error:
         return Compute(reason=str(error))
-    duration_s, bits = sum(measured.span.duration_s for measured in passes), _bits(model, environment)
-    peak = gpu_models.peak_of(environment.gpu_names, bits)
+    duration_s = sum(measured.span.duration_s for measured in passes)
+    bits, names = _operand_bits(model, environment), environment.gpu_names
+    peak = gpu_models.peak_of(names, bits) if bits else None
     bytes_read = _least_bytes(model, requests, environment, in_flight=in_flight)
     placed = None
-    if peak and bytes_read:
+    if peak and bits and bytes_read and flops:
         timelines = next(restart.gpus for restart in reversed(restarts) if restart.passes)
         gpus = [(gpu.power_limit_w, timelines.get(gpu.uuid)) for gpu in environment.used_gpus]
-        budget, work = PowerBudget.of(gpus, bits), Work(flops, bytes_read)
-        placed = roofline(work, peak, budget, duration_s=duration_s, total_j=energy.total_j)
+        budget = PowerBudget.of(gpus, bits)
+        placed = Roofline.of(flops, bytes_read, peak, budget, duration_s=duration_s, total_j=energy.total_j)
     return Compute(
         model_flops=flops,
         method=model.FLOPS_METHOD,
@@ -96,7 +106,7 @@ def compute(
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_memory_bytes_per_s=peak.memory_bytes_per_s if peak else None,
         peak_source=peak.source if peak else None,
-        peak_reason=gpu_models.why_no_peak(environment.gpu_names),
+        peak_reason=gpu_models.why_no_peak(names) if bits else NO_BITS,
         peak_flops_share=flops / duration_s / peak.flops_per_s if peak else None,
         peak_memory_share_least=placed.least_s["bandwidth"] / duration_s if placed else None,
         hbm_j_per_byte_most=energy.hbm_j / bytes_read if energy.hbm_j is not None and bytes_read else None,
@@ -119,10 +129,12 @@ def _dtype(model: Architecture, environment: EnvironmentSnapshot) -> str:
     return str(environment.runner.engine_args.get("dtype") or model.dtype)
 
 
-def _bits(model: Architecture, environment: EnvironmentSnapshot) -> int:
-    if environment.runner.engine_args.get("quantization") or model.quantization:
-        return 8
-    return 32 if "32" in _dtype(model, environment) else 16
+def _operand_bits(model: Architecture, environment: EnvironmentSnapshot) -> int | None:
+    """Return the bits of what is multiplied; None where weights are quantised in a way that is not known here."""
+    method = environment.runner.engine_args.get("quantization") or model.quantization.get("quant_method")
+    if method:
+        return OPERAND_BITS.get(str(method))
+    return 32 if _dtype(model, environment) in ("float32", "torch.float32", "float") else 16
 
 
 def _cache(model: Architecture, environment: EnvironmentSnapshot) -> str:

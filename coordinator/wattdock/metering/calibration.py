@@ -103,8 +103,9 @@ class MeterCard(Stored):
         intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
         reads_s = (ticks.after_end_ns - ticks.after_start_ns) / NS_PER_S
         work, pulses = [each for each in pulses if each.bytes_moved], [each for each in pulses if not each.bytes_moved]
-        curve, steps = EnergyCurve(gpu), _step_lags(gpu, pulses)
+        steps = _step_lags(gpu, pulses)
         lag = _combined([step for step in steps if not step.overshoot and step.steps >= MIN_STEPS])
+        curve = EnergyCurve(replace(gpu, lag=lag))
         return cls(
             gpu_uuid=gpu.uuid,
             gpu_name=info.name,

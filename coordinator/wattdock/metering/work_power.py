@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from wattdock.clock import NS_PER_S
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 # A pulse whose mean power the fit misses by more than this is of work that three figures do not describe.
 MAX_MISFIT = 0.12
+# Kinds of work that are this close to mixes of each other, relative, cannot be told apart.
+ALIKE = 0.02
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Pulse(NamedTuple):
@@ -44,15 +49,15 @@ class WorkPower:
         pulses: That were fitted.
     """
 
-    j_per_operation: dict[int, float]
-    j_per_byte: float
-    constant_w: float
-    worst_misfit: float
+    j_per_operation: dict[int, NotNegative]
+    j_per_byte: NotNegative
+    constant_w: NotNegative
+    worst_misfit: NotNegative
     pulses: int
 
     @classmethod
     def of_pulses(cls, pulses: Iterable[tuple[Pulse, float | None]]) -> WorkPower | None:
-        """Return what pulses of known work show, each with its joules; None where they do not decide it.
+        """Return what pulses of known work show, each with its joules; None where they are too few or too much alike.
 
         Least squares of relative power; no figure is below 0.
         """
@@ -71,7 +76,12 @@ class WorkPower:
         work = np.array(rows).reshape(len(rows), len(bits) + 2)
         # In units of their largest share, so that joules per byte and watts weigh alike.
         scale = work.max(axis=0, initial=0.0)
-        if not bits or not scale.all() or np.linalg.matrix_rank(work / scale) < len(scale):
+        if (
+            not bits
+            or len(known) <= len(scale)
+            or not scale.all()
+            or np.linalg.matrix_rank(work / scale, rtol=ALIKE) < len(scale)
+        ):
             return None
         solved, _ = nnls(work / scale, np.ones(len(known)))
         *per_operation, per_byte, constant_w = (float(figure) for figure in solved / scale)

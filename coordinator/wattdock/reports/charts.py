@@ -114,11 +114,11 @@ def limits(points: Sequence[Point]) -> Chart:
         {
             "experiment": label,
             "limit": limit,
-            SHARE_OF_TIME: least_s / (roofline.time_ratio * roofline.time_s),
+            SHARE_OF_TIME: share,
             "J ÷ least": roofline.energy_ratio,
         }
         for label, roofline in known.items()
-        for limit, least_s in roofline.least_s.items()
+        for limit, share in roofline.shares.items()
     ]
     y, height = _names(drawn_points)
     looks: dict[str, Any] = {"sort": None, "title": None, "type": "nominal"}
@@ -127,7 +127,7 @@ def limits(points: Sequence[Point]) -> Chart:
         alt.Chart(alt.InlineData(values=tuple(rows)))
         .mark_point(filled=True, size=70)
         .encode(
-            x=alt.X(SHARE_OF_TIME, type="quantitative", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
+            x=alt.X(SHARE_OF_TIME, type="quantitative", scale=alt.Scale(zero=True), axis=alt.Axis(format="%")),
             y=y,
             color=alt.Color("limit", scale=alt.Scale(domain=names, range=list(LIMIT_COLOURS.values())), **looks),
             shape=alt.Shape("limit", scale=alt.Scale(domain=names, range=list(SHAPES[: len(names)])), **looks),
@@ -136,7 +136,8 @@ def limits(points: Sequence[Point]) -> Chart:
         .properties(
             height=height,
             description="What the work would take at least by each limit alone, as a share of the measured time. The "
-            "rightmost is the wall that a result stands at; 100 % would be the wall itself. Power needs a meter card.",
+            "rightmost is the nearest limit; at 100 % the passes would stand at it. Power needs a meter card, and is "
+            "good to some 20 %.",
         )
     )
 

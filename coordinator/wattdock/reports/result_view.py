@@ -237,11 +237,13 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "arithmetic", f"{compute.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
     if placed := compute.roofline:
         energy = f", {placed.energy_ratio:.3g} × the least energy" if placed.energy_ratio else ""
-        shares = {limit: least_s / placed.time_s / placed.time_ratio for limit, least_s in placed.least_s.items()}
-        alone = ", ".join(f"{limit} {shares[limit]:.0%}" for limit in sorted(shares, key=lambda limit: -shares[limit]))
+        alone = ", ".join(f"{limit} {share:.0%}" for limit, share in placed.shares.items())
         yield "roofline", f"{placed.time_ratio:.3g} × the least time{energy}; alone would take of the time: {alone}"
-        costs = f"costs of work by doctor --meter's pulses, whose power they miss by up to {placed.misfit or 0.0:.0%}"
-        yield "", placed.reason or costs
+        misfit = placed.budget.misfit if placed.budget else 0.0
+        yield (
+            "",
+            placed.reason or f"costs of work by doctor --meter's pulses, whose power they miss by up to {misfit:.0%}",
+        )
 
 
 def _sample_texts(stored: StoredResult) -> list[str]:

@@ -120,7 +120,7 @@ class Row:
     energy_per_output_token_met_j: Annotated[float | None, Column("goodput.energy_per_output_token_met_j")]
     mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f")]
     mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f")]
-    roofline_wall: Annotated[str | None, Column("compute.roofline.wall", "limited by")]
+    nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit")]
     roofline_time_ratio: Annotated[float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g")]
     roofline_energy_ratio: Annotated[float | None, Column("compute.roofline.energy_ratio", "J ÷ least", ".3g")]
     publishable: Annotated[bool | None, Column("audit.publishable", "publishable")]
