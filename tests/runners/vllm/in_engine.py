@@ -30,6 +30,15 @@ except RuntimeError:
 """
 
 
+def quantise(worker: Any) -> None:
+    """Give a worker's model a thousand weights of 8 bits and their scale."""
+    import torch
+
+    model = worker.model_runner.get_model()
+    for name, values in (("narrow", torch.zeros(1000, dtype=torch.float8_e4m3fn)), ("scale", torch.ones(1))):
+        model.register_parameter(name, torch.nn.Parameter(values, requires_grad=False))
+
+
 class Silent:
     """A layer whose backend has no name, as vLLM's base class of backends has none."""
 
@@ -88,6 +97,9 @@ attention = [engine.llm.collective_rpc("wattdock_attention")]
 layers["silent"] = Silent()
 attention.append(engine.llm.collective_rpc("wattdock_attention"))
 del layers["silent"]
+sizes = engine.llm.collective_rpc("wattdock_weight_bytes")
+engine.llm.collective_rpc(quantise)
+sizes += engine.llm.collective_rpc("wattdock_weight_bytes")
 child_logs("CUDA out of memory, so a smaller one is tried")
 passes = {
     "handled before": passed(RuntimeError("a plain one")),
@@ -101,4 +113,4 @@ passes = {
     "death, other": passed(EngineDeadError(), "device-side assert"),
 }
 backend.unload()
-sys.stdout.write("\n" + json.dumps({"ways": ways, "attention": attention, "passes": passes}))
+sys.stdout.write("\n" + json.dumps({"ways": ways, "attention": attention, "sizes": sizes, "passes": passes}))

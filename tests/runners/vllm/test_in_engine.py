@@ -26,6 +26,12 @@ def test_a_layer_that_does_not_tell_its_attention_leaves_it_unknown(in_engine: d
     assert in_engine["attention"] == [[["CPU_ATTN"]], [None]]
 
 
+def test_weights_count_in_the_type_in_which_they_lie_in_memory(in_engine: dict[str, Any]) -> None:
+    """A thousand of 8 bits and a scale of 32 are 1,004 bytes more, as where vLLM quantised them."""
+    before, after = in_engine["sizes"]
+    assert after - before == 1004
+
+
 def test_a_failed_pass_is_named_by_what_was_reported_during_it(in_engine: dict[str, Any]) -> None:
     """Whatever class vLLM raised; what was logged before has nothing to do with it, and the next pass is served."""
     died, failed = "a process of vLLM's engine died during the pass", "vLLM failed during the pass"
