@@ -45,7 +45,7 @@ MIN_WAITING_BINS = 25
 MAX_BIN_S = 0.05
 # Steps whose instants are wrong leave energy that no work explains.
 MAX_CLOSURE = 0.02
-MAX_RELATIVE_WIDTH, VARIED_TOO_LITTLE = 1.0, "beside the others it varied too little"
+MAX_RELATIVE_WIDTH = 1.0
 
 # Kinds of work in a step, waits between steps first: as a reason names them, and as a result does.
 KINDS = ("waits", "prompt tokens", "decoded tokens", "steps", "context tokens")
