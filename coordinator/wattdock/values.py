@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,3 +37,10 @@ class Stored(BaseModel):
 
     # Where a field may hold anything, infinity would become null without `strings`.
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, ser_json_inf_nan="strings")
+
+    @model_validator(mode="after")
+    def _require_64_bits(self) -> Self:
+        for name, value in vars(self).items():
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise ValueError(f"{name} does not fit into 64 bits")
+        return self

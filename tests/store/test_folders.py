@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
 from merge_samples import constant_power, measured, request, timeline
+from report_rows import document
 
 from wattdock.analysis import ExperimentResult
 from wattdock.analysis.energy import Gpus, measured_energy
@@ -62,4 +64,12 @@ def test_a_folder_that_is_no_result_is_named(tmp_path: Path) -> None:
     """What was seen, and where."""
     (tmp_path / "result.json").write_text('{"schema_version": 99}')
     with pytest.raises(StoreError, match=r"result\.json: has schema version 99, this wattdock reads 1"):
+        load_result(tmp_path)
+
+
+@pytest.mark.parametrize(("place", "value"), [("performance.requests", 2**63), ("spans.0.end_ns", 10**400)])
+def test_a_number_that_no_table_holds_is_refused_where_a_result_is_read(tmp_path: Path, place: str, value: int) -> None:
+    """Tables of results have columns of 64 bits, and no instant or count needs more."""
+    (tmp_path / "result.json").write_text(json.dumps(document({place: value})))
+    with pytest.raises(StoreError, match=r"does not fit into 64 bits"):
         load_result(tmp_path)
