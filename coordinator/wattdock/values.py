@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def all_known(values: Iterable[T | None]) -> list[T] | None:

@@ -154,11 +154,9 @@ def _least_bytes(
     if not environment.runner.weight_bytes:
         return None
     weights = model.active_weights * environment.runner.weight_bytes / model.total_weights
-    tokens, cache = (
-        [(each.prompt_tokens or 0, each.output_tokens or 0) for each in requests],
-        _cache(model, environment),
-    )
-    return sum(
-        output / in_flight * weights + model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype=cache)
-        for prompt, output in tokens
-    )
+    cache, least = _cache(model, environment), 0.0
+    for request in requests:
+        prompt, output = request.prompt_tokens or 0, request.output_tokens or 0
+        least += output / in_flight * weights
+        least += model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype=cache)
+    return least

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from wattdock.values import Stored, all_known
+from wattdock.values import NotNegative, Positive, Stored, all_known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline
 
 Limit = Literal["arithmetic", "bandwidth", "power"]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 NO_CARD = "no meter card says what work costs every GPU used: wattdock doctor --meter, before the experiment"
 NO_ROOM = "the power limit is unknown, or not above the constant power"
 

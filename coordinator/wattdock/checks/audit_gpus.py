@@ -10,7 +10,7 @@ FAULTS = ("thermal", "board_limit", "reliability")
 MAX_FAULT_SHARE = 0.001
 # Eight GPU-passes of 20 s on H200s agreed within 0.9 %: power is sampled every 50 ms, and passes hold bursts.
 MAX_POWER_DISAGREEMENT = 0.03
-# Of a published peak; pulses of nothing else reach 0.89 of an H200's bandwidth, kept runs 0.62.
+# Of a published peak; pulses of copies reach 0.89 of an H200's bandwidth, kept runs 0.62.
 MAX_PEAK_SHARE = 0.9
 # A CUDA context draws 41 W on an H200.
 MAX_STRAY_W = 20.0

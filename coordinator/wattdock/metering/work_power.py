@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
 from wattdock.clock import NS_PER_S
+from wattdock.values import NotNegative  # noqa: TC001 - what reads cards and records needs it
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 MAX_MISFIT = 0.12
 # Kinds of work that are this close to mixes of each other, relative, cannot be told apart.
 ALIKE = 0.02
-
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Pulse(NamedTuple):

@@ -45,7 +45,7 @@ PHASE_COLOURS = dict(
 SPAN_COLOURS = dict(
     zip((*KINDS, "other"), ("#777777", "#56B4E9", "#BBBBBB", "#E69F00", "#009E73", "#CC79A7"), strict=True)
 )
-LIMIT_COLOURS = {"arithmetic": "#0072B2", "bandwidth": "#009E73", "power": "#D55E00"}
+LIMIT_COLOURS = {"arithmetic": PALETTE[0], "bandwidth": PALETTE[2], "power": PALETTE[1]}
 SHARE_OF_TIME = "least time ÷ measured time"
 # More results than these are a wall of bars; the tables say the same.
 MOST_ROWS = 120
@@ -111,12 +111,7 @@ def limits(points: Sequence[Point]) -> Chart:
         [point for point in points if point.label in known], "no result has a roofline: no GPU with known peak rates"
     )
     rows: Rows = [
-        {
-            "experiment": label,
-            "limit": limit,
-            SHARE_OF_TIME: share,
-            "J ÷ least": roofline.energy_ratio,
-        }
+        {"experiment": label, "limit": limit, SHARE_OF_TIME: share, "J ÷ least": roofline.energy_ratio}
         for label, roofline in known.items()
         for limit, share in roofline.shares.items()
     ]
