@@ -159,6 +159,8 @@ def test_a_small_file_cannot_claim_a_memory_full_of_rows(tmp_path: Path) -> None
         (("started_utc", "yesterday"), "Invalid isoformat string"),
         (("passes", 0, "span", "end_ns", 0), "ends before it begins"),
         (("spans", 0, "end_ns", 0), "ends before it begins"),
+        (("spans", 0, "end_ns", 2**63), "the span 'load' is 9223372036854775808"),
+        (("restart", 2**63), "the restart is 9223372036854775808"),
         (("passes", 0, "span", "end_ns", 10**400), "the span 'pass' is 1000"),
         (("passes", 0, "output_tokens", -1), "output_tokens is -1"),
     ],

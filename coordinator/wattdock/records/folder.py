@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.files import name_of, new_folder, open_data, read_regular, sync
+from wattdock.records.possible import require_possible_record
 from wattdock.records.restart import RestartRecord
 from wattdock.text import from_json, json_text
 
@@ -88,8 +89,7 @@ def read(folder: Path) -> RestartRecord:
         _fill_in(plain, _requests_by_pass(requests), steps, _Samples(samples))
         record = _adapter().validate_python(plain)
         datetime.fromisoformat(record.started_utc)
-        for measured in record.passes:
-            measured.require_possible()
+        require_possible_record(record)
         return record
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         why = _first_problem(error) if isinstance(error, ValidationError) else " ".join(str(error).split())

@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wattdock.records.restart import PassRecord
+    from wattdock.records.restart import PassRecord, RestartRecord
 
 # 146 years, and what the columns of the tables hold.
 MAX_NS, MAX_COUNT = 2**62, 2**31 - 1
 INSTANTS = ("submitted_ns", "intended_ns", "first_token_ns", "finished_ns")
 COUNTS = ("index", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "replica")
 STEP_COUNTS = ("prompt_tokens", "decoded_tokens", "sequences")
+
+
+def require_possible_record(record: RestartRecord) -> None:
+    """Check a restart with its passes, as `require_possible` does."""
+    _within("the restart", (record.restart,), MAX_COUNT)
+    for span in record.spans:
+        _within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
+    for measured in record.passes:
+        require_possible(measured)
 
 
 def require_possible(measured: PassRecord) -> None:
