@@ -31,9 +31,7 @@ def test_two_gpus_are_summed_and_a_bystander_is_told_apart(wattdock: Command) ->
     first = FakeGpu(uuid=BUSY, profile=(constant(300),), utilization_percent=97, memory_used_bytes=1_500_000_000)
     second = FakeGpu(uuid=IDLE, profile=(constant(100),), unsupported="utilization")
     env = on_gpus(wattdock, first, second, FakeGpu(uuid=third, name="NVIDIA L4"))
-    done = wattdock("run", *PASS, "--gpus", "0,1", env=env)
-    assert done.returncode == 0, done.stderr
-    [result] = wattdock.results()
+    result = wattdock.measured(*PASS, "--gpus", "0,1", env=env)
     energy, shared, seconds = result["energy"], result["multi_gpu"], result["performance"]["duration_s"]
     assert_total(energy, 400 * seconds)
     assert energy["bystander_j"][third] > 0
@@ -45,17 +43,15 @@ def test_two_gpus_are_summed_and_a_bystander_is_told_apart(wattdock: Command) ->
     assert energy["per_gpu_j"][BUSY] > energy["per_gpu_j"][IDLE] > 0
     assert shared["per_gpu_mean_utilization_percent"] == {BUSY: 97, IDLE: None}
     assert shared["per_gpu_max_memory_used_bytes"] == {BUSY: 1_500_000_000, IDLE: 0}
-    assert "1.5 GB" in done.stdout
+    assert "1.5 GB" in wattdock("show", "results").stdout
 
 
 def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(wattdock: Command) -> None:
     """300 W makes the truth known; the GPU that CUDA_VISIBLE_DEVICES hides is metered too, by both."""
     env = on_gpus(wattdock, FakeGpu(uuid=IDLE, seed=2), FakeGpu(uuid=BUSY, profile=(constant(300),)))
     env |= {"CUDA_VISIBLE_DEVICES": "1"}
-    done = wattdock("run", *PASS, "--meter", "zeus", env=env)
-    assert done.returncode == 0, done.stderr
-    assert "meter: zeus (asked for; " in done.stderr
-    [result] = wattdock.results()
+    result = wattdock.measured(*PASS, "--meter", "zeus", env=env)
+    assert result["environment"]["meter_reason"].startswith("asked for; ")
     energy, seconds = result["energy"], result["performance"]["duration_s"]
     assert (result["environment"]["meter"], result["environment"]["gpu_uuids"]) == ("zeus", [BUSY])
     assert_total(energy, 300 * seconds)

@@ -39,6 +39,7 @@ SPARE = 2
 LEAST_INTERVAL_PERIODS = 0.5
 # A stretch of so many samples' distances without one is a gap, in which power may have been anything.
 GAP_SAMPLES = 3.0
+UNREAD = "; it was not read in that time: was this machine stopped, or far too busy?"
 # A burst of unknown place inside one sample.
 BURST_STD = 0.6
 
@@ -105,8 +106,11 @@ class CounterCurve:
         unread = self.has_samples | (self._stood_s[long] < MAX_GAP_S)
         unread_inside = unread & (long > first + 2 * spare) & (long < last - 1 - 2 * spare)
         if not unread_inside.all():
-            longest_s = float(gaps_s[long[~unread_inside]].max())
-            return f"the energy counter was not seen to change for {longest_s:.1f} s within the span or next to it"
+            longest = max(long[~unread_inside], key=gaps_s.__getitem__)
+            why_not = (
+                f"the energy counter was not seen to change for {gaps_s[longest]:.1f} s within the span or next to it"
+            )
+            return why_not + UNREAD * bool(self._stood_s[longest] < MAX_GAP_S)
         return None
 
     def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
