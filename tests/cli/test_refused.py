@@ -95,7 +95,7 @@ def test_a_plan_starts_nothing_and_says_what_it_could_not_check(called: Called) 
     assert "[/x] [b]" in planned.stdout
     assert "not checked" not in called("plan", "--backend", "pytorch", "--accelerator", "cpu").stdout
     on_hub = called("plan", *FAKE[:2], "--model", "nobody/nothing").stdout
-    assert "not checked: nobody/nothing; a hub is asked for a model when its turn comes" in on_hub
+    assert "not checked: nobody/nothing; run asks the hub when it starts, and so does plan --online" in on_hub
     assert list(Path().iterdir()) == []
 
 
@@ -158,7 +158,7 @@ def test_a_margin_that_makes_no_sense_is_refused(called: Called, margin: str) ->
     ("args", "code", "why"),
     [
         (("gemini",), CONFIG, "model 'gemini' is not known; write OWNER/NAME, ./FOLDER, or one of alia-40b"),
-        (("smollm2-135m-instruct",), CONFIG, "is not known; did you mean smollm2-135m? write OWNER/NAME"),
+        (("smollm2-135m-instruc",), CONFIG, "is not known; did you mean smollm2-135m? write OWNER/NAME"),
         (("llama-3.1-8b", "--gpu", "H1000"), CONFIG, "GPU 'H1000' is not known; did you mean H100-80GB?"),
         (("llama-3.1-8b", "--dtype", "int3"), CONFIG, "dtype 'int3' is not known; known are float32"),
         (("llama-3.1-8b", "--backend", "vlm"), CONFIG, "vllm"),

@@ -345,7 +345,10 @@ def test_shared_folders_that_are_not_everybodys_are_refused_with_roots_command(
             _, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, errors) == (3, f"wattdock: {why.format(shared / folder)}; as root: {command}\n")
         subprocess.run(command.split(), check=True)
-        user("config")
+        with user.start("config") as process:
+            _, errors = process.communicate(timeout=PATIENCE_S)
+        # Where compose is not here, that is what is said next.
+        assert command not in errors
     shutil.rmtree(shared)
 
 

@@ -18,7 +18,7 @@ from unprivileged import popen_as_user
 if TYPE_CHECKING:
     from command import Command
 
-CONFIG, PREFLIGHT, RUNNER, METER, INTERRUPTED = 2, 3, 5, 6, 130
+CONFIG, PREFLIGHT, LAUNCH, RUNNER, METER, INTERRUPTED = 2, 3, 4, 5, 6, 130
 # Long enough to be interrupted in; each step of the fake engine takes this long.
 SLOW = ("--set", "fake.step_s=0.05", "--max-output-tokens", "400")
 
@@ -182,4 +182,20 @@ def test_a_runner_in_another_time_namespace_is_refused(wattdock: Command) -> Non
     [result] = wattdock.results()
     assert result["energy"]["total_j"] is None
     assert result["environment"]["clock"]["trusted"] is False
+    assert wattdock.left_after() == []
+
+
+def test_a_runner_that_takes_the_last_of_the_memory_is_ended_before_the_machine_thrashes(wattdock: Command) -> None:
+    """Its row says so. Of 20 GB, 10 MB are left, by a file that stands for the kernel's."""
+    if os.getuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("a file in place of /proc/meminfo needs root and unshare")
+    full = wattdock.home / "meminfo"
+    full.write_text("MemTotal: 20000000 kB\nMemAvailable: 10000 kB\n")
+    within = ("unshare", "--mount", "sh", "-c", f'mount --bind {full} /proc/meminfo && exec "$@"', "sh")
+    running = wattdock.start("run", *SMALL, within=within, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == LAUNCH, err
+    [result] = wattdock.results()
+    assert result["error"]["cause"] == "out of host memory"
+    assert "killed before host memory is used up: it held 0." in result["error"]["message"]
     assert wattdock.left_after() == []

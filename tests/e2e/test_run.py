@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 from command import SMALL
+from inputs import tiny
+from inputs.hub_server import serve
+
+from wattdock.inputs.shapes import shape_config
 
 if TYPE_CHECKING:
     from command import Command
@@ -86,3 +90,29 @@ def test_prompts_that_do_not_fit_fail_their_own_experiment_only(called: Called) 
     [said] = [line for line in done.stdout.splitlines() if "; draw: wattdock " in line]
     drawn = called(*said.split("; draw: wattdock ")[1].split(), "-o", "study.html")
     assert (drawn.returncode, drawn.stdout.startswith("3 results in study.html")) == (0, True), drawn.stderr
+
+
+def test_a_hub_is_asked_for_each_model_before_anything_is_downloaded_or_started(wattdock: Command) -> None:
+    """Missing, gated, or too large for this machine by the headers of its files: one line, and no folder of results."""
+    models = ("shape:tiny-llama", "owner/large", "owner/missing", "owner/gated")
+    header = {"w": {"dtype": "F16", "shape": [10**13], "data_offsets": [0, 2 * 10**13]}}
+    with serve() as hub:
+        config = json.dumps(shape_config("tiny-llama")).encode()
+        large = {"config.json": config, "model.safetensors": tiny.with_header(header)}
+        hub.files |= {"owner/large": large, "owner/gated": tiny.files()}
+        hub.gated.add("owner/gated")
+        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(wattdock.home / "hf"), "no_proxy": "127.0.0.1"}
+        file = wattdock.write(json.dumps({"defaults": {"backend": "pytorch"}, "sweep": {"model": models}}))
+        assert wattdock("plan", file, env=env).returncode == 0
+        assert hub.requests == []
+        planned = wattdock("plan", file, "--online", env=env)
+        assert planned.returncode == 3
+        said = [line for line in planned.stderr.splitlines() if line.startswith("wattdock: ")]
+        reasons = ("20000.0 GB of weights", f"owner/missing is not on {hub.url}", "owner/gated is gated; accept its te")
+        assert [reason in line for reason, line in zip(reasons, said, strict=True)] == [True] * 3, said
+        run = wattdock("run", file, env=env)
+        assert (run.returncode, run.stderr.count("\n")) == (3, 1), run.stderr
+        assert all(
+            "model.safetensors" not in path for verb, path, _ in hub.requests if verb == "GET" and "gated" in path
+        )
+    assert not (wattdock.folder / "results").exists()

@@ -85,7 +85,7 @@ def test_steps_whose_weights_cannot_fit_are_left_out() -> None:
 
 def test_a_step_leaves_to_the_engine_what_was_left_to_it() -> None:
     """Nulls that nobody wrote would be engine arguments."""
-    config = ExperimentConfig.model_validate({**TENSOR, "on_failure": "fallback"})
+    config = ExperimentConfig.model_validate({**TENSOR, "model": "shape:llama-3.1-8b", "on_failure": "fallback"})
     step = fallbacks(config, cause=EXCHANGE, gpus=4)[0].config
     assert step.section.engine_args() == {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
     assert step.on_failure == "continue"

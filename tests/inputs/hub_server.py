@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+# What the real hub says of models that do not exist, so that private ones cannot be told apart.
+MISSING: tuple[int, dict[str, str], bytes] = (401, {"X-Error-Code": "RepoNotFound"}, b"")
 
 
 @dataclass
@@ -50,8 +52,7 @@ class Hub:
 
     def _info(self, model: str, revision: str) -> tuple[int, dict[str, str], bytes]:
         if model not in self.files:
-            # What the real hub says of models that do not exist, so that private ones cannot be told apart.
-            return 401, {"X-Error-Code": "RepoNotFound"}, b""
+            return MISSING
         if revision not in ("main", COMMIT):
             return 404, {"X-Error-Code": "RevisionNotFound"}, b""
         return _json({"id": model, "sha": COMMIT, "siblings": [{"rfilename": path} for path in self.files[model]]})
@@ -59,6 +60,8 @@ class Hub:
     def _file(self, model: str, path: str, token: str | None) -> tuple[int, dict[str, str], bytes]:
         if model in self.gated and token != "Bearer hf_valid":
             return 401 if token is None else 403, {"X-Error-Code": "GatedRepo"}, b""
+        if model not in self.files:
+            return MISSING
         content = self.files[model][path]
         return 200, {"X-Repo-Commit": COMMIT, "ETag": f'"{_blob_id(content)}"'}, content
 

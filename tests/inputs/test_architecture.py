@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inputs.forms import CONFIGS, EXPERTS, LENGTHS, SMALL, WITH_FLOPS
 
 from wattdock.errors import UnknownArchitectureError
-from wattdock.inputs import Architecture
+from wattdock.inputs import Architecture, presets
 
 
 @pytest.mark.parametrize("name", WITH_FLOPS)
@@ -123,3 +123,19 @@ def test_a_window_bounds_what_each_position_attends_to(prompt: int, output: int,
     assert found == 4 * 4 * 16 * pairs
     read = sum(2 * min(position + 1, window) + position + 1 for position in range(prompt, last))
     assert model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype="bfloat16") == read * 2 * 2 * 16 * 2
+
+
+@pytest.mark.parametrize(
+    ("scaling", "context"),
+    [
+        (None, 32_768),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}, 131_072),
+        ({"type": "linear", "factor": 2}, 65_536),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 2_048}, 32_768),
+        ({"factor": "x"}, 32_768),
+    ],
+)
+def test_a_stretched_context_is_longer_than_what_the_model_was_trained_with(scaling: object, context: int) -> None:
+    """As vLLM derives it; where config.json says the stretched length already, that."""
+    config = {**presets()["qwen3-8b"].config, "max_position_embeddings": 32_768, "rope_scaling": scaling}
+    assert Architecture.from_config(config).max_context == context

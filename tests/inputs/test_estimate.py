@@ -13,10 +13,10 @@ from wattdock.inputs.estimate import memory_fit, requests_of
 H200, H100 = 150_754_820_096, 81559 << 20
 
 
-def fit(settings: dict[str, Any], *, gpus: int = 1, memory_bytes: int | None = H200) -> str:
+def fit(settings: dict[str, Any], *, gpus: int = 1, memory_bytes: float | None = H200, on_host: bool = False) -> str:
     """Return what a plan says of an experiment with the vLLM backend."""
     config = ExperimentConfig.model_validate({"backend": "vllm", **settings})
-    return memory_fit(config, gpus=gpus, memory_bytes=memory_bytes)[1]
+    return memory_fit(config, gpus=gpus, memory_bytes=memory_bytes, on_host=on_host)[1]
 
 
 def test_a_model_that_fits_says_how_much_it_takes() -> None:
@@ -100,3 +100,45 @@ def test_what_cannot_be_estimated_says_so_and_is_not_refused(settings: dict[str,
     line = fit(settings, memory_bytes=H100)
     assert "not estimated, " in line
     assert why in line
+
+
+def test_a_model_larger_than_the_hosts_memory_is_refused_with_what_would_fit() -> None:
+    """16.1 GB of weights; keys and values of a request of 4,096 tokens are 0.54 GB, so 7 of them fit beside."""
+    with pytest.raises(PreflightError) as caught:
+        fit({"model": "shape:llama-3.1-70b"}, memory_bytes=20e9, on_host=True)
+    assert "141.1 GB of weights" in str(caught.value)
+    assert str(caught.value).endswith("20.0 GB of memory left; qwen3-8b is the largest shape that would fit")
+    full = {"prompts": {"input_tokens": 2048}, "batch_size": 64, "max_output_tokens": 2048}
+    pytorch = {"backend": "pytorch", "model": "shape:llama-3.1-8b"}
+    with pytest.raises(PreflightError, match=r"make 50\.4 GB, and this machine has 20.0 GB .* batch_size 7 would fit"):
+        fit({**pytorch, "workload": full}, memory_bytes=20e9, on_host=True)
+    assert ": uncertain: " in fit({**pytorch, "workload": full | {"batch_size": 7}}, memory_bytes=20e9, on_host=True)
+    assert ": fits: " in fit({**pytorch, "workload": full | {"batch_size": 7}}, memory_bytes=40e9, on_host=True)
+
+
+def test_replicas_and_ranks_share_the_hosts_memory() -> None:
+    """Two models are twice the weights, two halves are one model."""
+    shape = {"model": "shape:llama-3.1-8b"}
+    with pytest.raises(PreflightError, match=r"32\.1 GB of weights"):
+        fit({**shape, "vllm": {"data_parallel_size": 2}}, gpus=2, memory_bytes=30e9, on_host=True)
+    split = {**shape, "vllm": {"tensor_parallel_size": 2}}
+    assert "cannot fit" not in fit(split, gpus=2, memory_bytes=30e9, on_host=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "workload", "said"),
+    [
+        (
+            "shape:qwen3-8b",
+            {"max_output_tokens": 40_449},
+            "40,960 tokens, and prompts of 512 tokens with answers of 40,449 exceed it; lower max_output_tokens or in",
+        ),
+        ("smollm2-135m-instruct", {"max_output_tokens": 8193}, "8,192 tokens, and answers of 8,193 exceed it"),
+    ],
+)
+def test_requests_longer_than_the_models_context_are_refused(model: str, workload: dict[str, Any], said: str) -> None:
+    """Of bundled prompts the length is not known before a tokenizer is."""
+    with pytest.raises(ConfigError, match=said):
+        fit({"model": model, "workload": workload}, memory_bytes=None)
+    workload["max_output_tokens"] -= 1
+    fit({"model": model, "workload": workload}, memory_bytes=None)

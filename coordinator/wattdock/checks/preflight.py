@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from wattdock.errors import WattdockError
+from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.inputs import check_model, check_prompts, memory_fit
 from wattdock.launch import choose_launcher, find_runner
@@ -33,6 +33,8 @@ class _Host:
     inventory: GpuInventory
     holders: Mapping[str, leases.Holder]
     lock_path: Path | None = None
+    # WATTDOCK_HOME where a hub is asked for models.
+    hub_home: Path | None = None
 
     @cached_property
     def lock(self) -> ImagesLock:
@@ -102,12 +104,18 @@ class ExecutionPlan:
 
 
 def preflight(
-    experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path, lock: Path | None = None
+    experiments: Sequence[ExperimentConfig],
+    *,
+    output_dir: Path,
+    home: Path,
+    lock: Path | None = None,
+    online: bool = False,
 ) -> list[ExecutionPlan | WattdockError]:
     """Check every experiment; experiments that load the same model the same way are checked once.
 
     Args:
         lock: Lock file of images; None is the one in use.
+        online: Ask the hub once for each of its models: whether it can be had, and how large it is.
 
     Returns:
         For each experiment its plan, or why it cannot run here.
@@ -115,7 +123,7 @@ def preflight(
     Raises:
         PreflightError: The driver cannot be talked to, or there is no folder for leases.
     """
-    host = _Host(GpuInventory.here(), leases.holders(), lock)
+    host = _Host(GpuInventory.here(), leases.holders(), lock, home if online else None)
     checked: dict[tuple[object, ...], ExecutionPlan | WattdockError] = {}
     # Equal for experiments that pass or fail together.
     works = [config.workload if config.workload.loop == "open" else config.workload.prompts for config in experiments]
@@ -142,9 +150,12 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
         config.section.require_drawable()
     check_prompts(config, has_tokenizer=config.model.shape is None)
     host_gpus = host.inventory
-    weight_bytes, _ = _memory(config, host_gpus, weights_only=True)
+    weight_bytes, _ = _memory(config, host, weights_only=True)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = host_gpus.choose(config, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
+    if config.section.needs_gpu and not gpus:
+        why = "accelerator: cpu is set" if config.accelerator == "cpu" else host_gpus.reason or "none was chosen"
+        raise PreflightError(f"backend {config.backend} needs an NVIDIA GPU: {why}; pytorch and vllm run on CPUs, too")
     folders.require_writable(output_dir, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")
     launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)
@@ -159,13 +170,24 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     )
 
 
-def _memory(
-    config: ExperimentConfig, host_gpus: GpuInventory, *, weights_only: bool = False
-) -> tuple[int | None, str | None]:
+def _memory(config: ExperimentConfig, host: _Host, *, weights_only: bool = False) -> tuple[int | None, str | None]:
     """Return the size of the weights and a line about the model's memory; refuse what cannot fit any GPU here."""
-    sizes_bytes = [gpu.vram_total_bytes for gpu in host_gpus.gpus if gpu.vram_total_bytes is not None]
-    memory_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
-    return memory_fit(config, gpus=config.gpus_asked, memory_bytes=memory_bytes, weights_only=weights_only)
+    sizes_bytes = [gpu.vram_total_bytes for gpu in host.inventory.gpus if gpu.vram_total_bytes is not None]
+    most_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
+    return memory_fit(
+        config,
+        gpus=config.gpus_asked,
+        memory_bytes=most_bytes,
+        weights_only=weights_only,
+        hub_home=host.hub_home,
+    )
+
+
+def _host_memory(config: ExperimentConfig, host: _Host, launch: LauncherChoice) -> str | None:
+    """Return a line about a model that may not fit this machine's memory; refuse what cannot."""
+    left_bytes = launch.memory_left_bytes
+    _, line = memory_fit(config, gpus=config.gpus_asked, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)
+    return line if ": uncertain: " in line else None
 
 
 def _for_workload(
@@ -175,7 +197,7 @@ def _for_workload(
     if not isinstance(checked, ExecutionPlan):
         return checked
     try:
-        _, memory = _memory(config, host.inventory) if checked.gpus else (None, None)
+        memory = _memory(config, host)[1] if checked.gpus else _host_memory(config, host, checked.launch)
     except WattdockError as error:
         return error
     return replace(checked, config=config, memory=memory)

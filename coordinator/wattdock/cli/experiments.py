@@ -79,6 +79,7 @@ def plan(
     file: File = None,
     output_dir: OutputDir = RESULTS,
     publishable: Publishable = False,
+    online: Annotated[bool, typer.Option("--online", help="Ask the hub for its models, as run does.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check and show what `run` would do, and start nothing."""
@@ -88,8 +89,9 @@ def plan(
     from wattdock.reports import Plan, show
 
     study = _study(file, flags, publishable=publishable)
-    checked = preflight(study.experiments, output_dir=output_dir, home=folders.wattdock_home())
-    show(Plan(study, checked, forecast(study.experiments, output_dir)), as_json=as_json)
+    home = folders.wattdock_home()
+    checked = preflight(study.experiments, output_dir=output_dir, home=home, online=online)
+    show(Plan(study, checked, forecast(study.experiments, output_dir), online), as_json=as_json)
     refused: dict[str, list[str]] = {}
     for config, outcome in zip(study.experiments, checked, strict=True):
         if not isinstance(outcome, ExecutionPlan):

@@ -71,7 +71,7 @@ def plan_study(
         for name in reap().removed:
             emit(Note(f"removed container {name}: the coordinator that started it is gone"))
     plans = []
-    for checked in preflight(study.experiments, output_dir=output_dir, home=home, lock=lock):
+    for checked in preflight(study.experiments, output_dir=output_dir, home=home, lock=lock, online=True):
         if not isinstance(checked, ExecutionPlan):
             raise checked
         plans.append(checked)

@@ -226,10 +226,21 @@ def _ends(config: Mapping[str, Any], hidden: int, *, tied: bool) -> dict[str, An
         "vocab": config["vocab_size"],
         "embedding": embedding,
         "head": 0 if config.get("tie_word_embeddings", tied) else embedding,
-        "max_context": config.get("max_position_embeddings", config.get("n_positions")),
+        "max_context": _max_context(config),
         "dtype": str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"),
         "quantization": dict(config.get("quantization_config") or {}),
     }
+
+
+def _max_context(config: Mapping[str, Any]) -> int | None:
+    """Return the positions that a model allows: trained, or reached by stretching those that it was trained with."""
+    positions: int | None = config.get("max_position_embeddings", config.get("n_positions"))
+    scaling = config.get("rope_scaling")
+    if positions is None or not isinstance(scaling, dict):
+        return positions
+    trained, factor = scaling.get("original_max_position_embeddings") or positions, scaling.get("factor") or 1
+    numbers = isinstance(trained, int) and isinstance(factor, int | float)
+    return max(positions, int(trained * factor)) if numbers else positions
 
 
 def _windows(config: Mapping[str, Any], layers: int) -> list[int | None]:

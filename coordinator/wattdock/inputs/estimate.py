@@ -5,7 +5,7 @@ The model's figures come from `shapes` or its files; `memory` does the arithmeti
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from wattdock.errors import ConfigError, PreflightError, UnknownArchitectureErro
 from wattdock.inputs.memory import MARGIN, NO_REQUESTS, ModelMemory, Requests
 from wattdock.inputs.prompts import PromptSet
 from wattdock.inputs.resolve import figures_of, known_figures
+from wattdock.inputs.shapes import presets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,21 +115,30 @@ class Estimate:
 
 
 def memory_fit(
-    config: ExperimentConfig, *, gpus: int, memory_bytes: int | None, weights_only: bool = False
+    config: ExperimentConfig,
+    *,
+    gpus: int,
+    memory_bytes: float | None,
+    on_host: bool = False,
+    weights_only: bool = False,
+    hub_home: Path | None = None,
 ) -> tuple[int | None, str]:
     """Return the bytes of an experiment's weights, None where unknown, and a line that says whether they fit.
 
     Args:
         gpus: How many the experiment takes.
-        memory_bytes: Of the largest GPU that the experiment may get; None on the CPU, where only the split is checked.
+        memory_bytes: Of the largest GPU that the experiment may get; None checks only the split.
+        on_host: It runs on CPUs, whose ranks and replicas share `memory_bytes`, what the host has left.
         weights_only: Leave out the memory that the experiment's workload takes.
+        hub_home: WATTDOCK_HOME, to ask a hub for its models' figures, which are kept there; None asks no hub.
 
     Raises:
-        ConfigError: The model cannot be split so, or no shape has its name.
-        PreflightError: Its weights, and the keys and values that it certainly needs, exceed the GPU; or a model folder
-            is missing, or not whole.
+        ConfigError: The model cannot be split so, no shape has its name, or its requests exceed its context.
+        PreflightError: Its weights, and the keys and values that it certainly needs, exceed the memory; or the model
+            is missing, not whole, or not on the hub.
     """
-    figures, engine, label = known_figures(config.model), config.section.memory(), config.model.label
+    figures = known_figures(config.model, home=hub_home)
+    engine, label = config.section.memory(), config.model.label
     unknown = f"memory of {label}: not estimated, "
     if figures is None:
         return None, unknown + "its config.json has not been downloaded yet"
@@ -142,10 +152,14 @@ def memory_fit(
         model = ModelMemory.of(published, engine, requests, file_bytes=figures.weight_bytes, dtype=dtype)
     except UnknownArchitectureError as error:
         return figures.weight_bytes, f"{unknown}{error}"
+    if not weights_only:
+        _require_context(config, model.model.max_context)
     weights_bytes = int(model.weights_bytes)
     if memory_bytes is None:
         model.check_split(split)
         return weights_bytes, unknown + "no GPU is used"
+    if on_host:
+        return weights_bytes, _on_host(label, model, split, memory_bytes)
     estimate = model.estimate(split, memory_bytes)
     if estimate.verdict == "cannot fit":
         raise PreflightError(_refusal(label, model, estimate))
@@ -155,6 +169,49 @@ def memory_fit(
         f"{estimate.usable_bytes / GB:.1f} GB that the engine may take of a GPU (weights {estimate.weights / GB:.1f}, "
         f"keys and values {estimate.kv_cache / GB:.1f}){doubt}"
     )
+
+
+def _require_context(config: ExperimentConfig, most: int | None) -> None:
+    prompts, answers = PromptSet.lengths(config)
+    prompt_tokens = prompts.most if prompts else 0
+    if most and prompt_tokens + answers.most > most:
+        before = f"prompts of {prompt_tokens:,} tokens with " if prompts else ""
+        raise ConfigError(
+            f"{config.model.label} has a context of {most:,} tokens, and {before}answers of {answers.most:,} exceed "
+            f"it; lower max_output_tokens{' or input_tokens' * bool(prompts)}"
+        )
+
+
+def _on_host(label: str, model: ModelMemory, split: Split, left_bytes: float) -> str:
+    """Return whether ranks that share a host's memory fit it.
+
+    Raises:
+        PreflightError: They do not; holds both figures, and what would fit.
+    """
+    shared = replace(model, engine=replace(model.engine, share=1.0))
+    estimate = shared.estimate(split, left_bytes / split.gpus)
+    requests, needed_bytes, certain_bytes = model.requests, split.gpus * estimate.total, split.gpus * estimate.certain
+    if estimate.verdict == "cannot fit":
+        weights_bytes = split.replicas * model.weights_bytes
+        fewer = int(requests.count * (left_bytes - weights_bytes) / max(1.0, certain_bytes - weights_bytes))
+        smaller = [(size, shape) for shape in presets() if (size := _weights_bytes(shape, model)) <= left_bytes]
+        hint = (
+            f"batch_size {fewer} would fit" if fewer > 0 else f"{max(smaller)[1]} is the largest shape that would fit"
+        )
+        raise PreflightError(
+            f"{label} cannot fit: {weights_bytes / GB:.1f} GB of weights{_cache_text(requests)} make "
+            f"{certain_bytes / GB:.1f} GB, and this machine has {left_bytes / GB:.1f} GB of memory left; {hint}"
+        )
+    doubt = "" if estimate.verdict == "fits" else "; it may fail while it loads or runs"
+    return (
+        f"memory of {label}: {estimate.verdict}: about {needed_bytes / GB:.1f} GB of the {left_bytes / GB:.1f} GB that "
+        f"this machine has left{doubt}"
+    )
+
+
+def _weights_bytes(shape: str, like: ModelMemory) -> float:
+    """Return the size of a known shape's weights in the type of another model's."""
+    return ModelMemory.of(presets()[shape].config, like.engine, dtype=like.dtype).weights_bytes
 
 
 def requests_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> Requests:
@@ -184,11 +241,14 @@ def _refusal(label: str, model: ModelMemory, estimate: MemoryEstimate) -> str:
         for kind, fitting in model.fewest_gpus(estimate.memory_bytes).items()
         if fitting is not None
     ]
-    requests = model.requests
-    cache = f" and keys and values of {requests.count} requests of {requests.context_tokens:,} tokens"
     hint = f"the fewest GPUs of this size that hold it: {' or '.join(fewest)}" if fewest else "no split holds it"
     return (
         f"{label} cannot fit on {estimate.split.label}: {estimate.weights / GB:.1f} GB of weights"
-        f"{cache if requests.certain else ''} make {estimate.certain / GB:.1f} GB on one GPU, and the largest here has "
+        f"{_cache_text(model.requests)} make {estimate.certain / GB:.1f} GB on one GPU, and the largest here has "
         f"{estimate.memory_bytes / GB:.1f} GB; {hint}"
     )
+
+
+def _cache_text(requests: Requests) -> str:
+    counted = f" and keys and values of {requests.count} requests of {requests.context_tokens:,} tokens"
+    return counted if requests.certain else ""

@@ -6,6 +6,7 @@ Known names need no network, folders only their own files, hub models their conf
 from __future__ import annotations
 
 import difflib
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -112,19 +113,27 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
         hint = f"did you mean {near}? " if near else ""
         names = ", ".join(sorted(presets()))
         raise ConfigError(f"model {name!r} is not known; {hint}write OWNER/NAME, ./FOLDER, or one of {names}")
+    return _on_hub(name, None, home)
+
+
+@functools.cache
+def _on_hub(name: str, revision: str | None, home: Path) -> ModelFigures:
     from wattdock.inputs.hub import hub_figures
 
-    config, weight_bytes = hub_figures(name, revision=None, home=home)
+    config, weight_bytes = hub_figures(name, revision=revision, home=home)
     source = "config.json and safetensors headers on the hub"
     return ModelFigures(name, config, source, weight_bytes=weight_bytes)
 
 
-def known_figures(spec: ModelSpec) -> ModelFigures | None:
-    """Return the figures of a model without a request to a hub; None if only the hub has them.
+def known_figures(spec: ModelSpec, *, home: Path | None = None) -> ModelFigures | None:
+    """Return the figures of a model; None if only the hub has them, and it is not to be asked.
+
+    Args:
+        home: WATTDOCK_HOME, where a hub model's config is kept, to ask the hub for a model: once in this process.
 
     Raises:
         ConfigError: No shape has this name.
-        PreflightError: A folder is missing, or not whole.
+        PreflightError: A folder is missing, or not whole; or the hub does not have the model, or does not answer.
     """
     if spec.shape is not None:
         shape_config(spec.shape)
@@ -134,4 +143,8 @@ def known_figures(spec: ModelSpec) -> ModelFigures | None:
         check_folder(path)
         source, weight_bytes = f"config.json and files in {path}", weight_data_bytes(path)
         return ModelFigures(path.name, read_config(path), source, weight_bytes=weight_bytes)
-    return preset_of(spec.id) if spec.id and spec.id != ModelSpec.EMBEDDED else None
+    if spec.id == ModelSpec.EMBEDDED:
+        return replace(presets()["smollm2-135m"], name=spec.id)
+    if home is not None and spec.id:
+        return _on_hub(spec.id, spec.revision, home)
+    return preset_of(spec.id) if spec.id else None

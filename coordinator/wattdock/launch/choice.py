@@ -20,6 +20,7 @@ from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_image
 from wattdock.launch.environment import Environment, check_python, find_python
 from wattdock.launch.images import find_locked
+from wattdock.launch.keeper import memory_bytes
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import engine_settings, find_runner, process_variables
 from wattdock.text import json_text
@@ -66,6 +67,13 @@ class LauncherChoice:
     cache: Path = Path()
     limits: ContainerSpec | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def memory_left_bytes(self) -> float:
+        """What its runners can still take of the host's memory; infinite where nothing tells."""
+        _, left_bytes = memory_bytes()
+        limit_gb = self.limits.memory_gb if self.limits else None
+        return left_bytes if limit_gb is None else min(left_bytes, limit_gb * BYTES_PER_GB)
 
     @contextmanager
     def launcher(self, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:

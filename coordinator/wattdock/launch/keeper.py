@@ -41,6 +41,18 @@ TRACKER_GRACE_S = 5.0
 # How long an engine may take to answer, and to restart.
 ANSWER_TIMEOUT_S, ENGINE_PATIENCE_S, ENGINE_PAUSE_S = 60.0, 60.0, 0.5
 
+# With less memory left than this, of the whole and at most, a machine begins to thrash; no faster can memory be filled.
+LEAST_LEFT_SHARE, LEAST_LEFT_BYTES, FILL_BYTES_PER_S = 0.03, 1e9, 10e9
+# Between two looks at it.
+LOOK_S = (0.02, 1.0)
+# Where control groups are mounted, and a group's limit, use, and what of that can be had back, by version.
+GROUPS = {"": "sys/fs/cgroup", "memory": "sys/fs/cgroup/memory"}
+GROUP_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -93,7 +105,7 @@ def keep_process(grace_s: float, folder: str, command: list[str]) -> int:
         end_group(runner)
     end_descendants()
     shutil.rmtree(folder, ignore_errors=True)
-    say(f"ended {ending(watch.status, stopping=watch.deadline_s is not None)}")
+    say(f"ended {watch.shortage or ending(watch.status, stopping=watch.deadline_s is not None)}")
     return 0
 
 
@@ -137,6 +149,7 @@ class Watch:
     Attributes:
         status: The runner's wait status; None while it has not ended.
         deadline_s: Monotonic instant at which the runner is killed; None until a stop was requested.
+        shortage: Why the runner must be killed, where it takes the last of the memory; else empty.
     """
 
     def __init__(self, runner: int, wake_fd: int, grace_s: float) -> None:
@@ -145,21 +158,35 @@ class Watch:
         self.grace_s = grace_s
         self.status: int | None = None
         self.deadline_s: float | None = None
+        self.shortage = ""
         self.poll = select.poll()
         self.poll.register(wake_fd, select.POLLIN)
         self.poll.register(LIFELINE_FD, select.POLLIN)
 
     def wait(self) -> None:
-        """Return when the runner has ended by itself or its deadline has passed."""
+        """Return when the runner has ended by itself, its deadline has passed, or it takes the last of the memory."""
         while self.status is None:
-            timeout_s = None if self.deadline_s is None else self.deadline_s - time.monotonic()
-            if timeout_s is not None and timeout_s <= 0:
+            timeout_s = self.look_at_memory()
+            if self.deadline_s is not None:
+                timeout_s = min(timeout_s, self.deadline_s - time.monotonic())
+            if self.shortage or timeout_s <= 0:
                 return
-            ready = {fd for fd, _ in self.poll.poll(None if timeout_s is None else timeout_s * 1_000 + 1)}
+            ready = {fd for fd, _ in self.poll.poll(timeout_s * 1_000 + 1)}
             if self.wake_fd in ready:
                 self.on_signals(os.read(self.wake_fd, 4096))
             if LIFELINE_FD in ready:
                 self.on_lifeline(os.read(LIFELINE_FD, 4096))
+
+    def look_at_memory(self) -> float:
+        """Return in how many seconds to look again; say so where memory is used up, and the runner holds the most."""
+        total_bytes, left_bytes = memory_bytes()
+        spare_bytes = left_bytes - min(LEAST_LEFT_SHARE * total_bytes, LEAST_LEFT_BYTES)
+        if spare_bytes < 0 and (held_bytes := resident_bytes(descendants(os.getpid()))) > left_bytes:
+            self.shortage = (
+                f"killed before host memory is used up: it held {held_bytes / 1e9:.1f} GB, and {left_bytes / 1e9:.1f} "
+                f"of {total_bytes / 1e9:.1f} GB were left"
+            )
+        return min(max(LOOK_S[0], spare_bytes / FILL_BYTES_PER_S), LOOK_S[1])
 
     def on_signals(self, numbers: bytes) -> None:
         """Reap children that have ended; a signal to the keeper itself is a request to stop."""
@@ -267,6 +294,47 @@ def descendants(ancestor: int) -> list[int]:
     for pid in pids:
         pids.extend(children.get(pid, []))
     return pids
+
+
+def memory_bytes(root: Path = Path("/")) -> tuple[float, float]:
+    """Return how much memory this process may have, with all others, and how much of it is left.
+
+    The machine's, or that of a control group around this process that allows less. Without /proc it is without limit.
+    Source: proc(5), Linux's cgroup-v1/memory and cgroup-v2.
+    """
+    found = [(float("inf"), float("inf"))]
+    with contextlib.suppress(OSError, KeyError):
+        lines = (line.split() for line in (root / "proc/meminfo").read_text().splitlines())
+        sizes = {words[0]: 1024.0 * int(words[1]) for words in lines}
+        found.append((sizes["MemTotal:"], sizes["MemAvailable:"]))
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controller, path = line.split(":", 2)
+            if controller in GROUPS:
+                top = root / GROUPS[controller]
+                group = top / path.lstrip("/")
+                found += group_bytes([group, *group.parents][: len(group.parents) - len(top.parents) + 1], controller)
+    return min(found, key=lambda sizes: sizes[1])
+
+
+def group_bytes(folders: list[Path], controller: str) -> Iterator[tuple[float, float]]:
+    """Yield how much memory control groups allow, and how much of it is left."""
+    limit, use, reclaimable = GROUP_FILES[controller]
+    for folder in folders:
+        # A group of another namespace has no folder here, and no limit is no number.
+        with contextlib.suppress(OSError, ValueError):
+            lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            spare = sum(float(size) for name, size in lines if name == reclaimable)
+            allowed = float((folder / limit).read_text())
+            yield allowed, allowed - float((folder / use).read_text()) + spare
+
+
+def resident_bytes(pids: list[int]) -> float:
+    """Return the memory that processes hold; pages that several of them share count for each."""
+    pages = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return float(PAGE_BYTES * pages)
 
 
 def processes() -> Iterator[tuple[int, int, int]]:

@@ -40,11 +40,13 @@ class Plan:
     Attributes:
         checked: For each experiment what was decided, or why it cannot run here.
         forecast: How long each experiment and the whole are expected to take.
+        online: The hub was asked for its models.
     """
 
     study: Study
     checked: Sequence[ExecutionPlan | WattdockError]
     forecast: Forecast
+    online: bool = False
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return every experiment's whole configuration."""
@@ -60,7 +62,7 @@ class Plan:
         yield Sheet(PLAN_COLUMNS, [_plan_cells(self, number, position) for number, position in numbered[:SHOWN]])
         if len(numbered) > SHOWN:
             yield f"… and {len(numbered) - SHOWN} more; --json prints all"
-        yield from _unchecked(study.experiments)
+        yield from _unchecked(study.experiments, online=self.online)
         unknown = forecast.total == "time unknown"
         total = "unknown (nothing like it has been measured here)" if unknown else forecast.total
         yield (
@@ -106,11 +108,11 @@ def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
     )
 
 
-def _unchecked(experiments: Sequence[ExperimentConfig]) -> Iterable[str]:
+def _unchecked(experiments: Sequence[ExperimentConfig], *, online: bool) -> Iterable[str]:
     """Yield what only a hub or a runner can check, a line for each."""
     hub = dict.fromkeys(config.model.label for config in experiments if config.model.on_hub)
-    if hub:
-        yield f"not checked: {', '.join(hub)}; a hub is asked for a model when its turn comes"
+    if hub and not online:
+        yield f"not checked: {', '.join(hub)}; run asks the hub when it starts, and so does plan --online"
     names: dict[str, dict[str, None]] = {}
     for config in experiments:
         section, settings = config.section, names.setdefault(config.backend, {})

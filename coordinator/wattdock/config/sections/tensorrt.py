@@ -46,6 +46,7 @@ class Section(BackendSection):
     """
 
     arrivals: ClassVar = ("batch", "closed", "open", "single")
+    needs_gpu: ClassVar = True
     prefix_cache: ClassVar = "kv_cache_config: {enable_block_reuse: true}"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
