@@ -170,6 +170,18 @@ def test_a_kill_while_a_result_is_stored_leaves_nothing_behind_the_next_run_or_r
     assert list((wattdock.folder / "results").glob(".*")) == []
 
 
+def test_an_interrupted_load_that_does_not_end_is_killed_soon(wattdock: Command) -> None:
+    """Long before the runner itself would give its engine up, or `timeouts.stop_s` ends."""
+    running = wattdock.start("run", *SMALL, "--set", "fake.load_s=600", stderr=subprocess.PIPE)
+    wait_for(running, "pretending to load")
+    wattdock.interrupt(signal.SIGTERM)
+    _, err = running.communicate(timeout=240)
+    assert (running.returncode, "the runner did not stop in time and was killed" in err) == (INTERRUPTED, True), err
+    [result] = wattdock.results()
+    assert result["status"] == "interrupted"
+    assert wattdock.left_after() == []
+
+
 def test_a_runner_in_another_time_namespace_is_refused(wattdock: Command) -> None:
     """Its spans would lie an hour off the meter's timeline."""
     if os.getuid() != 0 or not shutil.which("unshare"):

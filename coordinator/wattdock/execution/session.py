@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 # A span has energy only with a few counter changes before it; the launch comes first.
 METER_LEAD_S = 1.0
+# What an interrupted run leaves its runner for its own end; who interrupts waits.
+INTERRUPTED_STOP_S = 3.0
 SEE_DOCTOR = "`wattdock doctor` says what to do"
 
 
@@ -250,10 +252,14 @@ class Session:
             lease_fds=tuple(self._context.held.values()),
         )
         runner = launcher.launch(spec)
+        stop_s = plan.config.timeouts.stop_s
         try:
             yield runner
+        except KeyboardInterrupt:
+            stop_s = min(stop_s, INTERRUPTED_STOP_S)
+            raise
         finally:
-            runner.stop(plan.config.timeouts.stop_s)
+            runner.stop(stop_s)
             if not runner.stopped:
                 self._emit(Note(f"the runner {runner.exit_reason()}"))
 
