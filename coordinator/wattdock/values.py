@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -34,15 +34,25 @@ def known_max(values: Iterable[Number | None]) -> Number | None:
     return max(known) if known else None
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def require_64_bits(model: Model) -> Model:
+    """Return a model whose whole numbers a table has room for.
+
+    Raises:
+        ValueError: One of them is larger.
+    """
+    for name, value in vars(model).items():
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{name} does not fit into 64 bits")
+    return model
+
+
 class Stored(BaseModel):
     """A part of a stored result: frozen, without unknown keys; a field with an alias may be given by its name."""
 
     # Where a field may hold anything, infinity would become null without `strings`.
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, ser_json_inf_nan="strings")
 
-    @model_validator(mode="after")
-    def _require_64_bits(self) -> Self:
-        for name, value in vars(self).items():
-            if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                raise ValueError(f"{name} does not fit into 64 bits")
-        return self
+    _require_64_bits = model_validator(mode="after")(require_64_bits)

@@ -10,7 +10,7 @@ from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import quantiles, token_disagreements, undrained
-from wattdock.analysis.statistics import difference, geometric_interval, geometric_mean, holm, mean_interval
+from wattdock.analysis.statistics import Restarts, difference, holm, mean_interval
 from wattdock.analysis.steadiness import warm_up_steadiness
 from wattdock.analysis.windows import windows
 from wattdock.clock import NS_PER_S
@@ -173,7 +173,8 @@ def test_quantiles_are_of_the_values_that_are_known() -> None:
 
 def test_equal_repeats_do_not_differ_and_leave_no_doubt_of_it() -> None:
     """No spread at all: an interval of no width around the difference."""
-    alike, apart = difference([2.0, 2.0], [2.0, 2.0]), difference([2.0, 2.0], [3.0, 3.0])
+    two, three = Restarts.of_values([2.0, 2.0]), Restarts.of_values([3.0, 3.0])
+    alike, apart = difference(two, two), difference(two, three)
     assert (alike.differs, alike.relative, list(alike.interval), alike.p_value) == (False, 0, [0, 0], 1)
     assert (apart.differs, apart.p_value) == (True, 0)
     assert apart.relative == pytest.approx(0.5)
@@ -183,7 +184,7 @@ def test_equal_repeats_do_not_differ_and_leave_no_doubt_of_it() -> None:
 
 def test_one_sided_chances_add_up_to_one_and_meet_in_the_middle() -> None:
     """What is at least as high and what is at most as high."""
-    found = difference([1.0, 1.1, 1.2], [1.2, 1.3, 1.5])
+    found = difference(Restarts.of_values([1.0, 1.1, 1.2]), Restarts.of_values([1.2, 1.3, 1.5]))
     for relative in (-0.1, 0.0, found.relative, 0.5):
         assert found.p_not_above(relative) + found.p_not_below(relative) == pytest.approx(1)
     assert found.p_not_above(found.relative) == pytest.approx(0.5)
@@ -198,20 +199,9 @@ def test_p_values_are_adjusted_for_their_number_in_their_order() -> None:
     assert holm([]) == []
 
 
-def test_a_geometric_mean_needs_values_above_zero_and_two_of_them_an_interval() -> None:
-    """1 and 4: 2, and a factor of exp(12.7 × ln 2) to either side."""
-    assert geometric_mean([1, 4]) == pytest.approx(2)
-    found = geometric_interval([1.0, 4.0])
-    assert found is not None
-    assert np.log(list(found)) == pytest.approx([np.log(2) * (1 - 12.7062), np.log(2) * (1 + 12.7062)], rel=1e-4)
-    assert (geometric_interval([1.0]), mean_interval([1.0])) == (None, None)
-    for values in ([], [1.0, 0.0]):
-        with pytest.raises(ValueError, match="above 0"):
-            geometric_mean(values)
-    # Where no table has the factor: ten values are nine degrees of freedom, eleven are ten.
+def test_factors_of_many_restarts_are_student_s_too() -> None:
+    """Where no table has the factor: ten values are nine degrees of freedom, eleven are ten."""
     ten, eleven = (mean_interval([float(n % 2) + 10 for n in range(count)]) for count in (10, 11))
-    assert ten is not None
-    assert eleven is not None
     assert (ten.high - ten.low) / 2 == pytest.approx(2.2622 * np.std([0, 1] * 5, ddof=1) / 10**0.5, rel=1e-4)
     assert (eleven.high - eleven.low) / 2 == pytest.approx(
         2.2281 * np.std([*([0, 1] * 5), 0], ddof=1) / 11**0.5, rel=1e-4

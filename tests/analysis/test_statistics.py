@@ -15,6 +15,7 @@ from wattdock.analysis.statistics import (
     T_FACTORS,
     Figure,
     Interval,
+    Restarts,
     difference,
     mean_interval,
     statistical_j,
@@ -64,12 +65,12 @@ def test_spread_within_restarts_is_pooled() -> None:
 
 
 def test_an_interval_of_what_cannot_be_negative_ends_at_zero() -> None:
-    """0.5 and 1.5 J/token: Student's t would go from −5.4; the width that is said is that above the mean."""
-    seen = statistics([energy_pass(restart, 0, joules) for restart, joules in enumerate((50, 150))])
+    """0.5, 1.0 and 1.5 J/token: Student's t would go from −0.24; the width that is said is that above the figure."""
+    seen = statistics([energy_pass(restart, 0, joules) for restart, joules in enumerate((50, 100, 150))])
     assert seen is not None
-    assert list(seen.ci95 or ()) == pytest.approx([0, 1 + 12.706 / 2], abs=1e-3)
-    assert seen.ci95_relative == pytest.approx(12.706 / 2, abs=1e-3)
-    assert plus_minus(Figure(1.0, seen.ci95), ".4g") == "1 [0, 7.353]"
+    assert list(seen.ci95 or ()) == pytest.approx([0, 1 + 4.3027 * 0.5 / 3**0.5], abs=1e-3)
+    assert seen.ci95_relative == pytest.approx(4.3027 * 0.5 / 3**0.5, abs=1e-3)
+    assert plus_minus(Figure(1.0, seen.ci95), ".4g") == "1 [0, 2.242]"
     assert plus_minus(Figure(1.0, Interval(0.9, 1.1)), ".4g") == "1.00 ± 0.10"
     assert plus_minus(Figure(0.13501, Interval(0.13446, 0.13556)), ".4g") == "0.13501 ± 0.00055"
     assert plus_minus(Figure(6213.2, Interval(6193.2, 6233.2)), ",.1f") == "6,213 ± 20"
@@ -93,9 +94,10 @@ def test_an_outlier_among_equal_values_is_shown() -> None:
 
 
 def test_the_total_is_as_sure_as_joules_per_token_repeat_over_restarts() -> None:
-    """1.0 and 1.1 J/token: a standard error of 0.05 of 1.05, of 210 J."""
-    found = statistical_j(210, [energy_pass(restart, 0, 100 + 10 * restart) for restart in range(2)])
-    assert found == pytest.approx(210 * 0.05 / 1.05)
+    """1.0, 1.1 and 1.2 J/token: a standard error of 0.1 ÷ √3 of 1.1, of 330 J."""
+    passes = [energy_pass(restart, 0, 100 + 10 * restart) for restart in range(3)]
+    assert statistical_j(330, passes) == pytest.approx(330 * 0.1 / 3**0.5 / 1.1)
+    assert statistical_j(330, passes[:2]) is None
 
 
 @pytest.mark.parametrize("tokens", [(0, 0), (100, 0)])
@@ -108,11 +110,40 @@ def test_without_joules_per_token_the_spread_of_speed_is_not_taken_for_joules(to
     assert statistical_j(210, passes) is None
 
 
-def test_one_restart_has_no_interval_and_says_what_would_give_one() -> None:
-    """Two passes of one runner share all that a restart changes."""
-    seen = statistics([energy_pass(0, 0, 100), energy_pass(0, 1, 101)])
+@pytest.mark.parametrize(("restarts", "said"), [(1, "1 restart"), (2, "2 restarts")])
+def test_too_few_restarts_have_no_interval_and_say_what_would_give_one(restarts: int, said: str) -> None:
+    """Passes of one runner share all that a restart changes, and two restarts leave all open."""
+    seen = statistics([energy_pass(restart, index, 100 + index) for restart in range(restarts) for index in range(2)])
     assert seen is not None
-    assert (seen.ci95, seen.reason) == (None, "no interval from 1 restart; set repeats.restarts")
+    why = f"{said}: too few for an interval, 3 are the least; set repeats.restarts"
+    assert (seen.ci95, seen.covers, seen.reason) == (None, None, why)
+
+
+def test_the_interval_is_that_of_the_figure_which_is_a_sum_by_a_sum() -> None:
+    """Restarts of 100, 200 and 300 tokens at 1.0, 1.1 and 1.3 J/token: 710 J by 600 tokens, by Cochran's formula."""
+    made = [
+        energy_pass(at, 0, joules, tokens) for at, (joules, tokens) in enumerate(((100, 100), (220, 200), (390, 300)))
+    ]
+    seen = statistics(made)
+    assert seen is not None
+    assert seen.value == pytest.approx(710 / 600)
+    off = np.array([100, 220, 390]) - 710 / 600 * np.array([100, 200, 300])
+    error = (np.sum(off**2) / 2 / 3) ** 0.5 / 200
+    assert list(seen.ci95 or ()) == pytest.approx([710 / 600 - 4.302653 * error, 710 / 600 + 4.302653 * error])
+
+
+@pytest.mark.parametrize("restarts", [3, 5, 10])
+def test_intervals_hold_the_true_ratio_though_restarts_differ_in_length(restarts: int) -> None:
+    """Restarts of 1 to 3 times as many tokens, each at 1 J/token with 2 % of spread between them."""
+    generator, held = np.random.default_rng(3), 0
+    for _ in range(TRIALS):
+        tokens = generator.uniform(1000, 3000, restarts)
+        joules = tokens * generator.normal(1.0, 0.02, restarts)
+        interval = Restarts(tuple(joules.tolist()), tuple(tokens.tolist())).interval
+        assert interval is not None
+        held += interval.low <= 1.0 <= interval.high
+    # Few restarts of different lengths tell their spread a little too small.
+    assert 0.91 <= held / TRIALS <= 0.965
 
 
 def test_factors_of_few_restarts_are_those_of_student_s_t() -> None:
@@ -129,7 +160,7 @@ def test_random_splits_of_the_same_values_differ_at_the_nominal_rate(name: str) 
     found = 0
     for _ in range(TRIALS):
         drawn = generator.permutation(rounds)[:10]
-        found += difference(drawn[:5].tolist(), drawn[5:].tolist()).differs
+        found += difference(*(Restarts.of_values(side.tolist()) for side in (drawn[:5], drawn[5:]))).differs
     # Three standard errors of a rate of 5 % are 1 %; Welch's test is known to be a little careful with so few.
     assert 0.025 <= found / TRIALS <= 0.06
 
@@ -139,7 +170,7 @@ def test_the_first_half_of_a_recorded_run_does_not_differ_from_the_second(name: 
     """A/A in order of time, which shuffling hides: one comparison per run, of four, so it shows no rate."""
     rounds = RECORDED[name]
     half = len(rounds) // 2
-    found = difference(rounds[:half], rounds[half:])
+    found = difference(Restarts.of_values(rounds[:half]), Restarts.of_values(rounds[half:]))
     assert not found.differs
     assert found.interval.low < 0 < found.interval.high
 
@@ -148,7 +179,8 @@ def test_a_drift_differs_between_halves_though_no_shuffle_shows_it() -> None:
     """Ten percent over a run: what a shuffled A/A would call alike in nineteen of twenty splits."""
     rounds = RECORDED["TP=2 batch 8"]
     drifting = [value * (1 + 0.1 * at / len(rounds)) for at, value in enumerate(rounds)]
-    assert difference(drifting[: len(rounds) // 2], drifting[len(rounds) // 2 :]).differs
+    halves = drifting[: len(rounds) // 2], drifting[len(rounds) // 2 :]
+    assert difference(*map(Restarts.of_values, halves)).differs
 
 
 def test_intervals_of_few_recorded_repeats_hold_the_mean_of_all() -> None:
@@ -158,14 +190,13 @@ def test_intervals_of_few_recorded_repeats_hold_the_mean_of_all() -> None:
     for rounds in RECORDED.values():
         for _ in range(TRIALS // 4):
             interval = mean_interval(generator.choice(rounds, size=5).tolist())
-            assert interval is not None
             held.append(interval[0] <= np.mean(rounds) <= interval[1])
     assert 0.88 <= np.mean(held) <= 0.98
 
 
 def test_runs_that_do_differ_are_told_apart() -> None:
     """TP=2 against PP=2 at batch 8: 15 % more energy per token, seen from five rounds of each."""
-    found = difference(RECORDED["TP=2 batch 8"][:5], RECORDED["PP=2 batch 8"][:5])
+    found = difference(*(Restarts.of_values(RECORDED[name][:5]) for name in ("TP=2 batch 8", "PP=2 batch 8")))
     assert found.differs
     assert found.p_value < 1e-4
     assert 0.13 < found.interval.low < found.relative < found.interval.high < 0.17
@@ -174,4 +205,4 @@ def test_runs_that_do_differ_are_told_apart() -> None:
 def test_a_comparison_needs_two_repeats_of_each() -> None:
     """One value has no spread."""
     with pytest.raises(ValueError, match="not 1 and 3"):
-        difference([1.0], [1.0, 1.1, 1.2])
+        difference(Restarts.of_values([1.0]), Restarts.of_values([1.0, 1.1, 1.2]))

@@ -10,6 +10,7 @@ import pytest
 from report_rows import row
 from scipy import stats
 
+from wattdock.analysis.statistics import Restarts
 from wattdock.reports import compare, show
 from wattdock.reports.boards import Pool, pools
 from wattdock.reports.chart_data import points_of
@@ -59,7 +60,8 @@ def test_intervals_of_both_levels_hold_as_often_as_they_say() -> None:
     held = np.zeros(3)
     for _ in range(TRIALS):
         boards = generator.normal(1.0, 0.05, 4)
-        by_board = {str(at): list(generator.normal(board, 0.001, 3)) for at, board in enumerate(boards)}
+        drawn = (generator.normal(board, 0.001, 3).tolist() for board in boards)
+        by_board = {str(at): Restarts.of_values(values) for at, values in enumerate(drawn)}
         pool = Pool.of("x", by_board)
         assert pool.within is not None
         # What restarts add to a board's mean belongs to the spread of board means.
@@ -78,12 +80,13 @@ def test_only_results_that_differ_in_nothing_but_their_board_are_pooled() -> Non
     assert pools([first, on("GPU-b", [1.0, 1.1], **{"energy.windows.headline": "steady_state"})]) == {}
     assert pools([first, on("GPU-a", [1.2])]) == {}
     [pool] = pools([first, on("GPU-a", [1.2]), on("GPU-b", [1.3])]).values()
-    assert pool.by_board == {"GPU-a": pytest.approx([1.0, 1.1, 1.2]), "GPU-b": pytest.approx([1.3])}
+    values = {board: restarts.values for board, restarts in pool.by_board.items()}
+    assert values == {"GPU-a": pytest.approx([1.0, 1.1, 1.2]), "GPU-b": pytest.approx([1.3])}
 
 
 def test_one_restart_on_each_board_says_nothing_of_the_spread_within() -> None:
     """And so there is no interval for these boards alone."""
-    pool = Pool.of("x", {"a": [1.0], "b": [1.1]})
+    pool = Pool.of("x", {"a": Restarts.of_values([1.0]), "b": Restarts.of_values([1.1])})
     assert (pool.within, pool.these_boards) == (None, None)
     assert "2 boards, 2 restarts" in str(pool)
     assert "within" not in str(pool)
@@ -115,5 +118,5 @@ def test_a_difference_between_boards_is_not_taken_for_one_between_settings() -> 
     ]
     compared = compare(sides[0] + sides[1], sides[2] + sides[3])
     assert len(compared.pairs) == len(compared.over_boards) == 2
-    # The geometric means of 1.3 and 1.5, and of 1 and 1.1.
-    assert all("over 2 and 2 boards of the model: B / A − 1 = +33.14%" in line for line in compared.over_boards)
+    # The means of 1.3 and 1.5, and of 1 and 1.1.
+    assert all("over 2 and 2 boards of the model: B / A − 1 = +33.33%" in line for line in compared.over_boards)

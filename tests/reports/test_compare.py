@@ -12,7 +12,8 @@ from report_rows import document, row
 from scipy import stats
 from stored_results import bundled, complete
 
-from wattdock.analysis.statistics import SPEED, difference, holm
+from wattdock.analysis.statistics import SPEED, Restarts, holm
+from wattdock.analysis.statistics import difference as difference_of
 from wattdock.reports import compare, show
 from wattdock.reports.comparison import PRIMARY, Regression, is_equivalent
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from conftest import Called
 
+    from wattdock.analysis.statistics import Difference
     from wattdock.store import StoredResult
 
 REPO = Path(__file__).parents[2]
@@ -29,17 +31,21 @@ REPETITIONS = 20
 MARGIN = 0.05
 
 
+def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+    return difference_of(Restarts.of_values(first), Restarts.of_values(second))
+
+
 def test_the_test_is_welchs_on_logarithms() -> None:
-    """Against scipy's own, and with the sides swapped the inverse ratio."""
+    """Against scipy's own, to a percent of the p-value's logarithm; with the sides swapped the inverse ratio."""
     first, second = [1.0, 1.1, 1.05], [1.2, 1.4, 1.3, 1.35]
     found, back = difference(first, second), difference(second, first)
     theirs = stats.ttest_ind(np.log(second), np.log(first), equal_var=False)
     low, high = theirs.confidence_interval(0.95)
-    assert found.p_value == pytest.approx(theirs.pvalue)
-    assert list(found.interval) == pytest.approx([np.exp(low) - 1, np.exp(high) - 1])
+    assert np.log(found.p_value) == pytest.approx(np.log(theirs.pvalue), rel=0.01)
+    assert list(found.interval) == pytest.approx([np.exp(low) - 1, np.exp(high) - 1], rel=0.02)
     assert (1 + found.relative) * (1 + back.relative) == pytest.approx(1)
     greater = stats.ttest_ind(np.log(second), np.log(first) + np.log(1.03), equal_var=False, alternative="greater")
-    assert found.p_not_above(0.03) == pytest.approx(greater.pvalue)
+    assert np.log(found.p_not_above(0.03)) == pytest.approx(np.log(greater.pvalue), rel=0.02)
     assert found.p_not_above(0.03) + found.p_not_below(0.03) == pytest.approx(1)
 
 
@@ -122,11 +128,11 @@ def test_what_else_differs_between_two_results_is_named() -> None:
     assert len(named) == len(changes)
 
 
-def test_the_means_are_those_whose_ratio_is_told() -> None:
-    """Geometric ones: arithmetic ones of these sides, 2.5 and 3, would make + 20 %, beside a ratio of − 13 %."""
+def test_the_figures_are_those_of_the_results_and_their_ratio_is_told() -> None:
+    """As `show` and tables have them."""
     found = compare([row("one", restarts=[1.0, 4.0])], [row("one", restarts=[0.5, 5.5])]).pairs[0].tests[PRIMARY]
-    assert [found.a, found.b] == pytest.approx([2, 2.75**0.5])
-    assert found.relative == pytest.approx((found.b or 0) / (found.a or 1) - 1)
+    assert [found.a, found.b, found.relative] == pytest.approx([2.5, 3.0, 0.2])
+    assert found.reason == "no test from 2 and 2 restarts; 3 of each are the least"
 
 
 NO_JOULES = {f"energy.passes.{at}.total_j": None for at in range(2)}
@@ -239,12 +245,13 @@ def test_the_command_ends_with_its_verdict(called: Called) -> None:
 
 
 def test_two_studies_of_one_thing_do_not_differ_and_the_json_says_so(called: Called, gpu_study: Path) -> None:
-    """A study against itself: no difference, the failing experiment named as not measured."""
+    """A study against itself, of too few restarts for a test; the failing experiment is named as not measured."""
     done = called("compare", gpu_study, gpu_study, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert len(told["pairs"]) == 5
-    assert {test["differs"] for pair in told["pairs"] for test in pair["tests"].values()} == {False, None}
+    tests = [test for pair in told["pairs"] for test in pair["tests"].values()]
+    assert {(test["differs"], test["relative"]) for test in tests} == {(None, 0), (None, None)}
     [failed] = [pair for pair in told["pairs"] if pair["label"] == "one that fails"]
     assert failed["tests"]["energy_per_output_token_j"]["reason"] == "not measured in A and B"
 
@@ -262,7 +269,7 @@ def test_tight_repeats_of_one_thing_are_equivalent_a_tenth_apart_are_not_and_sca
         assert is_equivalent(difference(second, first), MARGIN) is verdict
 
 
-@pytest.mark.parametrize("restarts", [2, 3, 5])
+@pytest.mark.parametrize("restarts", [3, 5])
 def test_what_lies_on_the_margin_passes_for_equivalent_in_at_most_one_of_twenty_cases(restarts: int) -> None:
     """The test's error rate, by simulation with a fixed seed: 2,000 pairs of repeats with 1 % spread."""
     draw, count = np.random.default_rng(1), 2_000

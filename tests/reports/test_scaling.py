@@ -12,7 +12,7 @@ from report_rows import split_document, split_result
 from scipy import stats
 
 from wattdock.analysis.result import ExperimentResult
-from wattdock.analysis.statistics import SPEED, Figure, geometric_interval
+from wattdock.analysis.statistics import SPEED, Figure
 from wattdock.errors import ConfigError
 from wattdock.reports import scale, show
 from wattdock.reports.scaling import Scaling, Setting, SplitPoint, optimum
@@ -140,7 +140,7 @@ def test_the_interval_of_a_ratio_is_welch_s_on_logarithms() -> None:
     ours = curve[1].speed_up
     assert ours is not None
     theirs = stats.ttest_ind(np.log(over), np.log(under), equal_var=False).confidence_interval()
-    assert ours.interval == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)), rel=2e-4)
+    assert ours.interval == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)), rel=5e-3)
     _, [curve] = only(sides | {"over": split_result(two, [200.0], None)})
     assert curve[1].speed_up is not None
     assert curve[1].speed_up.interval is None
@@ -159,21 +159,19 @@ def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None
         assert best.difference.differs is differs
 
 
-def test_the_means_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """Geometric: arithmetic ones of these restarts, 125 and 200, would make 1.6 beside a speed-up of 2."""
+def test_the_figures_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """All tokens ÷ all seconds, and too few restarts for an interval of either."""
     made = {
         "one": split_result({}, [50.0, 200.0], [600.0, 600.0]),
-        "two": split_result({"tensor_parallel_size": 2}, [200.0, 200.0], [1200.0, 1200.0]),
+        "two": split_result({"tensor_parallel_size": 2}, [160.0, 160.0], [1200.0, 1200.0]),
     }
     show(scaled(made), as_json=True)
     shown = json.loads(capsys.readouterr().out)
     first, second = (point["tokens_per_s"] for point in shown["settings"][0]["points"])
-    assert (first["value"], second["value"]) == pytest.approx((100, 200))
-    assert shown["settings"][0]["points"][1]["speed_up"]["value"] == pytest.approx(2)
-    assert "geometric means over restarts" in shown["method"]
-    ends = stats.t.interval(0.95, 1, np.log(100), np.std(np.log([50, 200]), ddof=1) / 2**0.5)
-    assert first["interval"] == pytest.approx(np.exp(ends))
-    assert geometric_interval([1.0]) is None
+    speed_up = shown["settings"][0]["points"][1]["speed_up"]
+    assert speed_up["value"] == pytest.approx(second["value"] / first["value"])
+    assert (first["interval"], speed_up["interval"]) == (None, None)
+    assert "a sum over all restarts ÷ a sum" in shown["method"]
 
 
 def test_a_model_too_large_for_one_gpu_is_compared_with_its_smallest_split() -> None:

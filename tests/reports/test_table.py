@@ -90,19 +90,19 @@ def test_a_study_that_is_shown_as_a_table_tells_each_reason_once_with_how_many_r
     ]
 
 
-def test_the_mean_of_restarts_and_the_checks_that_did_not_pass_are_in_words(
+def test_restarts_and_the_checks_that_did_not_pass_are_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pooled figure and a mean of restarts differ; a check's bare name reads as a success."""
+    """Too few are shown as they are; a check's bare name reads as a success."""
     spread = {
         "quantity": "output_tokens_per_s",
+        "value": 25.08,
         "per_pass": [],
         "per_restart": [6.6, 43.5],
-        "mean": 25.08,
         "standard_deviation_between_restarts": 26.0,
-        "ci95": {"low": 0.0, "high": 259.4},
-        "ci95_relative": 9.3,
+        "reason": "2 restarts: too few for an interval",
     }
+    three = {"per_restart": [6.6, 43.5, 25.0], "ci95": {"low": 0.0, "high": 71.4}, "ci95_relative": 1.8}
     changes = {
         "statistics": spread,
         "audit.publishable": False,
@@ -110,5 +110,8 @@ def test_the_mean_of_restarts_and_the_checks_that_did_not_pass_are_in_words(
     }
     show([StoredResult(tmp_path, row("a", changes).result)])
     said = " ".join(capsys.readouterr().out.split())
-    assert "mean of 2 restarts 25.08 output tokens/s, 95 % interval [0, 259.4]" in said
+    assert "restarts 6.6 and 43.5 output tokens/s; 2 restarts: too few for an interval" in said
     assert "publishable no, 2 reasons: 1. figure is wrong: energy: none 2. figure is wrong: b: c" in said
+    show([StoredResult(tmp_path, row("a", {**changes, "statistics": spread | three}).result)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "95 % interval [0, 71.4] of 25.08 output tokens/s (3 restarts" in said

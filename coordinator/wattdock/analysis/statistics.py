@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cache, reduce
 from math import exp, inf, log, sqrt
 from operator import add, attrgetter, mul
-from statistics import fmean
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -29,12 +28,14 @@ RATIOS = {
     POWER: ("total_j", "duration_s"),
 }
 CONFIDENCE = 0.95
+# An interval from two values would be as wide as nobody reads: 12.7 standard errors to each side.
+LEAST_RESTARTS = 3
 # Student's t at 97.5 % for 1 to 9 degrees of freedom. Source: scipy.special.stdtrit, of which these are the values.
 T_FACTORS = (
     *(12.706204736174694, 4.302652729749462, 3.1824463052837078, 2.7764451051977934, 2.5705818356363146),
     *(2.4469118511449786, 2.364624251592784, 2.306004135204166, 2.262157162798205),
 )
-TEST = "Welch's t-test on logarithms of restart values"
+TEST = "Welch's t-test on the logarithm of the ratio of both figures"
 # Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
 OUTLIER_SCORE, MAD_TO_SCORE, MEAN_DEVIATION_TO_SCORE = 3.5, 0.6745, 1.253314
 COVERS = (
@@ -60,7 +61,7 @@ class Figure:
 
     Attributes:
         interval: None without one.
-        covers: What the interval covers: timing alone where there was one restart only.
+        covers: What the interval covers: timing alone where there were too few restarts.
     """
 
     value: float
@@ -73,18 +74,19 @@ class Statistics(Stored):
 
     Attributes:
         quantity: The figure described.
-        per_restart: One value per restart: sum over its passes ÷ sum of its tokens.
+        value: The result's figure, whose interval `ci95` is: sum over all passes ÷ sum of their tokens (or seconds).
+        per_restart: The same of each restart.
         standard_deviation_within_restarts: Of passes around their restart's mean, pooled.
-        ci95: Of the mean, from restart means, R−1 degrees of freedom; null with the reason.
-        ci95_relative: (Upper end − mean) ÷ mean; the lower end may be cut off at 0.
+        ci95: Of the figure, from how restarts differ, R−1 degrees of freedom; null with the reason.
+        ci95_relative: (Upper end − figure) ÷ figure; the lower end may be cut off at 0.
         outliers: Passes far from the others; reported, never dropped.
         covers: What the interval holds for.
     """
 
     quantity: Literal["energy_per_output_token_j", "output_tokens_per_s"]
+    value: float
     per_pass: list[float]
     per_restart: list[float]
-    mean: float
     standard_deviation_between_restarts: float | None
     standard_deviation_within_restarts: float | None = None
     ci95: Interval | None = None
@@ -94,49 +96,102 @@ class Statistics(Stored):
     reason: str | None = None
 
 
-def restart_values(result: ExperimentResult, quantity: str) -> list[float]:
-    """Return a quantity of each restart, in order; empty where a pass lacks it, or a restart has no output token.
+@dataclass(frozen=True)
+class Restarts:
+    """One quantity of several restarts: the one figure of them all, its values, and how sure it is.
 
-    Args:
-        quantity: A key of `RATIOS`.
+    Attributes:
+        tops, bottoms: Of each restart what is divided, and by what: joules by tokens, tokens by seconds.
     """
-    passes = result.energy.passes if result.energy else []
-    restarts = by_restart(passes)
-    lacking = "total_j" in RATIOS[quantity] and any(measured.counted.total_j is None for measured in passes)
-    if lacking or not all(any(measured.counted.output_tokens for measured in restart) for restart in restarts):
-        return []
-    return [ratio(restart, quantity) for restart in restarts]
+
+    tops: tuple[float, ...] = ()
+    bottoms: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, result: ExperimentResult, quantity: str) -> Restarts:
+        """Return a result's restarts, in order; none where a pass lacks the quantity, or a restart has no output token.
+
+        Args:
+            quantity: A key of `RATIOS`.
+        """
+        passes = result.energy.passes if result.energy else []
+        restarts = by_restart(passes)
+        lacking = "total_j" in RATIOS[quantity] and any(measured.counted.total_j is None for measured in passes)
+        if lacking or not all(any(measured.counted.output_tokens for measured in restart) for restart in restarts):
+            return cls()
+        return cls.of_groups(restarts, quantity)
+
+    @classmethod
+    def of_values(cls, values: Sequence[float]) -> Restarts:
+        """Return values that weigh alike, such as those of boards."""
+        return cls(tuple(values), (1.0,) * len(values))
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[Sequence[PassEnergy]], quantity: str) -> Restarts:
+        """Return a value for each group of passes, of which none lacks the quantity."""
+        sums = [_sums(group, quantity) for group in groups]
+        return cls(tuple(top for top, _ in sums), tuple(bottom for _, bottom in sums))
+
+    def __len__(self) -> int:
+        return len(self.tops)
+
+    def __add__(self, other: Restarts) -> Restarts:
+        return Restarts(self.tops + other.tops, self.bottoms + other.bottoms)
+
+    @property
+    def values(self) -> list[float]:
+        """The quantity of each restart."""
+        return [top / bottom for top, bottom in zip(self.tops, self.bottoms, strict=True)]
+
+    @property
+    def value(self) -> float:
+        """The figure: a sum ÷ a sum, so that longer restarts weigh more."""
+        return _sum(self.tops) / _sum(self.bottoms)
+
+    @property
+    def error(self) -> float:
+        """Standard error of `value`, from two restarts on.
+
+        Source: the ratio estimator, Cochran, Sampling Techniques, 3rd ed., 1977, section 6.4.
+        """
+        off = [top - self.value * bottom for top, bottom in zip(self.tops, self.bottoms, strict=True)]
+        return sqrt(len(self) / (len(self) - 1) * _sum(map(mul, off, off))) / _sum(self.bottoms)
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95 % interval of `value` (Student's t, n−1); None with fewer than `LEAST_RESTARTS`.
+
+        It is cut off at 0: these quantities cannot be negative, so that its coverage stays the same.
+        """
+        return None if len(self) < LEAST_RESTARTS else _interval(self)
+
+    def figure(self) -> Figure:
+        """Return the figure with its interval."""
+        return Figure(self.value, self.interval)
 
 
 def energy_figure(result: ExperimentResult) -> Figure | None:
-    """Return the mean joules per output token over restarts; the interval of a single restart covers timing.
+    """Return joules per output token; with too few restarts the interval covers timing alone.
 
     None where energy was not measured.
     """
     energy = result.energy
     if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
         return None
-    if figure := _over_restarts(result, ENERGY):
-        return figure
-    mean_j, timing_j = energy.energy_per_output_token_j, energy.uncertainty.timing95_j
+    value_j, timing_j = energy.energy_per_output_token_j, energy.uncertainty.timing95_j
+    if interval := Restarts.of(result, ENERGY).interval:
+        return Figure(value_j, interval)
     if timing_j is None or not energy.total_j:
-        return Figure(mean_j)
-    half = timing_j / energy.total_j * mean_j
-    return Figure(mean_j, Interval(max(mean_j - half, 0.0), mean_j + half), "timing")
+        return Figure(value_j)
+    half = timing_j / energy.total_j * value_j
+    return Figure(value_j, Interval(max(value_j - half, 0.0), value_j + half), "timing")
 
 
 def speed_figure(result: ExperimentResult) -> Figure | None:
-    """Return the mean output tokens per second over restarts; None where nothing was measured."""
+    """Return output tokens per second; None where nothing was measured."""
     if result.performance is None or result.performance.output_tokens_per_s is None:
         return None
-    return _over_restarts(result, SPEED) or Figure(result.performance.output_tokens_per_s)
-
-
-def _over_restarts(result: ExperimentResult, quantity: str) -> Figure | None:
-    """Return the mean over restarts; None for a single restart."""
-    values = restart_values(result, quantity)
-    interval = mean_interval(values)
-    return Figure(_mean(values), interval) if interval else None
+    return Figure(result.performance.output_tokens_per_s, Restarts.of(result, SPEED).interval)
 
 
 def value_and_ends(figure: Figure | None) -> tuple[float | None, float | None, float | None]:
@@ -155,15 +210,11 @@ def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
     return [groups[number] for number in sorted(groups)]
 
 
-def ratio(passes: Sequence[PassEnergy], quantity: str) -> float:
-    """Return a quantity over several passes: a sum ÷ a sum, so that long passes weigh more.
-
-    Args:
-        quantity: A key of `RATIOS`; no pass lacks either of its fields.
-    """
-    numerator, denominator = RATIOS[quantity]
+def _sums(passes: Sequence[PassEnergy], quantity: str) -> tuple[float, float]:
+    """Return what of several passes is divided for a quantity, and by what; no pass lacks either."""
+    top, bottom = RATIOS[quantity]
     counted = [measured.counted for measured in passes]
-    return _sum(map(attrgetter(numerator), counted)) / _sum(map(attrgetter(denominator), counted))
+    return _sum(map(attrgetter(top), counted)), _sum(map(attrgetter(bottom), counted))
 
 
 def _sum(values: Iterable[float]) -> float:
@@ -171,25 +222,19 @@ def _sum(values: Iterable[float]) -> float:
     return reduce(add, values)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return _sum(values) / len(values)
+def _interval(restarts: Restarts) -> Interval:
+    half = t_factor(len(restarts) - 1) * restarts.error
+    return Interval(max(restarts.value - half, 0.0), restarts.value + half)
 
 
-def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Return the 95 % interval of the mean of independent values (Student's t, n−1); None with fewer than two.
-
-    The interval is cut off at 0: these quantities cannot be negative, so that its coverage stays the same.
-    """
-    if len(values) < 2:
-        return None
-    mean, spread = _mean(values), _standard_deviation(values)
-    half = t_factor(len(values) - 1) * spread / sqrt(len(values))
-    return Interval(max(mean - half, 0.0), mean + half)
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Return the 95 % interval of the mean of two independent values or more (Student's t, n−1), cut off at 0."""
+    return _interval(Restarts.of_values(values))
 
 
 def _standard_deviation(values: Sequence[float]) -> float:
     """Return the standard deviation of two values or more, with n−1 in the denominator."""
-    mean = _mean(values)
+    mean = _sum(values) / len(values)
     deviations = [value - mean for value in values]
     return sqrt(_sum(map(mul, deviations, deviations)) / (len(values) - 1))
 
@@ -205,35 +250,9 @@ def t_factor(freedom: float) -> float:
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean; `difference` compares two of them.
-
-    Raises:
-        ValueError: There are no values, or one of them is not above 0.
-    """
-    if not values or min(values) <= 0:
-        raise ValueError(f"values above 0 are needed for a geometric mean, not {list(values)}")
-    return exp(fmean(map(log, values)))
-
-
-def geometric_interval(values: Sequence[float]) -> Interval | None:
-    """Return the 95 % interval of the geometric mean of independent values; None with fewer than two.
-
-    Student's t on logarithms, as in `difference`: the interval never reaches 0.
-
-    Raises:
-        ValueError: A value is not above 0.
-    """
-    if len(values) < 2:
-        return None
-    mean, spread = geometric_mean(values), _standard_deviation(list(map(log, values)))
-    reach = exp(t_factor(len(values) - 1) * spread / sqrt(len(values)))
-    return Interval(mean / reach, mean * reach)
-
-
 @dataclass(frozen=True)
 class Difference:
-    """How far the second mean lies from the first, as a ratio of geometric means − 1.
+    """How far the second figure lies from the first: their ratio − 1.
 
     Attributes:
         interval: Of 95 %, relative.
@@ -264,22 +283,23 @@ class Difference:
         return _p_up_to(self.log_ratio - log(1 + relative), self.log_error, self.freedom)
 
 
-def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Compare two sets of restart values, such as joules per token; their variances may differ.
+def difference(first: Restarts, second: Restarts) -> Difference:
+    """Compare two figures, such as joules per token; how their restarts spread may differ.
 
     Raises:
-        ValueError: A set has fewer than two values, or a value that is not above 0.
+        ValueError: A side has fewer than two restarts, or a value that is not above 0.
 
-    Source: Welch's unequal-variances t-test (Biometrika 34, 1947), degrees of freedom after Satterthwaite.
+    Source: Welch's unequal-variances t-test (Biometrika 34, 1947), degrees of freedom after Satterthwaite; the error of
+    a logarithm is the relative error (delta method).
     """
-    if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
+    sides = (first, second)
+    if min(map(len, sides)) < 2 or min(*first.values, *second.values) <= 0:
         raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
-    logs = [np.log(np.asarray(values, dtype=float)) for values in (first, second)]
-    parts = [float(np.var(values, ddof=1)) / len(values) for values in logs]
-    estimate, error = float(logs[1].mean() - logs[0].mean()), sqrt(sum(parts))
+    parts = [(side.error / side.value) ** 2 for side in sides]
+    estimate, error = log(second.value / first.value), sqrt(sum(parts))
     freedom, half = inf, 0.0
     if error:
-        freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
+        freedom = error**4 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True))
         half = t_factor(freedom) * error
     interval = Interval(exp(estimate - half) - 1, exp(estimate + half) - 1)
     p_value = min(1.0, 2 * min(_p_up_to(estimate, error, freedom), _p_up_to(-estimate, error, freedom)))
@@ -307,51 +327,51 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
-    """Return the spread of joules per output token; of tokens per second where a pass has no energy.
-
-    Per restart: the sum over its passes ÷ the sum of its tokens (or seconds); see `ratio`.
-    """
+    """Return the spread of joules per output token; of tokens per second where a pass has no energy."""
     if not passes:
         return None
     counted = [measured.counted for measured in passes]
     quantity = ENERGY if all(part.total_j is not None and part.output_tokens for part in counted) else SPEED
-    restarts = by_restart(passes)
-    per_pass = [ratio([measured], quantity) for measured in passes]
-    per_restart = [ratio(group, quantity) for group in restarts]
-    mean = _mean(per_restart)
-    interval = mean_interval(per_restart)
+    groups = by_restart(passes)
+    restarts = Restarts.of_groups(groups, quantity)
+    within = [Restarts.of_groups([[measured] for measured in group], quantity).values for group in groups]
+    per_pass = Restarts.of_groups([[measured] for measured in passes], quantity).values
+    value, interval = restarts.value, restarts.interval
     return Statistics(
         quantity=quantity,
+        value=value,
         per_pass=per_pass,
-        per_restart=per_restart,
-        mean=mean,
-        standard_deviation_between_restarts=_standard_deviation(per_restart) if len(per_restart) > 1 else None,
-        standard_deviation_within_restarts=pooled_deviation(
-            [[ratio([measured], quantity) for measured in group] for group in restarts]
-        ),
+        per_restart=restarts.values,
+        standard_deviation_between_restarts=_standard_deviation(restarts.values) if len(restarts) > 1 else None,
+        standard_deviation_within_restarts=pooled_deviation(within),
         ci95=interval,
-        ci95_relative=interval[1] / mean - 1 if interval and mean else None,
+        ci95_relative=interval.high / value - 1 if interval and value else None,
         outliers=[
             f"restart {passes[i].restart + 1} pass {passes[i].pass_index + 1}: {per_pass[i]:.4g}"
             for i in _outlier_positions(per_pass)
         ],
         covers=COVERS if interval else None,
-        reason=None if interval else f"no interval from {pluralize(len(per_restart), 'restart')}; set repeats.restarts",
+        reason=None if interval else too_few_text(len(restarts)),
     )
+
+
+def too_few_text(restarts: int) -> str:
+    """Return why so many restarts have no interval, and what gives one."""
+    few = pluralize(restarts, "restart")
+    return f"{few}: too few for an interval, {LEAST_RESTARTS} are the least; set repeats.restarts"
 
 
 def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float | None:
     """Return the standard uncertainty of the passes' total from the spread between restarts, J.
 
-    None with fewer than two restarts, and where a pass has no joules per output token: the spread of speed says
-    nothing about joules.
+    None with too few restarts, and where a pass has no joules per output token: the spread of speed says nothing about
+    joules.
     """
-    spread = statistics(passes)
-    if spread is None or total_j is None or spread.standard_deviation_between_restarts is None:
+    counted = [measured.counted for measured in passes]
+    if total_j is None or not all(part.total_j and part.output_tokens for part in counted):
         return None
-    if spread.quantity != ENERGY or not spread.mean:
-        return None
-    return total_j * spread.standard_deviation_between_restarts / spread.mean / sqrt(len(spread.per_restart))
+    restarts = Restarts.of_groups(by_restart(passes), ENERGY)
+    return None if len(restarts) < LEAST_RESTARTS else total_j * restarts.error / restarts.value
 
 
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:

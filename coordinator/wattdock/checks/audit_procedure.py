@@ -182,7 +182,7 @@ def repeats_enough(subject: Subject) -> Outcome:
     "confidence interval",
     causes=("restarts",),
     threshold=f"at most ± {MAX_CI95_RELATIVE:.0%}",
-    source="restart means, Student's t",
+    source="how restarts differ, Student's t",
     remedy="more restarts narrow it: repeats.restarts",
 )
 def interval_narrow_enough(subject: Subject) -> Outcome:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import conditions, statistics
@@ -30,35 +30,41 @@ class Pool:
     """Joules per output token of one experiment on several boards; intervals are of 95 %.
 
     Attributes:
-        by_board: Restart values by board.
-        over_boards: Of the mean, for boards of the model: Student's t on board means.
+        by_board: Restarts by board.
+        boards: The boards' figures, which weigh alike.
+        over_boards: Of the mean, for boards of the model: Student's t on boards' figures.
         these_boards: Of the mean, for more restarts on these boards only; None with one restart on each.
-        between, within: Standard deviations of board means, and of restarts around their own board's mean, pooled, each
-            with its interval (χ²); `within` is None with one restart on each.
+        between, within: Standard deviations of boards' figures, and of restarts around their own board's mean, pooled,
+            each with its interval (χ²); `within` is None with one restart on each.
     """
 
     label: str
-    by_board: dict[str, list[float]]
-    mean: float
+    by_board: dict[str, statistics.Restarts]
+    boards: statistics.Restarts
     over_boards: statistics.Interval
     these_boards: statistics.Interval | None
     between: tuple[float, statistics.Interval]
     within: tuple[float, statistics.Interval] | None
 
     @classmethod
-    def of(cls, label: str, by_board: dict[str, list[float]]) -> Pool:
+    def of(cls, label: str, by_board: dict[str, statistics.Restarts]) -> Pool:
         """Return the pool of two boards or more."""
-        means, sizes = list(map(fmean, by_board.values())), list(map(len, by_board.values()))
-        mean, over_boards, freedom = fmean(means), statistics.mean_interval(means), sum(sizes) - len(sizes)
-        assert over_boards, "a pool has two boards or more"
-        within, these = statistics.pooled_deviation(list(by_board.values())), None
+        boards = statistics.Restarts.of_values([restarts.value for restarts in by_board.values()])
+        mean, sizes = boards.value, list(map(len, by_board.values()))
+        freedom = sum(sizes) - len(sizes)
+        within, these = statistics.pooled_deviation([restarts.values for restarts in by_board.values()]), None
         if within is not None:
             error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes)
             half = statistics.t_factor(freedom) * error
             these = statistics.Interval(max(mean - half, 0.0), mean + half)
-        between = _with_interval(stdev(means), len(means) - 1)
+        between = _with_interval(stdev(boards.values), len(boards) - 1)
         spread = None if within is None else _with_interval(within, freedom)
-        return cls(label, by_board, mean, over_boards, these, between, spread)
+        return cls(label, by_board, boards, statistics.mean_interval(boards.values), these, between, spread)
+
+    @property
+    def mean(self) -> float:
+        """Joules per output token: the mean over boards."""
+        return self.boards.value
 
     def __str__(self) -> str:
         these = f", {self.these_boards:.4g} for these boards alone" if self.these_boards else ""
@@ -74,14 +80,15 @@ class Pool:
 
 def pools(results: Iterable[StoredResult]) -> dict[Key, Pool]:
     """Return results that differ in their boards only, pooled; those of one board are left out."""
-    grouped: dict[Key, dict[str, list[float]]] = {}
+    grouped: dict[Key, dict[str, statistics.Restarts]] = {}
     labels: dict[Key, str] = {}
     for stored in results:
-        values = statistics.restart_values(stored.result, statistics.ENERGY)
-        if values and (boards := _boards(stored.result)) and stored.result.status == "ok":
+        restarts = statistics.Restarts.of(stored.result, statistics.ENERGY)
+        if restarts and (boards := _boards(stored.result)) and stored.result.status == "ok":
             key = _key(stored.result)
             labels.setdefault(key, stored.result.config.label)
-            grouped.setdefault(key, {}).setdefault(", ".join(sorted(boards)), []).extend(values)
+            of_key, board = grouped.setdefault(key, {}), ", ".join(sorted(boards))
+            of_key[board] = of_key.get(board, statistics.Restarts()) + restarts
     return {key: Pool.of(labels[key], by_board) for key, by_board in grouped.items() if len(by_board) > 1}
 
 
@@ -99,7 +106,7 @@ def over_boards(
             continue
         a, b = (side.get(_key(row.result)) for side, row in zip((first, second), rows, strict=True))
         if a and b:
-            over = statistics.difference(*(list(map(fmean, pool.by_board.values())) for pool in (a, b)))
+            over = statistics.difference(a.boards, b.boards)
             counts = f"{len(a.by_board)} and {len(b.by_board)} boards of the model"
             yield f"{label}, over {counts}: B / A − 1 = {over.relative:+.2%} {over.interval:+.2%}"
         else:

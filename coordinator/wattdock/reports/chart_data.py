@@ -46,10 +46,6 @@ GAP_S, GAP_PERIODS = 1.0, 10
 RATE_BINS, TOKENS_PER_BIN, SHORTEST_BIN_S = 400, 20, 0.05
 
 
-# Columns whose figures in a table of points are means of restarts, where the table of results pools all passes.
-MEANS = ("energy_per_output_token_j", "output_tokens_per_s")
-
-
 @dataclass(frozen=True)
 class Point:
     """One result in charts and tables.
@@ -95,7 +91,7 @@ def points_of(results: Sequence[StoredResult]) -> list[Point]:
 
 def headings(names: Sequence[str]) -> list[str]:
     """Return the headings of these columns of the table of results, for a table of points."""
-    return [COLUMNS[name].heading + (", mean of restarts" if name in MEANS else "") for name in names]
+    return [COLUMNS[name].heading for name in names]
 
 
 def _point(stored: StoredResult, label: str) -> Point:

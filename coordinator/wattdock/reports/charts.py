@@ -71,8 +71,8 @@ def intervals(points: Sequence[Point]) -> Chart:
     marks = alt.layer(*_errors(base, "x", unit), _dots(base, drawn_points).encode(x=x))
     return marks.properties(
         height=height,
-        description="Means of restarts. Bars are 95 % intervals: over restarts, or of timing alone where there was "
-        "one restart. Hollow: may not be published.",
+        description="Bars are 95 % intervals: over restarts, or of timing alone where there were fewer than three "
+        "restarts. Hollow: may not be published.",
     )
 
 

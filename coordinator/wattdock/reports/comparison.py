@@ -25,8 +25,7 @@ QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
 PRIMARY = statistics.ENERGY
 HEADINGS = ("experiment", "A", "B", "restarts", "B / A − 1", "95 % interval", "p (Holm)", "")
 METHOD = (
-    f"A and B are geometric means over restarts. {statistics.TEST} (one value per restart), "
-    "95 % intervals of B / A − 1; "
+    f"{statistics.TEST}, from how restarts differ; 95 % intervals of B / A − 1; "
     "p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They hold for "
     "repetitions on these machines and days, not for other GPUs or prompts, and leave out the sensors' gain."
 )
@@ -39,7 +38,7 @@ class Test:
     """One quantity of one pair.
 
     Attributes:
-        a, b: Geometric means of the restart values; None where a side lacks the quantity.
+        a, b: Each side's figure; None where a side lacks the quantity.
         restarts: How many of each side.
         relative: B ÷ A − 1.
         difference: With interval and p-value; None where there is no test, and `reason` says why.
@@ -273,11 +272,11 @@ def _names(matches: Sequence[Match]) -> list[str]:
 
 
 def _test(match: Sequence[StoredResult], quantity: str, margin: float | None) -> Test:
-    sides = [statistics.restart_values(row.result, quantity) for row in match]
-    a, b = (statistics.geometric_mean(values) if values and min(values) > 0 else None for values in sides)
+    sides = [statistics.Restarts.of(row.result, quantity) for row in match]
+    a, b = (side.value if side and min(side.values) > 0 else None for side in sides)
     test = Test(quantity, a, b, (len(sides[0]), len(sides[1])))
     if not a or not b:
-        return replace(test, reason=_why_no_ratio(*sides))
+        return replace(test, reason=_why_no_ratio(*(side.values for side in sides)))
     if why := _unfinished(match) or _too_few(test.restarts):
         return replace(test, relative=b / a - 1, reason=why)
     difference = statistics.difference(*sides)
@@ -314,9 +313,9 @@ def _unfinished(match: Sequence[StoredResult]) -> str | None:
 
 def _too_few(restarts: tuple[int, int]) -> str | None:
     first, second = restarts
-    if min(restarts) > 1:
+    if min(restarts) >= statistics.LEAST_RESTARTS:
         return None
-    return f"no test from {first} and {pluralize(second, 'restart')}; two of each are the least"
+    return f"no test from {first} and {pluralize(second, 'restart')}; {statistics.LEAST_RESTARTS} of each are the least"
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:

@@ -75,14 +75,14 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield f"  {name}", f"{joules} (RAPL, whole host; in no other figure)"
     yield from _replica_rows(result)
     yield from _compute_rows(result)
-    if (spread := result.statistics) and spread.ci95 and spread.ci95_relative is not None:
-        boards = boards_text(result)
-        around = f"± {spread.ci95_relative:.2%}" if spread.ci95.low else f"{spread.ci95:.4g}"
-        figure = f"{spread.mean:.4g} {COLUMNS[spread.quantity].heading}"
-        yield (
-            f"mean of {pluralize(len(spread.per_restart), 'restart')}",
-            f"{figure}, 95 % interval {around}{boards}",
-        )
+    if (spread := result.statistics) and len(spread.per_restart) > 1:
+        unit = COLUMNS[spread.quantity].heading
+        if spread.ci95 and spread.ci95_relative is not None:
+            around = f"± {spread.ci95_relative:.2%}" if spread.ci95.low else f"{spread.ci95:.4g}"
+            behind = f"{len(spread.per_restart)} restarts{boards_text(result)}"
+            yield "95 % interval", f"{around} of {spread.value:.4g} {unit} ({behind})"
+        else:
+            yield "restarts", f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}; {spread.reason}"
 
 
 def _verdict_rows(audit: Audit | None) -> Iterable[tuple[str, str]]:

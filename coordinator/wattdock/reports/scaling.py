@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby
+from operator import add
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -43,9 +45,9 @@ SAME_CONDITIONS = (
 SINGLE_GPU = "one GPU"
 METHOD = (
     "Joules: of GPU boards, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
-    "unless a kind says weak: as many for each replica. Speed, power and joules: geometric means over restarts; "
-    "95 % intervals from Student's t on logarithms. Ratios: of geometric means over restarts; 95 % interval from "
-    "Welch's t of the difference of mean logarithms."
+    "unless a kind says weak: as many for each replica. Speed, power and joules: a sum over all restarts ÷ a sum, with "
+    "Student's t interval from how restarts differ. Ratios: of these figures; 95 % interval from Welch's t on their "
+    "logarithms."
 )
 SPEED, POWER, ENERGY = (
     COLUMNS[quantity].heading for quantity in (statistics.SPEED, statistics.POWER, statistics.ENERGY)
@@ -63,8 +65,7 @@ class SplitPoint:
     Attributes:
         kind: Which way the model is split; points of one kind make a curve. "weak": each replica got the work that
             one GPU gets, instead of a share of it.
-        restarts: One value per restart by quantity, over all GPUs used; no energy and power unless all have them.
-        tokens_per_s, j_per_token, power_w: Geometric means over the restarts.
+        restarts: By quantity, over all GPUs used; no energy and power unless all have them.
         ttft_p50_s, tpot_p50_s: Means over the pooled results; None where an engine does not report it.
         load_imbalance: The largest of the pooled results.
         results: Names of the pooled results.
@@ -76,7 +77,7 @@ class SplitPoint:
     kind: str
     split: str
     gpus: int
-    restarts: dict[str, tuple[float, ...]]
+    restarts: dict[str, statistics.Restarts]
     tokens_per_s: statistics.Figure
     j_per_token: statistics.Figure | None
     power_w: statistics.Figure | None
@@ -105,7 +106,7 @@ class Optimum:
 
     Attributes:
         next_best: None where there is no other.
-        difference: Of the next best from it; None with fewer than two restarts on either side.
+        difference: Of the next best from it; None with too few restarts on either side.
     """
 
     point: SplitPoint
@@ -177,14 +178,14 @@ class _Usable:
     """A result that can be on a curve.
 
     Attributes:
-        restarts: Values per restart by quantity.
+        restarts: By quantity.
         common: What has to be equal for two results to be on one curve.
     """
 
     name: str
     result: ExperimentResult
     environment: EnvironmentSnapshot
-    restarts: dict[str, list[float]]
+    restarts: dict[str, statistics.Restarts]
     common: tuple[tuple[str, str], ...]
 
     @property
@@ -244,9 +245,9 @@ def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
         return "no GPU was used"
     if not result.energy.passes:
         return "no pass was measured"
-    every_quantity = {quantity: statistics.restart_values(result, quantity) for quantity in statistics.RATIOS}
+    every_quantity = {quantity: statistics.Restarts.of(result, quantity) for quantity in statistics.RATIOS}
     restarts = {quantity: values for quantity, values in every_quantity.items() if values}
-    if statistics.SPEED not in restarts or min(restarts.get(statistics.ENERGY, [1.0])) <= 0:
+    if statistics.SPEED not in restarts or any(min(of_quantity.values) <= 0 for of_quantity in restarts.values()):
         return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
     return _Usable(folder.name, result, result.environment, restarts, _common(result, result.environment))
 
@@ -279,26 +280,22 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     split, is_weak = same[0].split, same[0].is_weak
     measured = all(statistics.ENERGY in member.restarts for member in same)
     quantities = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
-    values = {name: tuple(value for member in same for value in member.restarts[name]) for name in quantities}
+    restarts = {name: reduce(add, (member.restarts[name] for member in same)) for name in quantities}
     performances = [member.result.performance for member in same if member.result.performance]
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
         kind=f"{split.kind} (weak)" if is_weak else split.kind,
         split=split.label,
         gpus=same[0].environment.gpu_count,
-        restarts=values,
-        tokens_per_s=_mean_figure(values[statistics.SPEED]),
-        j_per_token=_mean_figure(values[statistics.ENERGY]) if measured else None,
-        power_w=_mean_figure(values[statistics.POWER]) if measured else None,
+        restarts=restarts,
+        tokens_per_s=restarts[statistics.SPEED].figure(),
+        j_per_token=restarts[statistics.ENERGY].figure() if measured else None,
+        power_w=restarts[statistics.POWER].figure() if measured else None,
         ttft_p50_s=_mean([speed.ttft.p50_s if speed.ttft else None for speed in performances]),
         tpot_p50_s=_mean([speed.tpot.p50_s if speed.tpot else None for speed in performances]),
         load_imbalance=max(imbalances, default=None),
         results=tuple(member.name for member in same),
     )
-
-
-def _mean_figure(values: Sequence[float]) -> statistics.Figure:
-    return statistics.Figure(statistics.geometric_mean(values), statistics.geometric_interval(values))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -321,12 +318,12 @@ def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
 
 
 def _ratio(point: SplitPoint, base: SplitPoint, quantity: str) -> statistics.Figure:
-    """Return how a quantity relates to the curve's first point; without an interval from a single restart."""
+    """Return how a quantity relates to the curve's first point; without an interval from too few restarts."""
     over, under = point.restarts[quantity], base.restarts[quantity]
     if point is base:
         return statistics.Figure(1.0)
-    if min(len(over), len(under)) < 2:
-        return statistics.Figure(statistics.geometric_mean(over) / statistics.geometric_mean(under))
+    if min(len(over), len(under)) < statistics.LEAST_RESTARTS:
+        return statistics.Figure(over.value / under.value)
     difference = statistics.difference(under, over)
     return statistics.Figure(1 + difference.relative, statistics.Interval(*(1 + end for end in difference.interval)))
 
@@ -338,7 +335,7 @@ def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
     if len(ordered) < 2:
         return Optimum(ordered[0], None, None) if ordered else None
     best, other = (point.restarts[statistics.ENERGY] for point in ordered[:2])
-    enough = min(len(best), len(other)) > 1
+    enough = min(len(best), len(other)) >= statistics.LEAST_RESTARTS
     return Optimum(ordered[0], ordered[1], statistics.difference(best, other) if enough else None)
 
 
@@ -362,7 +359,7 @@ def _optimum_text(best: Optimum | None) -> str:
         return f"{text}; there is no other to compare it with"
     more = best.next_best.j_per_token.value / best.point.j_per_token.value - 1
     if (difference := best.difference) is None:
-        return f"{text}; next is {best.next_best.split}, {more:+.1%}; whether they differ needs two restarts of each"
+        return f"{text}; next is {best.next_best.split}, {more:+.1%}; whether they differ needs three restarts of each"
     verdict = "differ" if difference.differs else "do not differ"
     apart = f"{difference.relative:+.1%} {difference.interval:+.1%}"
     return f"{text}; next is {best.next_best.split}, {apart}: they {verdict}"

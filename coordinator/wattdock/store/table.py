@@ -16,6 +16,7 @@ from pydantic_core import core_schema
 
 from wattdock.analysis import ExperimentResult, statistics
 from wattdock.config import ExperimentConfig
+from wattdock.values import require_64_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -194,10 +195,10 @@ def _part(model: type[BaseModel], paths: Iterable[list[str]]) -> type[BaseModel]
         name: (_kind(field.annotation, within.get(name, [])), field) for name, field in model.model_fields.items()
     }
     settings: Any = model.model_config
-    validators: dict[str, Any] = {}
+    validators: dict[str, Any] = {"numbers": model_validator(mode="after")(require_64_bits)}
     if model is ExperimentConfig:
         settings = settings | {"extra": "allow"}
-        validators = {"section": model_validator(mode="after")(_require_own_section)}
+        validators["section"] = model_validator(mode="after")(_require_own_section)
     return create_model(model.__name__, __config__=settings, __validators__=validators, **fields)
 
 
