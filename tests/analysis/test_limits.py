@@ -171,6 +171,15 @@ def test_quantiles_are_of_the_values_that_are_known() -> None:
     assert quantiles([None]) is None
 
 
+@pytest.mark.parametrize(("count", "known"), [(9, 0), (10, 1), (19, 1), (20, 2), (99, 2), (100, 3)])
+def test_a_tail_is_told_from_as_many_values_as_it_takes_to_have_one(count: int, known: int) -> None:
+    """The 99th percentile of eight requests is the slowest of them."""
+    found = quantiles(range(1, count + 1))
+    assert found is not None
+    told = [found.p90_s, found.p95_s, found.p99_s]
+    assert [value is not None for value in told] == [True] * known + [False] * (3 - known)
+
+
 def test_equal_repeats_do_not_differ_and_leave_no_doubt_of_it() -> None:
     """No spread at all: an interval of no width around the difference."""
     two, three = Restarts.of_values([2.0, 2.0]), Restarts.of_values([3.0, 3.0])

@@ -74,6 +74,14 @@ def test_a_bad_file_is_refused_with_its_line(called: Called, text: str, words: t
     assert_one_clear_line(called("run", "x.yaml"), CONFIG, *words)
 
 
+def test_a_length_of_prompts_that_are_not_made_is_refused(called: Called) -> None:
+    """It would stand in the result's settings and say nothing of what was sent."""
+    words = ("--input-tokens has no effect: the prompts are bundled", "add --prompts synthetic")
+    assert_one_clear_line(called("run", "--backend", "fake", "--input-tokens", "2000"), CONFIG, *words)
+    planned = called("plan", "--backend", "fake", "--input-tokens", "20", "--prompts", "synthetic")
+    assert "synthetic, 20 in" in planned.stdout
+
+
 def test_points_that_cannot_be_are_refused_before_anything_is_measured(called: Called) -> None:
     """Neither `plan` nor `run` begins; the line says how many there are."""
     defaults = {"backend": "fake", "model": "shape:tiny-llama"}

@@ -26,15 +26,23 @@ MAX_LEFT_OUT = 0.05
 MAX_GAPS_OFF = 0.05
 
 
+# Quantiles of the tail, and from how many values each says more than the largest.
+TAIL = ((0.9, 10), (0.95, 20), (0.99, 100))
+
+
 class Quantiles(Stored):
-    """Distribution over requests, or of ITL over tokens, in seconds."""
+    """Distribution over requests, or of ITL over tokens, in seconds.
+
+    Attributes:
+        p90_s, p95_s, p99_s: Null below 10, 20 and 100 values, where they would be little more than the largest.
+    """
 
     count: int
     mean_s: float
     p50_s: float
-    p90_s: float
-    p95_s: float
-    p99_s: float
+    p90_s: float | None
+    p95_s: float | None
+    p99_s: float | None
     max_s: float
 
 
@@ -262,9 +270,11 @@ def quantiles(values: Iterable[float | None], counts: NDArray[np.int64] | None =
     if array.size == 0:
         return None
     how: Any = {} if counts is None else {"weights": counts, "method": "inverted_cdf"}
-    p50, p90, p95, p99 = (float(value) for value in np.quantile(array, [0.5, 0.9, 0.95, 0.99], **how))
+    p50, *tail = (float(value) for value in np.quantile(array, [0.5, *(share for share, _ in TAIL)], **how))
+    count = int(array.size if counts is None else counts.sum())
+    p90, p95, p99 = (value if count >= least else None for value, (_, least) in zip(tail, TAIL, strict=True))
     return Quantiles(
-        count=int(array.size if counts is None else counts.sum()),
+        count=count,
         mean_s=float(np.average(array, weights=counts)),
         p50_s=p50,
         p90_s=p90,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.store import StoredResult
 
+# Of synthetic prompts only.
+LENGTH = "workload.prompts.input_tokens"
 RESULTS = Path("results")
 # Of a value that cannot be read.
 MAX_QUOTED = 80
@@ -92,7 +94,7 @@ class SettingFlags:
     batch_size: int | None = flag("Requests in flight.", setting="workload.batch_size")
     max_output_tokens: int | None = flag("Most output tokens per request.", setting="workload.max_output_tokens")
     prompts: str | None = flag("Prompts: bundled, synthetic, or a JSONL file.", setting="workload.prompts.source")
-    input_tokens: int | None = flag("Tokens of each synthetic prompt.", setting="workload.prompts.input_tokens")
+    input_tokens: int | None = flag("Tokens of each synthetic prompt.", setting=LENGTH)
     min_requests: int | None = flag("Fewest requests of a pass.", setting="workload.min_requests")
     min_duration_s: float | None = flag("Shortest pass, in seconds.", setting="workload.min_duration_s")
     restarts: int | None = flag("Fresh runners per experiment.", setting="repeats.restarts")
@@ -134,7 +136,13 @@ def study_of(file: Path | None, flags: SettingFlags, *, publishable: bool = Fals
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
         settings[name] = _yaml_value(value)
         written_as.pop(name, None)
-    return load_study(file, settings, written_as=written_as, publishable=publishable)
+    study = load_study(file, settings, written_as=written_as, publishable=publishable)
+    sources = {config.prompts.source or "" for config in study.experiments}
+    if LENGTH in settings and "synthetic" not in sources:
+        given = written_as.get(LENGTH, f"--set {LENGTH}")
+        kinds = " and ".join(sorted(sources))
+        raise ConfigError(f"{given} has no effect: the prompts are {kinds}; add --prompts synthetic, or drop it")
+    return study
 
 
 def _gpus(text: str) -> Any:

@@ -133,8 +133,12 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "disturbed", f"other programs used the CPUs: {shared.figure}"
     of = {"TTFT": performance.ttft, "TPOT": performance.tpot, "ITL": performance.itl, "end to end": performance.e2e}
     for name, quantiles in of.items():
-        at = {} if quantiles is None else {"p50": quantiles.p50_s, "p95": quantiles.p95_s, "p99": quantiles.p99_s}
-        yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items()) or NOTHING
+        if quantiles is None:
+            yield name, NOTHING
+            continue
+        tail = {"p95": quantiles.p95_s, "p99": quantiles.p99_s} if quantiles.p95_s else {"largest": quantiles.max_s}
+        at = {"p50": quantiles.p50_s, **{part: value_s for part, value_s in tail.items() if value_s is not None}}
+        yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items())
 
 
 def _goodput_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

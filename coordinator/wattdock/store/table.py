@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from wattdock.store.folders import StoredResult
 
 # Columns of a mean over restarts and of the ends of its interval.
-ENERGY_ENDS = tuple(f"energy_per_output_token_{part}_j" for part in ("mean", "low", "high"))
-SPEED_ENDS = tuple(f"output_tokens_per_s_{part}" for part in ("mean", "low", "high"))
+ENERGY_ENDS = tuple(f"energy_per_output_token_{part}_j" for part in ("low", "high"))
+SPEED_ENDS = tuple(f"output_tokens_per_s_{part}" for part in ("low", "high"))
 
 
 class Column(NamedTuple):
@@ -53,13 +53,14 @@ class Row:
         gpus: How many GPUs of which name were used.
         model: The model's name as measured, else as configured.
         headline_window: Which part of each pass J/token, tokens/s and mean W are of: "drained" or "steady_state".
-        energy_per_output_token_mean_j: Mean over restarts, with its 95 % interval; `energy_per_output_token_j` is a
-            sum ÷ a sum.
+        energy_per_output_token_low_j, energy_per_output_token_high_j, output_tokens_per_s_low, output_tokens_per_s_high:
+            Ends of the 95 % intervals of these figures, from three restarts on.
         energy_per_request_j, energy_per_input_token_j, energy_per_total_token_j: All joules of whole passes ÷ requests,
             ÷ input tokens, ÷ input and output tokens; of the three, none is a part of another.
         energy_per_request_met_j, energy_per_output_token_met_j: All joules of the headline's window ÷ requests that met
             every limit of `slo`, ÷ their output tokens.
-        interval_covers: What the interval of joules covers: "restarts", or "timing" where there was one restart only.
+        input_tokens: Mean length of the prompts sent.
+        interval_covers: What the interval of joules covers: "restarts", or "timing" where there were too few.
         fallback: What this experiment changed of one that failed.
         reason: Why there is no result, or no joules, or why it may not be published.
         superseded: A later attempt of the same study replaces it.
@@ -80,7 +81,7 @@ class Row:
     arrival: Annotated[str | None, Column("config.workload.arrival")]
     rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
     batch_size: Annotated[int, Column("config.workload.batch_size", "batch")]
-    input_tokens: Annotated[int | None, Column("config.workload.prompts.input_tokens")]
+    input_tokens: int | None
     max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens")]
     restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts")]
     passes: Annotated[int | None, Column("config.repeats.passes", "passes")]
@@ -89,7 +90,6 @@ class Row:
     prompt_tokens: Annotated[int | None, Column("performance.prompt_tokens")]
     output_tokens: Annotated[int | None, Column("performance.output_tokens", "output tokens", ",")]
     output_tokens_per_s: Annotated[float | None, Column("performance.output_tokens_per_s", "output tokens/s", ",.1f")]
-    output_tokens_per_s_mean: float | None
     output_tokens_per_s_low: float | None
     output_tokens_per_s_high: float | None
     requests_per_s: Annotated[float | None, Column("performance.requests_per_s")]
@@ -110,7 +110,6 @@ class Row:
         float | None, Column("energy.energy_per_output_token_j", "J/output token", ".4g")
     ]
     headline_window: Annotated[str | None, Column("energy.windows.headline", "window")]
-    energy_per_output_token_mean_j: float | None
     energy_per_output_token_low_j: float | None
     energy_per_output_token_high_j: float | None
     interval_covers: str | None
@@ -147,11 +146,12 @@ class Row:
             "name": result.config.name or result.experiment_id[:8],
             "model": environment.model.name if environment else result.config.model.label,
             "gpus": _gpus(environment.gpu_names) if environment else None,
+            "input_tokens": _mean_prompt(result),
             "reason": _reason(result),
             "superseded": False,
-            **dict(zip(ENERGY_ENDS, statistics.value_and_ends(energy), strict=True)),
+            **dict(zip(ENERGY_ENDS, statistics.value_and_ends(energy)[1:], strict=True)),
             "interval_covers": energy.covers if energy and energy.interval else None,
-            **dict(zip(SPEED_ENDS, statistics.value_and_ends(statistics.speed_figure(result)), strict=True)),
+            **dict(zip(SPEED_ENDS, statistics.value_and_ends(statistics.speed_figure(result))[1:], strict=True)),
         }
         return cls(**{name: _value(result, path) for name, path in PATHS.items()}, **computed)
 
@@ -296,6 +296,13 @@ def _value(result: ExperimentResult, path: Sequence[str]) -> Any:
         value = getattr(value, name)
     # A distribution of lengths counts as its mean.
     return round(value.mean_tokens) if hasattr(value, "mean_tokens") else value
+
+
+def _mean_prompt(result: ExperimentResult) -> int | None:
+    performance = result.performance
+    if performance is None or performance.prompt_tokens is None or not performance.requests:
+        return None
+    return round(performance.prompt_tokens / performance.requests)
 
 
 def _gpus(names: Sequence[str]) -> str:
