@@ -53,8 +53,8 @@ class Row:
         gpus: How many GPUs of which name were used.
         model: The model's name as measured, else as configured.
         headline_window: Which part of each pass J/token, tokens/s and mean W are of: "drained" or "steady_state".
-        energy_per_output_token_low_j, energy_per_output_token_high_j, output_tokens_per_s_low, output_tokens_per_s_high:
-            Ends of the 95 % intervals of these figures, from three restarts on.
+        energy_per_output_token_low_j, energy_per_output_token_high_j: Ends of the 95 % interval, from three restarts
+            on; speed has such columns, too.
         energy_per_request_j, energy_per_input_token_j, energy_per_total_token_j: All joules of whole passes ÷ requests,
             ÷ input tokens, ÷ input and output tokens; of the three, none is a part of another.
         energy_per_request_met_j, energy_per_output_token_met_j: All joules of the headline's window ÷ requests that met
