@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
+Model = TypeVar("Model", bound=BaseModel)
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -32,9 +33,6 @@ def known_max(values: Iterable[Number | None]) -> Number | None:
     """Return the largest value; None without values, and where one of them is None."""
     known = all_known(values)
     return max(known) if known else None
-
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 def require_64_bits(model: Model) -> Model:

@@ -100,8 +100,8 @@ def test_the_total_is_as_sure_as_joules_per_token_repeat_over_restarts() -> None
     assert statistical_j(330, passes[:2]) is None
 
 
-@pytest.mark.parametrize("tokens", [(0, 0), (100, 0)])
-def test_without_joules_per_token_the_spread_of_speed_is_not_taken_for_joules(tokens: tuple[int, int]) -> None:
+@pytest.mark.parametrize("tokens", [(0, 0, 0), (100, 0, 100)])
+def test_without_joules_per_token_the_spread_of_speed_is_not_taken_for_joules(tokens: tuple[int, ...]) -> None:
     """A pass in which no token came has no joules per token; how fast the others were says nothing about joules."""
     passes = [
         energy_pass(restart, 0, 100 + 10 * restart).model_copy(update={"output_tokens": count})

@@ -25,7 +25,7 @@ defaults:
   fake: {step_s: 0.02}
   gpus: {count: 2}
   workload: {max_output_tokens: 40, prompts: {count: 4}}
-  repeats: {restarts: 2, passes: 1}
+  repeats: {restarts: 3, passes: 1}
 sweep:
   fake.used_gpus: [1, 2]
   workload.batch_size: [1, 4]

@@ -50,6 +50,11 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @classmethod
+    def around(cls, value: float, half: float) -> Interval:
+        """Return value ± half, cut off at 0: none of these quantities can be negative, so coverage stays the same."""
+        return cls(max(value - half, 0.0), value + half)
+
     def __format__(self, form: str) -> str:
         """Return "[0.0521, 0.0539]", both ends in this format."""
         return f"[{self.low:{form}}, {self.high:{form}}]"
@@ -154,15 +159,13 @@ class Restarts:
 
         Source: the ratio estimator, Cochran, Sampling Techniques, 3rd ed., 1977, section 6.4.
         """
-        off = [top - self.value * bottom for top, bottom in zip(self.tops, self.bottoms, strict=True)]
+        value = self.value
+        off = [top - value * bottom for top, bottom in zip(self.tops, self.bottoms, strict=True)]
         return sqrt(len(self) / (len(self) - 1) * _sum(map(mul, off, off))) / _sum(self.bottoms)
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % interval of `value` (Student's t, n−1); None with fewer than `LEAST_RESTARTS`.
-
-        It is cut off at 0: these quantities cannot be negative, so that its coverage stays the same.
-        """
+        """The 95 % interval of `value` (Student's t, n−1); None with fewer than `LEAST_RESTARTS`."""
         return None if len(self) < LEAST_RESTARTS else _interval(self)
 
     def figure(self) -> Figure:
@@ -184,7 +187,7 @@ def energy_figure(result: ExperimentResult) -> Figure | None:
     if timing_j is None or not energy.total_j:
         return Figure(value_j)
     half = timing_j / energy.total_j * value_j
-    return Figure(value_j, Interval(max(value_j - half, 0.0), value_j + half), "timing")
+    return Figure(value_j, Interval.around(value_j, half), "timing")
 
 
 def speed_figure(result: ExperimentResult) -> Figure | None:
@@ -223,8 +226,7 @@ def _sum(values: Iterable[float]) -> float:
 
 
 def _interval(restarts: Restarts) -> Interval:
-    half = t_factor(len(restarts) - 1) * restarts.error
-    return Interval(max(restarts.value - half, 0.0), restarts.value + half)
+    return Interval.around(restarts.value, t_factor(len(restarts) - 1) * restarts.error)
 
 
 def mean_interval(values: Sequence[float]) -> Interval:

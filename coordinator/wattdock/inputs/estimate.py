@@ -163,11 +163,10 @@ def memory_fit(
     estimate = model.estimate(split, memory_bytes)
     if estimate.verdict == "cannot fit":
         raise PreflightError(_refusal(label, model, estimate))
-    doubt = "" if estimate.verdict == "fits" else "; it may fail while it loads or runs"
     return weights_bytes, (
         f"memory of {label}, {split.label}: {estimate.verdict}: about {estimate.total / GB:.1f} GB of the "
         f"{estimate.usable_bytes / GB:.1f} GB that the engine may take of a GPU (weights {estimate.weights / GB:.1f}, "
-        f"keys and values {estimate.kv_cache / GB:.1f}){doubt}"
+        f"keys and values {estimate.kv_cache / GB:.1f}){_doubt(estimate)}"
     )
 
 
@@ -202,11 +201,14 @@ def _on_host(label: str, model: ModelMemory, split: Split, left_bytes: float) ->
             f"{label} cannot fit: {weights_bytes / GB:.1f} GB of weights{_cache_text(requests)} make "
             f"{certain_bytes / GB:.1f} GB, and this machine has {left_bytes / GB:.1f} GB of memory left; {hint}"
         )
-    doubt = "" if estimate.verdict == "fits" else "; it may fail while it loads or runs"
     return (
         f"memory of {label}: {estimate.verdict}: about {needed_bytes / GB:.1f} GB of the {left_bytes / GB:.1f} GB that "
-        f"this machine has left{doubt}"
+        f"this machine has left{_doubt(estimate)}"
     )
+
+
+def _doubt(estimate: MemoryEstimate) -> str:
+    return "" if estimate.verdict == "fits" else "; it may fail while it loads or runs"
 
 
 def _weights_bytes(shape: str, like: ModelMemory) -> float:

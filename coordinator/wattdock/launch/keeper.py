@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 LIFELINE_FD, STATUS_FD, LOG_FD = 0, 1, 2
 # Source: <linux/prctl.h>.
@@ -45,11 +45,10 @@ ANSWER_TIMEOUT_S, ENGINE_PATIENCE_S, ENGINE_PAUSE_S = 60.0, 60.0, 0.5
 LEAST_LEFT_SHARE, LEAST_LEFT_BYTES, FILL_BYTES_PER_S = 0.03, 1e9, 10e9
 # Between two looks at it.
 LOOK_S = (0.02, 1.0)
-# Where control groups are mounted, and a group's limit, use, and what of that can be had back, by version.
-GROUPS = {"": "sys/fs/cgroup", "memory": "sys/fs/cgroup/memory"}
-GROUP_FILES = {
-    "": ("memory.max", "memory.current", "inactive_file"),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+# Where control groups are mounted, and a group's limit, use, and what of that can be had back: version 2 and version 1.
+GROUPS = {
+    "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -310,15 +309,15 @@ def memory_bytes(root: Path = Path("/")) -> tuple[float, float]:
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controller, path = line.split(":", 2)
             if controller in GROUPS:
-                top = root / GROUPS[controller]
-                group = top / path.lstrip("/")
-                found += group_bytes([group, *group.parents][: len(group.parents) - len(top.parents) + 1], controller)
+                mount, *names = GROUPS[controller]
+                group = root / mount / path.lstrip("/")
+                around = (folder for folder in (group, *group.parents) if folder.is_relative_to(root / mount))
+                found += group_bytes(around, *names)
     return min(found, key=lambda sizes: sizes[1])
 
 
-def group_bytes(folders: list[Path], controller: str) -> Iterator[tuple[float, float]]:
+def group_bytes(folders: Iterable[Path], limit: str, use: str, reclaimable: str) -> Iterator[tuple[float, float]]:
     """Yield how much memory control groups allow, and how much of it is left."""
-    limit, use, reclaimable = GROUP_FILES[controller]
     for folder in folders:
         # A group of another namespace has no folder here, and no limit is no number.
         with contextlib.suppress(OSError, ValueError):

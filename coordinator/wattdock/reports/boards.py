@@ -50,13 +50,12 @@ class Pool:
     def of(cls, label: str, by_board: dict[str, statistics.Restarts]) -> Pool:
         """Return the pool of two boards or more."""
         boards = statistics.Restarts.of_values([restarts.value for restarts in by_board.values()])
-        mean, sizes = boards.value, list(map(len, by_board.values()))
+        sizes = list(map(len, by_board.values()))
         freedom = sum(sizes) - len(sizes)
         within, these = statistics.pooled_deviation([restarts.values for restarts in by_board.values()]), None
         if within is not None:
             error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes)
-            half = statistics.t_factor(freedom) * error
-            these = statistics.Interval(max(mean - half, 0.0), mean + half)
+            these = statistics.Interval.around(boards.value, statistics.t_factor(freedom) * error)
         between = _with_interval(stdev(boards.values), len(boards) - 1)
         spread = None if within is None else _with_interval(within, freedom)
         return cls(label, by_board, boards, statistics.mean_interval(boards.values), these, between, spread)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from wattdock.store.folders import StoredResult
 
-# Columns of a mean over restarts and of the ends of its interval.
+# Columns of the ends of a figure's interval.
 ENERGY_ENDS = tuple(f"energy_per_output_token_{part}_j" for part in ("low", "high"))
 SPEED_ENDS = tuple(f"output_tokens_per_s_{part}" for part in ("low", "high"))
 
@@ -149,9 +149,9 @@ class Row:
             "input_tokens": _mean_prompt(result),
             "reason": _reason(result),
             "superseded": False,
-            **dict(zip(ENERGY_ENDS, statistics.value_and_ends(energy)[1:], strict=True)),
+            **dict(zip(ENERGY_ENDS, _ends(energy), strict=True)),
             "interval_covers": energy.covers if energy and energy.interval else None,
-            **dict(zip(SPEED_ENDS, statistics.value_and_ends(statistics.speed_figure(result))[1:], strict=True)),
+            **dict(zip(SPEED_ENDS, _ends(statistics.speed_figure(result)), strict=True)),
         }
         return cls(**{name: _value(result, path) for name, path in PATHS.items()}, **computed)
 
@@ -296,6 +296,10 @@ def _value(result: ExperimentResult, path: Sequence[str]) -> Any:
         value = getattr(value, name)
     # A distribution of lengths counts as its mean.
     return round(value.mean_tokens) if hasattr(value, "mean_tokens") else value
+
+
+def _ends(figure: statistics.Figure | None) -> tuple[float | None, float | None]:
+    return (figure and figure.interval) or (None, None)
 
 
 def _mean_prompt(result: ExperimentResult) -> int | None:
