@@ -134,8 +134,9 @@ def _fuzz(name: str, *, seconds: float, seed: int, inputs: int | None) -> tuple[
                 if worker.returncode == 1:
                     raise SystemExit(Path(scratch, "log").read_text(errors="replace")[-2_000:])
                 why = hung or _end(worker.returncode)
-                log_text = Path(scratch, "log").read_text(errors="replace")[-4_000:]
-                findings.append(keep(name, Path(scratch, "input"), why, log_text))
+                said = Path(scratch, "log").read_text(errors="replace")
+                # What ended it and in which thread come first, the batch last.
+                findings.append(keep(name, Path(scratch, "input"), why, f"{said[:6_000]}\n[…]\n{said[-2_000:]}"))
                 # The batch that ended the worker is not begun again.
                 total["batches"] += 1
     total["seconds"] = round(time.monotonic() - began)
