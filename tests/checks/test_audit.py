@@ -10,8 +10,10 @@ from audit_world import IMAGE, OTHER, POWER, RUNNER, USED, World, launched, resu
 from fake_nvml import FakeProcess, constant
 
 from wattdock.analysis.energy import NORMAL95
+from wattdock.analysis.gpus import GpuResult
 from wattdock.analysis.performance import Performance
-from wattdock.checks.audit_procedure import arrivals_kept_up_with
+from wattdock.analysis.procedure import WarmUp
+from wattdock.checks.audit_procedure import arrivals_kept_up_with, gpus_fed, warm_up_converged
 from wattdock.checks.check import Subject
 from wattdock.config import ExperimentConfig
 from wattdock.launch.choice import LauncherChoice
@@ -99,6 +101,40 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
     outcome = arrivals_kept_up_with(Subject(result))
     assert outcome is not None
     assert outcome.status == status
+
+
+@pytest.mark.parametrize(
+    ("busy", "arrival", "status"),
+    [
+        ([0.31], {}, "warn"),
+        ([0.8], {}, "info"),
+        ([0.79], {}, "warn"),
+        # Stages of a pipeline wait for each other, not for the host.
+        ([0.31, 0.9], {}, "info"),
+        ([0.31], {"arrival": "poisson", "rate_per_s": 2}, None),
+        ([None], {}, None),
+    ],
+)
+def test_a_gpu_that_waits_for_its_host_is_named_and_what_steadies_it(
+    busy: list[float | None], arrival: dict[str, Any], status: str | None
+) -> None:
+    """The figure is right, but it is the host's as much as the GPU's, and a warm-up drifts with the host."""
+    config = ExperimentConfig.model_validate({"backend": "vllm", "workload": arrival})
+    gpus = {
+        f"GPU-{number}": GpuResult(
+            used=True, worst_pass_busy_share=share, mean_power_w=178.2, power_limits_w=(700, 700)
+        )
+        for number, share in enumerate(busy)
+    }
+    drifting = WarmUp.model_construct(
+        restart=0, profile="steady", converged=False, drifting=("tokens/s",), duration_s=240.0
+    )
+    procedure = SimpleNamespace(warm_up=[drifting])
+    result: Any = SimpleNamespace(config=config, environment="", energy="", procedure=procedure, used_gpus=gpus)
+    outcome, warm_up = gpus_fed(Subject(result)), warm_up_converged(Subject(result))
+    assert (outcome and outcome.status) == status
+    assert outcome is None or outcome.figure.endswith("of the worst pass, mean 178 of 700 W")
+    assert ("wait for their host" in str(warm_up.remedy)) == (status == "warn")
 
 
 OPEN = ExperimentConfig.model_validate({"workload": {"arrival": "poisson", "rate_per_s": 2}, "backend": "vllm"})

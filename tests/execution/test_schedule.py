@@ -133,6 +133,14 @@ def test_what_was_seen_is_multiplied_by_what_is_left(work: list[tuple[int, float
     assert duration([Remaining(long, passes, pass_s) for passes, pass_s in work]) == text
 
 
+def test_a_steady_warm_up_and_idle_spans_are_part_of_the_bound_of_each_restart() -> None:
+    """Two restarts of two passes: 4 × 20 s, 2 × (120 s of warm-up and 30 s idle before and after)."""
+    published = config(
+        workload={"min_duration_s": 20}, warmup={"profile": "steady"}, idle={"duration_s": 30}, repeats={"passes": 2}
+    )
+    assert duration([Remaining(published, 4, None)]) == "at least 7 min"
+
+
 def test_what_has_no_bound_is_not_known() -> None:
     """Never seen, and as short as it likes; a second beside it is a bound."""
     assert duration([Remaining(config(), 1, None)]) == "time unknown"

@@ -67,6 +67,8 @@ class GpuResult(Stored):
         throttled_share: Share of the time that each of NVML's cumulative violation counters grew by, by reason: power
             (the software power cap), thermal, board_limit, reliability. Sampled bits would miss short ones.
         worst_pass_throttled_share: The same of the pass in which it is largest, each reason for itself.
+        worst_pass_busy_share: Of NVML's samples, the share of time in which any kernel ran, in the pass where it is
+            smallest.
         mean_power_w: By the energy counter.
         power_over_counter: Mean sampled power in a pass, less a second at each end, ÷ mean power by the counter there
             − 1, of the pass in which it is largest; null where a pass was not sampled throughout. Agreement is
@@ -100,6 +102,7 @@ class GpuResult(Stored):
     mean_memory_clock_mhz: float | None = None
     max_temperature_c: float | None = None
     max_memory_temperature_c: float | None = None
+    worst_pass_busy_share: float | None = None
     mean_power_w: float | None = None
     power_over_counter: float | None = None
     clocks_limited_share: float | None = None
@@ -248,6 +251,7 @@ def _conditions(parts: list[Part], joules_in: SpanJoules) -> dict[str, Any]:
     seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
+    busy_percent = all_known(over([part], "gpu_utilization_percent", np.mean) for part in parts)
     return {
         "source": "+".join(sorted(sources)) or None,
         "throttled_share": {reason: _share(grown) for reason, grown in throttled.items()} or None,
@@ -256,6 +260,7 @@ def _conditions(parts: list[Part], joules_in: SpanJoules) -> dict[str, Any]:
         "mean_memory_clock_mhz": over(parts, "memory_clock_mhz", np.mean),
         "max_temperature_c": over(parts, "temperature_c", np.max),
         "max_memory_temperature_c": over(parts, "memory_temperature_c", np.max),
+        "worst_pass_busy_share": min(busy_percent) / 100 if busy_percent else None,
         "mean_power_w": None if total_j is None or not seconds else total_j / seconds,
         "power_over_counter": _power_over_counter(parts, joules_in),
         "clocks_limited_share": max(float(np.mean(flags)) for flags in limited) if limited else None,

@@ -35,7 +35,42 @@ MAX_SCHEDULE_LAG_SHARE = 0.05
 MAX_BACKLOG_SLOPE = 0.02
 UNKNOWN_ARRIVALS = "the intended arrivals of some pass are not known"
 
+# Our own judgement: on an H200 a GPU that was kept fed was busy 86 % of a pass or more, one that waited 31 and 67 %.
+MAX_STARVED_SHARE = 0.2
+FEED = "give each step more work: more requests in flight, longer prompts; or use a faster host"
+
 CHECKS = Checklist[Subject]()
+
+
+@CHECKS.check(
+    "work for the GPUs",
+    threshold=f"none of them computes in at most {MAX_STARVED_SHARE:.0%} of any pass",
+    source="NVML's samples of the time in which a kernel ran, of the busiest GPU; the limit is our own judgement",
+    remedy=FEED,
+)
+def gpus_fed(subject: Subject) -> Outcome | None:
+    """Whether GPUs wait for their host, whose speed and neighbours the figure then depends on; not in an open loop."""
+    if (starved := _starved(subject)) is None:
+        return None
+    share, watts = starved
+    return Outcome("warn" if share > MAX_STARVED_SHARE else "info", f"idle in {share:.0%} of the worst pass{watts}")
+
+
+def _starved(subject: Subject) -> tuple[float, str] | None:
+    """Return the share of a pass in which the busiest GPU waits, and its watts; None where that is not known."""
+    gpus = [gpu for gpu in subject.result.used_gpus.values() if gpu.worst_pass_busy_share is not None]
+    if not gpus or subject.config.workload.loop == "open":
+        return None
+    busiest = max(gpus, key=lambda gpu: gpu.worst_pass_busy_share or 0.0)
+    limit = f" of {busiest.power_limits_w[1]:.0f}" if busiest.power_limits_w else ""
+    watts = "" if busiest.mean_power_w is None else f", mean {busiest.mean_power_w:.0f}{limit} W"
+    return 1 - (busiest.worst_pass_busy_share or 0.0), watts
+
+
+def _remedy_of_unrest(subject: Subject) -> str | None:
+    """Return what steadies an engine that waits for its host; None where it does not."""
+    starved = _starved(subject)
+    return f"the GPUs wait for their host: {FEED}" if starved and starved[0] > MAX_STARVED_SHARE else None
 
 
 @CHECKS.check(
@@ -52,14 +87,15 @@ def warm_up_converged(subject: Subject) -> Outcome:
         return Outcome("unknown", "no restart")
     if quick := next((warm_up for warm_up in warm_ups if warm_up.converged is None), None):
         return Outcome("fail", f"the {quick.profile} profile does not check for a steady state")
-    bad = [
+    drifting = [
         f"restart {warm_up.restart + 1}: {'; '.join(warm_up.drifting)}"
         for warm_up in warm_ups
         if warm_up.converged is False
     ]
-    bad += _looser("warmup", subject.config.warmup, WARM_UP_LIMITS)
+    bad = [*drifting, *_looser("warmup", subject.config.warmup, WARM_UP_LIMITS)]
     longest = max(warm_up.duration_s for warm_up in warm_ups)
-    return Outcome(verdict(failed=bool(bad)), "; ".join(bad) or f"up to {longest:.0f} s")
+    figure = "; ".join(bad) or f"up to {longest:.0f} s"
+    return Outcome(verdict(failed=bool(bad)), figure, remedy=_remedy_of_unrest(subject) if drifting else None)
 
 
 def _looser(section: str, spec: WarmUpSpec | IdleSpec, limits: WarmUpSpec | IdleSpec) -> list[str]:
@@ -88,7 +124,8 @@ def drift_within_passes(subject: Subject) -> Outcome:
     changes = [(drift, drift.change) for drift in drifts if drift.change]
     for drift, change in changes:
         if change.is_within(MAX_DRIFT) is False:
-            return Outcome("fail", f"{change} in pass {drift.pass_index + 1} of restart {drift.restart + 1}")
+            figure = f"{change} in pass {drift.pass_index + 1} of restart {drift.restart + 1}"
+            return Outcome("fail", figure, remedy=_remedy_of_unrest(subject))
     if len(changes) < len(drifts):
         return Outcome("unknown", next(drift.reason or "unknown" for drift in drifts if not drift.change))
     mean = trend.pooled([change for _, change in changes])
@@ -96,7 +133,8 @@ def drift_within_passes(subject: Subject) -> Outcome:
     if within is not None:
         return Outcome(verdict(failed=not within), str(mean))
     longest_s = max(drift.duration_s or 0.0 for drift in drifts) * mean.duration_factor(MAX_DRIFT)
-    return Outcome("unknown", f"{mean}: not decided", remedy=f"set workload.min_duration_s to {longest_s:.0f}")
+    longer = f"set workload.min_duration_s to {longest_s:.0f}"
+    return Outcome("unknown", f"{mean}: not decided", remedy=_remedy_of_unrest(subject) or longer)
 
 
 @CHECKS.check(

@@ -107,6 +107,18 @@ class Remaining:
     passes: int
     pass_s: float | None
 
+    @property
+    def least_s(self) -> float:
+        """Seconds of all of them; of an experiment that never ran, what its settings ask for at least."""
+        if self.pass_s is not None:
+            return self.passes * self.pass_s
+        warm_up, idle_s = (
+            self.config.warmup,
+            sum(name.startswith("idle") for name in MEASURING) * self.config.idle.duration_s,
+        )
+        around_s = idle_s + (warm_up.min_s if warm_up.profile == "steady" else 0.0)
+        return self.passes * ((self.config.workload.min_duration_s or 0.0) + around_s / self.config.repeats.passes)
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -168,10 +180,7 @@ def _earlier(folders: Sequence[Path], experiment_id: str) -> float | None:
 def duration(work: Iterable[Remaining]) -> str:
     """Return how long all of `work` takes without starting runners, in words."""
     unfinished = [experiment for experiment in work if experiment.passes]
-    least_s = sum(
-        experiment.passes * (experiment.pass_s or experiment.config.workload.min_duration_s or 0.0)
-        for experiment in unfinished
-    )
+    least_s = sum(experiment.least_s for experiment in unfinished)
     if all(experiment.pass_s is not None for experiment in unfinished):
         return words(least_s)
     return f"at least {words(least_s)}" if least_s >= 1 else "time unknown"
