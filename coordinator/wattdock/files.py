@@ -39,6 +39,8 @@ TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 TAIL_LINES, TAIL_BYTES = 20, 64 * 1024
 # Far more than any file that is read into memory whole.
 MAX_BYTES = 1_000_000_000
+# Of JSON, which takes some 16 times its size while it is read; results have a hundredth of it.
+MAX_JSON_BYTES = 16_000_000
 PROC = Path("/proc")
 LOCK_MODE, LOCK_POLL_S, HOLDERS_SHOWN = 0o600, 0.2, 3
 # A folder that is being filled, by its name's end (four letters of the boot, four of its own; sockets' paths are short)

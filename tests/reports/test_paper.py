@@ -11,7 +11,7 @@ import pytest
 from report_rows import row
 
 from wattdock.reports.chart_data import points_of
-from wattdock.reports.paper import comma_separated, latex, markdown
+from wattdock.reports.paper import comma_separated, draw, latex, markdown
 from wattdock.store import load_result
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ def test_tables_escape_what_markdown_and_latex_would_take_for_their_own() -> Non
     assert "[low, high] the whole interval where it reaches 0" in markdown(made)
     assert "| a\\|b_$c \\input{d} next |" in markdown(made)
     assert "a|b\\_\\$c \\textbackslash{}input\\{d\\} next &" in latex(made)
+
+
+def test_a_name_that_xml_cannot_hold_is_drawn_with_a_mark(tmp_path: Path) -> None:
+    """The library that draws would end the process; a stranger's result may be named anything."""
+    draw("intervals", [row("one", {"config.name": "a\0\x1b\ufffe b"}), row("two", {})], tmp_path / "chart.svg")
+    assert "a\ufffd\ufffd\ufffd b" in (tmp_path / "chart.svg").read_text()
 
 
 def test_tables_name_a_fallback_beside_its_verdict() -> None:

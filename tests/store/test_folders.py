@@ -77,3 +77,11 @@ def test_a_number_that_no_table_holds_is_refused_where_a_result_is_read(tmp_path
     said: list[str] = []
     assert len(list(read_summaries([tmp_path], tell=said.append))) == (place[:5] == "spans")
     assert ["does not fit into 64 bits" in line for line in said] == [True] * (place[:5] != "spans")
+
+
+def test_a_result_that_is_far_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """JSON takes many times its size in memory: 40 MB of `{}` ended a process that had 1 GB."""
+    with (tmp_path / "result.json").open("w") as file:
+        file.truncate(16_000_001)
+    with pytest.raises(StoreError, match=r"cannot be read \(is larger than 16,000,000 bytes\)"):
+        load_result(tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.files import open_data, read_regular
+from wattdock.files import MAX_JSON_BYTES, open_data, read_regular
 from wattdock.inputs.architecture import LARGEST
 from wattdock.text import PART_DEPTH, from_json
 
@@ -82,7 +82,8 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json"
     try:
-        config: dict[str, Any] = from_json(read_regular(file, follow=True), max_depth=PART_DEPTH)
+        content = read_regular(file, limit_bytes=MAX_JSON_BYTES, follow=True)
+        config: dict[str, Any] = from_json(content, max_depth=PART_DEPTH)
     except OSError as error:
         raise PreflightError(
             f"no readable config.json in {path} ({error.strerror}); give a folder in Hugging Face format"
@@ -147,8 +148,9 @@ def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
 def _indexed(index: Path) -> list[Path]:
     """Return the files that a weight index names: safetensors beside it, and nothing else."""
     try:
-        names = sorted(set(from_json(read_regular(index, follow=True))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        content = read_regular(index, limit_bytes=MAX_JSON_BYTES, follow=True)
+        names = sorted(set(from_json(content)["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise PreflightError(f"{index} is not a weight index ({error!r}); download the model again") from error
     if strange := [name for name in names if not str(name).endswith(".safetensors") or "/" in name]:
         raise PreflightError(f"{index} names {strange[0]!r}, which is no *.safetensors beside it; take another model")

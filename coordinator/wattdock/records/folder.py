@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
-from wattdock.files import name_of, new_folder, open_data, read_regular, sync
+from wattdock.files import MAX_JSON_BYTES, name_of, new_folder, open_data, read_regular, sync
 from wattdock.records.possible import require_possible_record
 from wattdock.records.restart import RestartRecord
 from wattdock.text import from_json, json_text
@@ -83,7 +83,7 @@ def read(folder: Path) -> RestartRecord:
     import pyarrow as pa
 
     try:
-        plain = from_json(read_regular(folder / RECORD, follow=True))
+        plain = from_json(read_regular(folder / RECORD, limit_bytes=MAX_JSON_BYTES, follow=True))
         tables = ((REQUESTS, requests_schema), (STEPS, steps_schema), (TIMELINE, timeline_schema))
         requests, steps, samples = (_read_table(folder / name, schema()) for name, schema in tables)
         _fill_in(plain, _requests_by_pass(requests), steps, _Samples(samples))

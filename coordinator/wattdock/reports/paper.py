@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
+from wattdock.output import harmless
 from wattdock.reports.boards import pools
 from wattdock.reports.chart_data import headings, points_of
 from wattdock.reports.terminal import plus_minus, row_cells
@@ -105,7 +106,7 @@ def save_chart(chart: Chart, file: Path, *, width: float, flag: str) -> None:
     import vl_convert as vlc
 
     _require_format(file, FORMATS, "figures are written as", flag)
-    spec = chart.to_dict()
+    spec = _drawable(chart.to_dict())
     panels = max((len(part.get("hconcat", [part])) for part in spec.get("vconcat", [])), default=1)
     svg = _svg_of(spec, width, panels)
     if file.suffix == ".pdf":
@@ -115,6 +116,15 @@ def save_chart(chart: Chart, file: Path, *, width: float, flag: str) -> None:
     else:
         content = svg.encode()
     write_output(file, content, flag)
+
+
+def _drawable(part: Any) -> Any:
+    """Return a part of a chart's description with no text that XML cannot hold: the library ends the process at one."""
+    if isinstance(part, dict):
+        return {name: _drawable(value) for name, value in part.items()}
+    if isinstance(part, list | tuple):
+        return [_drawable(value) for value in part]
+    return harmless(part) if isinstance(part, str) else part
 
 
 def _version(schema: str) -> str:

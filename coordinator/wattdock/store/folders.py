@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
-from wattdock.files import NewFolder, new_folder, open_data, read_regular, sync
+from wattdock.files import MAX_JSON_BYTES, NewFolder, new_folder, open_data, read_regular, sync
 from wattdock.output import print_json
 from wattdock.records import RestartRecord
 from wattdock.store.table import SUMMARY, Row, replacements
@@ -143,11 +143,11 @@ def load_result(folder: Path, schema: type[ExperimentResult] = ExperimentResult)
     """
     file = folder / RESULT
     try:
-        content = read_regular(file, follow=True)
+        content = read_regular(file, limit_bytes=MAX_JSON_BYTES, follow=True)
     except FileNotFoundError as error:
         raise StoreError(f"{file}: is missing; restore it, or move its folder away") from error
     except OSError as error:
-        raise StoreError(f"{file}: cannot be read ({error.strerror or error}); see its owner and mode") from error
+        raise StoreError(f"{file}: cannot be read ({error.strerror or error}); see its owner, mode and size") from error
     try:
         return schema.model_validate_json(content)
     except ValidationError as error:
