@@ -86,7 +86,7 @@ def test_every_study_that_is_named_is_there() -> None:
 
 def test_what_no_command_takes_is_found() -> None:
     """The check above could fail."""
-    for command in ("results list --bakend vllm", "messure", "scaling results --plot"):
+    for command in ("results list --bakend vllm", "messure", "scaling results -o"):
         with pytest.raises(UsageError):
             parse(command.split())
 

@@ -119,7 +119,8 @@ def describe(event: events.Event) -> str:
         case events.Loading():
             return f"  {event.stage}" if event.stage else f"loading {event.model}"
         case events.RestartStarted():
-            return f"{event.experiment}: restart {event.restart} (left: {_remaining(event)})"
+            restart = f"restart {event.restart} of {event.restarts}" if event.restarts > 1 else "begins"
+            return f"{event.experiment}: {restart} (left: {_remaining(event)})"
         case events.WarmUpFinished():
             outcome = f"not steady at the cap: {'; '.join(event.drifting)}" if event.drifting else "steady"
             return f"  warm-up: {event.passes} passes, {event.duration_s:.0f} s, {outcome}"
@@ -136,7 +137,8 @@ def describe(event: events.Event) -> str:
         case events.StudyLeftUnfinished():
             return f"not begun: {pluralize(event.not_begun, 'experiment')}; continue with --resume"
         case events.ExperimentFailed():
-            return f"{event.experiment}: failed in {event.stage}: {event.message}"
+            # What it was stands in the last lines.
+            return f"{event.experiment}: failed in {event.stage}"
         case events.ResultStored():
             return f"{event.experiment}: {event.status}, stored in {event.folder}"
     return ""
@@ -151,4 +153,4 @@ def pass_line(event: events.TokensSeen) -> str:
 
 
 def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:
-    return f"{pluralize(event.passes_left, 'pass', 'passes')}, {event.time_left}"
+    return f"{event.passes_left} of {pluralize(event.passes, 'pass', 'passes')}, {event.time_left}"

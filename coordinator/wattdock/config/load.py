@@ -6,6 +6,7 @@ The only place that words a mistake in a person's settings: where it stands, wha
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,7 +18,7 @@ from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
-from wattdock.text import expected
+from wattdock.text import expected, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
     from wattdock.config.expand import Candidate
 
 
+# Settings that flags give to the section of whichever backend; how one calls a setting that others call otherwise.
+ENGINE = "engine"
+OWN_NAMES = {("tensorrt", "tensor_parallel_size"): "tp_size"}
 # As difflib's ratio. Engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
 MISSPELT = 0.88
+# Of settings that hold one value.
+ONE_VALUE = ("string_type", "int_type", "float_type", "bool_type", "literal_error", "int_parsing", "float_parsing")
 # The same for keys at the level of the unknown key, which go before those of other levels.
 ALIKE = 0.7
 
@@ -45,6 +51,10 @@ class Places:
         lines = {name: line for name in names if (line := self._lines.get(("sweep", name))) is not None}
         moved: dict[Location, str] = {tuple(name.split(".")): f"{self._path}:{line}" for name, line in lines.items()}
         return Places(self._path, self._lines, {**moved, **self._flags})
+
+    def moved(self, before: Location, after: Location) -> Places:
+        """Return places that find what a flag gave under another name."""
+        return Places(self._path, self._lines, {**self._flags, after: self._flags.get(before, "command line")})
 
     def is_flag(self, location: Location) -> bool:
         """Whether a flag gives exactly this setting."""
@@ -72,7 +82,8 @@ def load_study(
 
     Args:
         path: A YAML file that holds one experiment, or a study; None for none.
-        flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}.
+        flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}. What
+            stands under "engine" goes to the section of each experiment's backend.
         written_as: Dotted setting → the flag it was given by; `--set` where it is not there.
         publishable: Whether what publication needs is laid under what was written.
 
@@ -108,9 +119,10 @@ def _study_file(data: Settings, places: Places) -> StudyFile:
     for key in data:
         if key not in StudyFile.model_fields:
             beside = next(name for name in ("experiments", "sweep", "defaults") if name in data)
-            raise ConfigError(
-                f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`; put it under `defaults:`"
-            )
+            near = difflib.get_close_matches(str(key), StudyFile.model_fields, n=1, cutoff=ALIKE)
+            known = key in ExperimentConfig.model_fields
+            advice = f"did you mean {near[0]!r}?" if near and not known else "put it under `defaults:`"
+            raise ConfigError(f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`; {advice}")
     try:
         written = StudyFile.model_validate(data | {"defaults": data.get("defaults") or {}})
     except ValidationError as error:
@@ -130,6 +142,13 @@ def _check_candidate(candidate: Candidate, places: Places) -> ExperimentConfig:
 def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -> ExperimentConfig:
     backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
+    for name, value in settings.pop(ENGINE, {}).items():
+        own = OWN_NAMES.get((backend, name), name)
+        places = places.moved((ENGINE, name), (backend, own))
+        if own not in section_class(backend).model_fields:
+            where = places.of((backend, own), prefixes)
+            raise ConfigError(f"{where}: {backend} has no {own}; its settings stand in docs/study.schema.json")
+        settings = override(settings, {backend: {own: value}})
     try:
         # The section by itself first: inside an experiment, its errors would not name the section.
         if isinstance(backend, str) and isinstance(settings.get(backend), dict):
@@ -170,6 +189,9 @@ def _message(error: ErrorDetails, location: Location) -> str:
         hint = f"did you mean {near!r}?" if near else "docs/study.schema.json has all keys"
         hint = "it is a key, but not here; docs/study.schema.json shows its place" if near == wrong else hint
         return f"unknown key {wrong!r}; {hint}"
+    if isinstance(error["input"], list) and error["type"] in ONE_VALUE:
+        name = ".".join(map(str, location))
+        return f"takes one value, not {shortened(error['input'])}; for each, put `{name}:` and the list under `sweep:`"
     if error["type"] == "model_type":
         return f"holds settings of its own, `key: value`, not {shortened(error['input'])}"
     if error["type"] in ("int_type", "float_type") and isinstance(error["input"], str):
@@ -182,7 +204,10 @@ def _message(error: ErrorDetails, location: Location) -> str:
         return f"{wanted}, not {value}"
     text = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
-    return text if error["type"] == "value_error" else f"{text}, not {shortened(error['input'])}"
+    choices = re.findall(r"'(.+?)'", text) if error["type"] == "literal_error" else ()
+    near = nearest(str(error["input"]), choices)
+    meant = f"; did you mean {near!r}?" if near else ""
+    return text if error["type"] == "value_error" else f"{text}, not {shortened(error['input'])}{meant}"
 
 
 def _nearest(wrong: str, parents: Location) -> str | None:
