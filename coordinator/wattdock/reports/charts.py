@@ -68,12 +68,29 @@ def intervals(points: Sequence[Point]) -> Chart:
     x = alt.X(unit, type="quantitative", scale=alt.Scale(zero=True))
     y, height = _names(drawn_points)
     base = _base(rows).encode(y=y)
-    marks = alt.layer(*_errors(base, "x", unit), _dots(base, drawn_points).encode(x=x))
+    restarts = _base(_of_restarts(drawn_points, unit)).mark_tick(color=NOT_USED, thickness=1.2, size=ROW_HEIGHT / 2)
+    marks = alt.layer(
+        *([restarts.encode(x=x, y=y)] if restarts.data.values else []),
+        *_errors(base, "x", unit),
+        _dots(base, drawn_points).encode(x=x),
+        data=alt.InlineData(values=tuple(rows)),
+    )
     return marks.properties(
         height=height,
-        description="Bars are 95 % intervals: over restarts, or of timing alone where there were fewer than three "
-        "restarts. Hollow: may not be published.",
+        description="Strokes are restarts. Bars are 95 % intervals: over restarts, or of timing alone where there were "
+        "fewer than three. Hollow: may not be published.",
     )
+
+
+def _of_restarts(points: Sequence[Point], unit: str) -> Rows:
+    """Return each restart's figure, where it is the one that is drawn and there are several."""
+    quantity = {J_PER_TOKEN: "energy_per_output_token_j", TOKENS_PER_S: "output_tokens_per_s"}[unit]
+    return [
+        {"experiment": point.label, "restart": number, unit: value}
+        for point in points
+        if (spread := point.result.statistics) and spread.quantity == quantity and len(spread.per_restart) > 1
+        for number, value in enumerate(spread.per_restart, 1)
+    ]
 
 
 def pareto(points: Sequence[Point]) -> Chart:
