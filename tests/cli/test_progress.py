@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pty
+import sys
 import termios
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from steering import HOSTILE, steers
 
-from wattdock.cli.progress import ERASE_LINE, JsonLines, Plain, describe, progress_for
+from wattdock.cli.progress import ERASE_LINE, JsonLines, Notebook, Plain, describe, progress_for
 from wattdock.execution import events
 
 BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
@@ -115,3 +118,31 @@ def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     progress(BEAT)
     progress.say("a line")
     assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_has_one_output_whose_last_line_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shown by what a kernel of IPython offers, and harmless there, too."""
+    shown: list[str] = []
+
+    def update(content: dict[str, str], *, raw: bool) -> None:
+        shown[-1] = content["text/plain"]
+
+    def display(content: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        shown.append(content["text/plain"])
+        return SimpleNamespace(update=update)
+
+    shell = SimpleNamespace(kernel=None)
+    ipython = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    progress = progress_for(quiet=False)
+    assert isinstance(progress, Notebook)
+    progress(events.Note(f"one{HOSTILE}"))
+    progress(BEAT)
+    assert not steers(shown[0])
+    assert shown[0].splitlines()[1:] == ["pass 1/2: 3 s, 1,500 tokens, 500 tokens/s, 300 W"]
+    progress(events.Note("two"))
+    progress.close()
+    assert (len(shown), shown[0].splitlines()[1:]) == (1, ["two"])
+    # The same library in a terminal is no notebook.
+    del shell.kernel
+    assert not isinstance(progress_for(quiet=False), Notebook)

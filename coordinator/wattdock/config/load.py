@@ -1,4 +1,4 @@
-"""From a file and command-line flags to checked experiments.
+"""From a file or a mapping, and command-line flags, to checked experiments.
 
 The only place that words a mistake in a person's settings: where it stands, what was seen, what to do.
 """
@@ -6,7 +6,9 @@ The only place that words a mistake in a person's settings: where it stands, wha
 from __future__ import annotations
 
 import difflib
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -18,10 +20,10 @@ from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
-from wattdock.text import expected, nearest
+from wattdock.text import expected, from_json, json_text, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
@@ -41,20 +43,24 @@ ALIKE = 0.7
 
 
 class Places:
-    """Where each setting was written: a line of a file, or a flag."""
+    """Where each setting was written: a line of a file, or a flag.
 
-    def __init__(self, path: Path | None, lines: Mapping[Location, int], flags: Mapping[Location, str]) -> None:
-        self._path, self._lines, self._flags = path, lines, flags
+    Args:
+        source: The file's name, or what else stands for all settings.
+    """
+
+    def __init__(self, source: str, lines: Mapping[Location, int], flags: Mapping[Location, str]) -> None:
+        self._source, self._lines, self._flags = source, lines, flags
 
     def with_swept(self, names: Iterable[str]) -> Places:
         """Return places that find each of these settings under `sweep:`."""
         lines = {name: line for name in names if (line := self._lines.get(("sweep", name))) is not None}
-        moved: dict[Location, str] = {tuple(name.split(".")): f"{self._path}:{line}" for name, line in lines.items()}
-        return Places(self._path, self._lines, {**moved, **self._flags})
+        moved: dict[Location, str] = {tuple(name.split(".")): f"{self._source}:{line}" for name, line in lines.items()}
+        return Places(self._source, self._lines, {**moved, **self._flags})
 
     def moved(self, before: Location, after: Location) -> Places:
         """Return places that find what a flag gave under another name."""
-        return Places(self._path, self._lines, {**self._flags, after: self._flags.get(before, "command line")})
+        return Places(self._source, self._lines, {**self._flags, after: self._flags.get(before, "command line")})
 
     def is_flag(self, location: Location) -> bool:
         """Whether a flag gives exactly this setting."""
@@ -67,21 +73,21 @@ class Places:
                 return flag
             for prefix in prefixes:
                 if (line := self._lines.get((*prefix, *location[:end]))) is not None:
-                    return f"{self._path}:{line}"
-        return str(self._path) if self._path else "command line"
+                    return f"{self._source}:{line}"
+        return self._source
 
 
 def load_study(
-    path: Path | None,
+    source: Path | Mapping[str, Any] | None,
     flags: Mapping[str, Any],
     *,
     written_as: Mapping[str, str] | None = None,
     publishable: bool = False,
 ) -> Study:
-    """Return what `path` asks for (or one experiment of defaults), each experiment overridden by `flags`.
+    """Return what `source` asks for (or one experiment of defaults), each experiment overridden by `flags`.
 
     Args:
-        path: A YAML file that holds one experiment, or a study; None for none.
+        source: A YAML file that holds one experiment, or a study; what such a file would hold; None for none.
         flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}. What
             stands under "engine" goes to the section of each experiment's backend.
         written_as: Dotted setting → the flag it was given by; `--set` where it is not there.
@@ -90,19 +96,19 @@ def load_study(
     Raises:
         ConfigError: Anything wrong with what was written; names the place.
     """
-    data, lines = read_yaml(path) if path else ({}, {})
+    path, data, lines, name = _read(source)
     if data is None:
-        raise ConfigError(f"{path}: is empty; write at least `model: NAME`")
+        raise ConfigError(f"{name}: is empty; write at least `model: NAME`")
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds {shortened(data)} where settings were expected; write `key: value` lines")
+        raise ConfigError(f"{name}: holds {shortened(data)} where settings were expected; write `key: value` lines")
     over: Settings = {}
     flag_places: dict[Location, str] = {}
-    for name, value in flags.items():
-        flag_places[tuple(name.split("."))] = (written_as or {}).get(name, f"--set {name}")
-        over = override(over, nested(name, value))
-    places, under = Places(path, lines, flag_places), Settings()
-    for name, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
-        under = override(under, nested(name, value))
+    for setting, value in flags.items():
+        flag_places[tuple(setting.split("."))] = (written_as or {}).get(setting, f"--set {setting}")
+        over = override(over, nested(setting, value))
+    places, under = Places(name, lines, flag_places), Settings()
+    for setting, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
+        under = override(under, nested(setting, value))
     if not is_study(data):
         config = _check(override(override(under, data), over), places, ((),))
         return Study(name=path.stem if path else config.backend, experiments=(config,))
@@ -113,6 +119,17 @@ def load_study(
     except StudyError as error:
         raise ConfigError(f"{places.of(error.location, ((),))}: {error}") from None
     return study if study.name or path is None else replace(study, name=path.stem)
+
+
+def _read(source: Path | Mapping[str, Any] | None) -> tuple[Path | None, Any, Mapping[Location, int], str]:
+    """Return the file, what it holds and in which lines, and what to call it."""
+    if isinstance(source, Mapping):
+        try:
+            # As a file would hold them: tuples are lists, paths are text.
+            return None, from_json(json_text(dict(source), default=os.fspath)), {}, "settings"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"settings: {error}; use text, numbers, lists and mappings") from None
+    return (source, *read_yaml(source), str(source)) if source else (None, {}, {}, "command line")
 
 
 def _study_file(data: Settings, places: Places) -> StudyFile:

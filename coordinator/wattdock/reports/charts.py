@@ -15,7 +15,16 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.errors import ConfigError
-from wattdock.reports.chart_data import BEFORE_PASSES, KINDS, PHASES, SUM, pareto_front, timelines, why_no_joules
+from wattdock.reports.chart_data import (
+    BEFORE_PASSES,
+    KINDS,
+    PHASES,
+    SUM,
+    pareto_front,
+    points_of,
+    timelines,
+    why_no_joules,
+)
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -23,6 +32,9 @@ if TYPE_CHECKING:
 
     from wattdock.reports.chart_data import Point, RestartTimeline, Trace
     from wattdock.reports.scaling import Setting, SplitPoint
+    from wattdock.store import StoredResult
+
+__all__ = ["CHARTS", "Chart", "chart"]
 
 Rows: TypeAlias = list[dict[str, Any]]
 # Altair types too loosely what its methods return.
@@ -241,6 +253,17 @@ CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
     "batch": ("Scaling over the batch size", batch),
     "timeline": ("Power and tokens over time", timeline),
 }
+
+
+def chart(kind: str, results: Sequence[StoredResult]) -> Chart:
+    """Return one kind of chart of results.
+
+    Raises:
+        ConfigError: There is no such kind, or these results have nothing to draw of it.
+    """
+    if kind not in CHARTS:
+        raise ConfigError(f"{kind!r} is no kind of chart; there are {', '.join(CHARTS)}")
+    return CHARTS[kind][1](points_of(results))
 
 
 @dataclass(frozen=True)

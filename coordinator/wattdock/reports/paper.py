@@ -87,10 +87,10 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
         _require_format(file, FORMS, "tables are written as", "-o")
         write_output(file, FORMS[file.suffix](points_of(rows)).encode(), "-o")
         return
-    from wattdock.reports.charts import CHARTS
+    from wattdock.reports.charts import chart
 
     _require_format(file, FORMATS, "figures are written as", "-o")
-    save_chart(CHARTS[kind][1](points_of(rows)), file, width=WIDTHS[width], flag="-o")
+    save_chart(chart(kind, rows), file, width=WIDTHS[width], flag="-o")
 
 
 def save_chart(chart: Chart, file: Path, *, width: float, flag: str) -> None:
