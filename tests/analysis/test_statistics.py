@@ -72,6 +72,8 @@ def test_an_interval_of_what_cannot_be_negative_ends_at_zero() -> None:
     assert seen.ci95_relative == pytest.approx(4.3027 * 0.5 / 3**0.5, abs=1e-3)
     assert plus_minus(Figure(1.0, seen.ci95), ".4g") == "1 [0, 2.242]"
     assert plus_minus(Figure(1.0, Interval(0.9, 1.1)), ".4g") == "1.00 ± 0.10"
+    # As a result that somebody wrote by hand may have it.
+    assert plus_minus(Figure(1.0, Interval(1.1, 0.9)), ".4g") == "1 [1.1, 0.9]"
     assert plus_minus(Figure(0.13501, Interval(0.13446, 0.13556)), ".4g") == "0.13501 ± 0.00055"
     assert plus_minus(Figure(6213.2, Interval(6193.2, 6233.2)), ",.1f") == "6,213 ± 20"
     assert plus_minus(Figure(6213.2), ",.1f") == "6,213.2"

@@ -173,7 +173,7 @@ def plus_minus(figure: statistics.Figure | None, form: str) -> str:
         return number(figure.value if figure else None, form)
     low, high = figure.interval
     half, star = (high - low) / 2, "*" if figure.covers == "timing" else ""
-    if low <= 0 or not half:
+    if low <= 0 or half <= 0:
         return f"{figure.value:{form}} {figure.interval:{form}}{star}"
     places = max(0, 1 - floor(log10(half)))
     return f"{figure.value:,.{places}f} ± {half:,.{places}f}{star}"
