@@ -58,6 +58,13 @@ def test_a_short_pass_decides_nothing_and_says_how_long_one_must_be() -> None:
     assert short.is_within(LIMIT) is None
     assert short.duration_factor(LIMIT) > 4
     assert Change(0.0, LIMIT / 2).duration_factor(LIMIT) == pytest.approx(1)
+    assert Change(0.0, LIMIT).duration_factor(LIMIT) == pytest.approx(4)
+
+
+@pytest.mark.parametrize(("relative", "within"), [(0.5, True), (0.75, None), (-1.5, None), (-1.75, False)])
+def test_an_interval_that_reaches_a_limit_is_within_it(relative: float, within: bool | None) -> None:
+    """And is not outside of it as long as it touches it; half of it is 0.5, and the limit 1."""
+    assert Change(relative, 0.5).is_within(1.0) is within
 
 
 def test_rounds_of_a_static_batch_are_blocks_and_fewer_than_four_say_nothing() -> None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, timeline
+from merge_samples import constant_power, measured, request, stepped_power, timeline
 
+from wattdock.analysis.drift import drift
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import quantiles, token_disagreements, undrained
 from wattdock.analysis.statistics import Restarts, difference, holm, mean_interval
 from wattdock.analysis.steadiness import warm_up_steadiness
-from wattdock.analysis.windows import windows
+from wattdock.analysis.windows import phases, rounds_of, windows
 from wattdock.clock import NS_PER_S
 from wattdock.config import WarmUpSpec, WorkloadSpec
 from wattdock.metering.timeline import Span
@@ -47,6 +48,12 @@ def in_turn(count: int, *, lifetime_s: float = 1.0, in_flight: int = 2) -> PassR
     return measured(0, 10, 10 + (count - 1) * apart_s + lifetime_s, tuple(requests))
 
 
+def test_requests_are_in_order_of_submission_and_may_finish_with_their_first_token() -> None:
+    """Whatever the order of their records and of their first tokens."""
+    done = measured(0, 10, 13, (request(0, 10.5, 10.6, 10.6, 1), request(1, 10, 12, 12, 1)))
+    assert window("begin-end", done, in_flight=2) == (10, 12)
+
+
 @pytest.mark.parametrize(("count", "expected"), [(6, (10.6, 12.0)), (5, "5 requests; with 2 in flight it needs 6")])
 def test_the_window_of_ml_energy_needs_two_requests_more_than_fill_and_empty_the_engine(
     count: int, expected: tuple[float, float] | str
@@ -58,11 +65,29 @@ def test_the_window_of_ml_energy_needs_two_requests_more_than_fill_and_empty_the
 
 
 @pytest.mark.parametrize(
+    ("apart_s", "reason"),
+    [(1.01, "no token in a block of 1.0 s"), (1.0, "the engine was full for 9.9 s, where 10 s are needed")],
+)
+def test_blocks_of_drift_need_ten_seconds_of_a_full_engine(apart_s: float, reason: str) -> None:
+    """From the second first token to the twelfth submission; all tokens come at the end."""
+    done = in_turn(12, lifetime_s=2 * apart_s)
+    assert drift(restart(done), done, [], SpanJoules(), in_flight=2).reason == reason
+
+
+def test_a_window_without_a_length_is_none() -> None:
+    """The third request has finished when the second gets its first token."""
+    early = (request(0, 10, 10.1, 10.5, 10), request(1, 10, 11, 11, 1), request(2, 10, 11, 11, 1))
+    done = measured(0, 10, 20, (*early, *(request(3 + n, 11, 12, 19, 10) for n in range(3))))
+    assert window("ml-energy", done, in_flight=2) == "it ends before it begins"
+
+
+@pytest.mark.parametrize(
     ("count", "lifetime_s", "expected"),
     [
         # From the second first token to the last submission: 20 s.
         (44, 1.0, (10.6, 31.5)),
         (41, 1.0, "19.4 s of 20.0 s (five lifetimes of 1.00 s)"),
+        (14, 3.35, (11.775, 31.775)),
         (13, 5.0, (12.6, 40.0)),
         (12, 5.0, "24.9 s of 25.0 s (five lifetimes of 5.00 s)"),
         (2, 1.0, "2 requests never leave 2 in flight and one waiting"),
@@ -77,6 +102,35 @@ def test_a_steady_state_needs_twenty_seconds_and_five_lifetimes(
     )
 
 
+@pytest.mark.parametrize(
+    ("apart_s", "reason"),
+    [
+        (0.9, "no request arrived a mean lifetime after the first"),
+        (1.0, "no request arrived a mean lifetime after the first"),
+        (1.5, "0.5 s of 20.0 s (five lifetimes of 1.00 s)"),
+    ],
+)
+def test_an_open_loop_is_steady_from_a_mean_lifetime_after_its_first_arrival_on(apart_s: float, reason: str) -> None:
+    """Of two requests of a second each."""
+    requests = (request(0, 10, 10.1, 11, 10), request(1, 10 + apart_s, 10.1 + apart_s, 11 + apart_s, 10))
+    arriving = tuple(replace(each, intended_ns=each.submitted_ns) for each in requests)
+    assert window("steady_state", measured(0, 10, 20, arriving), in_flight=2) == reason
+
+
+@pytest.mark.parametrize(
+    ("last_s", "reason"),
+    [
+        (11.0, "no request came after 2 had their first token"),
+        (11.5, "0.5 s of 20.0 s (five lifetimes of 1.50 s)"),
+    ],
+)
+def test_an_engine_is_full_from_the_first_token_of_its_last_slot_on(last_s: float, reason: str) -> None:
+    """Where the third request comes then, no time is left."""
+    slots = (request(0, 10, 10.5, last_s, 10), request(1, 10, 11, 12, 10))
+    done = measured(0, 10, 20, (*slots, request(2, last_s, last_s + 0.1, last_s + 1, 10)))
+    assert window("steady_state", done, in_flight=2) == reason
+
+
 @pytest.mark.parametrize(("together", "expected"), [(2, True), (3, True), (4, False)])
 def test_half_of_the_others_may_be_replaced_together_with_each(together: int, *, expected: bool) -> None:
     """On average: with more a window's figure hangs on the part of a round that it holds."""
@@ -87,7 +141,7 @@ def test_half_of_the_others_may_be_replaced_together_with_each(together: int, *,
         requests += [
             request(len(requests), begin_s + n, begin_s + n + 0.1, begin_s + n + 1, 10)
             for n in range(31)
-            if begin_s + n < 40
+            if begin_s + n < 39.1
         ]
     found = window("steady_state", measured(0, 10, 42, tuple(requests)), in_flight=4)
     assert isinstance(found, tuple) == expected
@@ -104,6 +158,32 @@ def test_an_engine_is_full_nineteen_twentieths_of_the_time(late_s: float, *, exp
     found = window("steady_state", measured(0, 10, 50, tuple(requests)), in_flight=1)
     assert isinstance(found, tuple) == expected
     assert expected or "of 1 requests in flight on average" in str(found)
+
+
+@pytest.mark.parametrize(("second_s", "rounds"), [(10.5, 1), (10.6, 0)])
+def test_requests_of_a_round_are_there_when_the_first_of_them_gets_a_token(second_s: float, rounds: int) -> None:
+    """Their first tokens are prefill's, and nothing is decoded where there are no others."""
+    found = rounds_of(measured(0, 10, 13, (request(0, 10, 10.5, 12, 1), request(1, second_s, 11, 12, 1))))
+    assert [(part.prefill.end_ns, part.mixed_tokens, part.decode_tokens) for part in found] == [
+        (11 * NS_PER_S, 0, 0)
+    ] * rounds
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"), [(6, None), (5, "2.0% of decode's tokens came while prompts were computed (limit 2%)")]
+)
+def test_a_fiftieth_of_the_tokens_decoded_may_come_in_prefills(last: int, reason: str | None) -> None:
+    """One in ten rounds of six tokens, of which the first is prefill's; where the last has five it is more."""
+    begins_s = [3.0 + 5 * number for number in range(10)]
+    requests = tuple(request(index, at_s, at_s + 1, at_s + 5, 6) for index, at_s in enumerate(begins_s))
+    ends_s = np.array([at_s + length_s for at_s in begins_s for length_s in (1, 5)])
+    gained = [2, 4, *[1, 5] * 8, 1, last - 1]
+    tokens = TokenSeries((ends_s * NS_PER_S).astype(np.int64), np.cumsum(gained))
+    done = replace(measured(0, 3, 53, requests), tokens=tokens)
+    gpu = stepped_power(GPU, [(3, 100), *[(1, 600), (4, 500)] * 10, (3, 100)])
+    split = phases([RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], SpanJoules())
+    assert split.decode_tokens_in_prefill == 1 / (44 + last)
+    assert split.reason == reason
 
 
 def test_a_warm_up_s_limits_may_be_reached() -> None:

@@ -119,16 +119,16 @@ def test_too_short_a_pass_has_no_costs() -> None:
         costs([metered(traffic(10, random), SimulatedMeter(), random)], KINDS)
 
 
-def of_records(seconds: float = 30, *, every: int = 1, **differing: Any) -> TokenCosts:
-    """Return the costs of a pass whose meter knows energy every 20 ms, or every few of them."""
+def of_records(seconds: float = 30, *, period_s: float = 0.02, **differing: Any) -> TokenCosts:
+    """Return the costs of a pass whose meter knows energy so often."""
     random = np.random.default_rng(4)
-    simulated = metered(traffic(seconds, random), SimulatedMeter(), random)
+    simulated = metered(traffic(seconds, random), SimulatedMeter(period_s=period_s), random)
     work, bins = simulated.work, simulated.gpus[0]
     amounts = work.amounts.astype(np.int64).T
     steps = Steps(work.start_ns, work.end_ns, amounts[0], amounts[1], amounts[1], amounts[3])
-    at_ns = bins.edges_ns[::every] + round(COUNTER_LAG.mean_s * NS_PER_S)
-    energy_mj = np.round(np.concatenate(([0.0], np.cumsum(bins.energy_j)))[::every] * 1e3).astype(np.int64)
-    gpu = GpuTimeline(GPU, "counter", Ticks(at_ns, at_ns, at_ns, at_ns, energy_mj), period_s=0.02 * every)
+    at_ns = bins.edges_ns + round(COUNTER_LAG.mean_s * NS_PER_S)
+    energy_mj = np.round(np.concatenate(([0.0], np.cumsum(bins.energy_j))) * 1e3).astype(np.int64)
+    gpu = GpuTimeline(GPU, "counter", Ticks(at_ns, at_ns, at_ns, at_ns, energy_mj), period_s=period_s)
     begin_s, end_s = (bins.edges_ns[edge] / NS_PER_S for edge in (50, -50))
     of_pass = replace(measured(0, begin_s, end_s, ()), **{"steps": steps, **differing})
     restart = RestartRecord(0, passes=(of_pass,), timeline=timeline(gpu))
@@ -143,6 +143,11 @@ def test_a_result_holds_each_figure_with_its_interval_and_how_well_they_close() 
     assert of_pass.joules_per_step.value == pytest.approx(JOULES[2], rel=0.02)
     assert of_pass.closure == pytest.approx(0, abs=0.002)
     assert of_pass.bins == pytest.approx(1400, rel=0.1)
+
+
+def test_bins_of_fifty_milliseconds_are_short_enough() -> None:
+    """In longer ones prefill and decode are always mixed."""
+    assert of_records(period_s=0.05).reason is None
 
 
 def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:
@@ -164,7 +169,7 @@ def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:
             {"replicas": (ReplicaPass(("GPU-a",), Span("pass", 0, 1), 1, 1, None),)},
             "the steps of several engines overlap",
         ),
-        ({"every": 5}, "energy is known every 100 ms (limit 50 ms)"),
+        ({"period_s": 0.051}, "energy is known every 51 ms (limit 50 ms)"),
         ({"seconds": 10}, "passes last 7 s together, 15 s are needed"),
     ],
 )

@@ -17,7 +17,7 @@ from wattdock.analysis.steadiness import IdleState, not_cooled_down
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
-from wattdock.execution.events import Event, IdleStarted, Note
+from wattdock.execution.events import Event, IdleStarted, Note, WarmUpFinished
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.procedure import SETTLE_S, MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.inputs import ModelFolder
@@ -39,7 +39,7 @@ MODEL = ModelFolder(Path(), "shape", "tiny", "config-sha256:1", False, True, con
 
 @dataclass
 class DyingClient:
-    """A runner that serves every pass and, after so many checks of its clock, dies at the end of a pass.
+    """A runner that serves passes of a second and, after so many checks of its clock, dies at the end of one.
 
     Attributes:
         process: Its process, if it has one of its own.
@@ -55,7 +55,8 @@ class DyingClient:
         if self.process and not self.checks_left:
             self.process.kill()
             self.process.wait()
-        return measured(0, 1, 2, (request(0, 1, 1.5, 2, 3),))
+        begin_s = len(self.asked)
+        return measured(0, begin_s, begin_s + 1, (request(0, begin_s, begin_s + 0.5, begin_s + 1, 3),))
 
     def check_clock(self) -> ClockCheck:
         if not self.checks_left:
@@ -73,14 +74,16 @@ def measure(
     model: ModelFolder = MODEL,
     save: Callable[[Recording], None] = lambda _: None,
     lease_fault: Callable[[], str | None] = lambda: None,
-) -> None:
+    meter: Meter | None = None,
+    emit: Callable[[Event], None] = lambda _: None,
+) -> Recording:
     procedure = MeasuringProcedure(
         client=cast("Any", client),
         model=model,
-        meter=Meter(Source("test")),
+        meter=meter or Meter(Source("test")),
         gpu_uuids=gpu_uuids,
         clock=VirtualClock(),
-        emit=lambda _: None,
+        emit=emit,
         interrupts=Interrupts(),
         check=lambda: None,
         save=save,
@@ -89,7 +92,9 @@ def measure(
     )
     config = ExperimentConfig.model_validate(settings)
     experiment: Any = SimpleNamespace(config=config, measured=lambda _: frozenset())
-    procedure.measure(Recording(experiment, new_record(0, procedure.clock)))
+    recording = Recording(experiment, new_record(0, procedure.clock))
+    procedure.measure(recording)
+    return recording
 
 
 def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchecked() -> None:
@@ -166,6 +171,22 @@ class Cooling(Meter):
     def peek(self, after_ns: int | None = None) -> Timeline:
         """As if what is to come had been seen already."""
         return timeline(self._gpu)
+
+
+@pytest.mark.parametrize(("gpu_uuids", "energy_j"), [((), None), ((GPU,), 100), ((GPU, "GPU-b"), None)])
+def test_a_warm_up_s_joules_are_those_of_all_gpus_or_not_known(
+    gpu_uuids: tuple[str, ...], energy_j: float | None
+) -> None:
+    """Seconds at 100 W of the one GPU that the meter sees; a sum without the other one, or of none, says nothing.
+
+    Two passes reach the cap of 2 s.
+    """
+    warm_up = {"profile": "steady", "min_s": 2, "window_s": 2, "cap_s": 2}
+    settings, events = {"warmup": warm_up, "repeats": {"passes": 1}}, list[Event]()
+    recording = measure(DyingClient(checks_left=1), settings, gpu_uuids=gpu_uuids, meter=Cooling(5), emit=events.append)
+    assert [sample.energy_j for sample in recording.record.warm_up] == [energy_j and pytest.approx(energy_j)] * 2
+    [finished] = [event for event in events if isinstance(event, WarmUpFinished)]
+    assert (finished.passes, finished.duration_s) == (2, 2)
 
 
 @pytest.mark.parametrize(("band", "watts"), [(0.05, 80), (0.5, 100)])

@@ -8,12 +8,13 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from execution.virtual import VirtualMachine, experiment, study
+from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
 
 from wattdock.errors import ExitCode, PreflightError, StoreError
 from wattdock.execution.events import Loading, PassFinished, PassStarted, RunnerReady, UnexpectedError
 from wattdock.host.leases import LeaseRequest, hold
 from wattdock.records import RestartRecord
+from wattdock.store.folders import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,6 +148,24 @@ def test_where_a_pass_cannot_be_written_down_no_other_experiment_is_begun(
     assert statuses(machine) == [("a", "ok")]
     machine.run(TWO, resume=True)
     assert (statuses(machine), machine.launches) == ([("a", "ok"), ("b", "ok")], 2)
+
+
+class Logging(VirtualMachine):
+    """Its runners write a line into their log."""
+
+    def launch(self, spec: Any) -> VirtualRunner:
+        spec.log_path.write_text(f"runner {self.launches} is ready\n")
+        return super().launch(spec)
+
+
+@pytest.mark.parametrize(("kind", "log"), [(Logging, "runner 0 is ready\nrunner 1 is ready\n"), (VirtualMachine, "")])
+def test_each_experiment_has_the_logs_of_all_its_runners(tmp_path: Path, kind: type[VirtualMachine], log: str) -> None:
+    """Two experiments share a runner in each of two restarts; where a runner wrote nothing, nothing is lost."""
+    machine = kind(tmp_path / "machine", {GPU: lambda _: 300.0})
+    twice: dict[str, Any] = {"repeats": {"restarts": 2}}
+    machine.run(study(experiment("a", **twice), experiment("b", workload={"batch_size": 4}, **twice)))
+    assert [(stored.folder / LOG).read_text() for stored in machine.last.results] == [log, log]
+    assert [note for note in machine.notes() if "log" in note] == []
 
 
 @pytest.mark.parametrize(("exclusive", "runs"), [("gpus", True), ("machine", False)])

@@ -560,8 +560,11 @@ def test_a_meter_that_cannot_be_stopped_does_not_hide_what_went_wrong_first(mach
         raise RuntimeError("put in by a test")
 
     machine.at_meter_end = broken
-    error = machine.run(study(experiment("a", fake={"pass_fault": "die"}))).results[0].result.error
+    [stored] = machine.run(study(experiment("a", fake={"pass_fault": "die"}))).results
+    error, [record] = stored.result.error, stored.restarts()
     assert error is not None
+    assert record.timeline is not None
+    assert (record.timeline.start_ns, record.timeline.end_ns, record.timeline.broke_off) == (0, 0, True)
     first, _, second = error.message.partition("; then the meter: ")
     assert (error.kind, "died" in first, second) == ("RunnerError", True, "a bug in wattdock: put in by a test")
 

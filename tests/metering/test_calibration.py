@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import fake_nvml
@@ -10,6 +11,7 @@ import pytest
 from audit_world import gpu_info
 from fake_nvml import FakeGpu, Segment, constant, square
 
+from wattdock.errors import MeterError
 from wattdock.metering.calibration import MIN_PULSES, Cards, MeterCard
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import Meter
@@ -68,6 +70,35 @@ def test_period_reads_smoothing_and_additivity_are_those_of_the_simulated_counte
     assert card.smoothing_periods == pytest.approx(0, abs=0.3)
     assert card.additivity == pytest.approx(0, abs=2e-3)
     assert card.pulses == PULSES
+
+
+@pytest.mark.parametrize(
+    ("gpu", "listed", "made"),
+    [
+        (loaded(), loaded(), True),
+        (loaded(), FakeGpu(uuid=fake_nvml.uuid_of(2)), False),
+        (FakeGpu(unsupported="energy"), loaded(), False),
+        (FakeGpu(frozen_at_s=0.0), loaded(), False),
+    ],
+    ids=["a counter", "another GPU's", "none", "one that stands still"],
+)
+def test_a_card_is_made_of_the_counter_of_its_gpu_whose_period_is_known(
+    library: Path, gpu: FakeGpu, listed: FakeGpu, *, made: bool
+) -> None:
+    """The load says when its pulses really began and ended."""
+    with fake_nvml.loaded(library, gpus=[gpu]) as fake:
+
+        def load() -> str:
+            fake.sleep(3.0)
+            return "\n".join(json.dumps(["square", _ns(at_s), _ns(at_s + 0.3)]) for at_s in (1.0, 2.0))
+
+        meter = Meter(NvmlSource(), clock=fake, every_change=True)
+        if made:
+            card = MeterCard.record(gpu_info(0, listed), meter, load)
+            assert (card.gpu_uuid, card.pulses) == (gpu.uuid, 2)
+        else:
+            with pytest.raises(MeterError, match=r"has no energy counter to calibrate: see wattdock doctor"):
+                MeterCard.record(gpu_info(0, listed), meter, load)
 
 
 def test_without_a_step_there_is_no_lag(library: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from audit_world import gpu_info
@@ -11,6 +13,9 @@ from wattdock.clock import NS_PER_S
 from wattdock.metering.calibration import MeterCard, apparent_lag_s
 from wattdock.metering.timeline import GpuTimeline, Ticks
 from wattdock.metering.work_power import Pulse
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MS = 1_000_000
 PERIOD_MS, HALF = 100, 20
@@ -80,13 +85,17 @@ def card(extra_w: dict[int, float], *, odd_w: float = 0.0, pulses: int = 12) -> 
         for after, watts in extra_w.items():
             power_w[begin + after] += watts
         power_w[begin + 1] += odd_w * (-1) ** number
+    return made(power_w, [(begin, begin + HALF) for begin in begins])
+
+
+def made(power_w: NDArray[np.float64], edges: list[tuple[int, int]]) -> MeterCard:
+    """Return the card of a counter with these powers between changes and pulses from one of them to another."""
     at_ms = [PERIOD_MS * number for number in range(1, len(power_w) + 2)]
     energy_j = np.concatenate(([0.0], np.cumsum(power_w) * PERIOD_MS / 1e3))
     gpu = GpuTimeline(uuid="GPU-a", energy_source="counter", ticks=ticks(at_ms, energy_j.tolist()))
     # Half way between two changes.
-    edges_ns = [(PERIOD_MS * (begin + 1) + PERIOD_MS // 2) * MS for begin in begins]
-    made = [Pulse("square", edge_ns, edge_ns + HALF * PERIOD_MS * MS) for edge_ns in edges_ns]
-    return MeterCard.from_pulses(gpu, made, gpu_info(0, FakeGpu()), measured_utc="")
+    pulses = [Pulse("square", *((PERIOD_MS * (edge + 1) + PERIOD_MS // 2) * MS for edge in pair)) for pair in edges]
+    return MeterCard.from_pulses(gpu, pulses, gpu_info(0, FakeGpu()), measured_utc="")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +115,11 @@ def card(extra_w: dict[int, float], *, odd_w: float = 0.0, pulses: int = 12) -> 
         # Neither before a step nor later than 0.4 s after it.
         ({-1: 300}, False, 0.0),
         ({-5: 300, 5: 300}, False, 0.0),
+        # A twentieth of the step from the level in the three intervals before it.
+        ({1: 25.5}, True, 0.0),
+        ({1: 25.5, -1: -60}, False, 0.0),
+        ({1: 25.5, -3: -60}, False, 0.0),
+        ({1: 25.5, -4: -80}, True, 0.0),
     ],
 )
 def test_overshoot_and_smoothing_are_those_of_the_first_three_intervals_after_a_step(
@@ -117,6 +131,27 @@ def test_overshoot_and_smoothing_are_those_of_the_first_three_intervals_after_a_
     assert card(extra_w).smoothing_periods == smoothing_periods
 
 
+@pytest.mark.parametrize(("before", "after", "known"), [(3, 4, True), (2, 4, False), (3, 3, False)])
+def test_smoothing_needs_three_intervals_before_a_step_and_four_after_it(
+    before: int, after: int, *, known: bool
+) -> None:
+    """The levels on either side; the end of the pulse lies beyond the readings."""
+    power_w = np.array([100.0] * before + [350.0] + [600.0] * after)
+    assert (made(power_w, [(before, 99)]).smoothing_periods == 0) == known
+    assert known or made(power_w, [(before, 99)]).smoothing_periods is None
+
+
+@pytest.mark.parametrize(("before", "after", "counts"), [(3, 3, True), (2, 4, True), (2, 3, False)])
+def test_an_overshoot_is_told_where_three_intervals_before_a_step_and_four_after_it_are_known(
+    before: int, after: int, *, counts: bool
+) -> None:
+    """Two steps, one at either end of the readings; their instants are known with one interval less."""
+    off, on = [350.0, *[100.0] * 19], [350.0, 700.0]
+    power_w = np.array([*[100.0] * before, *on, *[600.0] * 18, *off, *on, *[600.0] * (after - 1)])
+    [step] = made(power_w, [(before, before + 20), (before + 40, 99)]).steps
+    assert (step.kind, step.steps, step.overshoot) == ("square on", 2, counts)
+
+
 def test_power_that_swings_after_a_step_is_no_overshoot() -> None:
     """On average it does not exceed what follows."""
     assert not card({}, odd_w=100.0).steps[0].overshoot
@@ -125,6 +160,12 @@ def test_power_that_swings_after_a_step_is_no_overshoot() -> None:
 def test_additivity_compares_pulses_and_gaps_with_what_the_counter_showed_before_the_first_and_the_last_edge() -> None:
     """58 ms after these changes, with the lag: 9.8 J into the first pulse, and 30.8 J more at the end of the last."""
     assert card({}).additivity == pytest.approx((30.8 - 9.8) / (11 * 1_400 + 1_175), rel=0.02)
+
+
+@pytest.mark.parametrize(("end", "known"), [(35, True), (99, False)])
+def test_two_pulses_have_an_additivity_where_their_energy_is_known(end: int, *, known: bool) -> None:
+    """It is not where the last one ends after the last reading."""
+    assert (made(np.full(40, 100.0), [(10, 20), (30, end)]).additivity is not None) == known
 
 
 def test_the_card_s_lag_has_an_uncertainty_from_between_and_within_the_kinds_of_steps() -> None:

@@ -18,10 +18,12 @@ def changes(at_ms: list[int], energy_mj: list[int]) -> Ticks:
     return Ticks(at_ns, at_ns, at_ns, at_ns, np.array(energy_mj, dtype=np.int64))
 
 
-def curve(ticks: Ticks, *, sampled_ms: list[int] | None = None) -> CounterCurve:
-    """Return the curve of a counter without lag, and of samples of 100 W that end 4 ms before these instants."""
+def curve(ticks: Ticks, *, sampled_ms: list[int] | None = None, second_w: float = 100.0) -> CounterCurve:
+    """Return the curve of a counter without lag, and of samples that end 4 ms before these instants: of 100 W, the
+    second of others."""
     at_ns = np.array(sampled_ms or [], dtype=np.int64) * MS
-    series = {"power_sample_w": Series(at_ns, np.full(len(at_ns), 100.0))} if sampled_ms else {}
+    sampled_w = np.where(np.arange(len(at_ns)) == 1, second_w, 100.0)
+    series = {"power_sample_w": Series(at_ns, sampled_w)} if sampled_ms else {}
     return CounterCurve(GpuTimeline(uuid="", energy_source="counter", ticks=ticks, series=series), NO_LAG)
 
 
@@ -68,12 +70,54 @@ def test_where_samples_tell_the_course_the_counter_may_be_unseen_for_ten_seconds
     assert ("not seen to change for 10.1 s" in str(why_not), why_not is None) == (not known, known)
 
 
-@pytest.mark.parametrize(("missing", "hole_j"), [(2, 12.0), (3, 36.0)])
-def test_from_three_missing_samples_on_the_counter_stands_for_them(missing: int, hole_j: float) -> None:
-    """The hole drew 600 W beside 100 W: without them the counter's energy is shared out by the samples around it."""
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "known"), [(53, 957, True), (51, 957, False), (53, 959, False), (43, 957, False)]
+)
+def test_where_samples_tell_the_course_a_span_lies_within_them(start_ms: int, end_ms: int, *, known: bool) -> None:
+    """They begin at 50 and end at 960 ms, give or take 2 ms, less than three of them from the changes beyond."""
+    sampled_ms = [4 + ms for ms in (*range(70, 950, 20), 960)]
+    at_ms = list(range(0, 1_100, 100))
+    sampled = curve(changes(at_ms, [100 * ms + 1 for ms in at_ms]), sampled_ms=sampled_ms)
+    why_not = sampled.why_not(start_ms * MS, end_ms * MS)
+    assert (why_not is None, str(why_not).endswith("and power samples")) == (known, not known)
+    assert sampled.between(start_ms * MS, end_ms * MS)[0] == pytest.approx((end_ms - start_ms) / 10)
+
+
+@pytest.mark.parametrize(("missing", "hole_w", "hole_j"), [(2, 600, 12.0), (3, 600, 36.0), (3, -50, 0.0)])
+def test_from_three_missing_samples_on_the_counter_stands_for_them(missing: int, hole_w: int, hole_j: float) -> None:
+    """The hole drew 600 W beside 100 W: without them the counter's energy is shared out by the samples around it.
+
+    Where these hold more than the counter's, nothing is left for the hole.
+    """
     hole_ms = 20 * missing
     at_ms = list(range(0, 1_100, 100))
-    energy_mj = [100 * ms + 1 + (500 * hole_ms if ms > 500 else 0) for ms in at_ms]
+    energy_mj = [100 * ms + 1 + ((hole_w - 100) * hole_ms if ms > 500 else 0) for ms in at_ms]
     sampled_ms = [4 + ms for ms in range(0, 1_020, 20) if not 500 < ms <= 500 + hole_ms]
     energy_j, _ = curve(changes(at_ms, energy_mj), sampled_ms=sampled_ms).between(500 * MS, (500 + hole_ms) * MS)
     assert energy_j == pytest.approx(hole_j, abs=0.01)
+
+
+def test_before_the_first_sample_and_after_the_last_the_counter_stands_for_them() -> None:
+    """From 0 to 60 and from 920 to 1,000 ms 600 W, where there are none; 100 W otherwise, 300 W in a sample."""
+    at_ms = list(range(0, 1_100, 100))
+    energy_mj = [1 + 100 * ms + 30_000 * (ms > 0) + 4_000 * (ms > 100) + 40_000 * (ms > 900) for ms in at_ms]
+    sampled = curve(changes(at_ms, energy_mj), sampled_ms=[4 + ms for ms in range(100, 921, 20)], second_w=300.0)
+    assert sampled.why_not(5 * MS, 995 * MS) is None
+    for start_ms, end_ms, energy_j in ((10, 50, 24), (70, 90, 2), (102, 118, 4.8), (905, 915, 1), (930, 990, 36)):
+        assert sampled.between(start_ms * MS, end_ms * MS)[0] == pytest.approx(energy_j, abs=0.01)
+
+
+def test_a_counter_whose_changes_were_not_all_looked_for_has_those_that_the_samples_tell() -> None:
+    """Every 100 ms but for the last one, with which the course ends."""
+    sampled = curve(changes([0, 100, 400], [1, 10_001, 40_001]), sampled_ms=list(range(4, 500, 20)))
+    found = sampled.changes(0.1)
+    assert found.after_start_ns.tolist() == [0, 100 * MS, 200 * MS, 300 * MS]
+    assert found.energy_mj.tolist() == [1, 10_001, 20_001, 30_001]
+
+
+def test_two_changes_are_enough_where_samples_tell_the_course_between_them() -> None:
+    """100 J in a second, which samples spread evenly."""
+    sampled = curve(changes([0, 1_000], [1, 100_001]), sampled_ms=list(range(4, 1_100, 20)))
+    assert sampled.why_not(100 * MS, 900 * MS) is None
+    assert sampled.between(100 * MS, 900 * MS)[0] == pytest.approx(80)
+    assert curve(changes([0], [1]), sampled_ms=list(range(4, 1_100, 20))).why_not(100 * MS, 900 * MS) is not None

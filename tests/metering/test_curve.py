@@ -120,6 +120,20 @@ def test_a_reset_never_gives_energy(drawn: list[tuple[int, int]], a: float, b: f
     assert "reset" in why_none(replace(gpu, ticks=replace(gpu.ticks, energy_mj=energy_mj)), first, last)
 
 
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "known"), [(350, 750, True), (350, 850, False), (1250, 1650, False), (1350, 1650, True)]
+)
+def test_a_reset_costs_the_energy_of_spans_less_than_three_changes_from_it(
+    start_ms: int, end_ms: int, *, known: bool
+) -> None:
+    """Between the changes at 1 and at 1.1 s: what is further away depends on neither."""
+    gpu = timeline([(100, 50_000)] * 19)
+    energy_mj = gpu.ticks.energy_mj - 10**6 * (np.arange(20) > 10)
+    gpu = replace(gpu, ticks=replace(gpu.ticks, energy_mj=energy_mj))
+    got = EnergyCurve(gpu).between(BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
+    assert (got.energy_j is not None, "was reset" in str(got.reason)) == (known, not known)
+
+
 def test_a_step_inside_an_interval_is_put_where_its_neighbours_say() -> None:
     """With plateaus on both sides its place follows from the interval's energy; a straight line would be 10 J off."""
     steps = [(100, 10_000)] * 6 + [(100, 30_000)] + [(100, 50_000)] * 6
@@ -154,7 +168,8 @@ def test_lag_costs_nothing_between_equal_powers_and_something_between_unequal_on
 def test_a_span_outside_the_changes_has_no_energy_and_a_reason() -> None:
     """Nothing is extrapolated."""
     gpu = timeline([(100, 50_000)] * 13)
-    for start_ms, end_ms in ((-50, 500), (500, 1290), (2000, 3000)):
+    assert joules(gpu, BASE_NS + 250 * MS, BASE_NS + 1050 * MS) == pytest.approx(400)
+    for start_ms, end_ms in ((-50, 500), (150, 1050), (250, 1150), (500, 1290), (2000, 3000)):
         assert "not inside" in why_none(gpu, BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
 
 
@@ -179,7 +194,8 @@ def test_a_pause_between_reads_inside_a_span_costs_no_joule() -> None:
     whole = EnergyCurve(gpu, lag=NO_LAG).between(BASE_NS + 500 * MS, BASE_NS + 5900 * MS)
     assert whole.energy_j == pytest.approx(2_700, abs=1)
     assert whole.timing_j == pytest.approx(0, abs=1)
-    for start_ms, end_ms in ((1100, 5900), (500, 5300), (500, 3000)):
+    assert EnergyCurve(gpu).between(BASE_NS + 950 * MS, BASE_NS + 5450 * MS).energy_j == pytest.approx(2_250, abs=1)
+    for start_ms, end_ms in ((1050, 5450), (950, 5350), (1100, 5900), (500, 5300), (500, 3000)):
         # An end depends on changes that nobody saw.
         why_not = why_none(gpu, BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
         assert "not seen to change for" in why_not

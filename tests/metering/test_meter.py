@@ -17,7 +17,7 @@ from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource, nvml_reader
 from wattdock.metering.sampler import GpuSampler, Recording
-from wattdock.metering.source import Source
+from wattdock.metering.source import GpuReader, Source
 from wattdock.metering.timeline import LagModel, Span
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def test_gpus_are_kept_apart_by_uuid_in_nvml_order(metered: Metered) -> None:
         for n, power_w in ((3, 80.0), (1, 690.0))
     ]
     timeline = metered(gpus, 10)
+    assert timeline.reason is None
     assert list(timeline.gpus) == [fake_nvml.uuid_of(3), fake_nvml.uuid_of(1)]
     for gpu, power_w in zip(timeline.gpus.values(), (80.0, 690.0), strict=True):
         energy_j, timing_j, _ = energy_of(gpu, 2, 8)
@@ -370,6 +371,53 @@ def test_the_begin_and_end_of_a_span_bring_the_process_list_forward(library: Pat
     at_s = [(listing.at_ns - ORIGIN_NS) / S for listing in sampler.recording.processes]
     assert at_s == [pytest.approx(0, abs=0.3), pytest.approx(0, abs=0.6), pytest.approx(6, abs=0.3)]
     assert sampler.latest_power_w == pytest.approx(80)
+
+
+class Hanging(Source):
+    """A library whose only call returns once the gate opens, with the loss of the GPU."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(name="hanging")
+        self.reason = reason
+        self.gate = threading.Event()
+        self.closed = 0
+
+    def open(self) -> str | None:
+        return self.reason
+
+    def count(self) -> int:
+        return 1
+
+    def reader(self, index: int) -> GpuReader:
+        return GpuReader("GPU-a", self._lose, None, (), {}, {}, lambda kind: (), (OSError,), lambda error: "gpu_lost")
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _lose(self) -> int:
+        self.gate.wait()
+        raise OSError("GPU is lost")
+
+
+@pytest.mark.parametrize(("reason", "returns", "closed"), [("no driver", True, 0), (None, True, 1), (None, False, 0)])
+def test_a_library_is_closed_where_it_was_opened_and_every_call_into_it_has_returned(
+    monkeypatch: pytest.MonkeyPatch, reason: str | None, closed: int, *, returns: bool
+) -> None:
+    """A GPU whose call hangs is lost, and nobody waits for it any longer."""
+    source = Hanging(reason)
+    if returns:
+        source.gate.set()
+    else:
+        monkeypatch.setattr("wattdock.metering.meter.CALL_PATIENCE_S", 0)
+        monkeypatch.setattr("wattdock.metering.meter.TAIL_LIMIT_NS", 0)
+    meter = Meter(source)
+    meter.start()
+    timeline = meter.stop()
+    source.gate.set()
+    assert (source.closed, timeline.reason) == (closed, reason)
+    message = "GPU is lost; this" if returns else "a call into NVML has not returned for 15 s; this"
+    lost = [("gpu_lost", f"{message} GPU's timeline ends here")] if not reason else []
+    assert [(event.kind, event.message) for gpu in timeline.gpus.values() for event in gpu.events] == lost
 
 
 def test_a_run_without_a_source_has_a_timeline_that_says_why() -> None:

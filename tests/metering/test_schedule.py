@@ -144,7 +144,10 @@ def test_reads_are_rare_between_changes_and_close_around_them(now_ms: int, read_
 
 @pytest.mark.parametrize(
     ("cost_ms", "apart_ms"),
-    [(3.2, (1.0, 12.0)), (8.0, (1.0, 24.0)), (12.0, (4.0, 36.0)), (17.9, (71.6, 53.7)), (18.1, (72.4, 72.4))],
+    [
+        *((3.2, (1.0, 12.0)), (8.0, (1.0, 24.0)), (12.0, (4.0, 36.0))),
+        *((17.9, (71.6, 53.7)), (18.0, (72.0, 72.0)), (18.1, (72.4, 72.4))),
+    ],
 )
 def test_slower_reads_are_further_apart(cost_ms: float, apart_ms: tuple[float, float]) -> None:
     """At a change so that they take 0.18 of the time, beyond it by three of them, by four where that is too much."""
@@ -187,6 +190,14 @@ def test_the_guard_follows_how_early_changes_came_for_thirty_two_of_them(
     assert schedule.guard_ns / MS == 8
 
 
+def test_a_guard_at_its_widest_leaves_no_time_for_rare_reads_before_it() -> None:
+    """A bracket of 0.4 periods says no more than the prediction; the guard of the next one is as wide."""
+    schedule = learned()
+    see(schedule, 1060, 1100)
+    assert schedule.guard_ns == 40 * MS
+    assert [next_ms(schedule, now_ms) for now_ms in (1100, 1160)] == pytest.approx([1160, 1165.45], abs=0.01)
+
+
 def test_a_change_that_was_not_bracketed_is_taken_to_have_come_when_it_was_expected() -> None:
     """As near to that as the bracket allows; half way would move all predictions after it."""
     for after_ms, next_change_ms in ((1140, 1200), (1095, 1194.55)):
@@ -208,6 +219,6 @@ def test_changes_are_looked_for_once_a_second_or_so_that_reads_take_a_hundredth_
     see(schedule, 1099, 1101, cost_ms)
     assert next_ms(schedule, 1101) == 1100 + pause_ms - 8
     schedule.want_next()
-    assert next_ms(schedule, 1101) == 1200 - 8
+    assert [next_ms(schedule, now_ms) for now_ms in (1101, 1192)] == [1192, 1193]
     see(schedule, 1199, 1201, 0.0)
     assert next_ms(schedule, 1201) == 2200 - 8

@@ -18,6 +18,7 @@ from wattdock.inputs import load_prompts
 from wattdock.metering import EnergyCurve, Span
 from wattdock.records import PassRecord, RestartRecord, WarmUpSample
 from wattdock.runner import PassRequest
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -201,11 +202,10 @@ class MeasuringProcedure:
             else None
             for uuid in self.gpu_uuids
         ]
-        known_j = [value for value in joules if value is not None]
         return WarmUpSample(
             span=span,
             output_tokens=output_tokens,
-            energy_j=sum(known_j) if known_j and len(known_j) == len(joules) else None,
+            energy_j=known_sum(joules) if joules else None,
             temperature_c=steadiness.late_temperatures_c(timeline, span, self.gpu_uuids),
         )
 

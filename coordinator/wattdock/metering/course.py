@@ -161,7 +161,7 @@ class CounterCurve:
         """Return the samples that hold instants, the part of each that has passed, and their lengths, s."""
         i = np.clip(np.searchsorted(self._edges_s, at_s, side="right") - 1, 0, len(self._power_w) - 1)
         length_s = self._edges_s[i + 1] - self._edges_s[i]
-        return i, np.clip((at_s - self._edges_s[i]) / length_s, 0, 1), length_s
+        return i, (at_s - self._edges_s[i]) / length_s, length_s
 
     def _sampled(self, at_s: Floats) -> Floats:
         """Return the samples' energy up to instants: a sample between two levels is a step from one to the other."""
