@@ -69,7 +69,7 @@ def test_a_study_is_a_list_in_json_though_it_is_of_one_result(called: Called) ->
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("report 2 -o x.html", 2, NAMES[0]),
+        ("report 2 -o x.html", 2, "type one of them: two-sizes-0123abcd (a study), "),
         ("show two-sizes --window all", 2, "takes one result, and two-sizes is 2"),
         ("report study.yaml", 2, "study.yaml: is neither a bundle, which ends in .tar, nor a result.json"),
         ("bundle create two-sizes -o missing/deep/b.tar", 2, "there is no folder missing/deep; make it"),

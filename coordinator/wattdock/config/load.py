@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -21,7 +22,6 @@ from wattdock.text import expected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from pydantic_core import ErrorDetails
 
@@ -62,16 +62,16 @@ class Places:
 
 
 def load_study(
-    path: Path | None,
+    source: Path | Settings | None,
     flags: Mapping[str, Any],
     *,
     written_as: Mapping[str, str] | None = None,
     publishable: bool = False,
 ) -> Study:
-    """Return what `path` asks for (or one experiment of defaults), each experiment overridden by `flags`.
+    """Return what `source` asks for (or one experiment of defaults), each experiment overridden by `flags`.
 
     Args:
-        path: A YAML file that holds one experiment, or a study; None for none.
+        source: A YAML file that holds one experiment, or a study, or what such a file holds; None for none.
         flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}.
         written_as: Dotted setting → the flag it was given by; `--set` where it is not there.
         publishable: Whether what publication needs is laid under what was written.
@@ -79,7 +79,8 @@ def load_study(
     Raises:
         ConfigError: Anything wrong with what was written; names the place.
     """
-    data, lines = read_yaml(path) if path else ({}, {})
+    path = source if isinstance(source, Path) else None
+    data, lines = read_yaml(path) if path else (source or {}, {})
     if data is None:
         raise ConfigError(f"{path}: is empty; write at least `model: NAME`")
     if not isinstance(data, dict):
