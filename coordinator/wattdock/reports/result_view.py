@@ -11,7 +11,7 @@ from rich.text import Text
 from wattdock.analysis import Audit
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.page import fallback_text, split_texts, token_cost_texts
-from wattdock.reports.terminal import NOTHING, Sheet, number, pairs, row_cells, seconds_text
+from wattdock.reports.terminal import NOTHING, Listing, number, pairs, row_cells, seconds_text
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
@@ -40,7 +40,7 @@ def results_view(stored: Sequence[StoredResult]) -> View:
         yield from _result_view(result)
     if len(stored) > 1:
         cells = [list(row_cells(Row.of(result), SUMMARY).values()) for result in stored]
-        yield Sheet([COLUMNS[name].heading for name in SUMMARY], cells)
+        yield Listing([COLUMNS[name].heading for name in SUMMARY], cells)
         yield from map(str, pools(stored).values())
     if len(stored) > SHOWN_WHOLE:
         reasons = [reason for result in stored if result.result.audit for reason in result.result.audit.reasons]
