@@ -1,20 +1,15 @@
-"""Make the pictures that README shows, from stored results, and those of the methodology, from recordings.
+"""Make the pictures of README and docs: from recordings, and of a report's page about RESULTS.
 
     python docs/pictures.py [RESULTS]
 
-Terminal output is that of the real command on a pseudo-terminal; the page is opened in headless Chromium. A prefill and
-its decode steps are drawn from docs/measurements/data/prefill.json, and operating curves of the drift check from
-drift.json; without RESULTS only they are.
+A prefill and its decode steps are drawn from docs/measurements/data/prefill.json, and operating curves of the drift
+check from drift.json; without RESULTS only they are. The page is opened in headless Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import pty
-import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -23,8 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import altair as alt
-from rich.console import Console
-from rich.text import Text
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
@@ -32,29 +25,25 @@ from selenium.webdriver.support.ui import WebDriverWait
 PICTURES = Path(__file__).parent / "pictures"
 DATA = Path(__file__).parent / "measurements" / "data"
 WATTDOCK = Path(sys.executable).with_name("wattdock")
-COLUMNS, LINES = 112, 60
 WIDTH_PX, HEIGHT_PX = 1200, 1320
 SECTION = "pareto"
 IS_DRAWN = 'return document.documentElement.dataset.drawn === "yes"'
-# Rich's picture asks a server for its font; readers' own monospace does.
-FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 LIMIT_S = 120
-QUERY = (
-    "SELECT backend, batch_size AS batch, round(output_tokens_per_s) AS tokens_per_s, "
-    "round(energy_per_output_token_j, 4) AS j_per_token FROM results ORDER BY ALL"
-)
 
 
 def main() -> None:
     """Write the pictures into docs/pictures."""
     parser = argparse.ArgumentParser(description="Make the pictures of README and of the methodology.")
-    parser.add_argument("results", type=Path, nargs="?", help="a folder of results")
+    parser.add_argument("results", type=Path, nargs="?", help="a folder of results; a browser opens their report")
     results: Path | None = parser.parse_args().results
     PICTURES.mkdir(exist_ok=True)
     prefill_picture().save(PICTURES / "prefill.svg")
     drift_picture().save(PICTURES / "drift.svg")
     if results:
-        readme_pictures(results)
+        chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
+        if chromium is None or driver is None:
+            sys.exit("no browser here for the report's picture: on Debian apt-get install chromium chromium-driver")
+        report_picture(results, PICTURES / "report.png", chromium=chromium, driver=driver)
 
 
 def prefill_picture() -> alt.TopLevelMixin:
@@ -109,48 +98,6 @@ def drift_picture() -> alt.TopLevelMixin:
     return drawn
 
 
-def readme_pictures(results: Path) -> None:
-    """Write a terminal and a report's page that show these results."""
-    latest = max(results.glob("[!.]*/result.json")).parent
-    commands = [["results", "query", QUERY], ["show", f"results/{latest.name}"]]
-    with tempfile.TemporaryDirectory() as name:
-        # Where it lies on this machine is nobody's business.
-        (Path(name) / "results").symlink_to(results.resolve())
-        shown = "\n".join(f"$ wattdock {shlex.join(one)}\n{on_terminal(one, Path(name))}" for one in commands)
-    (PICTURES / "terminal.svg").write_text(terminal_picture(shown, title="wattdock"), encoding="utf-8")
-    chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
-    if chromium is None or driver is None:
-        sys.exit("no browser here for the report's picture: on Debian apt-get install chromium chromium-driver")
-    report_picture(results, PICTURES / "report.png", chromium=chromium, driver=driver)
-
-
-def on_terminal(words: list[str], folder: Path) -> str:
-    """Return what `wattdock` prints in a folder, on a terminal of COLUMNS columns, colours and all.
-
-    Raises:
-        RuntimeError: It failed.
-    """
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
-    with subprocess.Popen([WATTDOCK, *words], cwd=folder, stdout=theirs, stdin=theirs, env=env) as process:
-        os.close(theirs)
-        output = bytearray()
-        while piece := _read(ours):
-            output += piece
-        if process.wait(LIMIT_S):
-            raise RuntimeError(f"{words} ended with {process.returncode}")
-    os.close(ours)
-    return output.decode().replace("\r\n", "\n")
-
-
-def terminal_picture(ansi: str, *, title: str) -> str:
-    """Return an SVG picture of a terminal with this text, that loads nothing."""
-    with Path(os.devnull).open("w") as nowhere:
-        console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
-        console.print(Text.from_ansi(ansi), soft_wrap=False)
-        return FONT_FACE.sub("", console.export_svg(title=title))
-
-
 def report_picture(results: Path, target: Path, *, chromium: str, driver: str) -> None:
     """Write a picture of what the page of `wattdock report` shows from SECTION on, as a reader's window would."""
     options = webdriver.ChromeOptions()
@@ -168,14 +115,6 @@ def report_picture(results: Path, target: Path, *, chromium: str, driver: str) -
             target.write_bytes(browser.get_screenshot_as_png())
         finally:
             browser.quit()
-
-
-def _read(file: int) -> bytes:
-    try:
-        return os.read(file, 65536)
-    except OSError:
-        # How Linux says that the other end is closed.
-        return b""
 
 
 if __name__ == "__main__":

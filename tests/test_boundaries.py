@@ -144,7 +144,7 @@ def test_what_every_runner_shares_needs_grpcio_protobuf_and_the_standard_library
 
 def test_importing_the_command_loads_no_engine_and_nothing_slow() -> None:
     """`--help` must be quick, also where engines are installed beside it."""
-    code = "import sys, wattdock.cli.main; print(*{name.split('.')[0] for name in sys.modules})"
+    code = "import sys, wattdock, wattdock.cli.main; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )

@@ -15,7 +15,9 @@ ROOMS = (
     *("execution", "reports", "publish", "cli"),
 )
 # Rooms within a room that have a door of their own.
-SUB_ROOMS = ("launch.images",)
+SUB_ROOMS = ("launch.images", "cli.progress", "reports.charts")
+# Above all rooms: what `import wattdock` offers.
+API = SOURCE / "api.py"
 AT_THE_ROOT = 6
 # Names that a door may export.
 DOOR = 10
@@ -64,7 +66,7 @@ def test_nobody_imports_past_a_door(room: str) -> None:
     """What a room needs from another one, that one's door exports."""
     past = [
         (str(file.relative_to(SOURCE)), name)
-        for file in files(room)
+        for file in [*files(room), API]
         for name in imports(file)
         if "." in name and name.split(".")[0] in ROOMS and name.split(".")[0] != room and name not in SUB_ROOMS
     ]
@@ -73,9 +75,15 @@ def test_nobody_imports_past_a_door(room: str) -> None:
 
 def test_the_root_stays_small_and_imports_no_room() -> None:
     """What every room shares is little, and knows none of them."""
-    modules = [file for file in SOURCE.glob("*.py") if file.name not in ("__init__.py", "__main__.py")]
+    modules = [file for file in SOURCE.glob("*.py") if file.name not in ("__init__.py", "__main__.py", API.name)]
     assert len(modules) <= AT_THE_ROOT
     assert [(file.name, name) for file in modules for name in imports(file) if name.split(".")[0] in ROOMS] == []
+
+
+def test_nothing_imports_what_is_above_all_rooms() -> None:
+    """But the package itself, when one of its names is used."""
+    importing = [file.name for file in SOURCE.rglob("*.py") if "api" in imports(file)]
+    assert importing == ["__init__.py"]
 
 
 @pytest.mark.parametrize("room", [*ROOMS, *SUB_ROOMS])
@@ -84,7 +92,7 @@ def test_a_door_is_narrow_and_says_what_is_behind_it(room: str) -> None:
     door = importlib.import_module(f"wattdock.{room}")
     exported = getattr(door, "__all__", [])
     assert door.__doc__
-    # Nothing imports the command line.
+    # Nothing imports the command line, but for its progress.
     assert room == "cli" or exported
     assert len(exported) <= DOOR
     assert [name for name in exported if not hasattr(door, name)] == []

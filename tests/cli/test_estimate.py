@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def test_a_70b_model_needs_two_80_gb_gpus_and_fewer_are_refused(called: Called) -> None:
     """141 GB of weights on 85.5 GB cannot be, however small the rest."""
-    done = called("estimate", "llama-3.1-70b", "--gpu", "H100-80GB", "--tp", "1", "--json")
+    done = called("estimate", "llama-3.1-70b", "--gpu-model", "H100-80GB", "--tp", "1", "--json")
     assert done.returncode == 3, done.stderr
     [gpu] = json.loads(done.stdout)["gpus"]
     assert gpu["fewest_gpus"]["tensor"] == {"gpus": 2, "verdict": "fits"}
@@ -32,12 +32,12 @@ def test_a_70b_model_needs_two_80_gb_gpus_and_fewer_are_refused(called: Called) 
 
 def test_figures_that_were_found_nowhere_are_printed_as_not_verified(called: Called) -> None:
     """The first line says so."""
-    said = called("estimate", "gpt-sw3-40b", "--gpu", "H200").stdout
+    said = called("estimate", "gpt-sw3-40b", "--gpu-model", "H200").stdout
     assert said.startswith("not verified: not all figures of gpt-sw3-40b were found in a source")
     known = called("estimate").stdout
     assert "power limit" in known
     assert " vendor" in known
-    assert "not verified" not in called("estimate", "falcon-180b", "--gpu", "H200").stdout
+    assert "not verified" not in called("estimate", "falcon-180b", "--gpu-model", "H200").stdout
 
 
 def asked_of(hub: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +53,7 @@ def test_weights_of_a_hub_model_are_read_from_the_headers_of_its_files() -> None
     config = json.dumps(shape_config("tiny-llama")).encode()
     with serve() as hub:
         hub.files["owner/tiny"] = tiny.files() | {"config.json": config, "model.safetensors": weights}
-        estimate = json.loads(asked_of(hub.url, "owner/tiny", "--gpu", "L4", "--json").stdout)
+        estimate = json.loads(asked_of(hub.url, "owner/tiny", "--gpu-model", "L4", "--json").stdout)
     assert (estimate["weights_bytes"], estimate["parameters"]) == (4_999_424, 4_999_424)
 
 

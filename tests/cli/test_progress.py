@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pty
+import sys
 import termios
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from steering import HOSTILE, steers
 
-from wattdock.cli.progress import ERASE_LINE, JsonLines, Plain, describe, progress_for
+from wattdock.cli.progress import ERASE_LINE, JsonLines, Notebook, Plain, describe, progress_for
 from wattdock.execution import events
 
 BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
@@ -21,20 +24,24 @@ BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
     ("event", "line"),
     [
         (events.Note("something"), "something"),
-        (events.StudyStarted("s", None, 0, 6, "1 min"), ""),
-        (events.StudyStarted("s", False, 0, 6, "1 min"), "nothing to resume, begun as s; left: 6 passes, 1 min"),
-        (events.StudyStarted("s", True, 2, 1, "9 s"), "s: 2 experiments done before; left: 1 pass, 9 s"),
+        (events.StudyStarted("s", None, 0, 6, 6, "1 min"), ""),
+        (
+            events.StudyStarted("s", False, 0, 6, 6, "9 s"),
+            "nothing to resume, begun as s; left: 6 of 6 passes, 9 s",
+        ),
+        (events.StudyStarted("s", True, 2, 1, 5, "9 s"), "s: 2 experiments done before; left: 1 of 5 passes, 9 s"),
         (events.IdleStarted("idle-empty", 30), "idle-empty: 30 s without work"),
         (events.RunnerReady("vllm", "0.33", "3.12.1"), "runner: vllm 0.33, Python 3.12.1"),
         (events.Loading("tiny"), "loading tiny"),
         (events.Loading("tiny", "reading weights"), "  reading weights"),
-        (events.RestartStarted("batch 8", 2, 4, "at least 60 s"), "batch 8: restart 2 (left: 4 passes, at least 60 s)"),
+        (events.RestartStarted("batch 8", 1, 1, 4, 6, "9 s"), "batch 8: begins (left: 4 of 6 passes, 9 s)"),
+        (events.RestartStarted("batch 8", 2, 3, 4, 6, "9 s"), "batch 8: restart 2 of 3 (left: 4 of 6 passes, 9 s)"),
         (events.WarmUpFinished(5, 61.2, ()), "  warm-up: 5 passes, 61 s, steady"),
         (events.WarmUpFinished(9, 120, ("tokens/s",)), "  warm-up: 9 passes, 120 s, not steady at the cap: tokens/s"),
         (events.PassFinished("pass 1/2", 40960, 20.5), "  pass 1/2: 40,960 tokens in 20.50 s"),
         (events.ResultStored("batch 8", "ab", "ok", Path("results/x")), "batch 8: ok, stored in results/x"),
         (events.PassStarted("pass 1/2"), ""),
-        (events.ExperimentFailed("b", "load", "RunnerError", "m", None), "b: failed in load: m"),
+        (events.ExperimentFailed("b", "load", "RunnerError", "m", None), "b: failed in load"),
         (
             events.FallbacksPlanned("b", "hang", ("x: 1", "y: 2")),
             "b: hang; measured instead, until one works: 1. x: 1; 2. y: 2",
@@ -111,3 +118,31 @@ def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     progress(BEAT)
     progress.say("a line")
     assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_has_one_output_whose_last_line_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shown by what a kernel of IPython offers, and harmless there, too."""
+    shown: list[str] = []
+
+    def update(content: dict[str, str], *, raw: bool) -> None:
+        shown[-1] = content["text/plain"]
+
+    def display(content: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        shown.append(content["text/plain"])
+        return SimpleNamespace(update=update)
+
+    shell = SimpleNamespace(kernel=None)
+    ipython = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    progress = progress_for(quiet=False)
+    assert isinstance(progress, Notebook)
+    progress(events.Note(f"one{HOSTILE}"))
+    progress(BEAT)
+    assert not steers(shown[0])
+    assert shown[0].splitlines()[1:] == ["pass 1/2: 3 s, 1,500 tokens, 500 tokens/s, 300 W"]
+    progress(events.Note("two"))
+    progress.close()
+    assert (len(shown), shown[0].splitlines()[1:]) == (1, ["two"])
+    # The same library in a terminal is no notebook.
+    del shell.kernel
+    assert not isinstance(progress_for(quiet=False), Notebook)

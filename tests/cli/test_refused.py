@@ -66,6 +66,11 @@ def test_what_cannot_run_is_refused_before_anything_starts(
     [
         ("workload:\n  batch_sise: 2\n", ("x.yaml:2", "batch_size")),
         ("workload: [\n", ("x.yaml:2", "fix the YAML")),
+        (
+            "workload: {batch_size: [1, 4]}\n",
+            ("x.yaml:1", "takes one value", "`workload.batch_size:` and"),
+        ),
+        ("sweeps: {backend: [fake]}\ndefaults: {}\n", ("x.yaml:1", "did you mean 'sweep'?")),
     ],
 )
 def test_a_bad_file_is_refused_with_its_line(called: Called, text: str, words: tuple[str, ...]) -> None:
@@ -141,6 +146,17 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
     """In the form of every other message."""
     for words, said in (
         ("pln", "no such command 'pln'; did you mean 'plan'? see `"),
+        ("ls", "no such command 'ls'; did you mean 'results list'? see `"),
+        ("messure", "no such command 'messure'; did you mean 'run'? see `"),
+        (
+            "plan --batch-size 1,4",
+            "--batch-size: write a whole number, not '1,4'; for several, write a study",
+        ),
+        ("plan --tensor-parallel-size 2", "--tensor-parallel-size: pytorch has no tensor_parallel_size; its settings"),
+        (
+            "plan --dtype bf16",
+            "--dtype: input should be 'auto', 'float32', 'bfloat16' or 'float16', not 'bf16'; did",
+        ),
         ("run --bach-size 3", "no such option: --bach-size; did you mean '--batch-size'? see `"),
         ("run --batch-size x", "--batch-size: write a whole number, not 'x'; see `"),
         ("doctor --pulses 3", "--pulses: write 30 or more, not 3; see `"),
@@ -169,7 +185,7 @@ def test_a_margin_that_makes_no_sense_is_refused(called: Called, margin: str) ->
     [
         (("gemini",), CONFIG, "model 'gemini' is not known; write OWNER/NAME, ./FOLDER, or one of alia-40b"),
         (("smollm2-135m-instruc",), CONFIG, "is not known; did you mean smollm2-135m? write OWNER/NAME"),
-        (("llama-3.1-8b", "--gpu", "H1000"), CONFIG, "GPU 'H1000' is not known; did you mean H100-80GB?"),
+        (("llama-3.1-8b", "--gpu-model", "H1000"), CONFIG, "GPU 'H1000' is not known; did you mean H100-80GB?"),
         (("llama-3.1-8b", "--dtype", "int3"), CONFIG, "dtype 'int3' is not known; known are float32"),
         (("llama-3.1-8b", "--backend", "vlm"), CONFIG, "vllm"),
         (("llama-3.1-70b", "--tp", "6"), CONFIG, "over 6 GPUs is not possible: the model has 64 heads, 8 key/value"),

@@ -168,12 +168,12 @@ def test_scaling_holds_curves_and_the_cheapest_split(called: Called) -> None:
     assert done.returncode == 0, done.stderr
     assert "fewest joules per token: one GPU, 5.975 J/token; next is TP=2, +7.2%" in done.stdout
     assert "20261121T100009-vllm-00000009: status failed; left out" in done.stdout
-    drawn = called("scaling", "results", "--json", "--plot", "scaling.png")
+    drawn = called("scaling", "results", "--json", "-o", "scaling.png")
     [setting] = json.loads(drawn.stdout)["settings"]
     assert [point["gpus"] for point in setting["points"]] == [1, 2, 4]
     assert setting["points"][2]["efficiency"]["value"] == pytest.approx(4**-0.1, rel=1e-3)
     assert Path("scaling.png").read_bytes().startswith(b"\x89PNG")
-    refused = called("scaling", "results", "--plot", "scaling.gif")
+    refused = called("scaling", "results", "-o", "scaling.gif")
     assert (refused.returncode, "figures are written as .pdf, .svg, .png" in refused.stderr) == (2, True)
     failed = called("scaling", "20261121T100009")
     assert (failed.returncode, "none of 1 results can be compared; all: status failed" in failed.stderr) == (2, True)

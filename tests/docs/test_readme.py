@@ -86,7 +86,7 @@ def test_every_study_that_is_named_is_there() -> None:
 
 def test_what_no_command_takes_is_found() -> None:
     """The check above could fail."""
-    for command in ("results list --bakend vllm", "messure", "scaling results --plot"):
+    for command in ("results list --bakend vllm", "messure", "scaling results -o"):
         with pytest.raises(UsageError):
             parse(command.split())
 
@@ -111,5 +111,6 @@ def test_the_study_can_be_planned(text: str, counts: list[str], tmp_path: Path) 
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
     """And of the shell, for a signal."""
-    table = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    page = (REPO / "docs/exit-codes.md").read_text(encoding="utf-8")
+    table = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert table == {*ExitCode, SIGPIPE}

@@ -59,7 +59,9 @@ def test_a_run_stores_one_whole_result_and_shows_it(wattdock: Command) -> None:
     reasons = result["audit"]["reasons"]
     assert {"GPUs", "settings", "image"} <= {reason["name"] for reason in reasons}
     assert len(reasons) <= 5
-    assert all(f"{reason['name']}: {reason['found'][:30]}" in shown for reason in reasons)
+    assert f"publishable   no: {', '.join(reason['name'] for reason in reasons)}" in shown
+    checked = wattdock("show", folder, "--checks").stdout
+    assert all(f"{reason['name']}: {reason['found'][:30]}" in checked for reason in reasons)
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"wattdock: not publishable: {len(reasons)} reasons, the first: figure is ")
     assert f"{reasons[0]['name']}: {reasons[0]['found']}" in last
@@ -87,8 +89,8 @@ def test_prompts_that_do_not_fit_fail_their_own_experiment_only(called: Called) 
     results = {result["config"]["name"]: result for result in stored}
     assert {name: result["status"] for name, result in results.items()} == {"a": "ok", "b": "failed", "c": "ok"}
     assert "99999999" in results["b"]["error"]["message"]
-    [said] = [line for line in done.stdout.splitlines() if "; draw: wattdock " in line]
-    drawn = called(*said.split("; draw: wattdock ")[1].split(), "-o", "study.html")
+    [said] = [line for line in done.stdout.splitlines() if line.startswith("next: ")]
+    drawn = called(*said.split(", wattdock ")[1].split(), "-o", "study.html")
     assert (drawn.returncode, drawn.stdout.startswith("3 results in study.html")) == (0, True), drawn.stderr
 
 

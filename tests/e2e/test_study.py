@@ -103,7 +103,7 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
     left = [path for path in [*wattdock.home.rglob(".*"), *(wattdock.home / "tmp").iterdir()] if path.is_dir()]
     assert left == [], "what the killed ones were filling"
     after = wattdock("run", file, "--resume")
-    assert (after.returncode, "left: no pass, 0 s" in after.stderr) == (0, True)
+    assert (after.returncode, "left: 0 of 16 passes, 0 s" in after.stderr) == (0, True)
     assert len(wattdock.results()) == 4
 
 
@@ -157,7 +157,7 @@ def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(
     """What was durable is still there, results without room go elsewhere, and the others are measured later."""
     file = wattdock.write(SWEEP)
     running = wattdock.start("run", file, stderr=subprocess.PIPE)
-    wait_for(running, "left: 12 passes")
+    wait_for(running, "left: 12 of 16 passes")
     filler = fill()
     _, err = running.communicate(timeout=240)
     assert running.returncode == STORE, err

@@ -214,7 +214,7 @@ def model_seeds(folder: Path) -> list[Files]:
 
 
 def run_model(folder: Path) -> None:
-    command(folder, "estimate", "./m", "--gpu", "H100-80GB", "--batch", "2", "--context", "64")
+    command(folder, "estimate", "./m", "--gpu-model", "H100-80GB", "--batch-size", "2", "--context", "64")
     command(folder, "plan", "--model", "./m", "--backend", "fake", "--set", "workload.prompts.source=synthetic")
 
 

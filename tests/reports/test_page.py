@@ -57,12 +57,12 @@ def test_the_page_names_no_place_to_fetch_from_and_forbids_all() -> None:
     assert re.findall(r'(?:src|href)="(?!#)[^"]*"', re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)) == []
 
 
-def test_the_verdict_comes_first_and_counts() -> None:
-    """Before any figure, and in words."""
+def test_the_verdict_comes_after_the_figures_and_before_any_chart_and_counts() -> None:
+    """In words; every row of the table has its own beside its name."""
     good = {"audit.publishable": True, "audit.reasons": [], "audit.checks": []}
     text = shown(row("one", good), row("two"))
     assert "1 of 2 results may be published." in text
-    assert text.index('class="verdict bad"') < text.index("<table>")
+    assert text.index("<table>") < text.index("1 of 2 results may be published.") < text.index('data-chart="intervals"')
     assert "All 2 results may be published" in shown(row("one", good), row("two", good))
 
 

@@ -228,7 +228,7 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
         assert f"-{letter}/result.json: {problem}" in line
         assert line.endswith("; left out")
     with pytest.warns(UserWarning, match="left out") as warned:
-        assert wattdock.load_results(results).num_rows == 1
+        assert wattdock.results(output_dir=results, frame="arrow").num_rows == 1
     assert [f"wattdock: {warning.message}" for warning in warned] == lines
     assert warned[0].filename == __file__
 
@@ -299,7 +299,7 @@ def test_a_query_that_makes_no_sense_is_answered_in_one_line(tmp_path: Path, sql
 def test_no_results_and_a_date_that_is_none_are_named(tmp_path: Path) -> None:
     """An empty table would look like an answer."""
     with pytest.raises(ConfigError, match="no results in"):
-        wattdock.load_results(tmp_path)
+        wattdock.results(output_dir=tmp_path)
     put(tmp_path, "a")
     with pytest.raises(ConfigError, match="'yesterday' is not a date"):
         select(tmp_path, Filters(since="yesterday"))

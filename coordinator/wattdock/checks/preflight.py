@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -78,11 +79,13 @@ class ExecutionPlan:
     @property
     def decisions(self) -> str:
         """Which launcher and meter, why, and what would change that; for a locked image, the variables it gets."""
-        launcher = f"launcher: {self.launch.name} ({self.launch.reason}; {self.launch.change})"
+        # Where an engine was looked for, and what else was, stands in the result.
+        why, no_meter = self.launch.reason.partition(" at ")[0], re.split("[:;]", self.meter.reason)[0]
+        launcher = f"launcher: {self.launch.name} ({why}; {self.launch.change})"
         passing = " ".join(f"{name}={value}" for name, value in self.variables.items())
         # A pinned image is half of what decides how an engine runs.
         reaching = f"; variables that reach the runner: {passing}" if passing and self.launch.pin else ""
-        return f"{launcher}; meter: {self.meter.name} ({self.meter.reason}){reaching}"
+        return f"{launcher}; meter: {self.meter.name} ({no_meter}){reaching}"
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -18,13 +18,13 @@ Model = Annotated[
 ]
 Gpus = Annotated[
     list[str] | None,
-    typer.Option("--gpu", help="GPU model, as in H100-80GB; may be repeated.  [default: this machine's, or all known]"),
+    typer.Option("--gpu-model", help="As in H100-80GB; may be repeated.  [default: this machine's, or all known]"),
 ]
 Tensor = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor parallelism: GPUs that share each layer.")]
 Pipeline = Annotated[
     int | None, typer.Option("--pp", min=1, help="Pipeline parallelism: stages that the layers are divided into.")
 ]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Requests in flight.")]
+Batch = Annotated[int, typer.Option("--batch-size", min=1, help="Requests in flight.")]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each request, prompt and output together.")]
 Dtype = Annotated[
     str,

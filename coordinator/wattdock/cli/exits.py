@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
 
 
+# What other tools call a command.
+OFTEN_MEANT = {"ls": "results list", "list": "results list", "bench": "run", "measure": "run"}
+
+
 def ignore_interrupts() -> None:
     """Ignore Ctrl-C from now on: everything is stored, and an interrupt would only replace the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -44,13 +48,18 @@ def usage_line(error: Any) -> str:
         value, reason = str(problem["input"]), problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
         if wanted := expected(problem):
             shown = repr(value) if problem["type"].endswith("parsing") else value
-            message = f"{error.param.opts[-1]}: {wanted}, not {shown}"
+            several = "; for several, write a study with `sweep:`" if "," in value else ""
+            message = f"{error.param.opts[0]}: {wanted}, not {shown}{several}"
         else:
             text = f"{error.param.get_error_hint()} {value} {reason.removeprefix(repr(value)).lstrip()}"
             message = text.replace("'", "")
         near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
     elif possibilities := getattr(error, "possibilities", None):
         message, near = error.message, nearest(error.option_name, possibilities)
+    elif known := getattr(error.ctx and error.ctx.command, "commands", None):
+        asked = message.rpartition("command '")[2].rstrip("'.")
+        near = nearest(asked, [*known, *OFTEN_MEANT])
+        near = OFTEN_MEANT.get(near or "", near)
     sentences = [
         re.sub("^[A-Z](?=[a-z])", lambda letter: letter[0].lower(), part) for part in message.rstrip(".").split(". ")
     ]

@@ -174,11 +174,13 @@ def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:
     if as_json:
         show([stored.result for stored in study_run.results], as_json=True)
         return
-    show(study_run.results)
-    if len(study_run.plans) > 1 and study_run.study_id:
-        name = untimed(study_run.study_id)
-        elsewhere = "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"
-        say(
-            f"{pluralize(len(study_run.results), 'result')} in {output_dir}, study {name}; "
-            f"draw: wattdock report {name}{elsewhere}"
-        )
+    show(study_run.results, errors=False)
+    say(_next(study_run, "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"))
+
+
+def _next(study_run: "StudyRun", elsewhere: str) -> str:
+    """Return what can be typed next."""
+    results = study_run.results
+    name = results[0].folder.name if len(results) == 1 else untimed(study_run.study_id or "")
+    words = [f"wattdock {verb} {name}{elsewhere}" for verb in ("show", "report")] if results else []
+    return f"next: {', '.join(words)}" if words else "nothing was measured"

@@ -2,9 +2,11 @@
 
 import errno
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from wattdock.cli.bundles import app as bundle_app
 from wattdock.cli.bundles import reproduce
@@ -22,23 +24,61 @@ from wattdock.output import guard_output, say
 # The base of typer's errors about the command line, which typer does not export.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+# Commands as they are listed, each with two that can be typed.
+COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
+    "Measure": {
+        run: ("run --backend vllm --batch-size 8", "run study.yaml"),
+        plan: ("plan study.yaml", "plan --publishable study.yaml"),
+        estimate: ("estimate llama-3.1-70b --gpu-model H100-80GB", "estimate Qwen/Qwen3-8B --tp 2"),
+    },
+    "Look": {
+        show: ("show study", "show 20261125T103537 --checks"),
+        compare: ("compare before after", "compare A.tar B.tar --max-regression 3%"),
+        scaling: ("scaling study", "scaling results -o scaling.pdf"),
+        plot: ("plot pareto study -o figure.pdf", "plot table study -o table.tex"),
+        report: ("report study", "report results -o all.html"),
+    },
+    "Publish": {reproduce: ("reproduce study.tar", "reproduce study.tar --margin 3%")},
+    "Machine": {
+        doctor: ("doctor", "doctor --meter"),
+        gpus: ("gpus", "gpus --watch"),
+        reap: ("reap",),
+    },
+}
+SUB_APPS = {"results": (results_app, "Look"), "bundle": (bundle_app, "Publish"), "images": (images_app, "Publish")}
+
+
+class _Grouped(TyperGroup):
+    """The command's help: what each command does, by what people come for."""
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """Write a list per group, each command with the first sentence of its help."""
+        for group, commands in COMMANDS.items():
+            names = [command.__name__ for command in commands]
+            names += [name for name, (_, within) in SUB_APPS.items() if within == group]
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(name, f"{(self.commands[name].help or name).partition('.')[0]}.") for name in names]
+                )
+
+
 app = typer.Typer(
+    cls=_Grouped,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Measure what LLM inference costs in energy.",
 )
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # Of a path that a person named: a folder of somebody else, or no possible name.
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-ABOUT_RUNS = (run, plan, show, reproduce)
-ABOUT_RESULTS = (report, plot, compare, scaling)
-ABOUT_MACHINES = (estimate, gpus, doctor, reap)
-for command in (*ABOUT_RUNS, *ABOUT_RESULTS, *ABOUT_MACHINES):
-    app.command()(command)
-app.add_typer(results_app, name="results")
-app.add_typer(bundle_app, name="bundle")
-app.add_typer(images_app, name="images")
+for commands in COMMANDS.values():
+    for command, examples in commands.items():
+        # The mark keeps lines as they are.
+        app.command(epilog="\n".join(("\b", "Examples:", *(f"  wattdock {words}" for words in examples))))(command)
+for name, (sub_app, _) in SUB_APPS.items():
+    app.add_typer(sub_app, name=name)
 
 
 def _print_version(wanted: bool) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.store import StoredResult
 
+# Settings of the backend's section, whatever its name; see `load_study`.
+ENGINE = "engine"
 # Of synthetic prompts only.
 LENGTH = "workload.prompts.input_tokens"
 RESULTS = Path("results")
@@ -93,26 +95,48 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 class SettingFlags:
     """Flags that stand for settings of an experiment."""
 
-    backend: str | None = flag("Inference backend: pytorch, vllm or tensorrt.", setting="backend")
+    backend: str | None = flag("pytorch, vllm or tensorrt.  [default: pytorch]", setting="backend")
     model: str | None = flag(
-        "Model: OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME for random weights.", setting="model"
+        "OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME for random weights.  "
+        "[default: smollm2-135m-instruct]",
+        setting="model",
     )
-    batch_size: int | None = flag("Requests in flight.", setting="workload.batch_size")
-    max_output_tokens: int | None = flag("Most output tokens per request.", setting="workload.max_output_tokens")
-    prompts: str | None = flag("Prompts: bundled, synthetic, or a JSONL file.", setting="workload.prompts.source")
-    input_tokens: int | None = flag("Tokens of each synthetic prompt.", setting=LENGTH)
-    min_requests: int | None = flag("Fewest requests of a pass.", setting="workload.min_requests")
+    dtype: str | None = flag("Precision, as the backend names it.  [default: auto]", setting=f"{ENGINE}.dtype")
+    tensor_parallel_size: int | None = flag(
+        "GPUs that share each layer.  [default: 1]", setting=f"{ENGINE}.tensor_parallel_size"
+    )
+    batch_size: int | None = flag(
+        "Requests in flight.  [default: 4]", "--batch-size", "--concurrency", setting="workload.batch_size"
+    )
+    request_rate: float | None = flag(
+        "Requests/s that arrive, whatever the engine does; at random times unless FILE says otherwise.",
+        setting="workload.rate_per_s",
+    )
+    max_output_tokens: int | None = flag(
+        "Most output tokens per request.  [default: 64]", setting="workload.max_output_tokens"
+    )
+    prompts: str | None = flag(
+        "bundled, synthetic, or a JSONL file.  [default: bundled]", setting="workload.prompts.source"
+    )
+    input_tokens: int | None = flag("Tokens of each synthetic prompt.  [default: 512]", setting=LENGTH)
+    min_requests: int | None = flag(
+        "Fewest requests of a pass.", "--min-requests", "--num-prompts", setting="workload.min_requests"
+    )
     min_duration_s: float | None = flag("Shortest pass, in seconds.", setting="workload.min_duration_s")
-    restarts: int | None = flag("Fresh runners per experiment.", setting="repeats.restarts")
-    passes: int | None = flag("Measured passes per restart.", setting="repeats.passes")
-    gpus: str | None = flag("GPUs: auto, count:N, or indices or UUIDs, as in 0,1.", setting="gpus")
-    wait: float | None = flag("Seconds to wait for other measurements on this machine to end.", setting="wait_s")
-    accelerator: str | None = flag("Accelerator: auto, cpu or cuda.", setting="accelerator")
-    launcher: str | None = flag("How to start the runner: auto, docker or process.", setting="launcher")
+    restarts: int | None = flag("Fresh runners per experiment.  [default: 1]", setting="repeats.restarts")
+    passes: int | None = flag("Measured passes per restart.  [default: 2]", setting="repeats.passes")
+    gpus: str | None = flag("auto, count:N, or indices or UUIDs, as in 0,1.  [default: auto]", setting="gpus")
+    wait: float | None = flag(
+        "Seconds to wait for other measurements on this machine to end.  [default: 0]", setting="wait_s"
+    )
+    accelerator: str | None = flag("auto, cpu or cuda.  [default: auto]", setting="accelerator")
+    launcher: str | None = flag("Of runners: auto, docker or process.  [default: auto]", setting="launcher")
     locked: bool | None = flag(
         "Use only the image that docker/images.lock pins.", "--locked", setting="container.locked"
     )
-    meter: str | None = flag("Source of energy readings: auto, nvml, zeus, rapl or none.", setting="meter")
+    meter: str | None = flag(
+        "Source of energy readings: auto, nvml, zeus, rapl or none.  [default: auto]", setting="meter"
+    )
     runner_python: str | None = flag(
         "Python interpreter that has the backend's packages installed.", setting="runner_python"
     )
@@ -141,6 +165,9 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
         if setting and value is not None:
             settings[setting] = _gpus(value) if setting == "gpus" else value
             written_as[setting] = "--" + option.name.replace("_", "-")
+    if flags.request_rate is not None and file is None:
+        settings["workload.arrival"] = "poisson"
+        written_as["workload.arrival"] = "--request-rate"
     for assignment in flags.assignments or ():
         name, equals, value = assignment.partition("=")
         if not equals:

@@ -8,10 +8,16 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from wattdock.execution import events
-from wattdock.output import say, say_in_place
+from wattdock.output import one_line, say, say_in_place
 from wattdock.text import json_text, pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Progress", "progress_for"]
 
 # A line for each heartbeat would drown a log file.
 PLAIN_INTERVAL_S = 5.0
@@ -80,6 +86,39 @@ class Live(Plain):
             say_in_place(ERASE_LINE, text[: columns - 1], err=True)
 
 
+class Notebook(Plain):
+    """The output of a notebook's cell: the lines so far, and below them one that changes.
+
+    Args:
+        display: IPython's function of that name.
+    """
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        super().__init__()
+        self._display = display
+        self._shown: Any = None
+        self._lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        """Show one line more."""
+        self._lines.append(one_line(line))
+        self._draw("")
+
+    def close(self) -> None:
+        """Remove the line that changes."""
+        self._draw("")
+
+    def _show_pass(self, text: str) -> None:
+        self._draw(text)
+
+    def _draw(self, last: str) -> None:
+        content = {"text/plain": "\n".join([*self._lines, one_line(last)])}
+        if self._shown is None:
+            self._shown = self._display(content, raw=True, display_id=True)
+        else:
+            self._shown.update(content, raw=True)
+
+
 class JsonLines(Plain):
     """One JSON object per event: its name, the time, and its values."""
 
@@ -95,12 +134,21 @@ class JsonLines(Plain):
 
 
 def progress_for(*, quiet: bool, json_lines: bool = False) -> Progress:
-    """Return the progress that fits standard error: a terminal, a log file, or a program."""
+    """Return the progress that fits standard error: a terminal, a notebook, a log file, or a program."""
     if quiet:
         return Progress()
     if json_lines:
         return JsonLines()
+    if display := _display():
+        return Notebook(display)
     return Live() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Plain()
+
+
+def _display() -> Callable[..., Any] | None:
+    """Return IPython's `display` where this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    is_kernel = ipython and hasattr(ipython.get_ipython(), "kernel")
+    return ipython.display.display if ipython and is_kernel else None
 
 
 def describe(event: events.Event) -> str:
@@ -119,7 +167,8 @@ def describe(event: events.Event) -> str:
         case events.Loading():
             return f"  {event.stage}" if event.stage else f"loading {event.model}"
         case events.RestartStarted():
-            return f"{event.experiment}: restart {event.restart} (left: {_remaining(event)})"
+            restart = f"restart {event.restart} of {event.restarts}" if event.restarts > 1 else "begins"
+            return f"{event.experiment}: {restart} (left: {_remaining(event)})"
         case events.WarmUpFinished():
             outcome = f"not steady at the cap: {'; '.join(event.drifting)}" if event.drifting else "steady"
             return f"  warm-up: {event.passes} passes, {event.duration_s:.0f} s, {outcome}"
@@ -136,7 +185,8 @@ def describe(event: events.Event) -> str:
         case events.StudyLeftUnfinished():
             return f"not begun: {pluralize(event.not_begun, 'experiment')}; continue with --resume"
         case events.ExperimentFailed():
-            return f"{event.experiment}: failed in {event.stage}: {event.message}"
+            # What it was stands in the last lines.
+            return f"{event.experiment}: failed in {event.stage}"
         case events.ResultStored():
             return f"{event.experiment}: {event.status}, stored in {event.folder}"
     return ""
@@ -151,4 +201,4 @@ def pass_line(event: events.TokensSeen) -> str:
 
 
 def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:
-    return f"{pluralize(event.passes_left, 'pass', 'passes')}, {event.time_left}"
+    return f"{event.passes_left} of {pluralize(event.passes, 'pass', 'passes')}, {event.time_left}"

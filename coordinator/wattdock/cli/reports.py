@@ -19,7 +19,7 @@ Figure = Annotated[
     Path, typer.Option("--output", "-o", help="File to write: .pdf, .svg or .png; for a table .md, .csv or .tex.")
 ]
 Drawn = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the curves into this .pdf, .svg or .png file.")
+    Path | None, typer.Option("--output", "-o", help="Also draw the curves into this .pdf, .svg or .png file.")
 ]
 Allowed = Annotated[
     str | None,
@@ -92,7 +92,7 @@ def compare(
         fail(f"whether it regressed cannot be decided: {judged.lines[0]}; {judged.advice}", ExitCode.UNDECIDED)
 
 
-def scaling(named: Named, plot: Drawn = None, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+def scaling(named: Named, output: Drawn = None, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Compare GPU counts and kinds of split.
 
     Says speed-up, efficiency, latency, power and joules per token of each.
@@ -102,5 +102,5 @@ def scaling(named: Named, plot: Drawn = None, output_dir: OutputDir = RESULTS, a
     with open_results(named, output_dir) as rows:
         curves = scale(rows)
     show(curves, as_json=as_json)
-    if plot:
-        curves.draw(plot)
+    if output:
+        curves.draw(output)

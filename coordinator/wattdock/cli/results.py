@@ -119,6 +119,7 @@ def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_
 
 def show(
     named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
+    checks: Annotated[bool, typer.Option("--checks", help="Show every check behind the verdict.")] = False,
     window: Annotated[Window | None, typer.Option(help="Analyse the result again with this window.")] = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
@@ -129,14 +130,14 @@ def show(
     """
     with open_results([named], output_dir) as results:
         if window is None:
-            _show(results, named, as_json=as_json)
+            _show(results, named, checks=checks, as_json=as_json)
         elif len(results) == 1:
             _show_window(results[0], window, as_json=as_json)
         else:
             raise ConfigError(f"--window {window} takes one result, and {named} is {len(results)}; name one of them")
 
 
-def _show(results: "list[StoredResult]", named: str, *, as_json: bool) -> None:
+def _show(results: "list[StoredResult]", named: str, *, checks: bool, as_json: bool) -> None:
     from wattdock.reports import show as print_results
 
     if as_json:
@@ -144,7 +145,7 @@ def _show(results: "list[StoredResult]", named: str, *, as_json: bool) -> None:
         documents = [stored.result for stored in results]
         print_results(documents[0] if results[0].is_named(named) else documents, as_json=True)
     else:
-        print_results(results)
+        print_results(results, checks=checks)
         if len(results) == 1 and (later := results[0].replacement()):
             say(f"replaced by a later attempt of its study: {later}")
 

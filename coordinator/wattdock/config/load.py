@@ -1,4 +1,4 @@
-"""From a file and command-line flags to checked experiments.
+"""From a file or a mapping, and command-line flags, to checked experiments.
 
 The only place that words a mistake in a person's settings: where it stands, what was seen, what to do.
 """
@@ -6,6 +6,9 @@ The only place that words a mistake in a person's settings: where it stands, wha
 from __future__ import annotations
 
 import difflib
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,33 +21,47 @@ from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
-from wattdock.text import expected
+from wattdock.text import expected, from_json, json_text, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from pydantic_core import ErrorDetails
 
     from wattdock.config.expand import Candidate
 
 
+# Settings that flags give to the section of whichever backend; how one calls a setting that others call otherwise.
+ENGINE = "engine"
+OWN_NAMES = {("tensorrt", "tensor_parallel_size"): "tp_size"}
 # As difflib's ratio. Engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
 MISSPELT = 0.88
+# Of settings that hold one value.
+ONE_VALUE = ("string_type", "int_type", "float_type", "bool_type", "literal_error", "int_parsing", "float_parsing")
 # The same for keys at the level of the unknown key, which go before those of other levels.
 ALIKE = 0.7
 
 
 class Places:
-    """Where each setting was written: a line of a file, or a flag."""
+    """Where each setting was written: a line of a file, or a flag.
 
-    def __init__(self, path: Path | None, lines: Mapping[Location, int], flags: Mapping[Location, str]) -> None:
-        self._path, self._lines, self._flags = path, lines, flags
+    Args:
+        source: The file's name, or what else stands for all settings.
+    """
+
+    def __init__(self, source: str, lines: Mapping[Location, int], flags: Mapping[Location, str]) -> None:
+        self._source, self._lines, self._flags = source, lines, flags
 
     def with_swept(self, names: Iterable[str]) -> Places:
         """Return places that find each of these settings under `sweep:`."""
         lines = {name: line for name in names if (line := self._lines.get(("sweep", name))) is not None}
-        moved: dict[Location, str] = {tuple(name.split(".")): f"{self._path}:{line}" for name, line in lines.items()}
-        return Places(self._path, self._lines, {**moved, **self._flags})
+        moved: dict[Location, str] = {tuple(name.split(".")): f"{self._source}:{line}" for name, line in lines.items()}
+        return Places(self._source, self._lines, {**moved, **self._flags})
+
+    def moved(self, before: Location, after: Location) -> Places:
+        """Return places that find what a flag gave under another name."""
+        return Places(self._source, self._lines, {**self._flags, after: self._flags.get(before, "command line")})
 
     def is_flag(self, location: Location) -> bool:
         """Whether a flag gives exactly this setting."""
@@ -57,12 +74,12 @@ class Places:
                 return flag
             for prefix in prefixes:
                 if (line := self._lines.get((*prefix, *location[:end]))) is not None:
-                    return f"{self._path}:{line}"
-        return str(self._path) if self._path else "command line"
+                    return f"{self._source}:{line}"
+        return self._source
 
 
 def load_study(
-    source: Path | Settings | None,
+    source: Path | Mapping[str, Any] | None,
     flags: Mapping[str, Any],
     *,
     written_as: Mapping[str, str] | None = None,
@@ -71,28 +88,28 @@ def load_study(
     """Return what `source` asks for (or one experiment of defaults), each experiment overridden by `flags`.
 
     Args:
-        source: A YAML file that holds one experiment, or a study, or what such a file holds; None for none.
-        flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}.
+        source: A YAML file that holds one experiment, or a study; what such a file would hold; None for none.
+        flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}. What
+            stands under "engine" goes to the section of each experiment's backend.
         written_as: Dotted setting → the flag it was given by; `--set` where it is not there.
         publishable: Whether what publication needs is laid under what was written.
 
     Raises:
         ConfigError: Anything wrong with what was written; names the place.
     """
-    path = source if isinstance(source, Path) else None
-    data, lines = read_yaml(path) if path else (source or {}, {})
+    path, data, lines, name = _read(source)
     if data is None:
-        raise ConfigError(f"{path}: is empty; write at least `model: NAME`")
+        raise ConfigError(f"{name}: is empty; write at least `model: NAME`")
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds {shortened(data)} where settings were expected; write `key: value` lines")
+        raise ConfigError(f"{name}: holds {shortened(data)} where settings were expected; write `key: value` lines")
     over: Settings = {}
     flag_places: dict[Location, str] = {}
-    for name, value in flags.items():
-        flag_places[tuple(name.split("."))] = (written_as or {}).get(name, f"--set {name}")
-        over = override(over, nested(name, value))
-    places, under = Places(path, lines, flag_places), Settings()
-    for name, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
-        under = override(under, nested(name, value))
+    for setting, value in flags.items():
+        flag_places[tuple(setting.split("."))] = (written_as or {}).get(setting, f"--set {setting}")
+        over = override(over, nested(setting, value))
+    places, under = Places(name, lines, flag_places), Settings()
+    for setting, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
+        under = override(under, nested(setting, value))
     if not is_study(data):
         config = _check(override(override(under, data), over), places, ((),))
         return Study(name=path.stem if path else config.backend, experiments=(config,))
@@ -105,13 +122,25 @@ def load_study(
     return study if study.name or path is None else replace(study, name=path.stem)
 
 
+def _read(source: Path | Mapping[str, Any] | None) -> tuple[Path | None, Any, Mapping[Location, int], str]:
+    """Return the file, what it holds and in which lines, and what to call it."""
+    if isinstance(source, Mapping):
+        try:
+            # As a file would hold them: tuples are lists, paths are text.
+            return None, from_json(json_text(dict(source), default=os.fspath)), {}, "settings"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"settings: {error}; use text, numbers, lists and mappings") from None
+    return (source, *read_yaml(source), str(source)) if source else (None, {}, {}, "command line")
+
+
 def _study_file(data: Settings, places: Places) -> StudyFile:
     for key in data:
         if key not in StudyFile.model_fields:
             beside = next(name for name in ("experiments", "sweep", "defaults") if name in data)
-            raise ConfigError(
-                f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`; put it under `defaults:`"
-            )
+            near = difflib.get_close_matches(str(key), StudyFile.model_fields, n=1, cutoff=ALIKE)
+            known = key in ExperimentConfig.model_fields
+            advice = f"did you mean {near[0]!r}?" if near and not known else "put it under `defaults:`"
+            raise ConfigError(f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`; {advice}")
     try:
         written = StudyFile.model_validate(data | {"defaults": data.get("defaults") or {}})
     except ValidationError as error:
@@ -131,6 +160,13 @@ def _check_candidate(candidate: Candidate, places: Places) -> ExperimentConfig:
 def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -> ExperimentConfig:
     backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
+    for name, value in settings.pop(ENGINE, {}).items():
+        own = OWN_NAMES.get((backend, name), name)
+        places = places.moved((ENGINE, name), (backend, own))
+        if own not in section_class(backend).model_fields:
+            where = places.of((backend, own), prefixes)
+            raise ConfigError(f"{where}: {backend} has no {own}; its settings stand in docs/study.schema.json")
+        settings = override(settings, {backend: {own: value}})
     try:
         # The section by itself first: inside an experiment, its errors would not name the section.
         if isinstance(backend, str) and isinstance(settings.get(backend), dict):
@@ -171,6 +207,9 @@ def _message(error: ErrorDetails, location: Location) -> str:
         hint = f"did you mean {near!r}?" if near else "docs/study.schema.json has all keys"
         hint = "it is a key, but not here; docs/study.schema.json shows its place" if near == wrong else hint
         return f"unknown key {wrong!r}; {hint}"
+    if isinstance(error["input"], list) and error["type"] in ONE_VALUE:
+        name = ".".join(map(str, location))
+        return f"takes one value, not {shortened(error['input'])}; for each, put `{name}:` and the list under `sweep:`"
     if error["type"] == "model_type":
         return f"holds settings of its own, `key: value`, not {shortened(error['input'])}"
     if error["type"] in ("int_type", "float_type") and isinstance(error["input"], str):
@@ -183,7 +222,10 @@ def _message(error: ErrorDetails, location: Location) -> str:
         return f"{wanted}, not {value}"
     text = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
-    return text if error["type"] == "value_error" else f"{text}, not {shortened(error['input'])}"
+    choices = re.findall(r"'(.+?)'", text) if error["type"] == "literal_error" else ()
+    near = nearest(str(error["input"]), choices)
+    meant = f"; did you mean {near!r}?" if near else ""
+    return text if error["type"] == "value_error" else f"{text}, not {shortened(error['input'])}{meant}"
 
 
 def _nearest(wrong: str, parents: Location) -> str | None:

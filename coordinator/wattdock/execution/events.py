@@ -43,6 +43,7 @@ class StudyStarted(Event):
     Attributes:
         resumed: Whether an earlier run began the study; None without `--resume`.
         done: Experiments that earlier runs have finished.
+        passes: Of the whole study, those that are left and those that are not.
         time_left: How long the passes left take, in words and without starting runners.
     """
 
@@ -50,6 +51,7 @@ class StudyStarted(Event):
     resumed: bool | None
     done: int
     passes_left: int
+    passes: int
     time_left: str
 
 
@@ -80,11 +82,13 @@ class Loading(Event):
 
 @dataclass(frozen=True)
 class RestartStarted(Event):
-    """The runner begins to serve an experiment; `restart` counts from 1."""
+    """The runner begins to serve an experiment; `restart` counts from 1, `passes` are the study's."""
 
     experiment: str
     restart: int
+    restarts: int
     passes_left: int
+    passes: int
     time_left: str
 
 

@@ -91,7 +91,7 @@ class SessionContext:
         home: WATTDOCK_HOME.
         scratch: A folder that is removed after the run.
         held: Leases; a runner's keeper holds them, too, until nothing of the runner is left.
-        remaining: Returns how many passes the study has left, and how long they take, in words.
+        remaining: Returns how many passes the study has left, of how many, and how long they take, in words.
         initial_idle: State of each GPU, by UUID, when it was idle before the run's first runner.
     """
 
@@ -102,7 +102,7 @@ class SessionContext:
     emit: Emit
     interrupts: Interrupts
     dependencies: RunDependencies
-    remaining: Callable[[], tuple[int, str]]
+    remaining: Callable[[], tuple[int, int, str]]
     initial_idle: dict[str, steadiness.IdleState] = field(default_factory=dict)
 
 
@@ -302,7 +302,8 @@ class Session:
     def _measure_next(self, procedure: MeasuringProcedure) -> None:
         state = self._pending[0]
         self._current = self._begin(state)
-        self._emit(RestartStarted(state.config.label, self._restart + 1, *self._context.remaining()))
+        restarts = state.config.repeats.restarts
+        self._emit(RestartStarted(state.config.label, self._restart + 1, restarts, *self._context.remaining()))
         limit_s = state.config.timeouts.experiment_s or math.inf
         self._deadline_ns = self._clock.now_ns() + limit_s * NS_PER_S
         procedure.measure(self._current)

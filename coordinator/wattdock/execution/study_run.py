@@ -209,10 +209,11 @@ class StudyRun:
         self._context.folder.drop(experiment_id)
         return stored
 
-    def _remaining(self) -> tuple[int, str]:
-        """Return how many passes the study has left, and how long they take without starting runners."""
+    def _remaining(self) -> tuple[int, int, str]:
+        """Return how many passes the study has left, of how many, and how long they take without starting runners."""
         work = [state.remaining() for state in self._states.values()]
-        return sum(experiment.passes for experiment in work), duration(work)
+        asked = sum(config.repeats.restarts * config.repeats.passes for config in self._study.experiments)
+        return sum(experiment.passes for experiment in work), asked, duration(work)
 
     def _finish(self) -> None:
         """Close the journal where nothing is left to do.

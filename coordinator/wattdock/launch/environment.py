@@ -20,6 +20,7 @@ from wattdock.errors import ConfigError, LaunchError, PreflightError
 from wattdock.files import locked, read_regular
 from wattdock.host import processes
 from wattdock.launch.process import KEEPER
+from wattdock.launch.runners import environment_dir
 from wattdock.launch.uv import run_uv
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def check_python(path: Path, variables: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True)
 class Environment:
-    """The virtual environment `.venv` in a backend's folder, made on first use from `requirements-<variant>.txt`.
+    """The virtual environment `.venv` of a backend, made on first use from its `requirements-<variant>.txt`.
 
     It is complete when its stamp says so, which is written last. A lock guards it: a process that makes it holds the
     lock alone, processes that run it share the lock.
@@ -132,7 +133,7 @@ class Environment:
     @property
     def venv(self) -> Path:
         """The folder of the environment."""
-        return self.runner_dir / ".venv"
+        return environment_dir(self.runner_dir) / ".venv"
 
     @property
     def python(self) -> Path:
@@ -243,13 +244,14 @@ class Environment:
 
         Another user's cannot be locked: its owner does not wait for others who run it. The descriptor is -1 then.
         """
-        lock_fd, path = -1, self.runner_dir / ".venv.lock"
+        lock_fd, path = -1, self.venv.with_name(".venv.lock")
         with ExitStack() as stack:
             try:
+                path.parent.mkdir(parents=True, exist_ok=True)
                 lock_fd = stack.enter_context(locked(path, wait_s=WAIT_S, say=self.progress, shared=shared))
             except OSError as error:
                 if not shared or error.errno not in NOT_OURS:
-                    what = f"{'use the' if shared else 'make a'} virtual environment in {self.runner_dir}"
+                    what = f"{'use the' if shared else 'make a'} virtual environment in {path.parent}"
                     remedy = "wait for it" if isinstance(error, BlockingIOError) else "make it writable"
                     raise PreflightError(
                         f"cannot {what}: {path.name}: {error.strerror}; {remedy}, {OWN_INTERPRETER}"

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
-from wattdock.host import processes
+from wattdock.host import folders, processes
 from wattdock.text import is_secret, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-REPO = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[3]
+# What setup.py puts into an installed wattdock.
+PACKAGED = Path(__file__).resolve().parents[1] / "packaged"
+# Where `docker/`, `proto/` and `runners/` are: a checkout's own, else the packaged copies.
+REPO = CHECKOUT if (CHECKOUT / "runners" / "common" / "wattdock_runner").is_dir() else PACKAGED
 PROTO_DIR = REPO / "proto"
 COMMON_DIR = REPO / "runners" / "common"
 # Settings of engines and of the libraries below them; a container gets no other variable of the host.
@@ -42,8 +47,8 @@ QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 def runners_path() -> tuple[Path, ...]:
     """Return the folders that hold runners, searched in this order: those in WATTDOCK_RUNNERS, then `runners/` here."""
-    folders = os.environ.get("WATTDOCK_RUNNERS", "").split(os.pathsep)
-    return (*(Path(folder).absolute() for folder in folders if folder), REPO / "runners")
+    named = os.environ.get("WATTDOCK_RUNNERS", "").split(os.pathsep)
+    return (*(Path(folder).absolute() for folder in named if folder), REPO / "runners")
 
 
 def backends() -> tuple[str, ...]:
@@ -76,6 +81,17 @@ def find_runner(backend: str) -> Path:
     raise ConfigError(f"unknown backend {backend!r} (there are: {', '.join(names) or 'none'}); {hint}")
 
 
+def environment_dir(runner_dir: Path) -> Path:
+    """Return the folder of a runner's virtual environment: the runner's own, but for a packaged one in WATTDOCK_HOME.
+
+    An installed package may be read-only, and is replaced by the next version.
+    """
+    if not runner_dir.is_relative_to(PACKAGED):
+        return runner_dir
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return folders.wattdock_home() / "environments" / f"{runner_dir.name}-{python}"
+
+
 def process_variables(
     runner_dir: Path, gpu_indices: Sequence[int], environ: Mapping[str, str], *, keep_pythonpath: bool
 ) -> dict[str, str]:
@@ -91,12 +107,12 @@ def process_variables(
     Source: CUDA programming guide, "CUDA Environment Variables": an empty CUDA_VISIBLE_DEVICES shows no device.
     """
     allowed = processes.child_environment(environ, SETTING_NAME.pattern)
-    folders = [PROTO_DIR, COMMON_DIR, runner_dir]
+    modules = [PROTO_DIR, COMMON_DIR, runner_dir]
     if keep_pythonpath:
-        folders += [Path(folder) for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+        modules += [Path(folder) for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     return _without_secrets(allowed) | {
         # The runner's working folder is not the caller's, so relative entries would point elsewhere.
-        "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in folders),
+        "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in modules),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpu_indices)),
         **OFFLINE,

@@ -95,8 +95,7 @@ def read(folder: Path) -> RestartRecord:
 
     try:
         plain = from_json(read_regular(folder / RECORD, limit_bytes=MAX_JSON_BYTES, follow=True))
-        tables = ((REQUESTS, requests_schema), (STEPS, steps_schema), (TIMELINE, timeline_schema))
-        requests, steps, samples = (_read_table(folder / name, schema()) for name, schema in tables)
+        requests, steps, samples = (_read_table(folder / name, schema()) for name, schema in TABLES)
         _fill_in(plain, _requests_by_pass(requests), steps, _Samples(samples))
         record = _adapter().validate_python(plain)
         datetime.fromisoformat(record.started_utc)
@@ -107,6 +106,17 @@ def read(folder: Path) -> RestartRecord:
         raise StoreError(
             f"{folder} does not hold what was measured ({why}); bring {RECORD}, {REQUESTS}, {STEPS} and {TIMELINE} back"
         ) from error
+
+
+def read_table(folder: Path, name: str) -> pa.Table:
+    """Return one of the tables; see `RestartRecord.read_table`."""
+    import pyarrow as pa
+
+    file, schema = next((file, schema) for file, schema in TABLES if file == f"{name}.parquet")
+    try:
+        return _read_table(folder / file, schema())
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise StoreError(f"{folder / file} cannot be read ({' '.join(str(error).split())}); bring it back") from error
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
@@ -188,6 +198,9 @@ def timeline_schema() -> pa.Schema:
             *(pa.field(bracket, pa.int64()) for bracket in BRACKETS),
         ]
     )
+
+
+TABLES = ((REQUESTS, requests_schema), (STEPS, steps_schema), (TIMELINE, timeline_schema))
 
 
 def _requests_table(record: RestartRecord) -> pa.Table:

@@ -21,6 +21,8 @@ from wattdock.records.snapshot import EnvironmentSnapshot
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pyarrow as pa
+
     from wattdock.metering import GpuTimeline
 
 
@@ -170,6 +172,17 @@ class RestartRecord:
         from wattdock.records.folder import read
 
         return read(folder)
+
+    @staticmethod
+    def read_table(folder: Path, name: str) -> pa.Table:
+        """Return one of the three tables that `write` wrote to `folder`: "requests", "steps" or "timeline".
+
+        Raises:
+            StoreError: The file is missing, cannot be read, or was written by another version.
+        """
+        from wattdock.records.folder import read_table
+
+        return read_table(folder, name)
 
     def write(self, folder: Path) -> None:
         """Write the record to `folder`, replacing an earlier state of it; durable when this returns.

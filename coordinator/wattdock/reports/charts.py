@@ -15,7 +15,16 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.errors import ConfigError
-from wattdock.reports.chart_data import BEFORE_PASSES, KINDS, PHASES, SUM, pareto_front, timelines, why_no_joules
+from wattdock.reports.chart_data import (
+    BEFORE_PASSES,
+    KINDS,
+    PHASES,
+    SUM,
+    pareto_front,
+    points_of,
+    timelines,
+    why_no_joules,
+)
 from wattdock.reports.terminal import MARK
 from wattdock.store import COLUMNS
 
@@ -24,6 +33,9 @@ if TYPE_CHECKING:
 
     from wattdock.reports.chart_data import Point, RestartTimeline, Trace
     from wattdock.reports.scaling import Setting, SplitPoint
+    from wattdock.store import StoredResult
+
+__all__ = ["CHARTS", "Chart", "chart"]
 
 Rows: TypeAlias = list[dict[str, Any]]
 # Altair types too loosely what its methods return.
@@ -69,13 +81,30 @@ def intervals(points: Sequence[Point]) -> Chart:
     x = alt.X(unit, type="quantitative", scale=alt.Scale(zero=True))
     y, height = _names(drawn_points)
     base = _base(rows).encode(y=y)
-    signs = [sign.encode(x=x) for sign in _signs(base)]
-    marks = alt.layer(*_errors(base, "x", unit), _dots(base, drawn_points).encode(x=x), *signs)
+    restarts = _base(_of_restarts(drawn_points, unit)).mark_tick(color=NOT_USED, thickness=1.2, size=ROW_HEIGHT / 2)
+    marks = alt.layer(
+        *([restarts.encode(x=x, y=y)] if restarts.data.values else []),
+        *_errors(base, "x", unit),
+        _dots(base, drawn_points).encode(x=x),
+        *(sign.encode(x=x) for sign in _signs(base)),
+        data=alt.InlineData(values=tuple(rows)),
+    )
     return marks.properties(
         height=height,
-        description="Bars are 95 % intervals: over restarts, or of timing alone where there were fewer than three "
-        "restarts. Hollow: may not be published.",
+        description="Strokes are restarts. Bars are 95 % intervals: over restarts, or of timing alone where there were "
+        "fewer than three. Hollow: may not be published.",
     )
+
+
+def _of_restarts(points: Sequence[Point], unit: str) -> Rows:
+    """Return each restart's figure, where it is the one that is drawn and there are several."""
+    quantity = {J_PER_TOKEN: "energy_per_output_token_j", TOKENS_PER_S: "output_tokens_per_s"}[unit]
+    return [
+        {"experiment": point.label, "restart": number, unit: value}
+        for point in points
+        if (spread := point.result.statistics) and spread.quantity == quantity and len(spread.per_restart) > 1
+        for number, value in enumerate(spread.per_restart, 1)
+    ]
 
 
 def pareto(points: Sequence[Point]) -> Chart:
@@ -226,6 +255,17 @@ CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
     "batch": ("Scaling over the batch size", batch),
     "timeline": ("Power and tokens over time", timeline),
 }
+
+
+def chart(kind: str, results: Sequence[StoredResult]) -> Chart:
+    """Return one kind of chart of results.
+
+    Raises:
+        ConfigError: There is no such kind, or these results have nothing to draw of it.
+    """
+    if kind not in CHARTS:
+        raise ConfigError(f"{kind!r} is no kind of chart; there are {', '.join(CHARTS)}")
+    return CHARTS[kind][1](points_of(results))
 
 
 @dataclass(frozen=True)

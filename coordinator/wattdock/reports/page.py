@@ -17,7 +17,9 @@ from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.chart_data import disturbed_note, headings, points_of, timelines
+from wattdock.reports.takeaways import TAKEAWAYS
 from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
+from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ SUMMARY = (
     *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "nearest_limit", "roofline_energy_ratio"),
     *("ttft_p50_s", "tpot_p50_s", "itl_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
 )
+# Of these, what all results have alike is said once.
+SETTINGS = ("batch_size", "restarts", "gpus", "backend", "model")
 TOKEN_COSTS = {
     "idle_w": "W while idle",
     "joules_per_prompt_token": "J/prompt token",
@@ -105,8 +109,9 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         charts = _charts(points, has_tables=extent.has_tables)
         data = _embedded(_data(charts, restarts))
     same, differ = _measured_with(points)
-    known = {name for name in SUMMARY for point in points if getattr(point.row, name) is not None}
-    columns = [name for name in SUMMARY if name in known or name == SUMMARY[0]]
+    known = {name: {getattr(point.row, name) for point in points} for name in SUMMARY}
+    alike = [name for name in SETTINGS if len(points) > 1 and len(known[name]) == 1 and None not in known[name]]
+    columns = [name for name in SUMMARY if (known[name] - {None} and name not in alike) or name == SUMMARY[0]]
     script = _script()
     loader = PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
@@ -127,6 +132,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             publishable_count=_publishable_count(points),
             count=len(points),
             reasons=_commonest_reasons(points),
+            alike=", ".join(f"{COLUMNS[name].heading} {known[name].pop()}" for name in alike),
             columns=headings(columns),
             points=points,
             cells=partial(_cells, columns=columns),
@@ -180,7 +186,7 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
 
     charts: list[dict[str, Any]] = []
     for key, (title, chart_of) in CHARTS.items():
-        entry: dict[str, Any] = {"key": key, "title": title, "spec": None, "rows": []}
+        entry: dict[str, Any] = {"key": key, "title": title, "says": "", "spec": None, "rows": []}
         if key == "timeline":
             continue
         try:
@@ -195,7 +201,8 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
             [cell_text(row[name], ",.4g" if isinstance(row[name], float) else "") for name in columns] for row in rows
         ]
         note = f"{chart.description} {disturbed_note(points)}" if isinstance(chart.description, str) else ""
-        charts.append(entry | {"note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
+        says = TAKEAWAYS[key](points)
+        charts.append(entry | {"says": says, "note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
     return charts
 
 

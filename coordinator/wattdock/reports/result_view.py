@@ -12,6 +12,7 @@ from wattdock.analysis import Audit
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.page import fallback_text, split_texts, token_cost_texts
 from wattdock.reports.terminal import NOTHING, Listing, number, pairs, row_cells, seconds_text
+from wattdock.reports.views import check_lines
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
-# More results than these are shown as a table only.
-SHOWN_WHOLE = 3
+# Of a verdict; `show --checks` has all.
+NAMES_SHOWN, STATUSES = 6, ("fail", "unknown", "warn", "info", "pass")
 # Columns of the table of results for several results.
 SUMMARY = (
     *("name", "status", "gpu_count", "batch_size", "output_tokens", "output_tokens_per_s"),
@@ -34,36 +35,57 @@ SUMMARY = (
 )
 
 
-def results_view(stored: Sequence[StoredResult]) -> View:
-    """Yield results with their folders: a few whole, and of several a line each."""
-    for result in stored if len(stored) <= SHOWN_WHOLE else ():
-        yield from _result_view(result)
-    if len(stored) > 1:
+def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors: bool = True) -> View:
+    """Yield one result whole, or several as a table with what keeps them from being published.
+
+    Args:
+        checks: Whether each result's audit is shown instead, with every check.
+        errors: Whether what failed is told; whoever tells it elsewhere leaves it out.
+    """
+    if checks:
+        for result in stored:
+            yield from _checks_view(result)
+    elif len(stored) == 1:
+        yield from _result_view(stored[0], errors=errors)
+    elif stored:
         cells = [list(row_cells(Row.of(result), SUMMARY).values()) for result in stored]
         yield Listing([COLUMNS[name].heading for name in SUMMARY], cells)
         yield from map(str, pools(stored).values())
-    if len(stored) > SHOWN_WHOLE:
         reasons = [reason for result in stored if result.result.audit for reason in result.result.audit.reasons]
         first = {reason.name: reason for reason in reversed(reasons)}
         for name, count in Counter(reason.name for reason in reasons).most_common():
-            yield f"not publishable, {count} of {len(stored)}: {first[name]}"
+            yield f"not publishable, {count} of {len(stored)}: {first[name].name}: {first[name].found}"
 
 
-def _result_view(stored: StoredResult) -> View:
+def _checks_view(stored: StoredResult) -> View:
+    """Yield why one result may not be published, cause by cause, then every check of its audit, the worst first."""
+    yield Text(stored.folder.name, style="bold")
+    if (audit := stored.result.audit) is None:
+        yield "no audit: nothing was measured"
+        return
+    yield "publishable" if audit.publishable else f"not publishable, {pluralize(len(audit.reasons), 'reason')}:"
+    for place, reason in enumerate(audit.reasons, 1):
+        yield f"{place}. {reason}"
+        yield from (f"   depends on it: {', '.join(reason.follows)}" for _ in reason.follows[:1])
+    for check in sorted(audit.checks, key=lambda check: STATUSES.index(check.status)):
+        yield from check_lines(check)
+
+
+def _result_view(stored: StoredResult, *, errors: bool) -> View:
     """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
     result = stored.result
     name = result.config.name or result.experiment_id[:8]
     yield Text.assemble((name, "bold"), f"  {result.started_utc}  {result.status}")
-    yield pairs([*_rows(result), *_verdict_rows(result.audit)])
-    yield from (f"  “{text}”" for text in _sample_texts(stored))
+    yield pairs([*_rows(result, errors=errors), *_verdict_rows(stored), *_sample_rows(stored)])
     yield f"stored in {stored.folder}"
 
 
-def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]]:
     if result.fallback:
         yield "fallback", fallback_text(result.fallback)
     if result.error:
-        yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
+        if errors:
+            yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
         if result.error.cause:
             yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
     yield from _environment_rows(result)
@@ -85,10 +107,17 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
             yield "restarts", f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}; {spread.reason}"
 
 
-def _verdict_rows(audit: Audit | None) -> Iterable[tuple[str, str]]:
-    if audit:
-        yield "publishable", "yes" if audit.publishable else f"no, {pluralize(len(audit.reasons), 'reason')}:"
-        yield from (("", f"{number}. {reason}") for number, reason in enumerate(audit.reasons, 1))
+def _verdict_rows(stored: StoredResult) -> Iterable[tuple[str, str]]:
+    """Yield the verdict in three lines: what is in the way, what helps first, and where the rest is."""
+    if (audit := stored.result.audit) is None:
+        return
+    names = [reason.name for reason in audit.reasons]
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    yield "publishable", "yes" if audit.publishable else f"no: {', '.join(names[:NAMES_SHOWN])}{more}"
+    # Without a GPU nothing else helps.
+    if first := next((reason for reason in audit.reasons if reason.name == "GPUs"), next(iter(audit.reasons), None)):
+        yield "", f"{first.name}: {first.found}" + (f" → {first.remedy}" if first.remedy else "")
+        yield "", f"all: wattdock show {stored.folder.name} --checks"
 
 
 def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -250,9 +279,10 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         )
 
 
-def _sample_texts(stored: StoredResult) -> list[str]:
-    """Return the beginning of a few generated texts, so that a person sees that the model spoke."""
+def _sample_rows(stored: StoredResult) -> Iterable[tuple[str, str]]:
+    """Yield the beginning of a few generated texts, so that a person sees that the model spoke."""
     restarts = stored.restarts() if stored.has_records else ()
     passes = (measured for restart in restarts for measured in restart.passes)
     texts = (request.text for measured in passes for request in measured.requests if request.text)
-    return [" ".join(text.split())[:SAMPLE_CHARACTERS] for text in islice(texts, SAMPLE_TEXTS)]
+    for text in islice(texts, SAMPLE_TEXTS):
+        yield "generated", f"“{' '.join(text.split())[:SAMPLE_CHARACTERS]}”"

@@ -91,7 +91,7 @@ class CheckList:
     def as_view(self) -> View:
         """Yield each check as it is made, then the verdict."""
         for check in self:
-            yield from _check_lines(check)
+            yield from check_lines(check)
         if self.unsound:
             yield f"a measurement here would not be sound: {', '.join(self.unsound)}"
             return
@@ -101,7 +101,7 @@ class CheckList:
         )
 
 
-def _check_lines(check: Check) -> View:
+def check_lines(check: Check) -> View:
     """Yield one check: status, name, figure and limit, and below them what to do."""
     limit = f" (limit: {check.threshold})" if check.threshold else ""
     yield Text.assemble((f"{check.status:<8}", STYLES[check.status]), f"{check.name}: {check.figure}{limit}")

@@ -30,6 +30,8 @@ from wattdock.text import begins, json_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import pyarrow as pa
+
 
 RESULT, RESTARTS, LOG = "result.json", "restarts", "runner.log"
 # A restart that was measured, and the folder that holds it already; None where it is to be written.
@@ -58,10 +60,25 @@ class StoredResult:
         Raises:
             StoreError: A record is missing or cannot be read.
         """
-        folders = restart_folders(self.folder)
-        if not folders:
-            raise StoreError(f"{self.folder / RESTARTS} is missing or empty; restore it, or name another result")
-        return tuple(map(RestartRecord.read, folders))
+        return tuple(map(RestartRecord.read, self._restart_folders()))
+
+    def table(self, name: str) -> pa.Table:
+        """Return the restarts' rows of one kind, in the order measured.
+
+        Args:
+            name: "requests", "steps" or "timeline".
+
+        Raises:
+            StoreError: A file is missing or cannot be read.
+        """
+        import pyarrow as pa
+
+        return pa.concat_tables(RestartRecord.read_table(folder, name) for folder in self._restart_folders())
+
+    def _restart_folders(self) -> list[Path]:
+        if folders := restart_folders(self.folder):
+            return folders
+        raise StoreError(f"{self.folder / RESTARTS} is missing or empty; restore it, or name another result")
 
     def replacement(self) -> Path | None:
         """Return the folder of the latest later attempt at the same experiment of the study; None without one."""

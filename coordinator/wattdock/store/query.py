@@ -48,7 +48,11 @@ ENGINE: dict[str, str | bool | int | float | list[str]] = {
 
 @dataclass(frozen=True)
 class Filters:
-    """Which results to select; None takes all. Texts match anywhere, in either case; dates are UTC."""
+    """Which results to select; None takes all. Texts match anywhere, in either case; dates are UTC.
+
+    Attributes:
+        where: A condition on the table's columns, in SQL.
+    """
 
     model: str | None = None
     backend: str | None = None
@@ -59,18 +63,21 @@ class Filters:
     publishable: bool | None = None
     study: str | None = None
     superseded: bool = False
+    where: str | None = None
 
     def select(self, rows: list[Row]) -> list[Row]:
         """Return the rows that match.
 
         Raises:
-            ConfigError: A date cannot be read.
+            ConfigError: A date cannot be read, or the condition is wrong.
         """
         since, until = _date(self.since), _date(self.until)
+        folders = {row.folder for row in rows} if self.where is None else _folders_where(rows, self.where)
         return [
             row
             for row in rows
-            if (self.superseded or not row.superseded)
+            if row.folder in folders
+            and (self.superseded or not row.superseded)
             and _contains(row.model, self.model)
             and _contains(row.gpus, self.gpu)
             and _contains(row.study_id, self.study)
@@ -80,6 +87,18 @@ class Filters:
             and (since is None or row.started_utc >= since)
             and (until is None or row.started_utc < until)
         ]
+
+
+def _folders_where(rows: list[Row], condition: str) -> set[str]:
+    """Return the folders of the rows that a condition holds for."""
+    import duckdb
+
+    # A comment in it ends with its line.
+    sql = f"SELECT folder FROM all_results WHERE ({condition}\n)"
+    try:
+        return set(_answer({"rows": Row.table(rows)}, {}, sql, alike=True)["folder"].to_pylist())
+    except duckdb.Error as error:
+        raise ConfigError(f"where: {' '.join(str(error).split())}") from error
 
 
 def _contains(text: str | None, part: str | None) -> bool:
@@ -100,7 +119,7 @@ def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -
         tell: Receives a line about each result that is left out because it cannot be read.
 
     Raises:
-        ConfigError: A date cannot be read.
+        ConfigError: A date cannot be read, or the condition is wrong.
         ConfigError: There are no results.
     """
     tables, rows = read_rows(_folders(output_dir), tell)

@@ -1,4 +1,4 @@
-"""Images that runners are started from: build them from this checkout, list them, lock them by content, pull them.
+"""Images that runners are started from: build them from wattdock's sources, list them, lock them by content, pull them.
 
 In: a backend's name, its Dockerfile, the local engine. Out: images named `wattdock-<backend>`; `docker/images.lock`,
 which says by digest which image `run --locked` starts. Must not know: experiments, how a container is started.

@@ -1,20 +1,25 @@
-"""Build an image from this checkout, and label it with what it was built from."""
+"""Build an image from a checkout or an installed wattdock's copies, and label it with what it was built from."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.host import Machine, processes
+from wattdock.host import Machine, folders, processes
 from wattdock.launch.engine import BASE_DIGEST_LABEL, BASE_NAME_LABEL, NoImageError, engine_address, find_image
-from wattdock.launch.runners import REPO
+from wattdock.launch.runners import PACKAGED, REPO
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from wattdock.launch.engine import Image
 
 DOCKER = REPO / "docker"
@@ -48,13 +53,24 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
     """
     base = base or default_base(name, variant)
     labels = build_labels(base, _base_image(base, name))
-    # The Dockerfile mounts this folder, which holds no wheel unless they were fetched.
-    (REPO / "build" / "wheels" / name).mkdir(parents=True, exist_ok=True)
     # Docker takes the last of several values, so ours stand behind the caller's.
     words = ["build", *shlex.split(options), *labels]
     words += ["--build-arg", f"VARIANT={variant}", "--build-arg", f"VERSION={__version__}"]
-    words += ["--file", str(DOCKER / f"{name}.Dockerfile"), "--tag", local_name(name), str(REPO)]
-    run_docker(words, f"cannot build {local_name(name)}")
+    words += ["--file", str(DOCKER / f"{name}.Dockerfile"), "--tag", local_name(name)]
+    with _sources() as sources:
+        # The Dockerfile mounts this folder, which holds no wheel unless they were fetched.
+        (sources / "build" / "wheels" / name).mkdir(parents=True, exist_ok=True)
+        run_docker([*words, str(sources)], f"cannot build {local_name(name)}")
+
+
+@contextmanager
+def _sources() -> Iterator[Path]:
+    """Yield the folder that an image is built from: the checkout, or a copy of what an installed wattdock holds."""
+    if REPO != PACKAGED:
+        yield REPO
+        return
+    with folders.scratch_folder() as scratch:
+        yield shutil.copytree(REPO, scratch / "sources", ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def default_base(name: str, variant: str) -> str:

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import read_regular, write_whole
+from wattdock.host import folders
 from wattdock.launch.engine import NoImageError, find_image
 from wattdock.launch.images.build import image_names, local_name, pull
-from wattdock.launch.runners import REPO
+from wattdock.launch.runners import CHECKOUT, PACKAGED, REPO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock.launch.engine import Image
 
 LOCK_VARIABLE = "WATTDOCK_IMAGES_LOCK"
-DEFAULT_LOCK = REPO / "docker" / "images.lock"
+DEFAULT_LOCK = CHECKOUT / "docker" / "images.lock"
 HEADER = """\
 # Images that `wattdock run --locked` starts, by digest. Written by `wattdock images lock`; see docs/publication.md.
 """
@@ -126,9 +127,13 @@ class _File(BaseModel):
 
 
 def lock_path() -> Path:
-    """Return the file in use: the one in WATTDOCK_IMAGES_LOCK, else `docker/images.lock` of this checkout."""
-    named = os.environ.get(LOCK_VARIABLE)
-    return Path(named).expanduser().absolute() if named else DEFAULT_LOCK
+    """Return the file in use: the one in WATTDOCK_IMAGES_LOCK, else `docker/images.lock` of this checkout.
+
+    Without a checkout it is `images.lock` in WATTDOCK_HOME.
+    """
+    if named := os.environ.get(LOCK_VARIABLE):
+        return Path(named).expanduser().absolute()
+    return folders.wattdock_home() / "images.lock" if REPO == PACKAGED else DEFAULT_LOCK
 
 
 def read_lock(path: Path | None = None) -> ImagesLock:

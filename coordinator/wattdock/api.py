@@ -1,0 +1,227 @@
+"""wattdock from Python and notebooks: measure, open and tabulate results; `import wattdock` offers these names.
+
+In: settings, or names of results as the command takes them. Out: `Results`, and tables whose columns carry their units.
+Whatever a user can do wrong is a `WattdockError` of one line. Nothing in wattdock imports this module.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from wattdock.cli.progress import progress_for
+from wattdock.config import load_study
+from wattdock.errors import ConfigError, WattdockError
+from wattdock.execution import StudyRun, plan_study
+from wattdock.host import folders
+from wattdock.publish import open_bundle
+from wattdock.store import Filters, Row, StoredResult, find_results, select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from wattdock.analysis import ExperimentResult
+    from wattdock.records import Failure
+
+FilePath: TypeAlias = str | os.PathLike[str]
+# Of which library a table is: "auto" is pandas where it is installed, else polars where it is, else Arrow.
+Frame = Literal["auto", "pandas", "polars", "arrow"]
+# Bundles stay unpacked for as long as their results may be read.
+_UNPACKED = ExitStack()
+atexit.register(_UNPACKED.close)
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """One stored result.
+
+    The tables are the restarts' files, a row per request, step or sample; times are ns of the host's monotonic clock.
+    docs/how-to/data.md says what each column means.
+    """
+
+    stored: StoredResult
+
+    def __repr__(self) -> str:
+        return f"Result({self.folder.name}, {self.data.status})"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        return self.stored.folder
+
+    @property
+    def data(self) -> ExperimentResult:
+        """Settings, figures, audit and environment, as stored; None for what was not measured."""
+        return self.stored.result
+
+    def requests(self, *, frame: Frame = "auto") -> Any:
+        """Return times, counts and text of each request.
+
+        Raises:
+            StoreError: A restart's file is missing or cannot be read; so for the other two tables.
+        """
+        return _framed(self.stored.table("requests"), frame)
+
+    def steps(self, *, frame: Frame = "auto") -> Any:
+        """Return the engine's steps; no rows where the engine does not tell."""
+        return _framed(self.stored.table("steps"), frame)
+
+    def timeline(self, *, frame: Frame = "auto") -> Any:
+        """Return what was sampled: counters, power and temperature by GPU, the host's energy, the runner's tokens."""
+        return _framed(self.stored.table("timeline"), frame)
+
+    def plot(self, kind: str = "timeline") -> Any:
+        """Return a chart of this result; see `Results.plot`."""
+        return Results([self]).plot(kind)
+
+
+class Results(tuple[Result, ...]):
+    """Results, in the order of their study or as they were named."""
+
+    def table(self, *, frame: Frame = "auto") -> Any:
+        """Return the table of these results, a row each, as `wattdock.results` does."""
+        return _framed(Row.table([Row.of(result.stored) for result in self]), frame)
+
+    def plot(self, kind: str = "intervals") -> Any:
+        """Return an Altair chart, which a notebook shows; its `save` writes a file.
+
+        Args:
+            kind: As `wattdock plot` takes it.
+
+        Raises:
+            ConfigError: There is no such kind, or these results have nothing to draw of it.
+        """
+        from wattdock.reports.charts import chart
+
+        return chart(kind, [result.stored for result in self])
+
+
+def run(
+    study: Mapping[str, Any] | FilePath | None = None,
+    output_dir: FilePath = "results",
+    *,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    retry_failed: bool = False,
+    publishable: bool = False,
+    quiet: bool = False,
+) -> Results:
+    """Measure an experiment or a study as `wattdock run` does; each result is stored as soon as it is complete.
+
+    Args:
+        study: A YAML file, or what such a file would hold; without either, one experiment of defaults.
+        output_dir: Folder of results.
+        settings: Dotted setting → value, laid over every experiment, as `--set` does.
+        resume: Continue this study where it stopped.
+        retry_failed: Like `resume`, and measure failed experiments again.
+        publishable: Set what publication needs and the study does not set; `Result.data.audit` has the verdict.
+        quiet: Show no progress.
+
+    Raises:
+        ConfigError, PreflightError: Nothing was started.
+        WattdockError: All experiments failed: the first one's error. Where only some did, each is a warning.
+        KeyboardInterrupt: What was measured is stored.
+    """
+    source = study if study is None or isinstance(study, Mapping) else Path(study)
+    over = dict(settings or {})
+    planned = load_study(
+        source, over, written_as={name: f"settings[{name!r}]" for name in over}, publishable=publishable
+    )
+    progress, folder, home = progress_for(quiet=quiet), Path(output_dir), folders.wattdock_home()
+    try:
+        plans = plan_study(planned, output_dir=folder, home=home, emit=progress)
+        study_run = StudyRun(
+            planned, plans, output_dir=folder, home=home, resume=resume or retry_failed, retry_failed=retry_failed
+        )
+        study_run.run(progress)
+    finally:
+        progress.close()
+    found = Results(map(Result, study_run.results))
+    failures = [result.data.error for result in found if result.data.error]
+    if failures and len(failures) == len(found):
+        raise _error(failures[0])
+    for line in dict.fromkeys(f"{failure.stage}: {failure.message}" for failure in failures):
+        warnings.warn(line, stacklevel=2)
+    return found
+
+
+def load(name: FilePath, output_dir: FilePath = "results") -> Results:
+    """Return stored results.
+
+    Args:
+        name: A result, study, bundle or folder of results; in `output_dir` the beginning of a name is enough.
+
+    Raises:
+        ConfigError: The name means no result, or may mean several.
+        StoreError: A result or bundle cannot be read.
+    """
+
+    def unpack(bundle: Path) -> Path:
+        return _UNPACKED.enter_context(open_bundle(bundle)).folder
+
+    return Results(map(Result, find_results([os.fspath(name)], Path(output_dir), unpack)))
+
+
+def results(
+    name: FilePath | None = None,
+    where: str | None = None,
+    output_dir: FilePath = "results",
+    *,
+    frame: Frame = "auto",
+) -> Any:
+    """Return the table of stored results, a row each, the latest first; units stand in the columns' names.
+
+    A result that a later attempt of the same study replaces is left out; so is a result that cannot be read, with a
+    warning that names its file, unless it may be one of those named.
+
+    Args:
+        name: As `load` takes it; None is all in `output_dir`.
+        where: A condition on the columns, in SQL, such as "backend = 'vllm' AND batch_size > 4".
+        frame: Library of the table: by default pandas where it is installed, else polars where it is, else Arrow.
+
+    Raises:
+        ConfigError: There are no results, the condition is wrong, or the library is not installed.
+        StoreError: As `load`.
+    """
+    lines: list[str] = []
+    filters = Filters(where=where or None)
+    if name is None:
+        rows = select(Path(output_dir), filters, tell=lines.append)
+    else:
+        rows = filters.select([Row.of(result.stored) for result in load(name, output_dir)])
+    for line in lines:
+        warnings.warn(line, stacklevel=2)
+    return _framed(Row.table(rows), frame)
+
+
+def _error(failure: Failure) -> WattdockError:
+    kinds = {int(kind.exit_code): kind for kind in WattdockError.__subclasses__()}
+    return kinds.get(failure.exit_code, WattdockError)(f"{failure.stage}: {failure.message}")
+
+
+def _framed(table: pa.Table, frame: Frame) -> Any:
+    """Return a table as one of the library that was asked for."""
+    if frame not in get_args(Frame):
+        raise ConfigError(f"frame={frame!r}: there are {', '.join(get_args(Frame))}")
+    for name, convert in (("pandas", _to_pandas), ("polars", lambda table, polars: polars.from_arrow(table))):
+        if frame not in ("auto", name):
+            continue
+        try:
+            return convert(table, importlib.import_module(name))
+        except ModuleNotFoundError as error:
+            if frame == name:
+                raise ConfigError(f"frame={frame!r}: {error}; install it, or leave frame out") from error
+    return table
+
+
+def _to_pandas(table: pa.Table, pandas: Any) -> Any:
+    # Where one is missing, pandas would make numbers of 53 bits of the others.
+    integers = {"int64": pandas.Int64Dtype(), "int32": pandas.Int32Dtype()}
+    return table.to_pandas(types_mapper=lambda kind: integers.get(str(kind)))
