@@ -14,7 +14,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from site_reference import commands_page, list_page, settings_page, wire_page
+from site_reference import commands_page, list_page, results_page, settings_page, wire_page
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -36,6 +36,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     pages = {
         "reference/settings.md": settings_page(),
         "reference/commands.md": commands_page(),
+        "reference/results.md": results_page(),
         "reference/wire.md": wire_page(),
     }
     for folder, (title, lead) in LISTS.items():

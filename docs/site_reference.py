@@ -1,16 +1,19 @@
-"""Reference pages in Markdown, made from what they describe: settings, commands, the wire."""
+"""Reference pages in Markdown, made from what they describe: settings, commands, columns of results, the wire."""
 
 from __future__ import annotations
 
 import html
+import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import typer.main
 from study_schema import study_schema
 
 from wattdock.cli.main import app
 from wattdock.launch.runners import PROTO_DIR
+from wattdock.store import COLUMNS, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +24,10 @@ PROTO = PROTO_DIR / "wattdock_proto" / "v1" / "runner.proto"
 LEAD = (
     "Made from the schema in `study.schema.json`, which editors read. Flags have the same names; `--set KEY=VALUE` "
     "sets any of them."
+)
+RESULTS_LEAD = (
+    "What `results query`, `results export` and `load_results` give; null where a result does not say. Names end in "
+    "their units: `_j` joules, `_s` seconds, `_w` watts, `_per_s` per second; shares are from 0 to 1."
 )
 # These first, then what they refer to.
 FIRST = ("StudyFile", "ExperimentConfig")
@@ -52,6 +59,18 @@ def commands_page() -> str:
     for name, command in _commands(root, "wattdock"):
         parts += [f"## {name}", html.escape(command.help or "", quote=False), _parameters(command)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def results_page() -> str:
+    """Return the columns of the table of results, with where each stands in a result."""
+    _, meanings = _docstring(inspect.getdoc(Row) or "")
+    rows = ["| column | type | in result.json | in tables | meaning |", "|---|---|---|---|---|"]
+    for name, hint in get_type_hints(Row).items():
+        kind = " or ".join(part.__name__ for part in get_args(hint) or (hint,) if part is not NoneType)
+        column = COLUMNS[name]
+        place = f"`{column.place}`" if column.place else "computed"
+        rows.append(f"| `{name}` | {kind} | {place} | {_cell(column.heading)} | {_cell(meanings.get(name, ''))} |")
+    return "\n\n".join(["# Columns of results", RESULTS_LEAD, "\n".join(rows)]) + "\n"
 
 
 def wire_page() -> str:

@@ -1,4 +1,4 @@
-"""Text for people and for programs: plurals, the nearest known name, dotted names of settings, secrets, JSON.
+"""Text for people and for programs: plurals, names of results and studies, dotted names of settings, secrets, JSON.
 
 JSON has no infinity and no not-a-number. They are written as the texts "Infinity", "-Infinity" and "NaN": a reader that
 expects a number refuses them, where `null` would pass for "not measured" and a bare `NaN` is no JSON at all.
@@ -12,10 +12,11 @@ import difflib
 import json
 import math
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 # Names of variables that hold a secret, or the file of one.
 SECRET_NAME = re.compile(
@@ -51,6 +52,10 @@ EXPECTED = {
     "less_than_equal": "{le:g} or less",
     "less_than": "less than {lt:g}",
 }
+# The time that a result's or a study's name begins with, and how an experiment's id is shortened in it and in plans.
+TIME, SHORT_ID = re.compile(r"\d{8}T\d{6}-"), re.compile(r"[0-9a-f]{8}")
+# Candidates that a message names.
+MOST_LISTED = 4
 # As difflib's ratio. Names of models and GPUs are long, and people shorten them.
 SIMILARITY_CUTOFF = 0.4
 
@@ -76,6 +81,38 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar of the names, ignoring case, or None where none is similar."""
     near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=SIMILARITY_CUTOFF)
     return near[0] if near else None
+
+
+def untimed(name: str) -> str:
+    """Return a result's or a study's name without the time that it begins with: mine-2."""
+    return TIME.sub("", name, count=1)
+
+
+def begins(name: str, text: str) -> bool:
+    """Whether a result's or a study's name begins with `text`, its time in front or not, or holds it as its id."""
+    if SHORT_ID.fullmatch(text) and text in name.split("-"):
+        return True
+    return bool(text) and (name.startswith(text) or untimed(name).startswith(text))
+
+
+def meant(text: str, names: Iterable[str]) -> list[str]:
+    """Return the names of results and studies that a person means by `text`; a whole name wins over beginnings."""
+    known = list(names)
+    whole = [name for name in known if text == name] or [name for name in known if text == untimed(name)]
+    return whole or [name for name in known if begins(name, text)]
+
+
+def typed(names: Iterable[str]) -> dict[str, str]:
+    """Return the shortest text that means each of these names of results and studies, and no other of them."""
+    known = list(dict.fromkeys(names))
+    counts = Counter(map(untimed, known))
+    return {name: untimed(name) if counts[untimed(name)] == 1 else name for name in known}
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return the first few of the texts, and how many more there are."""
+    more = f" and {len(texts) - MOST_LISTED} more" if len(texts) > MOST_LISTED else ""
+    return ", ".join(texts[:MOST_LISTED]) + more
 
 
 def dotted(nested: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:

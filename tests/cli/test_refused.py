@@ -167,7 +167,9 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("run --output-dir=", "--output-dir is empty; name a folder"),
         ("results query", "missing argument 'SQL'"),
         ("plot", "missing argument 'KIND'; choose from: intervals, pareto, "),
-        ("run a b", "got unexpected extra argument"),
+        ("run a b", "b: only one FILE can be measured at a time; to go on with a study, add --resume"),
+        ("run a b --resume", "a and b: --resume takes a FILE, the NAME of a study, or one of each"),
+        ("run mine --resume", "mine: no study in results is called so"),
     ):
         assert_one_clear_line(called(*words.split()), CONFIG, f"wattdock: {said}")
 

@@ -69,7 +69,7 @@ def test_a_study_is_a_list_in_json_though_it_is_of_one_result(called: Called) ->
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("report 2 -o x.html", 2, NAMES[0]),
+        ("report 2 -o x.html", 2, "type one of them: two-sizes-0123abcd (a study), "),
         ("show two-sizes --window all", 2, "takes one result, and two-sizes is 2"),
         ("report study.yaml", 2, "study.yaml: is neither a bundle, which ends in .tar, nor a result.json"),
         ("bundle create two-sizes -o missing/deep/b.tar", 2, "there is no folder missing/deep; make it"),
@@ -182,7 +182,9 @@ def test_scaling_holds_curves_and_the_cheapest_split(called: Called) -> None:
 def test_results_are_listed_queried_and_exported(called: Called) -> None:
     """Three ways to look at the same results; whoever averages them can leave fallbacks out."""
     store_golden(RESULTS, "fake-fallback", "fake-fallback-1", "fake-fallback-2")
-    assert "3 results" in called("results", "list", "--backend", "fake").stdout
+    assert called("results", "list", "--backend", "fake").stdout.endswith("1 result; 2 failed: --all shows them\n")
+    assert called("results", "list", "--all").stdout.endswith("3 results\n")
+    assert called("results", "list", "--status", "failed").stdout.endswith("2 results\n")
     assert len(json.loads(called("results", "list", "--json", "--limit", "1").stdout)) == 1
     sql = "SELECT name, error_cause FROM results WHERE fallback_of IS NULL"
     [asked] = json.loads(called("results", "query", sql, "--json").stdout)
@@ -192,6 +194,26 @@ def test_results_are_listed_queried_and_exported(called: Called) -> None:
     assert joined["n"] > 0
     assert called("results", "export", "--csv", "all.csv").stdout == "3 results written to all.csv\n"
     assert len(Path("all.csv").read_text().splitlines()) == 4
+
+
+def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any width: what does not fit is left out from the right, which is said; of names that are alike, the time."""
+    stored(RESULTS, name="20260102T000003-other-3", experiment_id="4" * 64)
+    wide = study("results", "list").stdout.splitlines()
+    for columns in (80, 120, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        heading, *rows, left_out, count = study("results", "list").stdout.splitlines()
+        assert max(map(len, [heading, *rows])) <= columns
+        assert [row.split()[0] for row in rows] == [row.split()[0] for row in wide[1:5]]
+        assert "J/output token" in heading
+        assert left_out.startswith("no room here for ")
+        assert left_out.endswith("; --json has every column")
+        assert count == "4 results"
+    for row in rows:
+        assert study("show", row.split()[0]).returncode == 0
+    names = [row.split()[0] for row in rows]
+    assert names == ["20260102T000003-other-3", "20260101T000003-other-3", "fake-2", "fake-1"]
+    assert "two-sizes" in wide[3]
 
 
 def test_what_was_stored_of_a_run_is_analysed_anew_under_any_window(called: Called) -> None:

@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 from wattdock.config import ExperimentConfig
+from wattdock.store import COLUMNS
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -35,11 +36,14 @@ def text(site: Path, page: str) -> str:
 
 def test_the_reference_names_every_setting_command_and_message(site: Path) -> None:
     """It is made from them, so that it cannot fall behind."""
-    settings, commands, wire = (text(site, f"reference/{name}.html") for name in ("settings", "commands", "wire"))
+    settings, commands, results, wire = (
+        text(site, f"reference/{name}.html") for name in ("settings", "commands", "results", "wire")
+    )
     assert [name for name in ExperimentConfig.model_fields if f"<code>{name}</code>" not in settings] == []
     assert all(f"<code>{name}</code>" in settings for name in ("tensor_parallel_size", "device_map", "tp_size"))
     assert all(f"wattdock {name}" in commands for name in ("run", "bundle create", "reproduce", "results query"))
     assert "--max-output-tokens" in commands
+    assert all(name in results for name in (*COLUMNS, "CPUs used by others", "environment.dataset"))
     assert all(name in wire for name in ("rpc Generate", "message TokenSeries", "optional int64 first_token_ns"))
     assert get_args(ExperimentConfig.model_fields["meter"].annotation)
 

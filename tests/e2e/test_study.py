@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import time
@@ -60,6 +61,13 @@ def durable(wattdock: Command) -> set[tuple[str, int, int]]:
     return passes
 
 
+def to_go_on(line: str) -> list[str]:
+    """Return the command that a line says, without the words that every test has in common."""
+    words = shlex.split(line.partition("to go on: wattdock ")[2])
+    at = words.index("--runner-python")
+    return [word for word in words[:at] + words[at + 2 :] if word != "--progress-json"]
+
+
 def passes(results: list[dict[str, Any]]) -> Counter[tuple[str, int, int]]:
     return Counter(
         (result["config"]["name"], measured["restart"], measured["pass"])
@@ -108,8 +116,18 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
     assert "Ctrl-C again stops now" in err
-    assert wattdock("run", file, "--resume").returncode == 0
-    results = sorted(wattdock.results(), key=lambda result: result["study"]["attempt"])
+    assert to_go_on(err.splitlines()[-1]) == ["run", file, "--resume", "x-1"]
+    anew = wattdock.start("run", file, stderr=subprocess.PIPE)
+    wait_for(anew, "x-1, an equal study, has 1 of 2 passes measured; this one begins anew; to go on: wattdock run ")
+    wait_for(anew, "restart 1")
+    wattdock.interrupt(signal.SIGTERM)
+    _, err = anew.communicate(timeout=240)
+    assert to_go_on(err.splitlines()[-1]) == ["run", file, "--resume", "x-2"]
+    resumed = wattdock("run", "--resume", "x-1", timeout=240)
+    assert resumed.returncode == 0, resumed.stderr
+    assert wattdock("show", "x-1").stdout.splitlines()[0].endswith("  ok")
+    results = [result for result in wattdock.results() if result["study"]["study_id"].endswith("-x-1")]
+    results.sort(key=lambda result: result["study"]["attempt"])
     seen = [(result["status"], len(result["energy"]["passes"])) for result in results]
     assert seen == [("interrupted", 1), ("ok", 2)]
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import re
 import resource
-from datetime import UTC, datetime, timedelta
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from merge_samples import measured
 from unprivileged import UID
 
-from wattdock.config import ExperimentConfig, Study
+from wattdock.config import ExperimentConfig, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.execution.resume import open_study
-from wattdock.execution.study_folder import History, Journal, histories, read_journal
+from wattdock.execution.resume import find_study, open_study, unfinished_study
+from wattdock.execution.study_folder import History, Journal, StudyFolder, histories, read_journal
+from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,17 +154,64 @@ def test_with_nothing_to_resume_it_begins(tmp_path: Path) -> None:
     assert resume(tmp_path, study({})) == "study"
 
 
-def test_a_study_s_folder_is_named_by_its_time_name_and_digest_and_shared_with_no_other(tmp_path: Path) -> None:
+def test_a_study_s_folder_is_named_by_its_time_name_and_number_and_shared_with_no_other(tmp_path: Path) -> None:
     """Of a long name its beginning; one that has begun in the same second, on whichever machine, keeps its folder."""
     odd = Study("größe & co./" + 40 * "x", study({}).experiments)
     with open_study(odd, tmp_path, machine=MACHINE, resume=False) as folder:
-        name = rf"gr-e-co.-{31 * 'x'}-{odd.digest[:8]}"
-        assert re.fullmatch(rf"\d{{8}}T\d{{6}}-{re.escape(name)}", folder.study_id)
-    taken = [f"{datetime.now(UTC) + timedelta(seconds=later):%Y%m%dT%H%M%S}-{name}" for later in range(60)]
-    for each in taken:
-        (tmp_path / "studies" / each).mkdir(exist_ok=True)
+        name = f"gr-e-co.-{31 * 'x'}"
+        assert re.fullmatch(rf"\d{{8}}T\d{{6}}-{re.escape(name)}-1", folder.study_id)
+    (tmp_path / "studies" / f"20260101T000000-{name}-7").mkdir()
+    (tmp_path / "studies" / f"20260101T000000-{name}-8-1").mkdir()
     with open_study(odd, tmp_path, machine=MACHINE, resume=False) as folder:
-        assert folder.study_id.rpartition("-")[0] in taken
+        assert folder.study_id.endswith(f"-{name}-8")
+    with ThreadPoolExecutor(8) as pool:
+        begun = list(pool.map(lambda _: StudyFolder.create(odd, tmp_path, machine=MACHINE), range(8)))
+    assert len({folder.path for folder in begun}) == 8
+    for folder in begun:
+        folder.__exit__()
+
+
+def test_an_empty_newer_start_hides_no_older_one_with_measured_passes(tmp_path: Path) -> None:
+    """By its name the newer one is still to be had; a failure in it is retried in its place."""
+    twice = study({"repeats": {"passes": 2}})
+    [config] = twice.experiments
+    older, newer = (StudyFolder.create(twice, tmp_path, machine=MACHINE) for _ in range(2))
+    record = RestartRecord(0, passes=(measured(0, 1.0, 2.0, ()),))
+    older.save(older.new_record_name(config.experiment_id, 0), record)
+    older.__exit__()
+    newer.note("stored", experiment=config.experiment_id, status="failed", folder="none")
+    newer.__exit__()
+    left = unfinished_study(twice, tmp_path)
+    assert left
+    assert (left.name, left.passes(twice)) == ("s-1", (1, 2))
+    assert unfinished_study(replace(twice, name="other"), tmp_path) is None
+    for wanted, retry_failed, opened in ((True, False, older), (True, True, newer), ("s-2", False, newer)):
+        how: dict[str, Any] = {"resume": wanted, "retry_failed": retry_failed}
+        with open_study(twice, tmp_path, machine=MACHINE, **how) as folder:
+            assert folder.path == opened.path
+            assert unfinished_study(twice, tmp_path) is None or folder.path == newer.path, "somebody works there"
+
+
+def test_the_stored_copy_of_a_study_is_the_study(tmp_path: Path) -> None:
+    """With every setting, also those that are not part of its identity; another user's is not ours to start."""
+    begun = study({"name": "a", "wait_s": 7}, {"name": "b", "workload": {"batch_size": 3}}, order="written", seed=5)
+    begin(tmp_path, replace(begun, stop_after_failures=None))
+    assert load_study(find_study("s", tmp_path).settings, {}) == replace(begun, stop_after_failures=None)
+    if os.geteuid() == 0:
+        os.chown(find_study("s-1", tmp_path).path, UID, UID)
+        with pytest.raises(ConfigError, match=f"s-1 is a study of user {UID}; give its FILE, too"):
+            assert find_study("s-1", tmp_path).settings
+
+
+def test_a_name_that_means_no_study_or_several_is_answered_with_what_to_type(tmp_path: Path) -> None:
+    """A whole name means one, though others begin so."""
+    for _ in range(10):
+        begin(tmp_path, study({}))
+    assert find_study("s-1", tmp_path).name == "s-1"
+    with pytest.raises(ConfigError, match=r"^s: begins the names of several studies; type one of them: s-1, s-10, "):
+        find_study("s", tmp_path)
+    with pytest.raises(ConfigError, match=r"^t-1: no study in .* is called so; type one of them: s-9, s-8, s-7, s-6 "):
+        find_study("t-1", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -205,10 +255,10 @@ def test_a_journal_that_cannot_be_read_stops_only_studies_it_may_be_of(tmp_path:
     other.mkdir()
     (other / "journal.jsonl").write_text("nonsense\n")
     assert resume(tmp_path, study({})) == "resumed"
-    for name in ("s-12345678", f"other-{study({}).digest[:8]}"):
-        other = other.rename(other.with_name(f"20990101T000000-{name}"))
-        with pytest.raises(StoreError, match=f"20990101T000000-{name}"):
-            resume(tmp_path, study({}))
+    other = other.rename(other.with_name("20990101T000000-s-2"))
+    with pytest.raises(StoreError, match="20990101T000000-s-2"):
+        resume(tmp_path, study({}))
+    assert unfinished_study(study({}), tmp_path) is None, "a new run needs none of it"
     if os.geteuid() == 0:
         os.chown(other, UID, UID)
         assert resume(tmp_path, study({})) == "resumed", "another user's is not ours to resume"

@@ -229,6 +229,16 @@ def put(folder: Path, name: str, restarts: Sequence[float]) -> None:
     (folder / name / "result.json").write_text(json.dumps(own))
 
 
+def test_a_side_that_others_disturbed_is_named_with_what_they_did() -> None:
+    """Its figures may differ for that reason alone."""
+    checks = [{"name": "CPU use by others", "status": "fail", "figure": "61% in the worst pass"}]
+    disturbed = row("b", {"config.name": "x", "audit.checks": checks})
+    compared = compare([row("a", {"config.name": "x"})], [disturbed])
+    [line] = compared.disturbed
+    assert line == "B of x: CPU use by others: 61% in the worst pass; its figures may be of that, too"
+    assert f"disturbed by others: {line}" in list(compared.as_view())
+
+
 def test_the_command_ends_with_its_verdict(called: Called) -> None:
     """9 for a regression, 10 where it cannot be decided, 0 for none, 2 for what makes no sense; a bundle is a side."""
     for side, restarts in {"base": [0.99, 1.00, 1.01], "worse": [1.19, 1.20, 1.21], "close": [0.9, 1.0, 1.2]}.items():

@@ -44,6 +44,26 @@ def test_tables_escape_what_markdown_and_latex_would_take_for_their_own() -> Non
     assert "a|b\\_\\$c \\textbackslash{}input\\{d\\} next &" in latex(made)
 
 
+def test_a_result_that_others_disturbed_has_a_sign_and_a_note(tmp_path: Path) -> None:
+    """In tables and figures; the CSV has the reason in a column and its names as they are."""
+    checks = [{"name": "CPU use by others", "status": "fail", "figure": "61% in the worst pass"}]
+    rows = [row("one", {"config.name": "one", "audit.checks": checks}), row("two", {"config.name": "two"})]
+    made = points_of(rows)
+    assert "| one † |" in markdown(made)
+    assert "| two |" in markdown(made)
+    assert r"one \dag{} &" in latex(made)
+    for form in (markdown, latex):
+        assert "Others used its CPUs or GPUs meanwhile." in form(made)
+        assert "Others used" not in form(points_of(rows[1:]))
+    first, _ = csv.DictReader(io.StringIO(comma_separated(made)))
+    assert (first["name"], first["disturbed"]) == ("one", "CPU use by others: 61% in the worst pass")
+    for kind in ("intervals", "pareto"):
+        assert draw(kind, rows, tmp_path / "chart.svg") == "† Others used its CPUs or GPUs meanwhile."
+        assert ">†<" in (tmp_path / "chart.svg").read_text(), "beside the marker"
+        assert draw(kind, rows[1:], tmp_path / "chart.svg") == ""
+        assert "†" not in (tmp_path / "chart.svg").read_text()
+
+
 def test_a_name_that_xml_cannot_hold_is_drawn_with_a_mark(tmp_path: Path) -> None:
     """The library that draws would end the process; a stranger's result may be named anything."""
     draw("intervals", [row("one", {"config.name": "a\0\x1b\ufffe b"}), row("two", {})], tmp_path / "chart.svg")

@@ -61,6 +61,26 @@ def test_a_stored_sample_is_a_row_of_the_table(tmp_path: Path) -> None:
     assert [measured["total_j"] for measured in passes] == [measured.total_j for measured in result.energy.passes]
 
 
+def test_a_row_says_where_prompts_come_from_how_the_model_was_split_and_who_disturbed_it(tmp_path: Path) -> None:
+    """An unknown check disturbs nobody; the worst pass counts."""
+    checks = [
+        {"name": name, "status": status, "figure": figure}
+        for name, status, figure in (
+            ("CPU use by others", "fail", "61% in the worst pass"),
+            ("processes on the GPUs", "fail", "process 12 (ann, train)"),
+            ("memory of others in the passes", "unknown", "not known"),
+            ("clock", "fail", "off"),
+        )
+    ]
+    split = {"kind": "x", "tensor_parallel_size": 2}
+    put(tmp_path, "a", audit__checks=checks, environment__runner__parallelism=split, environment__dataset="synthetic")
+    put(tmp_path, "b", environment__gpu_count=0)
+    other, row = Row.table(select(tmp_path, Filters())).to_pylist()
+    assert (row["prompts"], row["parallelism"], other["parallelism"]) == ("synthetic", "TP=2", None)
+    found = "CPU use by others: 61% in the worst pass; processes on the GPUs: process 12 (ann, train)"
+    assert (row["disturbed"], other["disturbed"]) == (found, None)
+
+
 def test_filters_let_through_what_they_name(tmp_path: Path) -> None:
     """Model, backend, GPU, date, status, verdict."""
     put(tmp_path, "a")

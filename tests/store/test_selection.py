@@ -62,14 +62,27 @@ def test_a_studys_folder_away_from_its_results_is_one_line(tmp_path: Path) -> No
         chosen(moved)
 
 
-def test_a_beginning_of_several_names_lists_results_before_studies(tmp_path: Path) -> None:
+def test_a_beginning_of_several_names_is_answered_with_what_to_type_for_each(tmp_path: Path) -> None:
     """Studies are marked, since their names look like results'."""
-    study = "20260101T000000-two-0123abcd"
+    study = "20260101T000000-two-1"
     for name in ("20260101T000001-pytorch-aaaaaaaa", "20260101T000002-pytorch-bbbbbbbb"):
         stored(tmp_path, name=name, study={"study_id": study, "attempt": 1})
-    listed = f"begins the names of 20260101T000001-pytorch-aaaaaaaa, 20260101T000002-pytorch-bbbbbbbb, study {study};"
+    listed = r"2026: begins several names; type one of them: two-1 \(a study\), pytorch-aaaaaaaa, pytorch-bbbbbbbb$"
     with pytest.raises(ConfigError, match=listed):
         find_results(["2026"], tmp_path, opener(ExitStack()))
+
+
+def test_a_whole_name_means_one_run_of_a_study_though_it_begins_others(tmp_path: Path) -> None:
+    """mine-2 is neither mine-20 nor the result of a backend that is called so; what is alike is typed with its time."""
+    for number, study in enumerate(("mine-1", "mine-2", "mine-20", "mine-2-1")):
+        part = {"study_id": f"20260101T00000{number}-{study}", "attempt": 1}
+        stored(tmp_path, name=f"20260101T00010{number}-mine-2{number}", study=part)
+    [found] = find_results(["mine-2"], tmp_path, opener(ExitStack()))
+    assert found.result.study
+    assert found.result.study.study_id.endswith("-mine-2")
+    stored(tmp_path, name="20260102T000000-mine-2", study={"study_id": "20260102T000000-other-1", "attempt": 1})
+    with pytest.raises(ConfigError, match=r"one of them: 20260101T000001-mine-2 \(a study\), 20260102T000000-mine-2$"):
+        find_results(["mine-2"], tmp_path, opener(ExitStack()))
 
 
 def test_other_files_beside_the_restarts_are_no_restarts(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ class Audit(Stored):
 
     # Checks that reports quote beside the figures that they concern.
     CPUS_ALONE: ClassVar = "CPU use by others"
+    GPUS_ALONE: ClassVar = "processes on the GPUs"
+    MEMORY_ALONE: ClassVar = "memory of others in the passes"
     ARRIVALS_SERVED: ClassVar = "arrivals served"
     # The check whose failure is why every other one does not pass.
     COMPLETION: ClassVar = "completion"
@@ -103,6 +105,13 @@ class Audit(Stored):
         places = list(GROUPS)
         reasons.sort(key=lambda reason: (places.index(reason.group), -len(reason.follows)))
         return cls(publishable=not reasons, reasons=reasons, checks=list(checks))
+
+    @classmethod
+    def disturbed_by(cls, checks: Iterable[Check]) -> str | None:
+        """Return which of the checks show that others used the CPUs or the GPUs in a pass, and what they found."""
+        alone = (cls.CPUS_ALONE, cls.GPUS_ALONE, cls.MEMORY_ALONE)
+        found = (f"{check.name}: {check.figure}" for check in checks if check.name in alone and check.status == "fail")
+        return "; ".join(found) or None
 
     def failure(self, name: str) -> Check | None:
         """Return the check of this name if it failed."""

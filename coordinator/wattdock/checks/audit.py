@@ -212,7 +212,7 @@ def cpus_alone(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "processes on the GPUs", group="wrong", remedy="wattdock gpus shows who uses which GPU; choose others with --gpus"
+    Audit.GPUS_ALONE, group="wrong", remedy="wattdock gpus shows who uses which GPU; choose others with --gpus"
 )
 def gpus_alone(subject: Subject) -> Outcome | None:
     """Whether only the runner was on the GPUs; unknown where process lists do not even show the runner."""

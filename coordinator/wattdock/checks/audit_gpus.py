@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wattdock.analysis import Audit
 from wattdock.checks.audit_procedure import idle_missing
 from wattdock.checks.check import Checklist, Outcome, Subject, verdict
 
@@ -211,7 +212,7 @@ def _foreign_limit(subject: Subject) -> float:
 
 
 @CHECKS.check(
-    "memory of others in the passes",
+    Audit.MEMORY_ALONE,
     needs=("GPUs",),
     source="memory in use once a second, less the runner's by the process lists at the pass's begin and end",
 )

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.cli.exits import exit_if_failed, fail, interruptible
-from wattdock.cli.options import RESULTS, Json, Named, OutputDir, Quiet, RunnerPython, open_results, parse_fraction
+from wattdock.cli.options import (
+    RESULTS,
+    Json,
+    Named,
+    OutputDir,
+    Quiet,
+    RunnerPython,
+    open_results,
+    parse_fraction,
+    typed_again,
+)
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
 
@@ -100,7 +110,8 @@ def reproduce(
         ready = prepare_reproduction(opened, local, output_dir=output_dir, home=home, resume=resume, emit=progress)
         for line in ready.skipped:
             progress.say(line)
-        with interruptible("what was measured is stored, continue with --resume"):
+        again = typed_again(*([] if resume else ["--resume"]))
+        with interruptible(lambda: f"what was measured is stored; to go on: {again}"):
             try:
                 ready.run.run(progress)
             finally:

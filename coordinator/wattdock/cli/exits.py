@@ -5,7 +5,7 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -81,12 +81,12 @@ def exit_if_failed(results: Iterable["ExperimentResult"]) -> None:
 
 
 @contextmanager
-def interruptible(consequence: str) -> Iterator[None]:
+def interruptible(consequence: Callable[[], str]) -> Iterator[None]:
     """Report Ctrl-C in the block, and its consequence: typer would end the command without a word."""
     try:
         yield
     except KeyboardInterrupt:
-        fail(f"interrupted; {consequence}", ExitCode.INTERRUPTED)
+        fail(f"interrupted; {consequence()}", ExitCode.INTERRUPTED)
 
 
 def _flush_or_discard(stream: TextIO) -> None:

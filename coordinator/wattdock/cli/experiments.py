@@ -8,16 +8,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.cli.exits import exit_if_failed, fail, interruptible
-from wattdock.cli.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
-from wattdock.errors import ExitCode
+from wattdock.cli.options import (
+    RESULTS,
+    File,
+    Json,
+    Name,
+    OutputDir,
+    Quiet,
+    SettingFlags,
+    study_of,
+    typed_again,
+    with_flags,
+)
+from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
-from wattdock.text import pluralize
+from wattdock.text import pluralize, untimed
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.config import Study
     from wattdock.execution import StudyRun
 
+SUFFIXES = (".yaml", ".yml", ".json")
 RequirePublishable = Annotated[
     bool, typer.Option("--require-publishable", help="Exit with 8 unless every result is publishable.")
 ]
@@ -29,7 +41,8 @@ Publishable = Annotated[
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue this study where it stopped; no pass is measured twice.")
+    bool,
+    typer.Option("--resume", help="Continue this study, or NAME, where it stopped; no pass is measured twice."),
 ]
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Like --resume, and measure failed experiments again.")
@@ -41,6 +54,7 @@ ProgressJson = Annotated[bool, typer.Option("--progress-json", help="Print progr
 def run(
     flags: SettingFlags,
     file: File = None,
+    name: Name = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -52,16 +66,21 @@ def run(
 ) -> None:
     """Measure an experiment or a study, and store the results."""
     from wattdock.cli.progress import progress_for
-    from wattdock.execution import StudyRun, plan_study
+    from wattdock.execution import StudyRun, find_study, plan_study, unfinished_study
     from wattdock.host import folders
 
-    study, home = _study(file, flags, publishable=publishable), folders.wattdock_home()
-    progress = progress_for(quiet=quiet, json_lines=progress_json)
+    file, name = _file_and_name(file, name, resume=resume or retry_failed)
+    begun = find_study(name, output_dir) if name else None
+    study = study_of(begun.settings, flags) if begun and not file else _study(file, flags, publishable=publishable)
+    progress, home = progress_for(quiet=quiet, json_lines=progress_json), folders.wattdock_home()
+    which = begun.path.name if begun else resume or retry_failed
+    if not which and (left := unfinished_study(study, output_dir)):
+        passes = "{} of {} passes".format(*left.passes(study))
+        instead = typed_again("--resume", left.name)
+        progress.say(f"{left.name}, an equal study, has {passes} measured; this one begins anew; to go on: {instead}")
     plans = plan_study(study, output_dir=output_dir, home=home, emit=progress)
-    study_run = StudyRun(
-        study, plans, output_dir=output_dir, home=home, resume=resume or retry_failed, retry_failed=retry_failed
-    )
-    with interruptible("what was measured is stored"):
+    study_run = StudyRun(study, plans, output_dir=output_dir, home=home, resume=which, retry_failed=retry_failed)
+    with interruptible(lambda: _stored(None if which else study_run.study_id)):
         try:
             study_run.run(progress)
         finally:
@@ -71,6 +90,30 @@ def run(
     exit_if_failed(results)
     if publishable or require_publishable:
         _require_publishable(results)
+
+
+def _file_and_name(file: Path | None, name: str | None, *, resume: bool) -> tuple[Path | None, str | None]:
+    """Return FILE and NAME, which may stand in any order, and of which --resume needs none.
+
+    Raises:
+        ConfigError: A second word without --resume.
+    """
+    if name is not None and not resume:
+        raise ConfigError(f"{name}: only one FILE can be measured at a time; to go on with a study, add --resume")
+    words = [word for word in (file, name and Path(name)) if word]
+    files = [word for word in words if word.suffix in SUFFIXES or word.is_file() or not resume]
+    names = [str(word) for word in words if word not in files]
+    if len(files) > 1 or len(names) > 1:
+        raise ConfigError(
+            f"{' and '.join(map(str, words))}: --resume takes a FILE, the NAME of a study, or one of each"
+        )
+    return next(iter(files), None), next(iter(names), None)
+
+
+def _stored(begun_as: str | None) -> str:
+    """Return that an interrupted run lost nothing and the command that goes on, naming the study if it was new."""
+    name = ["--resume", untimed(begun_as)] if begun_as else []
+    return f"what was measured is stored; to go on: {typed_again(*name)}"
 
 
 @with_flags
@@ -138,6 +181,6 @@ def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:
 def _next(study_run: "StudyRun", elsewhere: str) -> str:
     """Return what can be typed next."""
     results = study_run.results
-    name = results[0].folder.name if len(results) == 1 else study_run.study_id
+    name = results[0].folder.name if len(results) == 1 else untimed(study_run.study_id or "")
     words = [f"wattdock {verb} {name}{elsewhere}" for verb in ("show", "report")] if results else []
     return f"next: {', '.join(words)}" if words else "nothing was measured"

@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
@@ -38,6 +40,10 @@ def _folder(text: str | Path) -> Path:
 OutputDir = Annotated[Path, typer.Option(help="Folder of results.", parser=_folder, metavar="FOLDER")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="NAME", help="With --resume: the study to continue; the beginning of its name is enough."),
+]
 File = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="YAML file of an experiment or a study; defaults without it.")
 ]
@@ -139,8 +145,13 @@ class SettingFlags:
     )
 
 
-def study_of(file: Path | None, flags: SettingFlags, *, publishable: bool = False) -> "Study":
-    """Return the experiments of `file`, each overridden by `flags`; see `load_study`.
+def typed_again(*more: str) -> str:
+    """Return the command that this process was called by, as it would be typed, with more words."""
+    return shlex.join(["wattdock", *sys.argv[1:], *more])
+
+
+def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publishable: bool = False) -> "Study":
+    """Return the experiments of `file`, or of what it holds, each overridden by `flags`; see `load_study`.
 
     Raises:
         ConfigError: A flag or the file is wrong.

@@ -60,8 +60,8 @@ def plot(
     from wattdock.reports import draw
 
     with open_results(named, output_dir) as rows:
-        draw(kind, rows, output, width=width)
-    say(f"{kind} of {pluralize(len(rows), 'result')} in {output}")
+        note = draw(kind, rows, output, width=width)
+    say(f"{kind} of {pluralize(len(rows), 'result')} in {output}" + (f"; for its caption: {note}" if note else ""))
 
 
 def compare(

@@ -1,7 +1,7 @@
 """`wattdock results …` and `wattdock show`."""
 
 import io
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +10,7 @@ import typer
 from wattdock.cli.options import RESULTS, RESULTS_HELP, Json, OutputDir, flag, open_results, with_flags
 from wattdock.errors import ConfigError
 from wattdock.output import say
-from wattdock.text import pluralize
+from wattdock.text import pluralize, typed
 
 if TYPE_CHECKING:
     from wattdock.store import Filters, StoredResult
@@ -35,16 +35,18 @@ class FilterFlags:
     verdict: Literal["publishable", "unpublishable"] | None = flag("Verdict of the audit.")
     status: Status | None = flag("How the experiment ended.")
     study: str | None = flag("Part of the study's name.")
-    superseded: bool | None = flag("Include results that a later attempt in the same study replaced.", "--all")
+    superseded: bool | None = flag("Also what a later attempt of the study replaced; in a list, failures.", "--all")
 
 
 Limit = Annotated[int, typer.Option(min=1, help="Most rows shown.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="CSV file to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="Parquet file to write.")]
-# Columns of a list for people; JSON holds every column.
+# Columns of a list for people, the first ones where there is little room; JSON holds every column.
+ENDS = ("energy_per_output_token_low_j", "energy_per_output_token_high_j")
 LISTED = (
-    *("started_utc", "name", "status", "backend", "model", "gpus", "batch_size", "output_tokens_per_s"),
-    *("energy_per_output_token_j", "publishable", "folder"),
+    *("folder", "status", "energy_per_output_token_j", "output_tokens_per_s", "batch_size", "name", "study_id"),
+    *("publishable", "model", "gpus", "parallelism", "prompts", *ENDS, "cpu_others_share", "started_utc", "backend"),
+    *("disturbed", "reason"),
 )
 Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
@@ -52,18 +54,26 @@ Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 @app.command("list")
 @with_flags
 def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
-    """List stored results, the latest first."""
+    """List stored results, the latest first; failed ones are only counted, unless they are asked for or JSON is."""
     from wattdock.reports import show
-    from wattdock.store import select
+    from wattdock.store import Filters, select
 
-    rows = select(output_dir, _filters(flags, output_dir), tell=_say_left_out)
+    everything = select(output_dir, Filters(superseded=True), tell=_say_left_out)
+    filters = _filters(flags, output_dir)
     if as_json:
-        show(rows[:limit], as_json=True)
-    else:
-        if rows:
-            show(rows[:limit], columns=LISTED)
-        more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
-        say(f"{pluralize(len(rows), 'result')}{more}")
+        show(filters.select(everything)[:limit], as_json=True)
+        return
+    matching = replace(filters, superseded=True).select(everything)
+    superseded = [] if filters.superseded else [row for row in matching if row.superseded]
+    is_whole = filters.superseded or filters.status
+    failed = [] if is_whole else [row for row in matching if row.status == "failed" and not row.superseded]
+    rows = [row for row in filters.select(everything) if row not in failed]
+    if rows:
+        names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
+        show(rows[:limit], columns=LISTED, names=typed(names))
+    more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
+    counts = ", ".join(f"{len(of)} {kind}" for kind, of in (("failed", failed), ("superseded", superseded)) if of)
+    say(f"{pluralize(len(rows), 'result')}{more}{counts and f'; {counts}: --all shows them'}")
 
 
 @app.command()

@@ -7,15 +7,19 @@ Must not know: terminals, reports, how energy is computed.
 """
 
 from wattdock.execution import events
+from wattdock.execution.resume import BegunStudy, find_study, unfinished_study
 from wattdock.execution.schedule import Forecast, forecast
 from wattdock.execution.session import RunDependencies
 from wattdock.execution.study_run import StudyRun, plan_study
 
 __all__ = [
+    "BegunStudy",
     "Forecast",
     "RunDependencies",
     "StudyRun",
     "events",
+    "find_study",
     "forecast",
     "plan_study",
+    "unfinished_study",
 ]

@@ -5,6 +5,9 @@ Writes only journal lines: that a study was resumed, or that an experiment is tr
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
@@ -13,17 +16,22 @@ from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.experiment import ExperimentState
 from wattdock.execution.study_folder import (
     FAILED,
+    LOCK,
+    OK,
     RESUMED,
     RETRIED,
     STUDY,
+    History,
     StudyFolder,
+    histories,
+    measured_passes,
     named_like,
     read_journal,
 )
-from wattdock.files import JOURNAL, STUDIES, is_trusted
+from wattdock.files import JOURNAL, STUDIES, is_trusted, locked
 from wattdock.inputs import check_prompts
 from wattdock.store import RESULT, StoredResult, load_result
-from wattdock.text import dotted
+from wattdock.text import dotted, listed, meant, typed, untimed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,38 +39,157 @@ if TYPE_CHECKING:
 
     from wattdock.checks import ExecutionPlan
     from wattdock.config import Study
-    from wattdock.execution.study_folder import History, Line
+    from wattdock.execution.study_folder import Line
     from wattdock.records import RestartRecord
 
+# Settings of a study that are not its experiments'.
+OF_STUDY = ("name", "order", "seed", "stop_after_failures")
 # Changed experiments that a message names.
 MAX_NAMED = 3
 
 
-def open_study(study: Study, output_dir: Path, *, machine: Mapping[str, Any], resume: bool) -> StudyFolder:
-    """Return the folder of the latest equal study if it is to be resumed, else a new one.
+@dataclass(frozen=True)
+class BegunStudy:
+    """A study that was begun in a folder of results, as its journal tells.
+
+    Attributes:
+        path: Its folder.
+        lines: The journal; the first line says what is to be measured.
+    """
+
+    path: Path
+    lines: list[Line]
+
+    @property
+    def name(self) -> str:
+        """Its name with the number of the run, without the time: mine-2."""
+        return untimed(self.path.name)
+
+    @property
+    def head(self) -> Line:
+        """The first line of the journal."""
+        return self.lines[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a file of the study would hold, every setting of each experiment included.
+
+        Raises:
+            ConfigError: Another user began it; their settings can name programs to run.
+        """
+        if not is_trusted(uid := self.path.stat().st_uid):
+            raise ConfigError(f"{self.name} is a study of user {uid}; give its FILE, too")
+        return {key: self.head[key] for key in OF_STUDY if key in self.head} | {
+            "experiments": [*self.head["experiments"].values()]
+        }
+
+    def histories(self, study: Study) -> dict[str, History]:
+        """Return what became of each experiment of an equal study, by its id."""
+        journal = histories(self.lines)
+        return {config.experiment_id: journal.get(config.experiment_id, History()) for config in study.experiments}
+
+    def passes(self, study: Study) -> tuple[int, int]:
+        """Return how many passes of an equal study it has measured, failed experiments' aside, and how many it has."""
+        journal, in_records = self.histories(study), Counter(name for name, *_ in measured_passes(self.path))
+        wanted = {config.experiment_id: config.repeats.restarts * config.repeats.passes for config in study.experiments}
+        measured = (
+            wanted[experiment_id] if history.status == OK else in_records[experiment_id[:16]]
+            for experiment_id, history in journal.items()
+        )
+        return sum(measured), sum(wanted.values())
+
+    def is_empty(self, study: Study, *, retry_failed: bool) -> bool:
+        """Whether it has measured no pass of an equal study, nor has a failure that is to be retried."""
+        failed = any(history.status == FAILED for history in self.histories(study).values())
+        return not self.passes(study)[0] and not (retry_failed and failed)
+
+    def is_running(self) -> bool:
+        """Whether a coordinator works in its folder, or that cannot be found out."""
+        try:
+            with locked(self.path / LOCK):
+                return False
+        except OSError:
+            return True
+
+
+def find_study(name: str, output_dir: Path) -> BegunStudy:
+    """Return the study whose name, with the number of its run, is or begins with `name`.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+        StoreError: Its journal cannot be read.
+    """
+    names = sorted(file.parent.name for file in output_dir.glob(f"{STUDIES}/*/{JOURNAL}"))
+    matches, shortest = meant(name, names), typed(names)
+    if len(matches) != 1:
+        found = "begins the names of several studies" if matches else f"no study in {output_dir} is called so"
+        candidates = listed([shortest[match] for match in matches or reversed(names)])
+        raise ConfigError(f"{name}: {found}" + (f"; type one of them: {candidates}" if candidates else ""))
+    if begun := _read(output_dir / STUDIES / matches[0]):
+        return begun
+    raise StoreError(f"{matches[0]}: its journal does not say what the study is; restore it or start anew")
+
+
+def unfinished_study(study: Study, output_dir: Path) -> BegunStudy | None:
+    """Return the newest equal study of ours and of this name that has measured passes and work to do, and nobody runs.
+
+    What cannot be read is passed over: a new run needs none of it.
+    """
+    for path in sorted((output_dir / STUDIES).glob("*"), reverse=True):
+        with suppress(OSError, StoreError):
+            if not named_like(path.name, study) or not is_trusted(path.stat().st_uid) or not (begun := _read(path)):
+                continue
+            is_left = not all(history.is_done(retry_failed=False) for history in begun.histories(study).values())
+            is_equal = begun.head["digest"] == study.digest
+            if is_equal and is_left and begun.passes(study)[0] and not begun.is_running():
+                return begun
+    return None
+
+
+def _read(path: Path) -> BegunStudy | None:
+    """Return the study in a folder; None where its journal does not begin with one."""
+    lines = read_journal(path / JOURNAL)
+    return BegunStudy(path, lines) if lines and lines[0]["event"] == STUDY else None
+
+
+def open_study(
+    study: Study,
+    output_dir: Path,
+    *,
+    machine: Mapping[str, Any],
+    resume: bool | str,
+    retry_failed: bool = False,
+) -> StudyFolder:
+    """Return the folder of the study that is to be resumed, or a new one.
 
     Args:
         machine: What `machine_identity` returned.
+        resume: A study's name (`find_study`), or whether to go on with the latest equal study, if there is one. One
+            without a measured pass, or a failure to be retried, hides no older one that has some.
 
     Raises:
-        ConfigError: The study has changed since it was begun.
+        ConfigError: The study has changed since it was begun, or the name means no study or several.
         PreflightError: The machine has changed.
         StoreError: The study's folder cannot be read or made, or another coordinator works in it.
     """
     if not resume:
         return StudyFolder.create(study, output_dir, machine=machine)
-    begun = dict(_begun(output_dir / STUDIES, study))
-    same = [path for path, head in begun.items() if head["digest"] == study.digest]
-    if not same:
-        if namesakes := [path for path, head in begun.items() if head["name"] == study.name]:
-            path = max(namesakes)
-            raise ConfigError(
-                f"the study has changed since {path.name} was begun: {difference(begun[path], study)}; "
-                "undo that, or run it as a new study without --resume"
-            )
+    if isinstance(resume, str):
+        candidates = [find_study(resume, output_dir)]
+    else:
+        begun = list(_begun(output_dir / STUDIES, study))
+        candidates = [one for one in begun if one.head["digest"] == study.digest]
+        candidates = candidates or [one for one in begun if one.head["name"] == study.name]
+    if not candidates:
         return StudyFolder.create(study, output_dir, machine=machine)
-    path = max(same)
-    _check_machine(begun[path], machine, path)
+    chosen = max(candidates, key=lambda one: (not one.is_empty(study, retry_failed=retry_failed), one.path.name))
+    path = chosen.path
+    if chosen.head["digest"] != study.digest:
+        raise ConfigError(
+            f"the study has changed since {path.name} was begun: {difference(chosen.head, study)}; "
+            "undo that, or run it as a new study without --resume"
+        )
+    _check_machine(chosen.head, machine, path)
     try:
         folder = StudyFolder(path)
     except OSError as error:
@@ -171,22 +298,21 @@ def difference(head: Line, study: Study) -> str:
     return "; ".join([*study_changes, *changes[:MAX_NAMED], *more]) or "another order of experiments"
 
 
-def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
-    """Yield the folder of every study that was begun, with the first line of its journal.
+def _begun(studies: Path, study: Study) -> Iterator[BegunStudy]:
+    """Yield every study that was begun.
 
-    A journal that cannot be read is skipped where the folder is another user's, or has neither this study's name nor
-    its digest.
+    A journal that cannot be read is skipped where the folder is another user's, or is not named like this study.
     """
     for path in studies.glob("*"):
         try:
-            lines = read_journal(path / JOURNAL)
+            begun = _read(path)
         except StoreError as error:
             has_journal = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
             if has_journal and named_like(path.name, study) and is_trusted(path.stat().st_uid):
                 raise
             continue
-        if lines and lines[0].get("event") == STUDY:
-            yield path, lines[0]
+        if begun:
+            yield begun
 
 
 def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:

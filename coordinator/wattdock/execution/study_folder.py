@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 from collections import defaultdict
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from wattdock.errors import StoreError
 from wattdock.files import JOURNAL, STUDIES, locked, open_regular, read_regular, sync
 from wattdock.records import RestartRecord
-from wattdock.text import from_json, json_text
+from wattdock.text import from_json, json_text, untimed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RECORDS, LOCK = "records", ".lock"
 JOURNAL_SCHEMA = 1
 NAME_CHARACTERS = 40
+# Of a folder that another command made, longer digits are no number of a run.
+RUN_NUMBER = re.compile(r"[1-9]\d{0,5}")
 # Events of a journal.
 STUDY, RESUMED, RETRIED, STORED = "study", "resumed", "retried", "stored"
 ENDED = "ended"
@@ -221,13 +223,9 @@ class StudyFolder:
         Raises:
             StoreError: The folder cannot be made.
         """
-        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{_slug(study.name)}-{study.digest[:8]}"
-        path = output_dir / STUDIES / name
+        path = output_dir / STUDIES / _slug(study.name)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                path = path.with_name(f"{name}-{secrets.token_hex(2)}")
-            path.mkdir()
+            path = _numbered(path)
             folder = cls(path)
             folder._journal.append(
                 STUDY,
@@ -237,6 +235,7 @@ class StudyFolder:
                 digest=study.digest,
                 order=study.order,
                 seed=study.seed,
+                stop_after_failures=study.stop_after_failures,
                 machine=machine,
                 experiments={config.experiment_id: config.model_dump(mode="json") for config in study.experiments},
             )
@@ -327,10 +326,31 @@ def _saved(record: RestartRecord, folder: Path) -> SavedRestart:
     return SavedRestart(replace(record, passes=passes, timeline=None), folder)
 
 
+def measured_passes(path: Path) -> set[tuple[str, int, int]]:
+    """Return the passes that a study folder's records hold: the experiment's id (its beginning), restart and pass."""
+    return {(name.split("-")[0], restart, index) for name, restart, index in RestartRecord.measured(path / RECORDS)}
+
+
 def named_like(folder: str, study: Study) -> bool:
-    """Return whether the name of a study folder contains this study's name or digest."""
-    _, _, name = folder.partition("-")
-    return name.startswith(f"{_slug(study.name)}-") or study.digest[:8] in name
+    """Return whether a study folder is named as one of this study's runs would be."""
+    return _run_number(folder, _slug(study.name)) is not None
+
+
+def _numbered(path: Path) -> Path:
+    """Make the folder <time>-<name>-<number> with the number of the next run of that name, and return it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number = max((_run_number(other.name, path.name) or 0 for other in path.parent.iterdir()), default=0)
+    while True:
+        number += 1
+        numbered = path.with_name(f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{path.name}-{number}")
+        with suppress(FileExistsError):
+            numbered.mkdir()
+            return numbered
+
+
+def _run_number(folder: str, slug: str) -> int | None:
+    name, _, number = untimed(folder).rpartition("-")
+    return int(number) if name == slug and RUN_NUMBER.fullmatch(number) else None
 
 
 def _slug(name: str) -> str:

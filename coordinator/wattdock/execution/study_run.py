@@ -10,7 +10,7 @@ import traceback
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wattdock.analysis import ExperimentResult, Fallback, StudyFacts, analyse
 from wattdock.checks import ExecutionPlan, audit, preflight
@@ -87,7 +87,7 @@ class StudyRun:
         plans: What `plan_study` decided about each experiment, in their order.
         output_dir: Where results go, and the study's journal below it.
         home: WATTDOCK_HOME.
-        resume: Continue an equal study that was begun before, if there is one.
+        resume: Continue the latest equal study that was begun before, if there is one; or the study of this name.
         retry_failed: When resuming, measure failed experiments again.
         dependencies: The clock, meter and launcher; those of this machine unless given.
 
@@ -103,7 +103,7 @@ class StudyRun:
         *,
         output_dir: Path,
         home: Path,
-        resume: bool = False,
+        resume: bool | str = False,
         retry_failed: bool = False,
         dependencies: RunDependencies | None = None,
     ) -> None:
@@ -178,7 +178,8 @@ class StudyRun:
             with interrupts.allowed():
                 held = stack.enter_context(leases.hold(_lease_request(self.plans), notes(emit)))
                 _require_free_gpus(self.plans, self._dependencies)
-            with open_study(self._study, self._output_dir, machine=machine, resume=self._resume) as folder:
+            how: dict[str, Any] = {"resume": self._resume, "retry_failed": self._retry_failed}
+            with open_study(self._study, self._output_dir, machine=machine, **how) as folder:
                 self.study_id = folder.study_id
                 yield SessionContext(
                     folder, self._home, scratch, held, emit, interrupts, self._dependencies, self._remaining

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,16 @@ def find(parent: Path, prefix: str) -> list[Path]:
     for newer in parent.glob(f"{prefix}*{NEWER}"):
         _replace(newer)
     return sorted(file.parent for file in parent.glob(f"{prefix}*/{RECORD}") if file.parent.name[0] != ".")
+
+
+def measured(parent: Path) -> set[tuple[str, int, int]]:
+    """Return the passes of records; see `RestartRecord.measured`."""
+    passes = set()
+    for file in parent.glob(f"[!.]*/{RECORD}"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            plain = from_json(read_regular(file, limit_bytes=MAX_JSON_BYTES, follow=True))
+            passes |= {(file.parent.name, int(plain["restart"]), int(part["index"])) for part in plain["passes"]}
+    return passes
 
 
 def _replace(newer: Path) -> None:

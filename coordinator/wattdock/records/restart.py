@@ -203,3 +203,13 @@ class RestartRecord:
         from wattdock.records.folder import find
 
         return find(parent, prefix)
+
+    @staticmethod
+    def measured(parent: Path) -> set[tuple[str, int, int]]:
+        """Return the passes that the records in `parent` hold: the record's name, its restart and the pass, from 0.
+
+        Changes nothing, as another process may be writing there; a record that cannot be read has none.
+        """
+        from wattdock.records.folder import measured
+
+        return measured(parent)

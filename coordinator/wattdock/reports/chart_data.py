@@ -14,6 +14,7 @@ import numpy as np
 
 from wattdock.analysis import conditions, statistics
 from wattdock.clock import NS_PER_S
+from wattdock.reports.terminal import DISTURBED, marked
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
@@ -52,7 +53,7 @@ class Point:
 
     Attributes:
         row: Its row in the table of results.
-        label: A name that no other result of the same report has.
+        label: A name that no other result of the same report has, marked where others disturbed it.
         j_per_token: None where energy was not measured, and `row.reason` says why.
         tokens_per_s: Output tokens per second; None where nothing was measured.
         phases: Joules of the GPUs used and seconds, by phase (`PHASES`).
@@ -89,6 +90,11 @@ def points_of(results: Sequence[StoredResult]) -> list[Point]:
     return sorted(points, key=lambda point: _order(point.row))
 
 
+def disturbed_note(points: Sequence[Point]) -> str:
+    """Return what the sign behind a label means; empty where no label has it."""
+    return DISTURBED if any(point.row.disturbed for point in points) else ""
+
+
 def headings(names: Sequence[str]) -> list[str]:
     """Return the headings of these columns of the table of results, for a table of points."""
     return [COLUMNS[name].heading for name in names]
@@ -97,7 +103,8 @@ def headings(names: Sequence[str]) -> list[str]:
 def _point(stored: StoredResult, label: str) -> Point:
     result = stored.result
     figures = statistics.energy_figure(result), statistics.speed_figure(result)
-    return Point(stored, Row.of(stored), label, *figures, _phases(result))
+    row = Row.of(stored)
+    return Point(stored, row, marked(label, row), *figures, _phases(result))
 
 
 def _order(row: Row) -> tuple[str, str, int, int, datetime]:

@@ -25,6 +25,7 @@ from wattdock.reports.chart_data import (
     timelines,
     why_no_joules,
 )
+from wattdock.reports.terminal import MARK
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def intervals(points: Sequence[Point]) -> Chart:
         *([restarts.encode(x=x, y=y)] if restarts.data.values else []),
         *_errors(base, "x", unit),
         _dots(base, drawn_points).encode(x=x),
+        *(sign.encode(x=x) for sign in _signs(base)),
         data=alt.InlineData(values=tuple(rows)),
     )
     return marks.properties(
@@ -125,7 +127,7 @@ def pareto(points: Sequence[Point]) -> Chart:
         line = _base([row(point) for point in front]).mark_line(color=NOT_USED, strokeDash=dash, strokeWidth=1.2)
         layers.append(line.encode(x=x, y=y))
     layers += [*_errors(base, "y", J_PER_TOKEN), *_errors(base, "x", TOKENS_PER_S)]
-    layers.append(_dots(base, drawn_points).properties(name="dots"))
+    layers += [_dots(base, drawn_points).properties(name="dots"), *_signs(base)]
     return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)), params=[_zoom(["x", "y"], ["dots"])]).properties(
         description="Means of restarts; lower right is better. A grey line joins what no other result of its model "
         "beats in both. Hollow: may not be published."
@@ -387,7 +389,7 @@ def _line_panel(rows: Rows, x: str, unit: str, look: Mapping[str, Any], *, last:
         tooltip=_tooltip(rows),
     )
     lines = base.mark_line(strokeWidth=1.3).encode(strokeDash=look["strokeDash"])
-    return alt.layer(*_errors(base, "y", unit), lines, base.mark_point().encode(shape=look["shape"]))
+    return alt.layer(*_errors(base, "y", unit), lines, base.mark_point().encode(shape=look["shape"]), *_signs(base))
 
 
 def _panel_over_time(look: TimelineLook, ends: tuple[Any, Any], lines: Chart, unit: str, *, last: bool) -> Chart:
@@ -482,6 +484,13 @@ def _dots(base: Chart, points: Sequence[Point]) -> Chart:
     fill = alt.condition("datum.publishable == 'yes'", look["fill"], alt.value("transparent"))
     tooltip = _tooltip(base.data.values)
     return base.mark_point().encode(color=look["color"], shape=look["shape"], fill=fill, tooltip=tooltip)
+
+
+def _signs(base: Chart) -> list[Chart]:
+    """Return the sign beside each marker of a result that others disturbed."""
+    if not any(row.get("experiment", "").endswith(MARK) for row in base.data.values):
+        return []
+    return [base.transform_filter(f"test(/{MARK}$/, datum.experiment)").mark_text(text=MARK, dx=7, dy=-6)]
 
 
 def _look(series: Sequence[Series], names: Sequence[str]) -> dict[str, Any]:

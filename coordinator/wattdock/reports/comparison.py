@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.analysis import conditions, statistics
+from wattdock.analysis import Audit, conditions, statistics
 from wattdock.reports.boards import over_boards, pools
-from wattdock.reports.terminal import NOTHING, Sheet, excerpts_at_difference, number
+from wattdock.reports.terminal import NOTHING, SENTENCES, Listing, Sheet, excerpts_at_difference, number
 from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
@@ -23,7 +23,7 @@ ONE_SIDED = (1 - statistics.CONFIDENCE) / 2
 # Column of the table of results → +1 where more is worse.
 QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
 PRIMARY = statistics.ENERGY
-HEADINGS = ("experiment", "A", "B", "restarts", "B / A − 1", "95 % interval", "p (Holm)", "")
+HEADINGS = ("experiment", "A", "B", "B / A − 1", "95 % interval", SENTENCES, "p (Holm)", "restarts")
 METHOD = (
     f"{statistics.TEST}, from how restarts differ; 95 % intervals of B / A − 1; "
     "p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They hold for "
@@ -134,6 +134,7 @@ class Comparison:
         older_left_out: How many results are left out because a later result of their experiment replaces them.
         regression: None where no allowed regression was given.
         over_boards: What can be said of boards of the model, where a pair's sides ran on different ones.
+        disturbed: A line for each side of a pair whose CPUs or GPUs others used.
         margin: Largest difference that does not matter, 0.05 for a ratio from 1 ÷ 1.05 to 1.05; None without one.
     """
 
@@ -145,6 +146,7 @@ class Comparison:
     regression: Regression | None = None
     margin: float | None = None
     over_boards: tuple[str, ...] = ()
+    disturbed: tuple[str, ...] = ()
     method: str = METHOD
 
     def as_view(self) -> View:
@@ -152,12 +154,13 @@ class Comparison:
         for quantity in QUANTITIES:
             if any(pair.tests[quantity].relative is not None for pair in self.pairs):
                 rows = [_row(pair.label, pair.tests[quantity]) for pair in self.pairs]
-                yield Sheet(HEADINGS, rows, COLUMNS[quantity].heading)
+                yield Listing(HEADINGS, rows, COLUMNS[quantity].heading)
                 yield ""
         if all(pair.tests[PRIMARY].relative is None for pair in self.pairs):
             yield f"joules: {self.pairs[0].tests[PRIMARY].reason}"
         yield self.method
         yield from self.over_boards
+        yield from (f"disturbed by others: {line}" for line in self.disturbed)
         yield from _differences_view(self)
         for side, names in (("A", self.only_in_a), ("B", self.only_in_b)):
             yield from (f"only in {side}: {name}" for name in names)
@@ -203,9 +206,17 @@ def compare(
         only_in_b=tuple(conditions.labels([row.result for row in unmatched[1]])),
         older_left_out=len(first) + len(second) - len(latest[0]) - len(latest[1]),
         over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], pools(first), pools(second))),
+        disturbed=tuple(_disturbed(pairs)),
         margin=margin,
     )
     return compared if allowed is None else replace(compared, regression=_judge(compared, allowed))
+
+
+def _disturbed(pairs: Sequence[Pair]) -> Iterator[str]:
+    for pair in pairs:
+        for side, row in zip("AB", pair.rows, strict=True):
+            if row.result.audit and (found := Audit.disturbed_by(row.result.audit.checks)):
+                yield f"{side} of {pair.label}: {found}; its figures may be of that, too"
 
 
 # Both results, what they were matched by, and their common settings in short.
@@ -384,11 +395,11 @@ def _row(label: str, test: Test) -> tuple[str, ...]:
         label,
         number(test.a),
         number(test.b),
-        f"{test.restarts[0]}, {test.restarts[1]}",
         number(test.relative, "+.2%"),
         format(difference.interval, "+.2%") if difference else NOTHING,
-        number(test.p_holm, ".3g"),
         {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs],
+        number(test.p_holm, ".3g"),
+        f"{test.restarts[0]}, {test.restarts[1]}",
     )
 
 

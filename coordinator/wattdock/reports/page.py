@@ -16,7 +16,7 @@ from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import boards_text, pools
-from wattdock.reports.chart_data import headings, points_of, timelines
+from wattdock.reports.chart_data import disturbed_note, headings, points_of, timelines
 from wattdock.reports.takeaways import TAKEAWAYS
 from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.store import COLUMNS
@@ -200,7 +200,7 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
         cells = [
             [cell_text(row[name], ",.4g" if isinstance(row[name], float) else "") for name in columns] for row in rows
         ]
-        note = chart.description if isinstance(chart.description, str) else ""
+        note = f"{chart.description} {disturbed_note(points)}" if isinstance(chart.description, str) else ""
         says = TAKEAWAYS[key](points)
         charts.append(entry | {"says": says, "note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
     return charts

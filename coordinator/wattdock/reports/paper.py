@@ -11,8 +11,8 @@ from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.output import harmless
 from wattdock.reports.boards import pools
-from wattdock.reports.chart_data import headings, points_of
-from wattdock.reports.terminal import plus_minus, row_cells
+from wattdock.reports.chart_data import disturbed_note, headings, points_of
+from wattdock.reports.terminal import MARK, plus_minus, row_cells
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -69,11 +69,15 @@ ESCAPED = {
     "×": r"$\times$",
     "±": r"$\pm$",
     "–": "--",
+    MARK: r"\dag{}",
 }
 
 
-def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "column") -> None:
+def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "column") -> str:
     """Write one kind of chart, or the table, of results into a file; replaces what is there.
+
+    Returns:
+        What its caption has to say of signs in it; empty where it has none.
 
     Args:
         kind: One of `charts.CHARTS`, or "table".
@@ -83,14 +87,16 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
         ConfigError: The format is unknown, or these results have nothing to draw of this kind.
         StoreError: The file cannot be written.
     """
+    points = points_of(rows)
     if kind == "table":
         _require_format(file, FORMS, "tables are written as", "-o")
-        write_output(file, FORMS[file.suffix](points_of(rows)).encode(), "-o")
-        return
+        write_output(file, FORMS[file.suffix](points).encode(), "-o")
+        return disturbed_note(points)
     from wattdock.reports.charts import chart
 
     _require_format(file, FORMATS, "figures are written as", "-o")
     save_chart(chart(kind, rows), file, width=WIDTHS[width], flag="-o")
+    return disturbed_note(points)
 
 
 def save_chart(chart: Chart, file: Path, *, width: float, flag: str) -> None:
@@ -178,7 +184,7 @@ def comma_separated(points: Sequence[Point]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS)
     writer.writeheader()
-    writer.writerows(vars(point.row) | {"name": point.label} for point in points)
+    writer.writerows(vars(point.row) | {"name": point.label.removesuffix(f" {MARK}")} for point in points)
     return out.getvalue()
 
 
@@ -204,7 +210,7 @@ def _note(points: Sequence[Point]) -> str:
     notes = [NOTE, *([FALLBACK_NOTE] if any(point.row.fallback for point in points) else [])]
     if any(point.row.gpu_count for point in points):
         notes += [BOARDS_NOTE, *(f"{pool}." for pool in pools(point.stored for point in points).values())]
-    return " ".join(notes)
+    return " ".join([*notes, disturbed_note(points)]).rstrip()
 
 
 def _one_line(text: str) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from wattdock.analysis import Audit
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.page import fallback_text, split_texts, token_cost_texts
-from wattdock.reports.terminal import NOTHING, Sheet, number, pairs, row_cells, seconds_text
+from wattdock.reports.terminal import NOTHING, Listing, number, pairs, row_cells, seconds_text
 from wattdock.reports.views import check_lines
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
@@ -49,7 +49,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         yield from _result_view(stored[0], errors=errors)
     elif stored:
         cells = [list(row_cells(Row.of(result), SUMMARY).values()) for result in stored]
-        yield Sheet([COLUMNS[name].heading for name in SUMMARY], cells)
+        yield Listing([COLUMNS[name].heading for name in SUMMARY], cells)
         yield from map(str, pools(stored).values())
         reasons = [reason for result in stored if result.result.audit for reason in result.result.audit.reasons]
         first = {reason.name: reason for reason in reversed(reasons)}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
-from wattdock.reports.terminal import Sheet, figure_text, number, seconds_text
+from wattdock.reports.terminal import Listing, figure_text, number, seconds_text
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Scaling:
         """Yield every setting's curves and cheapest split."""
         for setting in self.settings:
             yield setting.name
-            yield Sheet(HEADINGS, [_cells(point) for point in setting.points])
+            yield Listing(HEADINGS, [_cells(point) for point in setting.points])
             yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
             yield ""
         yield from (f"{name}: {reason}; left out" for name, reason in self.left_out.items())

@@ -7,22 +7,24 @@ import re
 import sys
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from wattdock.output import harmless, one_line, unguarded
+from wattdock.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import ConsoleOptions, RenderableType
+    from rich.console import ConsoleOptions, JustifyMethod, RenderableType
 
     from wattdock.analysis import statistics
     from wattdock.store import Row
@@ -33,6 +35,10 @@ UNLIMITED = 100_000
 # A column of texts becomes no narrower than this.
 SHORTEST_PIECE = 12
 NOTHING = "–"
+# Behind the name of a result that others disturbed; the heading of a column of sentences; between columns.
+MARK, SENTENCES, GAP = "†", "verdict", 2
+DISTURBED = f"{MARK} Others used its CPUs or GPUs meanwhile."
+STATUS_STYLES = {"ok": "green", "failed": "bold red", "interrupted": "magenta"}
 # "12,383", "+1.20%", "0.05 [0.04, 0.06]", "4.1 ms", "–"; no dates and no folders' names.
 FIGURE = re.compile(r"–|[+-]?(\d[\d.,]*(e[+-]?\d+)?|nan|inf)( ?(%|[^\W\d]{1,6}(/s)?|\?))?( [\[…±/].*)?")
 # An engine's settings can be thousands of characters that differ in a folder's name.
@@ -95,7 +101,7 @@ class Sheet:
     rows: Sequence[Sequence[str]]
     title: str | None = None
 
-    def __rich_console__(self, *_: object) -> Iterator[RenderableType]:
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the title and the table."""
         if self.title:
             yield _line(Text(self.title, style="bold"))
@@ -114,10 +120,42 @@ class Sheet:
         yield table
 
 
+class Listing(Sheet):
+    """A table of results for rich to print: no cell is broken over lines, but sentences may be.
+
+    Columns that the terminal has no room for are left out from the right, and named below the table.
+    """
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the title, the table, what is left out of it, and what the sign of disturbed results means."""
+        if self.title:
+            yield _line(Text(self.title, style="bold"))
+        columns = list(zip(self.headings, *self.rows, strict=True))
+        widths = [max(map(cell_len, column)) for column in columns]
+        if SENTENCES in self.headings:
+            at = self.headings.index(SENTENCES)
+            widths[at] = max(cell_len(word) for cell in columns[at] for word in cell.split() or [""])
+        ends = list(accumulate(width + GAP for width in widths))
+        fitting = max(1, sum(end - GAP <= options.max_width for end in ends))
+        table = Table(box=None, pad_edge=False)
+        for (name, *cells), width in zip(columns[:fitting], widths, strict=False):
+            holds_figures = bool(cells) and all(map(FIGURE.fullmatch, cells))
+            justify: JustifyMethod = "right" if holds_figures else "left"
+            table.add_column(_line(name), justify=justify, min_width=width, no_wrap=name != SENTENCES)
+        for row in self.rows:
+            styles = (STATUS_STYLES.get(cell.removesuffix(f" {MARK}"), "") for cell in row)
+            table.add_row(*(_line(Text(cell, style=style)) for cell, style in zip(row[:fitting], styles, strict=False)))
+        yield table
+        if left_out := self.headings[fitting:]:
+            yield _line(f"no room here for {listed(left_out)}; --json has every column")
+        if any(cell.endswith(MARK) for row in self.rows for cell in row[:fitting]):
+            yield _line(DISTURBED)
+
+
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:
     """Return names with their values, a line each or more where a value is longer than what is left of a line."""
     table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(_line(name), _line(value))
@@ -145,10 +183,17 @@ def cell_text(value: Any, form: str = "") -> str:
 
 
 def row_cells(row: Row, names: Sequence[str]) -> dict[str, str]:
-    """Return some columns of a row of the table of results as people read them."""
+    """Return some columns of a row of the table of results as people read them; a sign marks a disturbed one."""
     from wattdock.store import COLUMNS
 
-    return {name: cell_text(getattr(row, name), COLUMNS[name].form) for name in names}
+    cells = {name: cell_text(getattr(row, name), COLUMNS[name].form) for name in names}
+    sign_at = next((name for name in ("status", "name") if name in cells), None)
+    return cells | ({sign_at: marked(cells[sign_at], row)} if sign_at else {})
+
+
+def marked(label: str, row: Row) -> str:
+    """Return a result's name or status, with a sign behind it where others disturbed it."""
+    return f"{label} {MARK}" if row.disturbed else label
 
 
 def figure_text(figure: statistics.Figure | None, form: str = ".4g") -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from wattdock.output import print_json
-from wattdock.reports.terminal import NOTHING, Sheet, cell_text, number, pairs, print_view, row_cells, to_plain
+from wattdock.reports.terminal import NOTHING, Listing, Sheet, cell_text, number, pairs, print_view, row_cells, to_plain
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -106,7 +106,7 @@ def check_lines(check: Check) -> View:
     limit = f" (limit: {check.threshold})" if check.threshold else ""
     yield Text.assemble((f"{check.status:<8}", STYLES[check.status]), f"{check.name}: {check.figure}{limit}")
     if check.remedy:
-        yield Text(f"{INDENT}→ {check.remedy}", style="dim")
+        yield f"{INDENT}→ {check.remedy}"
 
 
 def images_view(images: Sequence[ImageStatus]) -> View:
@@ -156,16 +156,22 @@ def table_view(table: pa.Table) -> View:
     """Yield the first rows of a table, every column, and how many there are where that is not all."""
     # Of columns that are called the same, a list of objects would hold the last only.
     columns = [map(cell_text, column.to_pylist()) for column in table.slice(0, MOST_ROWS).columns]
-    yield Sheet(table.column_names, list(zip(*columns, strict=True)))
+    yield Listing(table.column_names, list(zip(*columns, strict=True)))
     yield from _more(table.num_rows)
 
 
-def rows_view(rows: Sequence[Row], *, columns: Sequence[str]) -> View:
-    """Yield some columns of the first rows of the table of results, and how many there are where that is not all."""
+def rows_view(rows: Sequence[Row], *, columns: Sequence[str], names: Mapping[str, str]) -> View:
+    """Yield some columns of the first rows of the table of results, and how many there are where that is not all.
+
+    Args:
+        columns: Those without any value are left out.
+        names: What to type for the name of a result or a study.
+    """
     from wattdock.store import COLUMNS
 
-    cells = [list(row_cells(row, columns).values()) for row in rows[:MOST_ROWS]]
-    yield Sheet([COLUMNS[name].heading for name in columns], cells)
+    known = [name for name in columns if any(getattr(row, name) is not None for row in rows)]
+    cells = [[names.get(cell, cell) for cell in row_cells(row, known).values()] for row in rows[:MOST_ROWS]]
+    yield Listing([COLUMNS[name].heading for name in known], cells)
     yield from _more(len(rows))
 
 

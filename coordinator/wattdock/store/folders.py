@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -26,7 +25,7 @@ from wattdock.files import MAX_JSON_BYTES, NewFolder, new_folder, open_data, rea
 from wattdock.output import print_json
 from wattdock.records import RestartRecord
 from wattdock.store.table import SUMMARY, Row, replacements
-from wattdock.text import json_text
+from wattdock.text import begins, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,8 +40,6 @@ Measured = tuple["RestartRecord", "Path | None"]
 
 # Receives a line about each result or file that an answer lacks.
 Tell = Callable[[str], None]
-# How an experiment's id is shortened in a folder's name and in plans.
-SHORT_ID = re.compile(r"[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -100,13 +97,6 @@ class StoredResult:
             return True
         study = self.result.study
         return begins(self.folder.name, text) and not (study and begins(study.study_id, text))
-
-
-def begins(name: str, text: str) -> bool:
-    """Whether a folder's name begins with `text`, with its time in front or without, or holds it as its id."""
-    if SHORT_ID.fullmatch(text) and text in name.split("-"):
-        return True
-    return bool(text) and (name.startswith(text) or name.partition("-")[2].startswith(text))
 
 
 def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
-from wattdock.store.folders import RESTARTS, RESULT, StoredResult, begins, load_result, result_folders
+from wattdock.store.folders import RESTARTS, RESULT, StoredResult, load_result, result_folders
 from wattdock.store.table import SUMMARY, Row, replacements
+from wattdock.text import listed, meant, typed, untimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-# How many names or files an error lists.
-MOST_LISTED = 4
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,14 @@ class _Names:
         """
         if self.unreadable:
             raise StoreError(
-                f"{name}: a result of this study may be in what cannot be read: {_first(self.unreadable)}; "
+                f"{name}: a result of this study may be in what cannot be read: {listed(self.unreadable)}; "
                 "or name each result's folder"
             )
         if folders := self.studies.get(name):
             return folders
         raise ConfigError(
             f"{name}: no results of this study in {self.output_dir}; name the folder that holds them, "
-            "or continue with `wattdock run … --resume`"
+            f"or go on with it: `wattdock run --resume {untimed(name)}`"
         )
 
 
@@ -116,24 +114,19 @@ def _of_name(text: str, output_dir: Path) -> list[Path]:
         return [output_dir / text]
     names = _names(output_dir)
     folders = dict(sorted((names.results | names.studies).items()))
-    matches = [text] if text in folders else [name for name in folders if begins(name, text)]
-    if not matches:
+    if not (matches := meant(text, folders)):
         raise ConfigError(
             f"{text}: no such folder, and no result or study in {output_dir} whose name begins so; "
             "`wattdock results list` shows what there is"
         )
     # A run of one experiment is a study and a result; both mean the same.
     if len({tuple(folders[name]) for name in matches}) > 1:
-        begun = [name for name in matches if name in names.results]
-        begun += [f"study {name}" for name in matches if name in names.studies]
-        raise ConfigError(f"{text}: begins the names of {_first(begun)}; write more of one")
+        shortest = typed(folders)
+        studies = [f"{shortest[name]} (a study)" for name in matches if name in names.studies]
+        candidates = [*studies, *(shortest[name] for name in matches if name in names.results)]
+        raise ConfigError(f"{text}: begins several names; type one of them: {listed(candidates)}")
     study = next((name for name in matches if name in names.studies), None)
     return names.of_study(study) if study else folders[matches[0]]
-
-
-def _first(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - MOST_LISTED} more" if len(texts) > MOST_LISTED else ""
-    return ", ".join(texts[:MOST_LISTED]) + more
 
 
 def _names(output_dir: Path) -> _Names:

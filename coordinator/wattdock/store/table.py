@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, cast, get_a
 from pydantic import BaseModel, create_model, model_validator
 from pydantic_core import core_schema
 
-from wattdock.analysis import ExperimentResult, statistics
-from wattdock.config import ExperimentConfig
-from wattdock.values import require_64_bits
+from wattdock.analysis import Audit, ExperimentResult, statistics
+from wattdock.config import ExperimentConfig, Split
+from wattdock.values import known_max, require_64_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
+    from wattdock.records import EnvironmentSnapshot
     from wattdock.store.folders import StoredResult
 
 # Columns of the ends of a figure's interval.
@@ -59,9 +60,14 @@ class Row:
             ÷ input tokens, ÷ input and output tokens; of the three, none is a part of another.
         energy_per_request_met_j, energy_per_output_token_met_j: All joules of the headline's window ÷ requests that met
             every limit of `slo`, ÷ their output tokens.
+        prompts: Where they come from: bundled, synthetic, or a file.
+        parallelism: How the model was spread over GPUs: "one GPU", "TP=2", …; null without a GPU.
         input_tokens: Mean length of the prompts sent.
         interval_covers: What the interval of joules covers: "restarts", or "timing" where there were too few.
         fallback: What this experiment changed of one that failed.
+        cpu_others_share: Share of the runner's CPUs that others used, 0 to 1, in the pass where it is largest.
+        disturbed: What showed that others used the CPUs (more than 10 % of them) or the GPUs in a pass; null where
+            nothing did.
         reason: Why there is no result, or no joules, or why it may not be published.
         superseded: A later attempt of the same study replaces it.
     """
@@ -78,9 +84,11 @@ class Row:
     launcher: Annotated[str | None, Column("environment.launcher")]
     gpus: Annotated[str | None, Column(heading="GPU")]
     gpu_count: Annotated[int | None, Column("environment.gpu_count", "GPUs")]
+    parallelism: Annotated[str | None, Column(heading="split")]
     arrival: Annotated[str | None, Column("config.workload.arrival")]
     rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
     batch_size: Annotated[int, Column("config.workload.batch_size", "batch")]
+    prompts: Annotated[str | None, Column("environment.dataset", "prompts")]
     input_tokens: int | None
     max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens")]
     restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts")]
@@ -110,8 +118,8 @@ class Row:
         float | None, Column("energy.energy_per_output_token_j", "J/output token", ".4g")
     ]
     headline_window: Annotated[str | None, Column("energy.windows.headline", "window")]
-    energy_per_output_token_low_j: float | None
-    energy_per_output_token_high_j: float | None
+    energy_per_output_token_low_j: Annotated[float | None, Column(heading="J/output token from", form=".4g")]
+    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g")]
     interval_covers: str | None
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
     energy_per_input_token_j: Annotated[float | None, Column("energy.energy_per_input_token_j")]
@@ -123,6 +131,8 @@ class Row:
     nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit")]
     roofline_time_ratio: Annotated[float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g")]
     roofline_energy_ratio: Annotated[float | None, Column("compute.roofline.energy_ratio", "J ÷ least", ".3g")]
+    cpu_others_share: Annotated[float | None, Column(heading="CPUs used by others", form=".0%")]
+    disturbed: Annotated[str | None, Column(heading="disturbed by others")]
     publishable: Annotated[bool | None, Column("audit.publishable", "publishable")]
     reason: Annotated[str | None, Column(heading="reason")]
     error_cause: Annotated[str | None, Column("error.cause")]
@@ -139,14 +149,17 @@ class Row:
         """Return the row of a result, read whole or as a `SUMMARY`; only `in_order` knows whether it is superseded."""
         result = stored.result
         environment = result.environment
-        energy = statistics.energy_figure(result)
+        energy_of, energy = result.energy, statistics.energy_figure(result)
         computed: dict[str, Any] = {
             "folder": str(stored.folder),
             "started_utc": utc(result.started_utc),
             "name": result.config.name or result.experiment_id[:8],
             "model": environment.model.name if environment else result.config.model.label,
             "gpus": _gpus(environment.gpu_names) if environment else None,
+            "parallelism": _split(environment),
             "input_tokens": _mean_prompt(result),
+            "cpu_others_share": known_max(part.cpu_others_share for part in energy_of.passes) if energy_of else None,
+            "disturbed": Audit.disturbed_by(result.audit.checks) if result.audit else None,
             "reason": _reason(result),
             "superseded": False,
             **dict(zip(ENERGY_ENDS, _ends(energy), strict=True)),
@@ -173,6 +186,7 @@ OTHER_PATHS = [
     place.split(".")
     for place in (
         *("started_utc", "config.name", "config.model", "environment.model.name", "environment.gpu_names"),
+        *("environment.runner.parallelism", "audit.checks.name", "audit.checks.status", "audit.checks.figure"),
         *("energy.passes", "energy.uncertainty", "energy.reason", "error.message", "audit.reasons"),
     )
 ]
@@ -307,6 +321,10 @@ def _mean_prompt(result: ExperimentResult) -> int | None:
     if performance is None or performance.prompt_tokens is None or not performance.requests:
         return None
     return round(performance.prompt_tokens / performance.requests)
+
+
+def _split(environment: EnvironmentSnapshot | None) -> str | None:
+    return Split.of(environment.runner.parallelism).label if environment and environment.gpu_count else None
 
 
 def _gpus(names: Sequence[str]) -> str:
