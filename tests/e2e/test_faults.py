@@ -73,7 +73,7 @@ def test_a_replica_killed_mid_pass_is_a_classified_result_and_no_process_is_left
     env = on_gpus(wattdock, FakeGpu(uuid=uuid_of(1)), FakeGpu(uuid=uuid_of(2)))
     words = (*SMALL, "--gpus", "0,1", "--min-duration-s", "600", "--set", "fake.data_parallel_size=2")
     running = wattdock.start("run", *words, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    wait_for(running, "restart 1")
+    wait_for(running, "begins (left: ")
     replicas = [pid for pid, line in wattdock.processes().items() if "wattdock_runner.worker" in line]
     assert len(replicas) == 2
     os.kill(replicas[0], signal.SIGKILL)

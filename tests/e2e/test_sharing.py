@@ -132,7 +132,7 @@ def test_a_pipe_among_the_leases_stops_no_command(
 def test_strangers_who_load_the_cpus_are_seen_in_the_result(wattdock: Command) -> None:
     """They use no GPU and hold no lease; the figure may not be published."""
     running = wattdock.start("run", *SHORT, "--min-duration-s", "2", stderr=subprocess.PIPE)
-    wait_for(running, "restart 1")
+    wait_for(running, "begins (left: ")
     spins = [sys.executable, "-c", "while True: pass"]
     strangers = [subprocess.Popen(spins) for _ in os.sched_getaffinity(0)]
     try:
