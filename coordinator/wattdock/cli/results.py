@@ -64,15 +64,15 @@ def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS
         show(filters.select(everything)[:limit], as_json=True)
         return
     matching = replace(filters, superseded=True).select(everything)
-    superseded = [] if filters.superseded else [row for row in matching if row.superseded]
+    current = [row for row in matching if filters.superseded or not row.superseded]
     is_whole = filters.superseded or filters.status
-    failed = [] if is_whole else [row for row in matching if row.status == "failed" and not row.superseded]
-    rows = [row for row in filters.select(everything) if row not in failed]
+    rows = [row for row in current if is_whole or row.status != "failed"]
+    left_out = {"failed": len(current) - len(rows), "superseded": len(matching) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
         show(rows[:limit], columns=LISTED, names=typed(names))
     more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
-    counts = ", ".join(f"{len(of)} {kind}" for kind, of in (("failed", failed), ("superseded", superseded)) if of)
+    counts = ", ".join(f"{count} {kind}" for kind, count in left_out.items() if count)
     say(f"{pluralize(len(rows), 'result')}{more}{counts and f'; {counts}: --all shows them'}")
 
 
