@@ -84,6 +84,11 @@ class RepeatsSpec(StrictSettings):
     restarts: Positive = 1
     passes: Positive = 2
 
+    @property
+    def measured(self) -> int:
+        """Measured passes of all restarts."""
+        return self.restarts * self.passes
+
 
 class WarmUpSpec(StrictSettings):
     """Unmeasured passes before the measured ones of every restart.

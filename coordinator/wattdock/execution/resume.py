@@ -91,7 +91,7 @@ class BegunStudy:
     def passes(self, study: Study) -> tuple[int, int]:
         """Return how many passes of an equal study it has measured, failed experiments' aside, and how many it has."""
         journal, in_records = self.histories(study), Counter(name for name, *_ in measured_passes(self.path))
-        wanted = {config.experiment_id: config.repeats.restarts * config.repeats.passes for config in study.experiments}
+        wanted = {config.experiment_id: config.repeats.measured for config in study.experiments}
         measured = (
             wanted[experiment_id] if history.status == OK else in_records[experiment_id[:16]]
             for experiment_id, history in journal.items()

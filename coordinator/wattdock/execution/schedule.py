@@ -112,12 +112,11 @@ class Remaining:
         """Seconds of all of them; of an experiment that never ran, what its settings ask for at least."""
         if self.pass_s is not None:
             return self.passes * self.pass_s
-        warm_up, idle_s = (
-            self.config.warmup,
-            sum(name.startswith("idle") for name in MEASURING) * self.config.idle.duration_s,
-        )
-        around_s = idle_s + (warm_up.min_s if warm_up.profile == "steady" else 0.0)
-        return self.passes * ((self.config.workload.min_duration_s or 0.0) + around_s / self.config.repeats.passes)
+        config = self.config
+        warm_up_s = config.warmup.min_s if config.warmup.profile == "steady" else 0.0
+        # Idle spans before and after the passes of a restart, as in `MEASURING`.
+        around_s = warm_up_s + 2 * config.idle.duration_s
+        return self.passes * ((config.workload.min_duration_s or 0.0) + around_s / config.repeats.passes)
 
 
 @dataclass(frozen=True)
@@ -140,10 +139,7 @@ class Forecast:
 def forecast(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Forecast:
     """Return how long experiments would take, judged by their earlier results under `output_dir`."""
     expected_s = earlier_pass_s(experiments, output_dir)
-    work = [
-        Remaining(config, config.repeats.passes * config.repeats.restarts, expected_s.get(config.experiment_id))
-        for config in experiments
-    ]
+    work = [Remaining(config, config.repeats.measured, expected_s.get(config.experiment_id)) for config in experiments]
     durations = tuple(duration([experiment]) for experiment in work)
     return Forecast(load_groups(experiments), durations, sum(experiment.passes for experiment in work), duration(work))
 

@@ -212,7 +212,7 @@ class StudyRun:
     def _remaining(self) -> tuple[int, int, str]:
         """Return how many passes the study has left, of how many, and how long they take without starting runners."""
         work = [state.remaining() for state in self._states.values()]
-        asked = sum(config.repeats.restarts * config.repeats.passes for config in self._study.experiments)
+        asked = sum(config.repeats.measured for config in self._study.experiments)
         return sum(experiment.passes for experiment in work), asked, duration(work)
 
     def _finish(self) -> None:

@@ -98,7 +98,7 @@ def intervals(points: Sequence[Point]) -> Chart:
 
 def _of_restarts(points: Sequence[Point], unit: str) -> Rows:
     """Return each restart's figure, where it is the one that is drawn and there are several."""
-    quantity = {J_PER_TOKEN: "energy_per_output_token_j", TOKENS_PER_S: "output_tokens_per_s"}[unit]
+    quantity = {J_PER_TOKEN: statistics.ENERGY, TOKENS_PER_S: statistics.SPEED}[unit]
     return [
         {"experiment": point.label, "restart": number, unit: value}
         for point in points

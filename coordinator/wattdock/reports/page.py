@@ -109,9 +109,11 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         charts = _charts(points, has_tables=extent.has_tables)
         data = _embedded(_data(charts, restarts))
     same, differ = _measured_with(points)
-    known = {name: {getattr(point.row, name) for point in points} for name in SUMMARY}
-    alike = [name for name in SETTINGS if len(points) > 1 and len(known[name]) == 1 and None not in known[name]]
-    columns = [name for name in SUMMARY if (known[name] - {None} and name not in alike) or name == SUMMARY[0]]
+    known, alike = (
+        {name for name in SUMMARY for point in points if getattr(point.row, name) is not None},
+        _alike(points),
+    )
+    columns = [name for name in SUMMARY if (name in known and name not in alike) or name == SUMMARY[0]]
     script = _script()
     loader = PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
@@ -132,7 +134,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             publishable_count=_publishable_count(points),
             count=len(points),
             reasons=_commonest_reasons(points),
-            alike=", ".join(f"{COLUMNS[name].heading} {known[name].pop()}" for name in alike),
+            alike=", ".join(f"{COLUMNS[name].heading} {value}" for name, value in alike.items()),
             columns=headings(columns),
             points=points,
             cells=partial(_cells, columns=columns),
@@ -155,6 +157,16 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             lags=_lags(points),
         )
     )
+
+
+def _alike(points: Sequence[Point]) -> dict[str, Any]:
+    """Return the settings that several results have alike."""
+    first = {name: getattr(points[0].row, name) for name in SETTINGS} if len(points) > 1 else {}
+    return {
+        name: value
+        for name, value in first.items()
+        if value is not None and all(getattr(point.row, name) == value for point in points)
+    }
 
 
 def fallback_text(fallback: Fallback) -> str:

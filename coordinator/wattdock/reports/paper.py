@@ -92,10 +92,10 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
         _require_format(file, FORMS, "tables are written as", "-o")
         write_output(file, FORMS[file.suffix](points).encode(), "-o")
         return disturbed_note(points)
-    from wattdock.reports.charts import chart
+    from wattdock.reports.charts import CHARTS
 
     _require_format(file, FORMATS, "figures are written as", "-o")
-    save_chart(chart(kind, rows), file, width=WIDTHS[width], flag="-o")
+    save_chart(CHARTS[kind][1](points), file, width=WIDTHS[width], flag="-o")
     return disturbed_note(points)
 
 

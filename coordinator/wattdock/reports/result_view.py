@@ -10,7 +10,7 @@ from rich.text import Text
 
 from wattdock.analysis import Audit
 from wattdock.reports.boards import boards_text, pools
-from wattdock.reports.page import fallback_text, split_texts, token_cost_texts
+from wattdock.reports.page import STATUSES, fallback_text, split_texts, token_cost_texts
 from wattdock.reports.terminal import NOTHING, Listing, number, pairs, row_cells, seconds_text
 from wattdock.reports.views import check_lines
 from wattdock.store import COLUMNS, Row
@@ -27,7 +27,7 @@ SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
 # Of a verdict; `show --checks` has all.
-NAMES_SHOWN, STATUSES = 6, ("fail", "unknown", "warn", "info", "pass")
+NAMES_SHOWN = 6
 # Columns of the table of results for several results.
 SUMMARY = (
     *("name", "status", "gpu_count", "batch_size", "output_tokens", "output_tokens_per_s"),
@@ -54,7 +54,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         reasons = [reason for result in stored if result.result.audit for reason in result.result.audit.reasons]
         first = {reason.name: reason for reason in reversed(reasons)}
         for name, count in Counter(reason.name for reason in reasons).most_common():
-            yield f"not publishable, {count} of {len(stored)}: {first[name].name}: {first[name].found}"
+            yield f"not publishable, {count} of {len(stored)}: {name}: {first[name].found}"
 
 
 def _checks_view(stored: StoredResult) -> View:
@@ -66,7 +66,8 @@ def _checks_view(stored: StoredResult) -> View:
     yield "publishable" if audit.publishable else f"not publishable, {pluralize(len(audit.reasons), 'reason')}:"
     for place, reason in enumerate(audit.reasons, 1):
         yield f"{place}. {reason}"
-        yield from (f"   depends on it: {', '.join(reason.follows)}" for _ in reason.follows[:1])
+        if reason.follows:
+            yield f"   depends on it: {', '.join(reason.follows)}"
     for check in sorted(audit.checks, key=lambda check: STATUSES.index(check.status)):
         yield from check_lines(check)
 

@@ -45,20 +45,25 @@ def _loading(points: Sequence[Point]) -> str:
     return f"Loading took {load_j / total_j:.0%} of all joules drawn here." if total_j else ""
 
 
-def _over(of: Callable[[Point], int], unit: str) -> Callable[[Sequence[Point]], str]:
+def _over(
+    x: Callable[[Point], int], alike: Callable[[Point], int | None], unit: str
+) -> Callable[[Sequence[Point]], str]:
+    """Return what says how joules change over a quantity, along the longest series of what is alike in another."""
+
     def sentence(points: Sequence[Point]) -> str:
-        """From the fewest to the most of a series, that which has the most of them."""
         series: dict[tuple[object, ...], list[tuple[int, float]]] = {}
         for point in points:
             if point.j_per_token:
-                other = point.row.gpu_count if unit != "GPUs" else point.row.batch_size
-                key = (point.row.backend, point.row.model, other)
-                series.setdefault(key, []).append((of(point), point.j_per_token.value))
-        longest = max(map(len, series.values()), default=0)
-        line = sorted(next((one for one in series.values() if len(one) == longest), []))
-        if len(line) < 2 or line[0][0] == line[-1][0] or line[0][1] <= 0:
+                key = (point.row.backend, point.row.model, alike(point))
+                series.setdefault(key, []).append((x(point), point.j_per_token.value))
+        if not series:
             return ""
+        # The first of those that are equally long.
+        longest = max(series.values(), key=len)
+        line = sorted(longest)
         (first, before), (last, after) = line[0], line[-1]
+        if first == last or before <= 0:
+            return ""
         return f"From {first:,} to {last:,} {unit}, joules per output token change by {after / before - 1:+.0%}."
 
     return sentence
@@ -70,6 +75,6 @@ TAKEAWAYS: Mapping[str, Callable[[Sequence[Point]], str]] = {
     "pareto": _front,
     "limits": _nearest,
     "phases": _loading,
-    "scaling": _over(lambda point: point.row.gpu_count or 0, "GPUs"),
-    "batch": _over(lambda point: point.row.batch_size, "requests in flight"),
+    "scaling": _over(lambda point: point.row.gpu_count or 0, lambda point: point.row.batch_size, "GPUs"),
+    "batch": _over(lambda point: point.row.batch_size, lambda point: point.row.gpu_count, "requests in flight"),
 }

@@ -107,14 +107,9 @@ class Sheet:
             yield _line(Text(self.title, style="bold"))
         table = Table(box=None, pad_edge=False)
         for name, *cells in zip(self.headings, *self.rows, strict=True):
-            holds_figures = bool(cells) and all(map(FIGURE.fullmatch, cells))
-            longest = max(map(len, [name, *cells]))
-            table.add_column(
-                _line(name),
-                justify="right" if holds_figures else "left",
-                min_width=longest if holds_figures else min(longest, SHORTEST_PIECE),
-                overflow="fold",
-            )
+            justify, longest = _justify(cells), max(map(len, [name, *cells]))
+            min_width = longest if justify == "right" else min(longest, SHORTEST_PIECE)
+            table.add_column(_line(name), justify=justify, min_width=min_width, overflow="fold")
         for row in self.rows:
             table.add_row(*map(_line, row))
         yield table
@@ -139,9 +134,7 @@ class Listing(Sheet):
         fitting = max(1, sum(end - GAP <= options.max_width for end in ends))
         table = Table(box=None, pad_edge=False)
         for (name, *cells), width in zip(columns[:fitting], widths, strict=False):
-            holds_figures = bool(cells) and all(map(FIGURE.fullmatch, cells))
-            justify: JustifyMethod = "right" if holds_figures else "left"
-            table.add_column(_line(name), justify=justify, min_width=width, no_wrap=name != SENTENCES)
+            table.add_column(_line(name), justify=_justify(cells), min_width=width, no_wrap=name != SENTENCES)
         for row in self.rows:
             styles = (STATUS_STYLES.get(cell.removesuffix(f" {MARK}"), "") for cell in row)
             table.add_row(*(_line(Text(cell, style=style)) for cell, style in zip(row[:fitting], styles, strict=False)))
@@ -150,6 +143,11 @@ class Listing(Sheet):
             yield _line(f"no room here for {listed(left_out)}; --json has every column")
         if any(cell.endswith(MARK) for row in self.rows for cell in row[:fitting]):
             yield _line(DISTURBED)
+
+
+def _justify(cells: Sequence[str]) -> JustifyMethod:
+    """Return where a column's cells stand: figures at the right."""
+    return "right" if cells and all(map(FIGURE.fullmatch, cells)) else "left"
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:
