@@ -178,6 +178,14 @@ def test_costs_that_cannot_be_told_are_null_with_the_reason(differing: dict[str,
     assert of_records(**differing) == TokenCosts(reason=reason)
 
 
+def test_work_without_a_gpu_or_a_pass_has_no_costs() -> None:
+    """The result says which of them there was none of."""
+    assert token_costs([RestartRecord(0, passes=(measured(0, 1, 2, ()),))], [], SpanJoules()) == TokenCosts(
+        reason="no GPU was used"
+    )
+    assert token_costs([RestartRecord(0)], [GPU], SpanJoules()) == TokenCosts(reason="no pass was measured")
+
+
 def rounds(course: str, seed: int, prefill_s: float, gap_s: float, overshoot: float) -> tuple[np.ndarray, np.ndarray]:
     """Return errors of prefill and decode ÷ true joules over 18 rounds, and whether the intervals hold these.
 

@@ -208,7 +208,7 @@ def test_a_later_runner_starts_when_gpus_have_cooled_down_to_what_they_were_at_f
     assert events == [IdleStarted("idle-empty", 0.5)]
 
 
-@pytest.mark.parametrize(("cap_s", "waited_s", "told"), [(30, 31.5, True), (60, 52.5, False)])
+@pytest.mark.parametrize(("cap_s", "waited_s", "told"), [(30, 31.5, True), (31.5, 31.5, True), (60, 52.5, False)])
 def test_gpus_are_looked_at_every_three_seconds_until_they_are_idle_or_the_cap(
     cap_s: float, waited_s: float, *, told: bool
 ) -> None:

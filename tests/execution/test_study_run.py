@@ -29,8 +29,9 @@ from wattdock.execution.events import (
     StudyStarted,
     TokensSeen,
 )
+from wattdock.execution.schedule import forecast
 from wattdock.execution.study_folder import StudyFolder
-from wattdock.metering.timeline import MeterEvent, Ticks
+from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -516,6 +517,23 @@ def test_a_counter_that_is_found_frozen_only_after_the_last_pass_fails_the_exper
     assert (error.stage, error.exit_code, FROZEN[1] in error.message) == ("meter", ExitCode.METER, True)
 
 
+def test_a_gpu_that_is_lost_when_nothing_is_measured_any_more_costs_nothing(machine: VirtualMachine) -> None:
+    """Every pass has its energy; the loss is told."""
+    machine.at_meter_end = lambda timeline: spoiled(GPU, LOST, timeline.end_ns / NS_PER_S - 0.5)(timeline)
+    assert statuses(machine.run(study(experiment("a"))).results) == [("a", "ok")]
+    assert f"{GPU}: {LOST[1]}" in machine.notes()
+
+
+def test_a_study_s_duration_is_told_by_the_latest_results_that_are_whole(machine: VirtualMachine) -> None:
+    """Two passes and a warm-up of 2 s each; a later attempt that failed, and what never ran, say nothing."""
+    known, unknown = experiment("a"), experiment("b", fake={"step_s": 0.2})
+    machine.run(study(known))
+    machine.load_fault = "die"
+    machine.run(study(known))
+    told = forecast([known, unknown], machine.results)
+    assert (told.experiments, told.passes, told.total) == (("6 s", "time unknown"), 4, "at least 6 s")
+
+
 def test_a_lost_gpu_comes_before_the_death_of_its_runner(machine: VirtualMachine) -> None:
     """The runner died of it."""
     machine.as_read = spoiled(GPU, LOST, machine.clock.now_ns() / NS_PER_S + 5)
@@ -538,19 +556,27 @@ def test_a_bystander_that_is_lost_is_told_and_fails_nothing(tmp_path: Path) -> N
 
 
 def test_no_runner_is_started_on_a_gpu_that_the_meter_does_not_find(tmp_path: Path) -> None:
-    """Lost between two experiments of a study."""
+    """Lost between two experiments of a study; what the meter says of it, without its UUID, is the reason."""
     machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
+
+    def without(timeline: Timeline) -> Timeline:
+        told = replace(timeline.gpus[OTHER], events=(MeterEvent(0, "clock_stepped", "the time of day was set"),))
+        unread = GpuTimeline(
+            "index-0", None, Ticks.from_rows(), events=(MeterEvent(0, "gpu_lost", "GPU 0: GPU is lost"),)
+        )
+        return replace(timeline, gpus={OTHER: told, "index-0": unread})
 
     def lose(happened: Event) -> None:
         if isinstance(happened, ResultStored):
-            machine.power = {OTHER: lambda _: 100.0}
+            machine.power, machine.as_read = {OTHER: lambda _: 100.0}, without
 
     both = study(experiment("a"), experiment("b", fake={"step_s": 0.2}), order="written")
     run = machine.run(both, gpus=[GPU], on=lose)
     assert (statuses(run.results), machine.launches) == ([("a", "ok"), ("b", "failed")], 1)
     error = run.results[1].result.error
     assert error is not None
-    assert (error.exit_code, f"not metered: {GPU}" in error.message) == (ExitCode.METER, True)
+    message = f"GPU 0: GPU is lost; not metered: {GPU}; `wattdock doctor` says what to do"
+    assert (error.exit_code, error.message) == (ExitCode.METER, message)
 
 
 def test_a_meter_that_cannot_be_stopped_does_not_hide_what_went_wrong_first(machine: VirtualMachine) -> None:

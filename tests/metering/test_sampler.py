@@ -11,6 +11,7 @@ import pytest
 from wattdock.clock import NS_PER_S, Clock
 from wattdock.metering.sampler import GpuSampler
 from wattdock.metering.source import GpuReader, PowerRead
+from wattdock.metering.timeline import SAMPLES
 
 if TYPE_CHECKING:
     import threading
@@ -183,6 +184,18 @@ def test_a_sampler_ends_a_second_and_a_change_after_the_instant_it_was_told() ->
     still = Bench(counter_period_ms=1e9).run(10).recording
     assert (still.end_ns - START_NS) / MS == pytest.approx(16_000, abs=60)
     assert replace(still, start_ns=still.end_ns).timeline("").busy_fraction is None
+
+
+@pytest.mark.parametrize(("change_ms", "sample_ms", "passed"), [(31, 31, True), (30, 31, False), (31, 30, False)])
+def test_an_instant_has_passed_when_the_last_change_and_the_last_sample_are_later_by_more_than_they_trail(
+    change_ms: int, sample_ms: int, *, passed: bool
+) -> None:
+    """By 30 ms; a change is as late as the read before it."""
+    sampler = Bench().sampler()
+    sampler.recording.counter_ns = (0, 0)
+    sampler.recording.ticks = [(-70 * MS, -60 * MS, 0, 0, 1), (change_ms * MS, 99 * MS, 100 * MS, 110 * MS, 2)]
+    sampler.recording.series[SAMPLES] = [(11 * MS, 100.0), (sample_ms * MS, 100.0)]
+    assert sampler.has_passed(0) == passed
 
 
 @pytest.mark.parametrize(("is_used", "samples_ms", "cheap_ms"), [(True, 500, 100), (False, 1_000, 1_000)])
