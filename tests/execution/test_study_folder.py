@@ -18,6 +18,7 @@ from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.resume import find_study, open_study, unfinished_study
 from wattdock.execution.study_folder import History, Journal, StudyFolder, histories, read_journal
 from wattdock.records import RestartRecord
+from wattdock.text import untimed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,13 +205,17 @@ def test_the_stored_copy_of_a_study_is_the_study(tmp_path: Path) -> None:
 
 
 def test_a_name_that_means_no_study_or_several_is_answered_with_what_to_type(tmp_path: Path) -> None:
-    """A whole name means one, though others begin so."""
-    for _ in range(10):
+    """A whole name means one, though others begin so; the oldest is named first of several, the newest of all."""
+    for minute in range(10):
         begin(tmp_path, study({}))
+        begun = find_study(f"s-{minute + 1}", tmp_path).path
+        begun.rename(begun.with_name(f"20260101T00{minute:02}00-{untimed(begun.name)}"))
     assert find_study("s-1", tmp_path).name == "s-1"
-    with pytest.raises(ConfigError, match=r"^s: begins the names of several studies; type one of them: s-1, s-10, "):
+    with pytest.raises(
+        ConfigError, match=r"^s: begins the names of several studies; type one of them: s-1, s-2, s-3, "
+    ):
         find_study("s", tmp_path)
-    with pytest.raises(ConfigError, match=r"^t-1: no study in .* is called so; type one of them: s-9, s-8, s-7, s-6 "):
+    with pytest.raises(ConfigError, match=r"^t-1: no study in .* is called so; type one of them: s-10, s-9, s-8, s-7 "):
         find_study("t-1", tmp_path)
 
 
