@@ -27,7 +27,7 @@ PROTO_VENV := build/proto-venv
 VARIANT ?= cuda
 BASE ?=
 
-.PHONY: help setup install run study schema environments test test-quick lint format proto docs images compose-run compose-up compose-down bench mutants fuzz soak clean
+.PHONY: help setup install run study reference environments test test-quick lint format proto docs images compose-run compose-up compose-down bench mutants fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -91,8 +91,8 @@ study: $(SETUP) ## Plan and measure a study: make study STUDY=examples/batch-siz
 	@$(BIN)/wattdock plan '$(STUDY)'
 	@$(BIN)/wattdock run '$(STUDY)' $(ARGS)
 
-schema: $(SETUP) ## Write docs/study.schema.json again from the settings
-	@$(BIN)/python docs/study_schema.py > docs/study.schema.json
+reference: $(SETUP) ## Write docs/reference and docs/study.schema.json again from settings, commands, columns and the wire
+	@$(BIN)/python docs/site_reference.py
 
 environments: $(SETUP_DEV) ## Make the runners' own environments, as their first use would
 	@$(BIN)/python -m wattdock.launch pytorch vllm

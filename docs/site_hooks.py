@@ -1,4 +1,4 @@
-"""What the site holds beside the files in docs/: reference pages and lists, made when it is built.
+"""What the site holds beside the files in docs/: lists of decisions and measurements, made when it is built.
 
 Called by MkDocs under these names (https://www.mkdocs.org/user-guide/plugins/#events).
 """
@@ -6,15 +6,10 @@ Called by MkDocs under these names (https://www.mkdocs.org/user-guide/plugins/#e
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from site_reference import commands_page, list_page, results_page, settings_page, wire_page
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -31,21 +26,22 @@ FOLDER_LINK = re.compile(rf"\]\(((?:\.\./)*)({'|'.join(LISTS)})\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages that are made."""
-    docs = Path(config.docs_dir)
-    pages = {
-        "reference/settings.md": settings_page(),
-        "reference/commands.md": commands_page(),
-        "reference/results.md": results_page(),
-        "reference/wire.md": wire_page(),
-    }
+    """Add the lists."""
     for folder, (title, lead) in LISTS.items():
-        pages[f"{folder}/index.md"] = list_page(docs / folder, title, lead)
-    for name, content in pages.items():
-        files.append(File.generated(config, name, content=content))
+        content = _list_page(Path(config.docs_dir) / folder, title, lead)
+        files.append(File.generated(config, f"{folder}/index.md", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Leave out what only tests read, and lead links to a folder to its list."""
     return FOLDER_LINK.sub(r"](\1\2/index.md)", FENCE.sub(r"\1", markdown))
+
+
+def _list_page(folder: Path, title: str, lead: str) -> str:
+    """Return a list of the pages in a folder, by their headings."""
+    lines = [f"# {title}", "", lead, ""]
+    for file in sorted(folder.glob("*.md")):
+        heading = file.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        lines.append(f"- [{heading}]({file.name})")
+    return "\n".join(lines) + "\n"

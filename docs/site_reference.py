@@ -1,10 +1,11 @@
-"""Reference pages in Markdown, made from what they describe: settings, commands, columns of results, the wire."""
+"""Write reference pages and the schema of study files, from what they describe: `python docs/site_reference.py`."""
 
 from __future__ import annotations
 
 import html
 import inspect
 import re
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -14,10 +15,10 @@ from study_schema import study_schema
 from wattdock.cli.main import app
 from wattdock.launch.runners import PROTO_DIR
 from wattdock.store import COLUMNS, Row
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 Schema = dict[str, Any]
 PROTO = PROTO_DIR / "wattdock_proto" / "v1" / "runner.proto"
@@ -26,8 +27,8 @@ LEAD = (
     "sets any of them."
 )
 RESULTS_LEAD = (
-    "What `results query`, `results export` and `load_results` give; null where a result does not say. Names end in "
-    "their units: `_j` joules, `_s` seconds, `_w` watts, `_per_s` per second; shares are from 0 to 1."
+    "What `results query`, `results export` and `wattdock.results` give; null where a result does not say. Names end "
+    "in their units: `_j` joules, `_s` seconds, `_w` watts, `_per_s` per second; shares are from 0 to 1."
 )
 # These first, then what they refer to.
 FIRST = ("StudyFile", "ExperimentConfig")
@@ -37,7 +38,18 @@ BLOCK = re.compile(
 )
 
 
-def settings_page() -> str:
+def reference() -> dict[str, str]:
+    """Return the files, below docs, that are made: what stands in them."""
+    return {
+        "study.schema.json": json_text(study_schema(), indent=2) + "\n",
+        "reference/settings.md": _settings_page(),
+        "reference/commands.md": _commands_page(),
+        "reference/results.md": _results_page(),
+        "reference/wire.md": _wire_page(),
+    }
+
+
+def _settings_page() -> str:
     """Return the settings of experiments and studies, a table for each group."""
     definitions: dict[str, Schema] = study_schema()["$defs"]
     sections = {
@@ -52,7 +64,7 @@ def settings_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def commands_page() -> str:
+def _commands_page() -> str:
     """Return every command with its arguments and options."""
     root = typer.main.get_command(app)
     parts = ["# Commands", "Made from the command itself: `wattdock COMMAND --help` says the same."]
@@ -61,7 +73,7 @@ def commands_page() -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def results_page() -> str:
+def _results_page() -> str:
     """Return the columns of the table of results, with where each stands in a result."""
     _, meanings = _docstring(inspect.getdoc(Row) or "")
     rows = ["| column | type | in result.json | in tables | meaning |", "|---|---|---|---|---|"]
@@ -73,7 +85,7 @@ def results_page() -> str:
     return "\n\n".join(["# Columns of results", RESULTS_LEAD, "\n".join(rows)]) + "\n"
 
 
-def wire_page() -> str:
+def _wire_page() -> str:
     """Return the wire contract, message by message."""
     text = PROTO.read_text(encoding="utf-8")
     head = [line.removeprefix("//").strip() for line in text.split("syntax")[0].splitlines()]
@@ -81,15 +93,6 @@ def wire_page() -> str:
     for match in BLOCK.finditer(text):
         parts += [f"## {match['name']}", f"```proto\n{match[0]}\n```"]
     return "\n\n".join(parts) + "\n"
-
-
-def list_page(folder: Path, title: str, lead: str) -> str:
-    """Return a list of the pages in a folder, by their headings."""
-    lines = [f"# {title}", "", lead, ""]
-    for file in sorted(folder.glob("*.md")):
-        heading = file.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        lines.append(f"- [{heading}]({file.name})")
-    return "\n".join(lines) + "\n"
 
 
 def _object(schema: Schema) -> Schema:
@@ -166,3 +169,10 @@ def _parameters(command: Any) -> str:
         )
         rows.append(f"| {shown} | {default} | {_cell(getattr(parameter, 'help', None) or '')} |")
     return "\n".join(["| argument or option | default | meaning |", "|---|---|---|", *rows]) if rows else ""
+
+
+if __name__ == "__main__":
+    for name, text in reference().items():
+        file = Path(__file__).parent / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")

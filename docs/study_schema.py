@@ -1,10 +1,9 @@
-"""Print the JSON Schema of study files, for editors: `python docs/study_schema.py`."""
+"""The JSON Schema of study files, for editors."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-import sys
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -13,7 +12,6 @@ from wattdock.config import sections
 from wattdock.config.experiment import ExperimentConfig, ModelSpec
 from wattdock.config.study import STUDY_MARKS, StudyFile
 from wattdock.config.workload import PromptSpec
-from wattdock.text import json_text
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -57,7 +55,3 @@ def study_schema() -> Schema:
         "else": part,
         "$defs": definitions,
     }
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json_text(study_schema(), indent=2) + "\n")

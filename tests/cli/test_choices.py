@@ -52,14 +52,20 @@ def test_help_fits_a_terminal_of_eighty_columns_and_its_examples_can_be_typed(
     said = called("-h").stdout
     assert max(map(len, said.splitlines())) <= 80
     assert not re.search(r"[a-z]\.\.\.", said)
-    for group, commands in COMMANDS.items():
-        assert f"\n{group}:\n" in said
-        for command, examples in commands.items():
-            of_command = called(command.__name__, "-h").stdout
-            for example in examples:
-                assert f"  wattdock {example}\n" in of_command
-                assert set(re.findall(r" (-[-a-z]+)", example)) <= set(re.findall(r" (-[-a-z]+)", of_command))
+    assert all(f"\n{group}:\n" in said for group in COMMANDS)
     assert all(f"\n  {name} " in said for name in SUB_APPS)
+    words = [[command.__name__] for commands in COMMANDS.values() for command in commands]
+    for name in SUB_APPS:
+        _, commands = called(name, "-h").stdout.split("Commands:\n")
+        words += [[name, line.split()[0]] for line in commands.splitlines() if re.match(r"  \w", line)]
+    for command in words:
+        of_command = called(*command, "-h").stdout
+        examples = re.findall(r"^    (wattdock .*)", of_command.partition("Examples:\n")[2], re.MULTILINE)
+        assert examples, command
+        for example in examples:
+            assert example.startswith(" ".join(["wattdock", *command]))
+            assert len(example) <= 76
+            assert set(re.findall(r" (-[-a-z]+)", example)) <= set(re.findall(r" (-[-a-z]+)", of_command))
 
 
 @pytest.mark.parametrize(

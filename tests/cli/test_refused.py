@@ -104,7 +104,7 @@ def test_a_plan_starts_nothing_and_says_what_it_could_not_check(called: Called) 
     assert planned.returncode == 0, planned.stderr
     said = "not checked: fake.step_s, fake.another, arrival: batch; only fake's runner knows what its engine takes"
     assert said in planned.stdout
-    assert "expected time: unknown (nothing like it has been measured here)" in planned.stdout
+    assert "expected: time unknown until the first pass" in planned.stdout
     assert "[/x] [b]" in planned.stdout
     assert "not checked" not in called("plan", "--backend", "pytorch", "--accelerator", "cpu").stdout
     on_hub = called("plan", *FAKE[:2], "--model", "nobody/nothing").stdout

@@ -145,8 +145,8 @@ def test_a_steady_warm_up_and_idle_spans_are_part_of_the_bound_of_each_restart()
 
 def test_what_has_no_bound_is_not_known() -> None:
     """Never seen, and as short as it likes; a second beside it is a bound."""
-    assert duration([Remaining(config(), 1, None)]) == "time unknown"
-    assert duration([Remaining(config(), 1, None), Remaining(config(), 1, 0.9)]) == "time unknown"
+    assert duration([Remaining(config(), 1, None)]) == "time unknown until the first pass"
+    assert duration([Remaining(config(), 1, None), Remaining(config(), 1, 0.9)]) == "time unknown until the first pass"
     assert duration([Remaining(config(), 1, None), Remaining(config(), 1, 1.0)]) == "at least 1 s"
 
 

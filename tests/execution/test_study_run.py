@@ -104,7 +104,7 @@ def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(machine: 
     services = [event for event in machine.emitted if isinstance(event, RestartStarted)]
     assert len(services) == 12
     assert [event.experiment for event in services[:6]] != [event.experiment for event in services[6:]]
-    assert (services[0].passes_left, services[0].time_left) == (24, "time unknown")
+    assert (services[0].passes_left, services[0].time_left) == (24, "time unknown until the first pass")
     assert services[-1].passes_left == 2
     energy = run.results[0].result.energy
     assert energy is not None
@@ -531,7 +531,11 @@ def test_a_study_s_duration_is_told_by_the_latest_results_that_are_whole(machine
     machine.load_fault = "die"
     machine.run(study(known))
     told = forecast([known, unknown], machine.results)
-    assert (told.experiments, told.passes, told.total) == (("6 s", "time unknown"), 4, "at least 6 s")
+    assert (told.experiments, told.passes, told.total) == (
+        ("6 s", "time unknown until the first pass"),
+        4,
+        "at least 6 s",
+    )
 
 
 def test_a_lost_gpu_comes_before_the_death_of_its_runner(machine: VirtualMachine) -> None:

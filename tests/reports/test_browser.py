@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from axe_core_python.selenium import Axe
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -71,16 +73,18 @@ def until_drawn(browser: Chrome) -> None:
 
 
 @contextmanager
-def narrow(browser: Chrome) -> Iterator[None]:
-    """Make the screen 400 px wide for a while."""
-    browser.set_window_size(500, 900)
+def wide(browser: Chrome, pixels: int, theme: str = "light") -> Iterator[None]:
+    """Make the screen so wide, and the system's theme this one, for a while."""
+    screen = {"width": pixels, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    theme_feature = {"name": "prefers-color-scheme", "value": theme}
+    browser.set_window_size(max(pixels, 500), 900)
     try:
-        browser.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride", {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        )
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme_feature]})
         yield
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
         browser.set_window_size(1280, 1000)
 
 
@@ -151,11 +155,18 @@ def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Pa
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_a_narrow_screen_scrolls_tables_and_not_the_page(browser: Chrome, gpu_study: Path) -> None:
-    """400 px wide."""
-    with narrow(browser):
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("pixels", [360, 800, 1600])
+def test_a_report_is_accessible_and_fits_a_phone_and_a_wide_screen(
+    browser: Chrome, gpu_study: Path, pixels: int, theme: str
+) -> None:
+    """By axe-core's rules; tables scroll, the page does not."""
+    with wide(browser, pixels, theme):
         opened(browser, gpu_study)
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
+        browser.execute_script('for (const folded of document.querySelectorAll("details")) folded.open = true')
+        found = Axe().run(browser)["violations"]
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= pixels
+    assert not {rule["id"]: [node["html"][:200] for node in rule["nodes"]] for rule in found}
 
 
 def test_a_cpu_study_shows_throughput_and_says_why_there_are_no_joules(browser: Chrome, cpu_study: Path) -> None:
@@ -185,9 +196,9 @@ def test_the_report_of_a_real_h200_study(browser: Chrome, tmp_path: Path) -> Non
     for theme, ground in (("light", LIGHT), ("dark", DARK)):
         browser.find_element(By.CSS_SELECTOR, f"input[name=theme][value={theme}]").click()
         assert browser.execute_script(GROUND) == ground
-    with narrow(browser):
+    with wide(browser, 360):
         visit(browser, file)
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
     assert_quiet(browser, file)
 
 

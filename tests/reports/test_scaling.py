@@ -177,6 +177,23 @@ def test_the_figures_beside_ratios_are_those_whose_ratios_they_are(capsys: pytes
     assert "a sum over all restarts ÷ a sum" in shown["method"]
 
 
+def test_a_split_that_others_disturbed_is_marked_and_medians_of_pooled_results_are_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two results of one split: one disturbed marks the point; their medians add up to none."""
+    disturbed = split_document({}, speeds(1), [650.0] * 3)
+    disturbed["audit"]["checks"] = [{"name": "CPU use by others", "status": "fail", "figure": "61% in the worst pass"}]
+    alone = {"two": tensor(2), "one": tensor(1)}
+    setting, _ = only(alone | {"again": ExperimentResult.model_validate(disturbed)})
+    first, second = setting.points
+    assert (first.disturbed, second.disturbed) == (True, False)
+    assert (first.ttft_p50_s, first.tpot_p50_s) == (None, None)
+    assert second.ttft_p50_s is not None
+    show(scaled(alone | {"again": ExperimentResult.model_validate(disturbed)}), as_json=False)
+    assert "one GPU †" in (shown := capsys.readouterr().out)
+    assert "† Others used its CPUs or GPUs meanwhile." in shown
+
+
 def test_a_model_too_large_for_one_gpu_is_compared_with_its_smallest_split() -> None:
     """Efficiency counts the GPUs that the first point has."""
     _, [curve] = only({"two": tensor(2), "four": tensor(4)})

@@ -13,6 +13,7 @@ from wattdock.cli.options import (
     OutputDir,
     Quiet,
     RunnerPython,
+    in_help,
     open_results,
     parse_fraction,
     typed_again,
@@ -36,7 +37,7 @@ Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Allow the mode
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a reproduction that was begun.")]
 
 
-@app.command()
+@app.command(epilog=in_help("bundle create study -o study.tar", "bundle create study --no-prompts"))
 def create(
     named: Named,
     output: Output = None,
@@ -59,7 +60,7 @@ def create(
     show(created, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=in_help("bundle verify study.tar", "bundle verify study.tar --json"))
 def verify(bundle: BundlePath, as_json: Json = False) -> None:
     """Check that a bundle is unchanged.
 
@@ -71,7 +72,7 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
     show(verify_bundle(bundle), as_json=as_json)
 
 
-@app.command("show")
+@app.command("show", epilog=in_help("bundle show study.tar", "bundle show study.tar --json"))
 def show_(bundle: BundlePath, as_json: Json = False) -> None:
     """Verify a bundle and show its results."""
     from wattdock.publish import open_bundle

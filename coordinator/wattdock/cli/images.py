@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from wattdock.cli.options import Json
+from wattdock.cli.options import Json, in_help
 from wattdock.errors import ConfigError
 from wattdock.output import say
 
@@ -19,7 +19,7 @@ Registry = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", epilog=in_help("images list", "images list --json"))
 def list_(as_json: Json = False) -> None:
     """List images on this machine, their commits and locks."""
     from wattdock.launch.images import image_statuses, read_lock
@@ -28,7 +28,7 @@ def list_(as_json: Json = False) -> None:
     show(image_statuses(read_lock()), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=in_help("images build vllm", "images build pytorch --variant cpu"))
 def build(name: Name, variant: Variant = "cuda", base: Base = None, build_options: BuildOptions = "") -> None:
     """Build an image from this checkout, pulling its base if needed."""
     from wattdock.launch.images import build_image
@@ -36,7 +36,7 @@ def build(name: Name, variant: Variant = "cuda", base: Base = None, build_option
     build_image(name, variant=variant, base=base, options=build_options)
 
 
-@app.command()
+@app.command(epilog=in_help("images lock vllm", "images lock pytorch vllm --registry registry.example.org"))
 def lock(
     names: Annotated[list[str], typer.Argument(help="pytorch, vllm, …", metavar="NAME")], registry: Registry = None
 ) -> None:
@@ -49,7 +49,7 @@ def lock(
             say(f"{name}: {warning}", err=True)
 
 
-@app.command()
+@app.command(epilog=in_help("images pull", "images pull vllm"))
 def pull(
     names: Annotated[list[str] | None, typer.Argument(help="pytorch, vllm, …  [default: all]", metavar="NAME")] = None,
 ) -> None:

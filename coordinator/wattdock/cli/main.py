@@ -15,6 +15,7 @@ from wattdock.cli.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_
 from wattdock.cli.experiments import plan, run
 from wattdock.cli.images import app as images_app
 from wattdock.cli.machine import doctor, gpus, reap
+from wattdock.cli.options import in_help
 from wattdock.cli.reports import compare, plot, report, scaling
 from wattdock.cli.results import app as results_app
 from wattdock.cli.results import show
@@ -75,8 +76,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 for commands in COMMANDS.values():
     for command, examples in commands.items():
-        # The mark keeps lines as they are.
-        app.command(epilog="\n".join(("\b", "Examples:", *(f"  wattdock {words}" for words in examples))))(command)
+        app.command(epilog=in_help(*examples))(command)
 for name, (sub_app, _) in SUB_APPS.items():
     app.add_typer(sub_app, name=name)
 

@@ -145,6 +145,12 @@ class SettingFlags:
     )
 
 
+def in_help(*examples: str) -> str:
+    """Return commands as they stand at the end of a help text, without the word `wattdock`."""
+    # The mark keeps lines as they are.
+    return "\n".join(("\b", "Examples:", *(f"  wattdock {words}" for words in examples)))
+
+
 def typed_again(*more: str) -> str:
     """Return the command that this process was called by, as it would be typed, with more words."""
     return shlex.join(["wattdock", *sys.argv[1:], *more])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from wattdock.cli.options import RESULTS, RESULTS_HELP, Json, OutputDir, flag, open_results, with_flags
+from wattdock.cli.options import RESULTS, RESULTS_HELP, Json, OutputDir, flag, in_help, open_results, with_flags
 from wattdock.errors import ConfigError
 from wattdock.output import say
 from wattdock.text import pluralize, typed
@@ -51,7 +51,7 @@ LISTED = (
 Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
 
-@app.command("list")
+@app.command("list", epilog=in_help("results list --study mine", "results list --status failed"))
 @with_flags
 def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """List stored results, the latest first; failed ones are only counted, unless they are asked for or JSON is."""
@@ -76,13 +76,16 @@ def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS
     say(f"{pluralize(len(rows), 'result')}{more}{counts and f'; {counts}: --all shows them'}")
 
 
-@app.command()
+@app.command(
+    epilog=in_help(
+        'results query "SELECT name, energy_per_output_token_j FROM results"',
+        'results query "SELECT avg(output_tokens) FROM requests" --json',
+    )
+)
 def query(
     sql: Annotated[
         str,
-        typer.Argument(
-            metavar="SQL", help="A SELECT (DuckDB's SQL) over the tables results, passes, requests and timeline."
-        ),
+        typer.Argument(metavar="SQL", help="A SELECT (DuckDB's SQL) over results, passes, requests, steps, timeline."),
     ],
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
@@ -94,7 +97,7 @@ def query(
     show(ask(output_dir, sql, tell=_say_left_out), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=in_help("results export --csv all.csv", "results export --study mine --parquet mine.parquet"))
 @with_flags
 def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_dir: OutputDir = RESULTS) -> None:
     """Write stored results to a file, one row each."""

@@ -91,6 +91,8 @@ class CircuitBreaker:
         )
 
 
+# What is left takes so long where nothing alike was measured yet.
+UNMEASURED = "time unknown until the first pass"
 # Spans of one experiment. Launch and load, which the experiments of a load group share, are not among them.
 MEASURING = ("pass", "idle-loaded-before", "warm-up", "idle-loaded-after")
 
@@ -179,7 +181,7 @@ def duration(work: Iterable[Remaining]) -> str:
     least_s = sum(experiment.least_s for experiment in unfinished)
     if all(experiment.pass_s is not None for experiment in unfinished):
         return words(least_s)
-    return f"at least {words(least_s)}" if least_s >= 1 else "time unknown"
+    return f"at least {words(least_s)}" if least_s >= 1 else UNMEASURED
 
 
 def words(seconds: float) -> str:

@@ -64,8 +64,8 @@ SHARE_OF_TIME = "least time ÷ measured time"
 MOST_ROWS = 120
 ROW_HEIGHT, HBM_HEIGHT = 26, 6
 # Names of results are wrapped at so many characters; a line of them takes so many pixels.
-NAME_WIDTH, LINE_HEIGHT = 30, 14
-NAME = r"split(trim(replace(datum.label, /(.{1,30})(\s+|$)|(.{1,30})/g, '$1$3\n')), '\n')"
+NAME_WIDTH, LINE_HEIGHT = 20, 14
+NAME = r"split(trim(replace(datum.label, /(.{1,20})(\s+|$)|(.{1,20})/g, '$1$3\n')), '\n')"
 DECADE = 10
 # Shown before the warm-up and after the last pass.
 LEAD_S = 2.0

@@ -63,11 +63,9 @@ class Plan:
         if len(numbered) > SHOWN:
             yield f"… and {len(numbered) - SHOWN} more; --json prints all"
         yield from _unchecked(study.experiments, online=self.online)
-        unknown = forecast.total == "time unknown"
-        total = "unknown (nothing like it has been measured here)" if unknown else forecast.total
         yield (
             f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
-            f"{pluralize(forecast.passes, 'pass', 'passes')}, expected time: {total}"
+            f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total}"
         )
 
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
 from operator import add
-from statistics import fmean
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import conditions, statistics
+from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
-from wattdock.reports.terminal import Listing, figure_text, number, seconds_text
+from wattdock.reports.terminal import MARK, Listing, figure_text, number, seconds_text
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ METHOD = (
     "Joules: of GPU boards, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
     "unless a kind says weak: as many for each replica. Speed, power and joules: a sum over all restarts ÷ a sum, with "
     "Student's t interval from how restarts differ. Ratios: of these figures; 95 % interval from Welch's t on their "
-    "logarithms."
+    "logarithms. Medians of latency: of one result's requests, so not where several are pooled."
 )
 SPEED, POWER, ENERGY = (
     COLUMNS[quantity].heading for quantity in (statistics.SPEED, statistics.POWER, statistics.ENERGY)
@@ -66,8 +65,10 @@ class SplitPoint:
         kind: Which way the model is split; points of one kind make a curve. "weak": each replica got the work that
             one GPU gets, instead of a share of it.
         restarts: By quantity, over all GPUs used; no energy and power unless all have them.
-        ttft_p50_s, tpot_p50_s: Means over the pooled results; None where an engine does not report it.
+        ttft_p50_s, tpot_p50_s: None where an engine does not report it, or several results are pooled: their medians
+            do not add up to one.
         load_imbalance: The largest of the pooled results.
+        disturbed: Whether others used CPUs or GPUs of one of them meanwhile.
         results: Names of the pooled results.
         speed_up: Tokens per second ÷ those of the curve's first point; None where the setting has no curve.
         efficiency: Speed-up ÷ how many times as many GPUs.
@@ -84,6 +85,7 @@ class SplitPoint:
     ttft_p50_s: float | None
     tpot_p50_s: float | None
     load_imbalance: float | None
+    disturbed: bool
     results: tuple[str, ...]
     speed_up: statistics.Figure | None = None
     efficiency: statistics.Figure | None = None
@@ -281,7 +283,8 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     measured = all(statistics.ENERGY in member.restarts for member in same)
     quantities = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
     restarts = {name: reduce(add, (member.restarts[name] for member in same)) for name in quantities}
-    performances = [member.result.performance for member in same if member.result.performance]
+    speed = same[0].result.performance if len(same) == 1 else None
+    audits = [member.result.audit for member in same if member.result.audit]
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
         kind=f"{split.kind} (weak)" if is_weak else split.kind,
@@ -291,16 +294,12 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         tokens_per_s=restarts[statistics.SPEED].figure(),
         j_per_token=restarts[statistics.ENERGY].figure() if measured else None,
         power_w=restarts[statistics.POWER].figure() if measured else None,
-        ttft_p50_s=_mean([speed.ttft.p50_s if speed.ttft else None for speed in performances]),
-        tpot_p50_s=_mean([speed.tpot.p50_s if speed.tpot else None for speed in performances]),
+        ttft_p50_s=speed.ttft.p50_s if speed and speed.ttft else None,
+        tpot_p50_s=speed.tpot.p50_s if speed and speed.tpot else None,
         load_imbalance=max(imbalances, default=None),
+        disturbed=any(Audit.disturbed_by(audit.checks) for audit in audits),
         results=tuple(member.name for member in same),
     )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return fmean(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
@@ -343,7 +342,12 @@ def _cells(point: SplitPoint) -> tuple[str, ...]:
     ratios = (point.speed_up, point.efficiency, point.energy_ratio)
     speed_up, efficiency, energy_ratio = (figure_text(ratio, ".3f") for ratio in ratios)
     return (
-        *(point.kind, point.split, str(point.gpus), str(len(point.restarts[statistics.SPEED]))),
+        *(
+            point.kind,
+            f"{point.split} {MARK}" if point.disturbed else point.split,
+            str(point.gpus),
+            str(len(point.restarts[statistics.SPEED])),
+        ),
         *(figure_text(point.tokens_per_s, ",.0f"), speed_up, efficiency),
         *(seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)),
         *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g"), energy_ratio),

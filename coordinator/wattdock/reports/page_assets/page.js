@@ -14,6 +14,9 @@ function themed(spec) {
   return JSON.parse(Object.entries(drawn.on_dark).reduce((text, [from, to]) => text.replaceAll(from, to), JSON.stringify(spec)));
 }
 
+// Pixels below which a title in the middle would be cut off.
+const NARROW = 480;
+
 function config(width) {
   const ink = ofPage("ink"), quiet = ofPage("quiet");
   return {
@@ -21,6 +24,7 @@ function config(width) {
     view: { stroke: null, continuousWidth: width, continuousHeight: 280 },
     axis: { labelColor: ink, titleColor: ink, gridColor: ofPage("grid"), domainColor: ofPage("line"), tickColor: ofPage("line"), labelFontSize: 12, titleFontSize: 13, titleFontWeight: "normal" },
     legend: { orient: "top", columns: Math.max(Math.floor(width / 260), 1), labelColor: ink, titleColor: ink, labelFontSize: 12, labelLimit: 0 },
+    axisX: { titleAnchor: width < NARROW ? "end" : "middle" },
     text: { color: quiet, fontSize: 11 },
     point: { size: 70, strokeWidth: 1.6 },
     concat: { spacing: 12 },
