@@ -25,9 +25,9 @@ QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
 PRIMARY = statistics.ENERGY
 HEADINGS = ("experiment", "A", "B", "B / A − 1", "95 % interval", SENTENCES, "p (Holm)", "restarts")
 METHOD = (
-    f"{statistics.TEST}, from how restarts differ; 95 % intervals of B / A − 1; "
-    "p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They hold for "
-    "repetitions on these machines and days, not for other GPUs or prompts, and leave out the sensors' gain."
+    f"A and B: sums over all restarts ÷ sums. {statistics.TEST}, from how restarts differ; 95 % intervals of "
+    "B / A − 1; p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They hold "
+    "for repetitions on these machines and days, not for other GPUs or prompts, and leave out the sensors' gain."
 )
 MOST_DIFFERENCES = 40
 OPEN = "the interval reaches over the margin; more restarts make it narrower"

@@ -75,8 +75,7 @@ def _checks_view(stored: StoredResult) -> View:
 def _result_view(stored: StoredResult, *, errors: bool) -> View:
     """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
     result = stored.result
-    name = result.config.name or result.experiment_id[:8]
-    yield Text.assemble((name, "bold"), f"  {result.started_utc}  {result.status}")
+    yield Text.assemble((result.config.label, "bold"), f"  {result.started_utc}  {result.status}")
     yield pairs([*_rows(result, errors=errors), *_verdict_rows(stored), *_sample_rows(stored)])
     yield f"stored in {stored.folder}"
 
@@ -157,8 +156,8 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     prompt = NOTHING if performance.prompt_tokens is None else f"{performance.prompt_tokens:,}"
     cached = f", {performance.cached_prompt_tokens:,} of them from a cache" if performance.cached_prompt_tokens else ""
     yield "tokens", f"{performance.output_tokens:,} output, {prompt} prompt{cached}"
-    window = f" ({result.energy.windows.headline})" if result.energy and result.energy.windows else ""
-    yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s{window}"
+    window = f", {result.energy.windows.headline}" if result.energy and result.energy.windows else ""
+    yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s (all tokens ÷ all seconds{window})"
     if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
         yield "disturbed", f"other programs used the CPUs: {shared.figure}"
     of = {"TTFT": performance.ttft, "TPOT": performance.tpot, "ITL": performance.itl, "end to end": performance.e2e}
@@ -207,7 +206,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         text = f"{joules:,.1f} J" if joules is not None else NOTHING
         yield "", f"{uuid}: {text}{_share(result, uuid)}"
     if energy.energy_per_output_token_j is not None and energy.windows:
-        of = f"{energy.energy_boundary}, {energy.windows.headline}"
+        of = f"all joules ÷ all tokens, {energy.energy_boundary}, {energy.windows.headline}"
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
     shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
     per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
