@@ -13,13 +13,14 @@ import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from wattdock.cli.progress import progress_for
 from wattdock.config import load_study
 from wattdock.errors import ConfigError, WattdockError
-from wattdock.execution import StudyRun, plan_study
+from wattdock.execution import StudyRun, find_study, plan_study, unfinished_study
 from wattdock.host import folders
 from wattdock.publish import open_bundle
 from wattdock.store import Filters, Row, StoredResult, find_results, select
@@ -108,7 +109,7 @@ def run(
     output_dir: FilePath = "results",
     *,
     settings: Mapping[str, Any] | None = None,
-    resume: bool = False,
+    resume: bool | str = False,
     retry_failed: bool = False,
     publishable: bool = False,
     quiet: bool = False,
@@ -116,10 +117,11 @@ def run(
     """Measure an experiment or a study as `wattdock run` does; each result is stored as soon as it is complete.
 
     Args:
-        study: A YAML file, or what such a file would hold; without either, one experiment of defaults.
+        study: A YAML file, or what such a file would hold; without either the study that `resume` names, or one
+            experiment of defaults.
         output_dir: Folder of results.
         settings: Dotted setting → value, laid over every experiment, as `--set` does.
-        resume: Continue this study where it stopped.
+        resume: Continue this study, or the one of this name, where it stopped.
         retry_failed: Like `resume`, and measure failed experiments again.
         publishable: Set what publication needs and the study does not set; `Result.data.audit` has the verdict.
         quiet: Show no progress.
@@ -129,17 +131,20 @@ def run(
         WattdockError: All experiments failed: the first one's error. Where only some did, each is a warning.
         KeyboardInterrupt: What was measured is stored.
     """
+    over, folder, home = dict(settings or {}), Path(output_dir), folders.wattdock_home()
+    begun = find_study(resume, folder) if isinstance(resume, str) else None
+    if study is None and begun:
+        study = begun.settings
     source = study if study is None or isinstance(study, Mapping) else Path(study)
-    over = dict(settings or {})
     planned = load_study(
         source, over, written_as={name: f"settings[{name!r}]" for name in over}, publishable=publishable
     )
-    progress, folder, home = progress_for(quiet=quiet), Path(output_dir), folders.wattdock_home()
+    progress, which = progress_for(quiet=quiet), begun.path.name if begun else bool(resume) or retry_failed
+    if not which and (left := unfinished_study(planned, folder)):
+        progress.say(f"{left.unfinished(planned)}; to go on: resume={left.name!r}")
     try:
         plans = plan_study(planned, output_dir=folder, home=home, emit=progress)
-        study_run = StudyRun(
-            planned, plans, output_dir=folder, home=home, resume=resume or retry_failed, retry_failed=retry_failed
-        )
+        study_run = StudyRun(planned, plans, output_dir=folder, home=home, resume=which, retry_failed=retry_failed)
         study_run.run(progress)
     finally:
         progress.close()
@@ -196,6 +201,7 @@ def results(
         rows = select(Path(output_dir), filters, tell=lines.append)
     else:
         rows = filters.select([Row.of(result.stored) for result in load(name, output_dir)])
+        rows.sort(key=attrgetter("started_utc"), reverse=True)
     for line in lines:
         warnings.warn(line, stacklevel=2)
     return _framed(Row.table(rows), frame)

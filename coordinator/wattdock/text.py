@@ -79,8 +79,9 @@ def expected(mistake: Mapping[str, Any]) -> str | None:
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar of the names, ignoring case, or None where none is similar."""
-    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=SIMILARITY_CUTOFF)
-    return near[0] if near else None
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=SIMILARITY_CUTOFF)
+    return by_lower[near[0]] if near else None
 
 
 def untimed(name: str) -> str:
@@ -96,16 +97,23 @@ def begins(name: str, text: str) -> bool:
 
 
 def meant(text: str, names: Iterable[str]) -> list[str]:
-    """Return the names of results and studies that a person means by `text`; a whole name wins over beginnings."""
+    """Return the names of results and studies that a person means by `text`; a whole name wins over beginnings.
+
+    Whole is a study's name without the number of its run, too: mine-2 may mean the second run of mine, or mine-2.yaml.
+    """
     known = list(names)
-    whole = [name for name in known if text == name] or [name for name in known if text == untimed(name)]
+    whole = [name for name in known if text == name] or [name for name in known if text in _whole(name)]
     return whole or [name for name in known if begins(name, text)]
+
+
+def _whole(name: str) -> tuple[str, str]:
+    return untimed(name), untimed(name).rpartition("-")[0]
 
 
 def typed(names: Iterable[str]) -> dict[str, str]:
     """Return the shortest text that means each of these names of results and studies, and no other of them."""
     known = list(dict.fromkeys(names))
-    counts = Counter(map(untimed, known))
+    counts = Counter(text for name in known for text in _whole(name))
     return {name: untimed(name) if counts[untimed(name)] == 1 else name for name in known}
 
 

@@ -85,11 +85,12 @@ def test_what_was_not_measured_is_said_with_its_reason_and_never_a_zero() -> Non
     assert none.j_per_token is None
 
 
-def test_intervals_stand_beside_figures_and_say_what_they_cover() -> None:
-    """1.0, 1.1 and 1.2 J/token from three restarts: 1.1 ± 4.303 × 0.1 ÷ √3; with fewer, timing alone."""
+def test_intervals_stand_beside_figures_where_restarts_are_enough_for_one() -> None:
+    """1.0, 1.1 and 1.2 J/token from three restarts: 1.1 ± 4.303 × 0.1 ÷ √3; with fewer there is none."""
     text = shown(row("one", restarts=[1.0, 1.1, 1.2]), row("two", restarts=[1.0, 1.1]))
     assert "1.1 [0.8516, 1.348]" in text
-    assert "timing only" in text
+    assert ">1.05, 1 board<" in text
+    assert "fewer than three restarts are too few for one" in text
 
 
 def test_what_a_token_costs_stands_on_page_and_terminal_with_its_interval_or_its_reason() -> None:

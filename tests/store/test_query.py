@@ -56,7 +56,7 @@ def test_a_stored_sample_is_a_row_of_the_table(tmp_path: Path) -> None:
     assert row["total_j"] == result.energy.total_j
     assert row["schema_version"] == ExperimentResult.SCHEMA_VERSION
     assert (row["model"], row["gpus"]) == ("shape:tiny-llama", "1 × NVIDIA H200")
-    assert row["energy_per_output_token_low_j"] < row["energy_per_output_token_j"]
+    assert row["energy_per_output_token_low_j"] is None
     passes = query(tmp_path, 'SELECT restart, "pass", total_j FROM passes ORDER BY 1, 2').to_pylist()
     assert [measured["total_j"] for measured in passes] == [measured.total_j for measured in result.energy.passes]
 

@@ -73,13 +73,23 @@ def test_a_beginning_of_several_names_is_answered_with_what_to_type_for_each(tmp
 
 
 def test_a_whole_name_means_one_run_of_a_study_though_it_begins_others(tmp_path: Path) -> None:
-    """mine-2 is neither mine-20 nor the result of a backend that is called so; what is alike is typed with its time."""
-    for number, study in enumerate(("mine-1", "mine-2", "mine-20", "mine-2-1")):
+    """mine-2 is neither mine-20 nor the result of a backend that is called so; what is alike is typed with its time.
+
+    Nor is it the second run of mine where mine-2 was run, too: nobody can know which is meant.
+    """
+    for number, study in enumerate(("mine-1", "mine-2", "mine-20")):
         part = {"study_id": f"20260101T00000{number}-{study}", "attempt": 1}
         stored(tmp_path, name=f"20260101T00010{number}-mine-2{number}", study=part)
     [found] = find_results(["mine-2"], tmp_path, opener(ExitStack()))
     assert found.result.study
     assert found.result.study.study_id.endswith("-mine-2")
+    other = {"study_id": "20260103T000000-mine-2-1", "attempt": 1}
+    stored(tmp_path, name="20260103T000100-mine-23", study=other)
+    with pytest.raises(ConfigError, match=r"one of them: 20260101T000001-mine-2 \(a study\), mine-2-1 \(a study\)$"):
+        find_results(["mine-2"], tmp_path, opener(ExitStack()))
+    [found] = find_results(["mine-2-1"], tmp_path, opener(ExitStack()))
+    assert found.folder.name.endswith("-mine-23")
+    shutil.rmtree(found.folder)
     stored(tmp_path, name="20260102T000000-mine-2", study={"study_id": "20260102T000000-other-1", "attempt": 1})
     with pytest.raises(ConfigError, match=r"one of them: 20260101T000001-mine-2 \(a study\), 20260102T000000-mine-2$"):
         find_results(["mine-2"], tmp_path, opener(ExitStack()))

@@ -62,16 +62,10 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure and its 95 % interval.
-
-    Attributes:
-        interval: None without one.
-        covers: What the interval covers: timing alone where there were too few restarts.
-    """
+    """A figure and its 95 % interval from how restarts differ; None with too few of them."""
 
     value: float
     interval: Interval | None = None
-    covers: Literal["restarts", "timing"] = "restarts"
 
 
 class Statistics(Stored):
@@ -174,20 +168,11 @@ class Restarts:
 
 
 def energy_figure(result: ExperimentResult) -> Figure | None:
-    """Return joules per output token; with too few restarts the interval covers timing alone.
-
-    None where energy was not measured.
-    """
+    """Return joules per output token; None where energy was not measured."""
     energy = result.energy
     if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
         return None
-    value_j, timing_j = energy.energy_per_output_token_j, energy.uncertainty.timing95_j
-    if interval := Restarts.of(result, ENERGY).interval:
-        return Figure(value_j, interval)
-    if timing_j is None or not energy.total_j:
-        return Figure(value_j)
-    half = timing_j / energy.total_j * value_j
-    return Figure(value_j, Interval.around(value_j, half), "timing")
+    return Figure(energy.energy_per_output_token_j, Restarts.of(result, ENERGY).interval)
 
 
 def speed_figure(result: ExperimentResult) -> Figure | None:

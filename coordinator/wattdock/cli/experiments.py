@@ -75,17 +75,17 @@ def run(
     progress, home = progress_for(quiet=quiet, json_lines=progress_json), folders.wattdock_home()
     which = begun.path.name if begun else resume or retry_failed
     if not which and (left := unfinished_study(study, output_dir)):
-        passes = "{} of {} passes".format(*left.passes(study))
-        instead = typed_again("--resume", left.name)
-        progress.say(f"{left.name}, an equal study, has {passes} measured; this one begins anew; to go on: {instead}")
+        progress.say(f"{left.unfinished(study)}; to go on: {typed_again('--resume', left.name)}")
     plans = plan_study(study, output_dir=output_dir, home=home, emit=progress)
     study_run = StudyRun(study, plans, output_dir=output_dir, home=home, resume=which, retry_failed=retry_failed)
-    with interruptible(lambda: _stored(None if which else study_run.study_id)):
+    with interruptible(lambda: _stored(study_run.study_id, is_new=not which)):
         try:
             study_run.run(progress)
         finally:
             progress.close()
-            _show(study_run, output_dir, as_json=as_json)
+            # Without it nothing was begun; the error says why.
+            if study_run.study_id:
+                _show(study_run, output_dir, as_json=as_json)
     results = [stored.result for stored in study_run.results]
     exit_if_failed(results)
     if publishable or require_publishable:
@@ -110,9 +110,11 @@ def _file_and_name(file: Path | None, name: str | None, *, resume: bool) -> tupl
     return next(iter(files), None), next(iter(names), None)
 
 
-def _stored(begun_as: str | None) -> str:
+def _stored(study_id: str | None, *, is_new: bool) -> str:
     """Return that an interrupted run lost nothing and the command that goes on, naming the study if it was new."""
-    name = ["--resume", untimed(begun_as)] if begun_as else []
+    if study_id is None:
+        return "nothing was begun"
+    name = ["--resume", untimed(study_id)] if is_new else []
     return f"what was measured is stored; to go on: {typed_again(*name)}"
 
 

@@ -87,7 +87,7 @@ class Live(Plain):
 
 
 class Notebook(Plain):
-    """The output of a notebook's cell: the lines so far, and below them one that changes.
+    """The output of a notebook's cell: lines, of which the last changes until the next takes its place.
 
     Args:
         display: IPython's function of that name.
@@ -97,22 +97,19 @@ class Notebook(Plain):
         super().__init__()
         self._display = display
         self._shown: Any = None
-        self._lines: list[str] = []
 
     def say(self, line: str) -> None:
         """Show one line more."""
-        self._lines.append(one_line(line))
-        self._draw("")
+        self._show_pass(line)
+        self._shown = None
 
     def close(self) -> None:
         """Remove the line that changes."""
-        self._draw("")
+        if self._shown is not None:
+            self.say("")
 
     def _show_pass(self, text: str) -> None:
-        self._draw(text)
-
-    def _draw(self, last: str) -> None:
-        content = {"text/plain": "\n".join([*self._lines, one_line(last)])}
+        content = {"text/plain": one_line(text)}
         if self._shown is None:
             self._shown = self._display(content, raw=True, display_id=True)
         else:

@@ -133,20 +133,18 @@ def show(
     """
     with open_results([named], output_dir) as results:
         if window is None:
-            _show(results, named, checks=checks, as_json=as_json)
+            _show(results, checks=checks, as_json=as_json)
         elif len(results) == 1:
             _show_window(results[0], window, as_json=as_json)
         else:
             raise ConfigError(f"--window {window} takes one result, and {named} is {len(results)}; name one of them")
 
 
-def _show(results: "list[StoredResult]", named: str, *, checks: bool, as_json: bool) -> None:
+def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None:
     from wattdock.reports import show as print_results
 
     if as_json:
-        # A result that is named itself is an object; those of a study, a bundle or a folder are a list of any length.
-        documents = [stored.result for stored in results]
-        print_results(documents[0] if results[0].is_named(named) else documents, as_json=True)
+        print_results([stored.result for stored in results], as_json=True)
     else:
         print_results(results, checks=checks)
         if len(results) == 1 and (later := results[0].replacement()):

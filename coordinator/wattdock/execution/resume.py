@@ -98,6 +98,11 @@ class BegunStudy:
         )
         return sum(measured), sum(wanted.values())
 
+    def unfinished(self, study: Study) -> str:
+        """Return in words that an equal study could go on."""
+        measured, wanted = self.passes(study)
+        return f"{self.name}, an equal study, has {measured} of {wanted} passes measured; this one begins anew"
+
     def is_empty(self, study: Study, *, retry_failed: bool) -> bool:
         """Whether it has measured no pass of an equal study, nor has a failure that is to be retried."""
         failed = any(history.status == FAILED for history in self.histories(study).values())

@@ -345,7 +345,10 @@ def _numbered(path: Path) -> Path:
         numbered = path.with_name(f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{path.name}-{number}")
         with suppress(FileExistsError):
             numbered.mkdir()
-            return numbered
+            if sum(_run_number(other.name, path.name) == number for other in path.parent.iterdir()) == 1:
+                return numbered
+            # Another took the number in another second.
+            numbered.rmdir()
 
 
 def _run_number(folder: str, slug: str) -> int | None:

@@ -180,7 +180,10 @@ class Watch:
         """Return in how many seconds to look again; say so where memory is used up, and the runner holds the most."""
         total_bytes, left_bytes = memory_bytes()
         spare_bytes = left_bytes - min(LEAST_LEFT_SHARE * total_bytes, LEAST_LEFT_BYTES)
-        if spare_bytes < 0 and (held_bytes := resident_bytes(descendants(os.getpid()))) > left_bytes:
+        if spare_bytes < 0:
+            if (held_bytes := resident_bytes(descendants(os.getpid()))) <= left_bytes:
+                # Others hold it, perhaps for long; to ask so much often would disturb what is measured.
+                return LOOK_S[1] / 2
             self.shortage = (
                 f"killed before host memory is used up: it held {held_bytes / 1e9:.1f} GB, and {left_bytes / 1e9:.1f} "
                 f"of {total_bytes / 1e9:.1f} GB were left"

@@ -91,8 +91,8 @@ def intervals(points: Sequence[Point]) -> Chart:
     )
     return marks.properties(
         height=height,
-        description="Strokes are restarts. Bars are 95 % intervals: over restarts, or of timing alone where there were "
-        "fewer than three. Hollow: may not be published.",
+        description="Strokes are restarts. Bars are 95 % intervals from how they differ; fewer than three are too few "
+        "for one. Hollow: may not be published.",
     )
 
 

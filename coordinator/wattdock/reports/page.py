@@ -321,7 +321,9 @@ def _missing(points: Sequence[Point]) -> list[tuple[str, str]]:
     reasons: dict[str, list[str]] = {}
     for point in points:
         if point.j_per_token is None:
-            reasons.setdefault(point.row.reason or "no pass was measured", []).append(point.label)
+            energy = point.result.energy
+            reason = energy.reason if energy and energy.passes else point.row.reason
+            reasons.setdefault(reason or "no pass was measured", []).append(point.label)
     return [(reason, _few(labels)) for reason, labels in reasons.items()]
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.analysis import Audit
+from wattdock.analysis import Audit, statistics
+from wattdock.errors import StoreError
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.page import STATUSES, fallback_text, split_texts, token_cost_texts
-from wattdock.reports.terminal import NOTHING, Listing, number, pairs, row_cells, seconds_text
+from wattdock.reports.terminal import NOTHING, Listing, number, pairs, plus_minus, row_cells, seconds_text
 from wattdock.reports.views import check_lines
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
@@ -48,13 +49,19 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
     elif len(stored) == 1:
         yield from _result_view(stored[0], errors=errors)
     elif stored:
-        cells = [list(row_cells(Row.of(result), SUMMARY).values()) for result in stored]
-        yield Listing([COLUMNS[name].heading for name in SUMMARY], cells)
+        cells = [_summary(result) for result in stored]
+        known = [name for name in SUMMARY if any(row[name] != NOTHING for row in cells)]
+        yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in cells])
         yield from map(str, pools(stored).values())
-        reasons = [reason for result in stored if result.result.audit for reason in result.result.audit.reasons]
-        first = {reason.name: reason for reason in reversed(reasons)}
-        for name, count in Counter(reason.name for reason in reasons).most_common():
-            yield f"not publishable, {count} of {len(stored)}: {name}: {first[name].found}"
+        yield pairs(_verdict_rows(stored))
+
+
+def _summary(stored: StoredResult) -> dict[str, str]:
+    """Return a result's cells in a table of several, figures with their intervals."""
+    return row_cells(Row.of(stored), SUMMARY) | {
+        "energy_per_output_token_j": plus_minus(statistics.energy_figure(stored.result), ".4g"),
+        "output_tokens_per_s": plus_minus(statistics.speed_figure(stored.result), ",.1f"),
+    }
 
 
 def _checks_view(stored: StoredResult) -> View:
@@ -76,7 +83,7 @@ def _result_view(stored: StoredResult, *, errors: bool) -> View:
     """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
     result = stored.result
     yield Text.assemble((result.config.label, "bold"), f"  {result.started_utc}  {result.status}")
-    yield pairs([*_rows(result, errors=errors), *_verdict_rows(stored), *_sample_rows(stored)])
+    yield pairs([*_rows(result, errors=errors), *_verdict_rows([stored]), *_sample_rows(stored)])
     yield f"stored in {stored.folder}"
 
 
@@ -107,17 +114,21 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "restarts", f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}; {spread.reason}"
 
 
-def _verdict_rows(stored: StoredResult) -> Iterable[tuple[str, str]]:
+def _verdict_rows(results: Sequence[StoredResult]) -> Iterable[tuple[str, str]]:
     """Yield the verdict in three lines: what is in the way, what helps first, and where the rest is."""
-    if (audit := stored.result.audit) is None:
-        return
-    names = [reason.name for reason in audit.reasons]
+    audits = [audit for stored in results if (audit := stored.result.audit)]
+    reasons = [reason for audit in audits for reason in audit.reasons]
+    counts = Counter(reason.name for reason in reasons).most_common()
+    names = [name if count == len(results) else f"{name} ({count})" for name, count in counts]
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    yield "publishable", "yes" if audit.publishable else f"no: {', '.join(names[:NAMES_SHOWN])}{more}"
+    passed = sum(audit.publishable for audit in audits)
+    of = f"{passed} of {len(results)}" if len(results) > 1 else "yes" if passed else "no"
+    if audits:
+        yield "publishable", of + (f": {', '.join(names[:NAMES_SHOWN])}{more}" if names else "")
     # Without a GPU nothing else helps.
-    if first := next((reason for reason in audit.reasons if reason.name == "GPUs"), next(iter(audit.reasons), None)):
+    if first := next((reason for reason in reasons if reason.name == "GPUs"), next(iter(reasons), None)):
         yield "", f"{first.name}: {first.found}" + (f" → {first.remedy}" if first.remedy else "")
-        yield "", f"all: wattdock show {stored.folder.name} --checks"
+        yield "", f"all: wattdock show {results[0].folder} --checks"
 
 
 def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -281,8 +292,10 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 
 def _sample_rows(stored: StoredResult) -> Iterable[tuple[str, str]]:
     """Yield the beginning of a few generated texts, so that a person sees that the model spoke."""
-    restarts = stored.restarts() if stored.has_records else ()
-    passes = (measured for restart in restarts for measured in restart.passes)
-    texts = (request.text for measured in passes for request in measured.requests if request.text)
-    for text in islice(texts, SAMPLE_TEXTS):
+    try:
+        texts = stored.table("requests")["text"].to_pylist() if stored.has_records else []
+    except StoreError as error:
+        yield "generated", str(error)
+        return
+    for text in islice(filter(None, texts), SAMPLE_TEXTS):
         yield "generated", f"“{' '.join(text.split())[:SAMPLE_CHARACTERS]}”"

@@ -35,6 +35,8 @@ UNLIMITED = 100_000
 # A column of texts becomes no narrower than this.
 SHORTEST_PIECE = 12
 NOTHING = "–"
+# Half of an interval ÷ its figure; what is narrower comes of rounding.
+NO_SPREAD = 1e-6
 # Behind the name of a result that others disturbed; the heading of a column of sentences; between columns.
 MARK, SENTENCES, GAP = "†", "verdict", 2
 DISTURBED = f"{MARK} Others used its CPUs or GPUs meanwhile."
@@ -195,19 +197,16 @@ def marked(label: str, row: Row) -> str:
 
 
 def figure_text(figure: statistics.Figure | None, form: str = ".4g") -> str:
-    """Return "0.0530 [0.0521, 0.0539]", marked where the interval is of timing alone."""
+    """Return "0.0530 [0.0521, 0.0539]"."""
     if figure is None:
         return NOTHING
     if figure.interval is None:
         return format(figure.value, form)
-    only = " timing only" if figure.covers == "timing" else ""
-    return f"{figure.value:{form}} {figure.interval:{form}}{only}"
+    return f"{figure.value:{form}} {figure.interval:{form}}"
 
 
 def plus_minus(figure: statistics.Figure | None, form: str) -> str:
     """Return "0.13501 ± 0.00055", both to the half width's second digit; "0.05 [0, 0.14]" where it ends at 0.
-
-    A star marks an interval of timing alone.
 
     Args:
         form: Format of the value where there is no half width to round to.
@@ -215,11 +214,11 @@ def plus_minus(figure: statistics.Figure | None, form: str) -> str:
     if figure is None or figure.interval is None:
         return number(figure.value if figure else None, form)
     low, high = figure.interval
-    half, star = (high - low) / 2, "*" if figure.covers == "timing" else ""
-    if low <= 0 or half <= 0:
-        return f"{figure.value:{form}} {figure.interval:{form}}{star}"
+    half = (high - low) / 2
+    if low <= 0 or half <= NO_SPREAD * figure.value:
+        return f"{figure.value:{form}} {figure.interval:{form}}"
     places = max(0, 1 - floor(log10(half)))
-    return f"{figure.value:,.{places}f} ± {half:,.{places}f}{star}"
+    return f"{figure.value:,.{places}f} ± {half:,.{places}f}"
 
 
 def seconds_text(value_s: float | None) -> str:

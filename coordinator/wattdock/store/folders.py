@@ -24,8 +24,8 @@ from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, NewFolder, new_folder, open_data, read_regular, sync
 from wattdock.output import print_json
 from wattdock.records import RestartRecord
-from wattdock.store.table import SUMMARY, Row, replacements
-from wattdock.text import begins, json_text
+from wattdock.store.table import SUMMARY, replacements
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -84,19 +84,11 @@ class StoredResult:
         """Return the folder of the latest later attempt at the same experiment of the study; None without one."""
         if self.result.study is None:
             return None
-        folder = self.folder.resolve()
-        latest = replacements(map(Row.of, read_summaries(result_folders(folder.parent)))).get(str(folder))
-        return Path(latest) if latest else None
+        from wattdock.store.query import Filters, select
 
-    def is_named(self, text: str) -> bool:
-        """Whether `text` names this result, not a study, a bundle or a folder that happens to hold only this one."""
-        path = Path(text)
-        if path.exists():
-            return path.name == RESULT or (path / RESULT).exists()
-        if text == self.folder.name:
-            return True
-        study = self.result.study
-        return begins(self.folder.name, text) and not (study and begins(study.study_id, text))
+        folder = self.folder.resolve()
+        latest = replacements(select(folder.parent, Filters(superseded=True))).get(str(folder))
+        return Path(latest) if latest else None
 
 
 def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:

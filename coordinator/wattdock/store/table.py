@@ -63,7 +63,6 @@ class Row:
         prompts: Where they come from: bundled, synthetic, or a file.
         parallelism: How the model was spread over GPUs: "one GPU", "TP=2", …; null without a GPU.
         input_tokens: Mean length of the prompts sent.
-        interval_covers: What the interval of joules covers: "restarts", or "timing" where there were too few.
         fallback: What this experiment changed of one that failed.
         cpu_others_share: Share of the runner's CPUs that others used, 0 to 1, in the pass where it is largest.
         disturbed: What showed that others used the CPUs (more than 10 % of them) or the GPUs in a pass; null where
@@ -120,7 +119,6 @@ class Row:
     headline_window: Annotated[str | None, Column("energy.windows.headline", "window")]
     energy_per_output_token_low_j: Annotated[float | None, Column(heading="J/output token from", form=".4g")]
     energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g")]
-    interval_covers: str | None
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
     energy_per_input_token_j: Annotated[float | None, Column("energy.energy_per_input_token_j")]
     energy_per_total_token_j: Annotated[float | None, Column("energy.energy_per_total_token_j")]
@@ -163,7 +161,6 @@ class Row:
             "reason": _reason(result),
             "superseded": False,
             **dict(zip(ENERGY_ENDS, _ends(energy), strict=True)),
-            "interval_covers": energy.covers if energy and energy.interval else None,
             **dict(zip(SPEED_ENDS, _ends(statistics.speed_figure(result)), strict=True)),
         }
         return cls(**{name: _value(result, path) for name, path in PATHS.items()}, **computed)
@@ -327,8 +324,8 @@ def _split(environment: EnvironmentSnapshot | None) -> str | None:
     return Split.of(environment.runner.parallelism).label if environment and environment.gpu_count else None
 
 
-def _gpus(names: Sequence[str]) -> str:
-    return ", ".join(f"{count} × {name}" for name, count in Counter(names).items())
+def _gpus(names: Sequence[str]) -> str | None:
+    return ", ".join(f"{count} × {name}" for name, count in Counter(names).items()) or None
 
 
 def _reason(result: ExperimentResult) -> str | None:
