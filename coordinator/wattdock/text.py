@@ -53,6 +53,8 @@ EXPECTED = {
     "less_than": "less than {lt:g}",
 }
 # The time that a result's or a study's name begins with, and how an experiment's id is shortened in it and in plans.
+# The number of a study's run, which no id is: one has eight digits.
+RUN = re.compile(r"-\d{1,7}$")
 TIME, SHORT_ID = re.compile(r"\d{8}T\d{6}-"), re.compile(r"[0-9a-f]{8}")
 # Candidates that a message names.
 MOST_LISTED = 4
@@ -99,21 +101,31 @@ def begins(name: str, text: str) -> bool:
 def meant(text: str, names: Iterable[str]) -> list[str]:
     """Return the names of results and studies that a person means by `text`; a whole name wins over beginnings.
 
-    Whole is a study's name without the number of its run, too: mine-2 may mean the second run of mine, or mine-2.yaml.
+    A study's name without the number of a run is whole, too, and means the latest run. So mine-2 is unclear where there
+    are a second run of mine and a run of mine-2.yaml.
     """
     known = list(names)
-    whole = [name for name in known if text == name] or [name for name in known if text in _whole(name)]
-    return whole or [name for name in known if begins(name, text)]
+    runs = runs_of(text, known)
+    exact = [name for name in known if text == name] or [name for name in known if text == untimed(name)]
+    if runs and not exact:
+        return [max(runs)]
+    return [*exact, *runs] or [name for name in known if begins(name, text)]
 
 
-def _whole(name: str) -> tuple[str, str]:
-    return untimed(name), untimed(name).rpartition("-")[0]
+def runs_of(study: str, names: Iterable[str]) -> list[str]:
+    """Return the names that are runs of the study that is called so."""
+    return [name for name in names if _unnumbered(name) == study]
+
+
+def _unnumbered(name: str) -> str | None:
+    study, number = RUN.sub("", untimed(name)), RUN.search(name)
+    return study if number else None
 
 
 def typed(names: Iterable[str]) -> dict[str, str]:
     """Return the shortest text that means each of these names of results and studies, and no other of them."""
     known = list(dict.fromkeys(names))
-    counts = Counter(text for name in known for text in _whole(name))
+    counts = Counter(text for name in known for text in (untimed(name), _unnumbered(name)))
     return {name: untimed(name) if counts[untimed(name)] == 1 else name for name in known}
 
 

@@ -7,7 +7,8 @@ import re
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from merge_samples import measured
@@ -19,9 +20,6 @@ from wattdock.execution.resume import find_study, open_study, unfinished_study
 from wattdock.execution.study_folder import History, Journal, StudyFolder, histories, read_journal
 from wattdock.records import RestartRecord
 from wattdock.text import untimed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def written(path: Path, *events: str) -> bytes:
@@ -204,17 +202,33 @@ def test_the_stored_copy_of_a_study_is_the_study(tmp_path: Path) -> None:
             assert find_study("s-1", tmp_path).settings
 
 
+def test_a_number_that_another_start_took_in_another_second_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time in a folder's name keeps both from colliding."""
+    make, rival = Path.mkdir, tmp_path / "studies/20990101T000000-s-1"
+
+    def mkdir(path: Path, *args: Any, **options: Any) -> None:
+        make(path, *args, **options)
+        if path.name.endswith("-s-1") and path != rival:
+            make(rival, exist_ok=True)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    begin(tmp_path, study({}))
+    assert sorted(untimed(path.name) for path in (tmp_path / "studies").iterdir()) == ["s-1", "s-2"]
+
+
 def test_a_name_that_means_no_study_or_several_is_answered_with_what_to_type(tmp_path: Path) -> None:
-    """A whole name means one, though others begin so; the oldest is named first of several, the newest of all."""
+    """A whole name means one, though others begin so, and a study's its latest run; the oldest is named first of
+    several, the newest of all.
+    """
     for minute in range(10):
         begin(tmp_path, study({}))
         begun = find_study(f"s-{minute + 1}", tmp_path).path
         begun.rename(begun.with_name(f"20260101T00{minute:02}00-{untimed(begun.name)}"))
-    assert find_study("s-1", tmp_path).name == "s-1"
-    with pytest.raises(
-        ConfigError, match=r"^s: begins the names of several studies; type one of them: s-1, s-2, s-3, "
-    ):
-        find_study("s", tmp_path)
+    assert [find_study(name, tmp_path).name for name in ("s-1", "s")] == ["s-1", "s-10"]
+    with pytest.raises(ConfigError, match=r"^s-: begins the names of several studies; type one of them: s-1, s-2, s-3"):
+        find_study("s-", tmp_path)
     with pytest.raises(ConfigError, match=r"^t-1: no study in .* is called so; type one of them: s-10, s-9, s-8, s-7 "):
         find_study("t-1", tmp_path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tarfile
 from contextlib import ExitStack
@@ -93,6 +94,33 @@ def test_a_whole_name_means_one_run_of_a_study_though_it_begins_others(tmp_path:
     stored(tmp_path, name="20260102T000000-mine-2", study={"study_id": "20260102T000000-other-1", "attempt": 1})
     with pytest.raises(ConfigError, match=r"one of them: 20260101T000001-mine-2 \(a study\), 20260102T000000-mine-2$"):
         find_results(["mine-2"], tmp_path, opener(ExitStack()))
+
+
+def test_a_study_is_its_latest_run_and_its_experiments_go_by_their_names(tmp_path: Path) -> None:
+    """It is said which run; an attempt that was replaced stands in nobody's way."""
+    said: list[str] = []
+
+    def found(*texts: str) -> list[str]:
+        return [one.folder.name for one in find_results(texts, tmp_path, opener(ExitStack()), said.append)]
+
+    for number, (attempt, name) in enumerate(((1, "x"), (2, "x"), (1, "y"))):
+        study = {"study_id": "20260102T000000-mine-2", "attempt": attempt}
+        folder = stored(tmp_path, name=f"20260102T00000{number}-fake-{name * 8}-{number}", study=study)
+        rename(folder, name)
+    stored(tmp_path, name="20260101T000000-fake-0", study={"study_id": "20260101T000000-mine-1", "attempt": 1})
+    x, y = "20260102T000001-fake-xxxxxxxx-1", "20260102T000002-fake-yyyyyyyy-2"
+    assert found("mine") == [x, y]
+    assert said == ["mine: mine-2, the latest of 2 runs"]
+    assert (found("mine:y", "mine-2:x"), found("fake-xxxxxxxx")) == ([y, x], [x])
+    with pytest.raises(ConfigError, match=r"^mine:z: no experiment of mine is called so; see `wattdock show mine`$"):
+        found("mine:z")
+
+
+def rename(folder: Path, name: str) -> None:
+    """Give a stored result's experiment this name, and an id of its own."""
+    result = json.loads((folder / "result.json").read_text())
+    result["config"]["name"] = name
+    (folder / "result.json").write_text(json.dumps(result | {"experiment_id": f"{ord(name):x}" * 32}))
 
 
 def test_other_files_beside_the_restarts_are_no_restarts(tmp_path: Path) -> None:

@@ -136,4 +136,6 @@ def _require_equivalent(comparison: "Comparison") -> None:
         (undecided, "undecided", ExitCode.UNDECIDED),
     ):
         if labels:
-            fail(f"not reproduced: {len(labels)} of {count} experiments {verdict}, the first: {labels[0]}", code)
+            disturbed = "; others used the machine meanwhile: see above" if comparison.disturbed else ""
+            first = f"the first: {labels[0]}"
+            fail(f"not reproduced: {len(labels)} of {count} experiments {verdict}, {first}{disturbed}", code)

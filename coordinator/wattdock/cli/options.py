@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattdock.errors import ConfigError
+from wattdock.output import say
 
 if TYPE_CHECKING:
     from wattdock.config import Study
@@ -27,7 +28,8 @@ RESULTS = Path("results")
 MAX_QUOTED = 80
 # What `store.find_results` understands.
 RESULTS_HELP = (
-    "Results, studies, bundles, or folders of results; in the results folder, the beginning of a name is enough."
+    "Results, studies, STUDY:EXPERIMENT, bundles, or folders of results; in the results folder, the beginning of a "
+    "name is enough."
 )
 
 
@@ -215,7 +217,11 @@ def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[Store
     from wattdock.store import find_results
 
     with ExitStack() as unpacked:
-        yield find_results(names, output_dir, lambda bundle: unpacked.enter_context(open_bundle(bundle)).folder)
+
+        def unpack(bundle: Path) -> Path:
+            return unpacked.enter_context(open_bundle(bundle)).folder
+
+        yield find_results(names, output_dir, unpack, lambda line: say(line, err=True))
 
 
 def parse_fraction(text: str, option: str) -> float:

@@ -23,7 +23,8 @@ ONE_SIDED = (1 - statistics.CONFIDENCE) / 2
 # Column of the table of results → +1 where more is worse.
 QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
 PRIMARY = statistics.ENERGY
-HEADINGS = ("experiment", "A", "B", "B / A − 1", "95 % interval", SENTENCES, "p (Holm)", "restarts")
+# Where there is little room the last are left out.
+HEADINGS = ("experiment", SENTENCES, "B / A − 1", "95 % interval", "A", "B", "p (Holm)", "restarts")
 METHOD = (
     f"A and B: sums over all restarts ÷ sums. {statistics.TEST}, from how restarts differ; 95 % intervals of "
     "B / A − 1; p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They hold "
@@ -386,18 +387,19 @@ def _equivalence_line(pair: Pair, margin: float) -> str:
     test = pair.repeated
     verdict = {True: "equivalent", False: "not equivalent", None: "undecided"}[test.equivalent]
     reason = test.reason or (OPEN if test.equivalent is None else "")
-    return f"{pair.label}: {verdict} within ± {margin:.3g} (ratio of {test.quantity}){reason and f': {reason}'}"
+    quantity = COLUMNS[test.quantity].heading
+    return f"{pair.label}: {verdict} within ± {margin:.3g}, the ratio of {quantity}{reason and f': {reason}'}"
 
 
 def _row(label: str, test: Test) -> tuple[str, ...]:
     difference = test.difference
     return (
         label,
-        number(test.a),
-        number(test.b),
+        {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs],
         number(test.relative, "+.2%"),
         format(difference.interval, "+.2%") if difference else NOTHING,
-        {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs],
+        number(test.a),
+        number(test.b),
         number(test.p_holm, ".3g"),
         f"{test.restarts[0]}, {test.restarts[1]}",
     )

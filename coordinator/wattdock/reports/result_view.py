@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.analysis import Audit, statistics
+from wattdock.analysis import Audit, conditions, statistics
 from wattdock.errors import StoreError
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.page import STATUSES, fallback_text, split_texts, token_cost_texts
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wattdock.reports.terminal import View
     from wattdock.store import StoredResult
 
-SAMPLE_TEXTS = 2
+SAMPLE_TEXTS = 1
 SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
 # Of a verdict; `show --checks` has all.
@@ -49,16 +49,18 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
     elif len(stored) == 1:
         yield from _result_view(stored[0], errors=errors)
     elif stored:
-        cells = [_summary(result) for result in stored]
-        known = [name for name in SUMMARY if any(row[name] != NOTHING for row in cells)]
+        labels = conditions.labels([result.result for result in stored])
+        cells = [_summary(result, label) for result, label in zip(stored, labels, strict=True)]
+        known = [name for name in SUMMARY if any(row[name] not in (NOTHING, "0") for row in cells)]
         yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in cells])
         yield from map(str, pools(stored).values())
         yield pairs(_verdict_rows(stored))
 
 
-def _summary(stored: StoredResult) -> dict[str, str]:
+def _summary(stored: StoredResult, label: str) -> dict[str, str]:
     """Return a result's cells in a table of several, figures with their intervals."""
     return row_cells(Row.of(stored), SUMMARY) | {
+        "name": label,
         "energy_per_output_token_j": plus_minus(statistics.energy_figure(stored.result), ".4g"),
         "output_tokens_per_s": plus_minus(statistics.speed_figure(stored.result), ",.1f"),
     }
@@ -127,7 +129,8 @@ def _verdict_rows(results: Sequence[StoredResult]) -> Iterable[tuple[str, str]]:
         yield "publishable", of + (f": {', '.join(names[:NAMES_SHOWN])}{more}" if names else "")
     # Without a GPU nothing else helps.
     if first := next((reason for reason in reasons if reason.name == "GPUs"), next(iter(reasons), None)):
-        yield "", f"{first.name}: {first.found}" + (f" → {first.remedy}" if first.remedy else "")
+        found = {reason.found for reason in reasons if reason.name == first.name}
+        yield "", f"{first.name}: {' / '.join(sorted(found))}" + (f" → {first.remedy}" if first.remedy else "")
         yield "", f"all: wattdock show {results[0].folder} --checks"
 
 
@@ -136,7 +139,9 @@ def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         return
     yield "model", f"{environment.model.name} ({environment.model.kind}, weights {environment.model.weights})"
     runner = environment.runner
-    yield "backend", f"{environment.backend}: {runner.framework or NOTHING} {runner.framework_version or ''}".strip()
+    dtype = f", {runner.engine_args['dtype']}" if runner.engine_args.get("dtype") else ""
+    version = f"{runner.framework or NOTHING} {runner.framework_version or ''}".strip()
+    yield "backend", f"{environment.backend}: {version}{dtype}"
     gpus = f"{environment.gpu_count} × {environment.gpu_names[0]}" if environment.gpu_count else ""
     yield "ran on", gpus or f"CPU: {environment.cpu_model}"
     yield "launcher", f"{environment.launcher} ({environment.launcher_reason})"

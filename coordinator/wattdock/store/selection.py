@@ -15,7 +15,7 @@ from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
 from wattdock.store.folders import RESTARTS, RESULT, StoredResult, load_result, result_folders
 from wattdock.store.table import SUMMARY, Row, replacements
-from wattdock.text import listed, meant, typed, untimed
+from wattdock.text import listed, meant, runs_of, typed, untimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,30 +54,39 @@ class _Names:
         )
 
 
-def find_results(named: Sequence[str], output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[StoredResult]:
+def find_results(
+    named: Sequence[str],
+    output_dir: Path,
+    open_bundle: Callable[[Path], Path],
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[StoredResult]:
     """Return the results that all of `named` mean, each once, in the order given.
 
     Args:
         named: Result folders, folders of them, studies' folders, bundles (a folder or a .tar); a text that is no path
             is the name of a result's or a study's folder in `output_dir`, the beginning of such a name, with its time
-            or without, or the id in it.
+            or without, or the id in it; STUDY:EXPERIMENT is one of a study. Without its run's number a study is the
+            latest run.
         output_dir: The folder of results and studies that are named without a path.
         open_bundle: Verifies a bundle and returns the folder of its files, which stays as long as the results are read.
+        tell: Receives a line where one run of several was taken.
 
     Raises:
         ConfigError: A name means no result, or may mean several.
         StoreError: A result cannot be read, or an unreadable one may belong to a named study.
     """
-    folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle)]
+    folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle, tell)]
     results = [StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
     latest_attempts = replacements(map(Row.of, results))
     return [result for result in results if str(result.folder) not in latest_attempts]
 
 
-def _folders(name: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[Path]:
+def _folders(
+    name: str, output_dir: Path, open_bundle: Callable[[Path], Path], tell: Callable[[str], None]
+) -> list[Path]:
     path = Path(name)
     if not path.exists():
-        return _of_name(name, output_dir)
+        return _of_name(name, output_dir, tell)
     if path.name == RESULT:
         return [path.parent]
     if path.is_file() and path.suffix != TAR:
@@ -107,26 +116,34 @@ def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> 
     raise ConfigError(f"{name}: holds no results; name a result folder, a study, a bundle, or a folder of results")
 
 
-def _of_name(text: str, output_dir: Path) -> list[Path]:
+def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[Path]:
     """Return the results that a folder's name or its beginning means; a whole name wins over beginnings."""
     # A whole name is found without reading any other result.
     if Path(text).name == text and not text.startswith(".") and os.access(output_dir / text / RESULT, os.F_OK):
         return [output_dir / text]
     names = _names(output_dir)
     folders = dict(sorted((names.results | names.studies).items()))
-    if not (matches := meant(text, folders)):
+    matches, (study, colon, experiment) = meant(text, folders), text.partition(":")
+    if not matches and colon:
+        of_study = _of_name(study, output_dir, tell)
+        if named_so := [folder for folder in of_study if load_result(folder, SUMMARY).config.name == experiment]:
+            return named_so
+        raise ConfigError(f"{text}: no experiment of {study} is called so; see `wattdock show {study}`")
+    if not matches:
         raise ConfigError(
-            f"{text}: no such folder, and no result or study in {output_dir} whose name begins so; "
-            "`wattdock results list` shows what there is"
+            f"{text}: no such folder, and no result or study in {output_dir} whose name begins so; `wattdock results "
+            "list` shows what there is, and STUDY:EXPERIMENT is one of a study"
         )
+    if len(runs := runs_of(text, names.studies)) > 1 and len(matches) == 1:
+        tell(f"{text}: {untimed(matches[0])}, the latest of {len(runs)} runs")
     # A run of one experiment is a study and a result; both mean the same.
     if len({tuple(folders[name]) for name in matches}) > 1:
         shortest = typed(folders)
         studies = [f"{shortest[name]} (a study)" for name in matches if name in names.studies]
         candidates = [*studies, *(shortest[name] for name in matches if name in names.results)]
         raise ConfigError(f"{text}: begins several names; type one of them: {listed(candidates)}")
-    study = next((name for name in matches if name in names.studies), None)
-    return names.of_study(study) if study else folders[matches[0]]
+    whole_study = next((name for name in matches if name in names.studies), None)
+    return names.of_study(whole_study) if whole_study else folders[matches[0]]
 
 
 def _names(output_dir: Path) -> _Names:
@@ -135,12 +152,17 @@ def _names(output_dir: Path) -> _Names:
     # A study's folder may have been left behind where its results were copied from.
     studies: dict[str, list[Path]] = {path.parent.name: [] for path in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")}
     unreadable = []
+    attempts: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for folder in folders:
         try:
-            study = load_result(folder, SUMMARY).study
+            result = load_result(folder, SUMMARY)
         except StoreError as error:
             unreadable.append(str(error))
-        else:
-            if study:
-                studies.setdefault(study.study_id, []).append(folder)
-    return _Names(output_dir, {folder.name: [folder] for folder in folders}, studies, unreadable)
+            continue
+        if study := result.study:
+            studies.setdefault(study.study_id, []).append(folder)
+            attempts.setdefault((study.study_id, result.experiment_id), []).append((study.attempt, folder.name))
+    # Whoever means one that was replaced types its whole name.
+    replaced = {name for tried in attempts.values() for attempt, name in tried if attempt < max(tried)[0]}
+    results = {folder.name: [folder] for folder in folders if folder.name not in replaced}
+    return _Names(output_dir, results, studies, unreadable)
