@@ -68,6 +68,7 @@ def run(
     from wattdock.cli.progress import progress_for
     from wattdock.execution import StudyRun, find_study, plan_study, unfinished_study
     from wattdock.host import folders
+    from wattdock.reports import show
 
     file, name = _file_and_name(file, name, resume=resume or retry_failed)
     begun = find_study(name, output_dir) if name else None
@@ -85,7 +86,10 @@ def run(
             progress.close()
             # Without it nothing was begun; the error says why.
             if study_run.study_id:
-                _show(study_run, output_dir, as_json=as_json)
+                found = study_run.results
+                show([stored.result for stored in found] if as_json else found, as_json=as_json, errors=False)
+    if not as_json:
+        say(_next(study_run, "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"))
     results = [stored.result for stored in study_run.results]
     exit_if_failed(results)
     if publishable or require_publishable:
@@ -168,16 +172,6 @@ def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
         which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
         count = pluralize(len(unfit[0]), "reason")
         fail(f"not publishable: {which}{count}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
-
-
-def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:
-    from wattdock.reports import show
-
-    if as_json:
-        show([stored.result for stored in study_run.results], as_json=True)
-        return
-    show(study_run.results, errors=False)
-    say(_next(study_run, "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"))
 
 
 def _next(study_run: "StudyRun", elsewhere: str) -> str:

@@ -23,6 +23,8 @@ __all__ = ["Progress", "progress_for"]
 PLAIN_INTERVAL_S = 5.0
 # ANSI: to the line's beginning, and erase what stands there.
 ERASE_LINE = "\r\033[K"
+# Of the CPUs, used by others in a pass; the audit's limit is a tenth.
+SHARE_TOLD = 0.05
 # Of a terminal that does not tell.
 DEFAULT_COLUMNS = 80
 
@@ -170,7 +172,9 @@ def describe(event: events.Event) -> str:
             outcome = f"not steady at the cap: {'; '.join(event.drifting)}" if event.drifting else "steady"
             return f"  warm-up: {event.passes} passes, {event.duration_s:.0f} s, {outcome}"
         case events.PassFinished():
-            return f"  {event.stage}: {event.output_tokens:,} tokens in {event.duration_s:.2f} s"
+            share = event.cpu_others_share or 0.0
+            others = f"; others used {share:.0%} of the CPUs" if share >= SHARE_TOLD else ""
+            return f"  {event.stage}: {event.output_tokens:,} tokens in {event.duration_s:.2f} s{others}"
         case events.FallbacksPlanned():
             changes = "; ".join(f"{number}. {change}" for number, change in enumerate(event.changes, 1))
             fallbacks = f"measured instead, until one works: {changes}" if changes else "no fallback"
@@ -193,7 +197,8 @@ def pass_line(event: events.TokensSeen) -> str:
     """Return tokens so far, their rate, and power per GPU."""
     watts = [f"{value:.0f}" for value in event.watts.values() if value is not None]
     power = f", {' + '.join(watts)} W" if watts else ""
-    rate = f", {event.output_tokens / event.elapsed_s:,.0f} tokens/s" if event.elapsed_s > 0 else ""
+    per_s = event.output_tokens / event.elapsed_s if event.elapsed_s > 0 else 0.0
+    rate = f", {per_s:,.{0 if per_s >= 100 else 1}f} tokens/s" if per_s else ""
     return f"{event.elapsed_s:.0f} s, {event.output_tokens:,} tokens{rate}{power}"
 
 

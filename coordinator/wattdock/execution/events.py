@@ -118,11 +118,16 @@ class TokensSeen(Event):
 
 @dataclass(frozen=True)
 class PassFinished(Event):
-    """A measured pass is over."""
+    """A measured pass is over.
+
+    Attributes:
+        cpu_others_share: Share of the runner's CPUs that others used, 0 to 1; None where unknown.
+    """
 
     stage: str
     output_tokens: int
     duration_s: float
+    cpu_others_share: float | None
 
 
 @dataclass(frozen=True)

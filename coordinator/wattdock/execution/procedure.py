@@ -148,7 +148,8 @@ class MeasuringProcedure:
             measured = self._run_pass(recording, number, workload.requests_per_pass, workload.min_duration_s)
         death = self._check_clock(recording)
         recording.add(passes=dataclasses.replace(measured, clock_checked=not death))
-        self.emit(PassFinished(stage, measured.output_tokens, measured.span.duration_s))
+        others = measured.cpu_others_share
+        self.emit(PassFinished(stage, measured.output_tokens, measured.span.duration_s, others))
         self.save(recording)
         if death:
             raise death
