@@ -125,6 +125,16 @@ def test_no_two_of_eight_gpus_look_alike_over_time(tmp_path: Path) -> None:
         assert sum(name.endswith("(host, RAPL)") for name in found) == 2
 
 
+def test_results_stand_in_the_order_of_the_tables(tmp_path: Path) -> None:
+    """Also where only some have several restarts, whose strokes are a layer of their own."""
+    single = {"statistics.per_restart": [1.0]}
+    rows = [row("first", single), row("second"), row("third", single)]
+    draw("intervals", rows, tmp_path / "drawn.svg")
+    found = re.findall(r"translate\(-7,([\d.]+)\)[^>]*>(first|second|third)<", (tmp_path / "drawn.svg").read_text())
+    downwards = sorted(found, key=lambda label: float(label[0]))
+    assert [name for _, name in downwards] == [point.label for point in points_of(rows)] == ["first", "second", "third"]
+
+
 def test_a_thousand_results_are_not_drawn_as_bars() -> None:
     """A wall of bars says nothing."""
     with pytest.raises(ConfigError, match="121 results are too many for one chart"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,13 +113,15 @@ def _order(row: Row) -> tuple[str, str, int, int, datetime]:
 
 
 def pareto_front(measured: Sequence[Point]) -> list[Point]:
-    """Return the points that no other point beats in both tokens/s and joules per token, the slowest first."""
+    """Return the points that no other of their model beats in both tokens/s and joules per token, the slowest first."""
     both = [(p.tokens_per_s.value, p.j_per_token.value, p) for p in measured if p.tokens_per_s and p.j_per_token]
-    best: list[tuple[float, Point]] = []
+    best: list[Point] = []
+    least: dict[str, float] = {}
     for _, cost, point in sorted(both, key=lambda entry: (-entry[0], entry[1])):
-        if not best or cost < best[-1][0]:
-            best.append((cost, point))
-    return [point for _, point in best[::-1]]
+        if cost < least.get(point.row.model, inf):
+            least[point.row.model] = cost
+            best.append(point)
+    return best[::-1]
 
 
 def why_no_joules(points: Sequence[Point]) -> str:

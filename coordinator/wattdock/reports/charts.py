@@ -60,6 +60,8 @@ SPAN_COLOURS = dict(
 )
 LIMIT_COLOURS = {"arithmetic": PALETTE[0], "bandwidth": PALETTE[2], "power": PALETTE[1]}
 SHARE_OF_TIME = "least time ÷ measured time"
+# Whether no other result of the same model is better in both speed and cost.
+UNBEATEN = "unbeaten"
 # More results than these are a wall of bars; the tables say the same.
 MOST_ROWS = 120
 ROW_HEIGHT, HBM_HEIGHT = 26, 6
@@ -112,25 +114,24 @@ def pareto(points: Sequence[Point]) -> Chart:
     drawn_points = [point for point in points if point.j_per_token and point.tokens_per_s]
     _require(drawn_points, f"no result has joules ({why_no_joules(points)})")
 
-    def row(point: Point) -> dict[str, Any]:
-        figures = _with_ends(TOKENS_PER_S, point.tokens_per_s) | _with_ends(J_PER_TOKEN, point.j_per_token)
-        return _identity(point) | figures
-
-    rows = [row(point) for point in drawn_points]
+    unbeaten = {point.label for point in pareto_front(drawn_points)}
+    rows = [
+        _identity(point)
+        | _with_ends(TOKENS_PER_S, point.tokens_per_s)
+        | _with_ends(J_PER_TOKEN, point.j_per_token)
+        | {UNBEATEN: "yes" if point.label in unbeaten else "no"}
+        for point in drawn_points
+    ]
     log = _spans_decades(rows, J_PER_TOKEN)
     x, y = _quantity(alt.X, TOKENS_PER_S, log=log), _quantity(alt.Y, J_PER_TOKEN, log=log)
     base = _base(rows).encode(x=x, y=y)
-    layers: list[Any] = []
-    for model in sorted({point.row.model for point in drawn_points}):
-        front = pareto_front([point for point in drawn_points if point.row.model == model])
-        dash = DASHES[(2 + len(layers)) % len(DASHES)]
-        line = _base([row(point) for point in front]).mark_line(color=NOT_USED, strokeDash=dash, strokeWidth=1.2)
-        layers.append(line.encode(x=x, y=y))
-    layers += [*_errors(base, "y", J_PER_TOKEN), *_errors(base, "x", TOKENS_PER_S)]
+    dash = alt.StrokeDash("model", type="nominal", legend=None, scale=alt.Scale(range=[*DASHES[2:], *DASHES[:2]]))
+    front = base.transform_filter(f"datum.{UNBEATEN} == 'yes'").mark_line(color=NOT_USED, strokeWidth=1.2)
+    layers = [front.encode(strokeDash=dash), *_errors(base, "y", J_PER_TOKEN), *_errors(base, "x", TOKENS_PER_S)]
     layers += [_dots(base, drawn_points).properties(name="dots"), *_signs(base)]
     return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)), params=[_zoom(["x", "y"], ["dots"])]).properties(
-        description="Means of restarts; lower right is better. A grey line joins what no other result of its model "
-        "beats in both. Hollow: may not be published."
+        description="Each figure is a sum over all passes ÷ a sum; lower right is better. A grey line joins what no "
+        "other result of its model beats in both. Hollow: may not be published."
     )
 
 
@@ -374,8 +375,8 @@ def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared:
     units = [J_PER_TOKEN, TOKENS_PER_S] if any(point.j_per_token for point in drawn_points) else [TOKENS_PER_S]
     panels = [_line_panel(rows, unit, quantity, look, last=quantity is units[-1]) for quantity in units]
     return alt.vconcat(*panels, data=alt.InlineData(values=tuple(rows)), bounds="flush").properties(
-        description="Means of restarts. Lines join results of one model and backend that differ in this quantity; "
-        "other settings may differ too, which the summary tells."
+        description="Each figure is a sum over all passes ÷ a sum. Lines join results of one model and backend that "
+        "differ in this quantity; other settings may differ too, which the summary tells."
     )
 
 
@@ -555,7 +556,9 @@ def _names(points: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
     lines = max(len(wrap(point.label, NAME_WIDTH)) for point in points)
     # A label's first line stands in the middle of its row, the others below.
     axis = alt.Axis(labelExpr=NAME, labelLimit=0, labelOffset=-(lines - 1) * LINE_HEIGHT / 2)
-    y = alt.Y("experiment", type="nominal", sort=None, title=None, axis=axis)
+    # Else the first layer's data set the order, and may lack results.
+    order = alt.Scale(domain=[point.label for point in points])
+    y = alt.Y("experiment", type="nominal", scale=order, title=None, axis=axis)
     return y, alt.Step(max(ROW_HEIGHT, (lines + 1) * LINE_HEIGHT))
 
 

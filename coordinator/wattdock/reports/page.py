@@ -17,7 +17,6 @@ from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.chart_data import disturbed_note, headings, points_of, timelines
-from wattdock.reports.takeaways import TAKEAWAYS
 from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
@@ -195,6 +194,7 @@ def split_texts(result: ExperimentResult) -> list[str]:
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:
     """Return every chart with its data as a table; a chart of too many results is only a note."""
     from wattdock.reports.charts import CHARTS, MOST_ROWS
+    from wattdock.reports.takeaways import TAKEAWAYS
 
     charts: list[dict[str, Any]] = []
     for key, (title, chart_of) in CHARTS.items():
@@ -213,7 +213,7 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
             [cell_text(row[name], ",.4g" if isinstance(row[name], float) else "") for name in columns] for row in rows
         ]
         note = f"{chart.description} {disturbed_note(points)}" if isinstance(chart.description, str) else ""
-        says = TAKEAWAYS[key](points)
+        says = TAKEAWAYS[key](chart.data.values, points)
         charts.append(entry | {"says": says, "note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
     return charts
 

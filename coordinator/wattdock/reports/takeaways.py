@@ -1,80 +1,90 @@
-"""What a chart of several results says, in a sentence that stands above it. Pure."""
+"""What a chart of several results says, in a sentence that stands above it: of the rows that it draws. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
-from wattdock.reports.chart_data import pareto_front
+from wattdock.reports.charts import J_PER_TOKEN, TOKENS_PER_S, UNBEATEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from wattdock.reports.chart_data import Point
+    from wattdock.reports.charts import Rows
 
 
-def _cheapest(points: Sequence[Point]) -> str:
-    costs = sorted((point.j_per_token.value, point.label) for point in points if point.j_per_token)
-    speeds = sorted((point.tokens_per_s.value, point.label) for point in points if point.tokens_per_s)
-    if len(costs) > 1 and costs[0][0] > 0:
-        (least, cheap), (most, dear) = costs[0], costs[-1]
-        return f"{cheap} costs least, {least:.4g} J/output token; {dear} costs {most / least:.3g} times as much."
-    if len(speeds) > 1 and speeds[0][0] > 0 and not costs:
-        (least, slow), (most, fast) = speeds[0], speeds[-1]
-        return f"{fast} is fastest, {most:,.1f} output tokens/s, {most / least:.3g} times as fast as {slow}."
-    return ""
+def _best(rows: Rows, _: Sequence[Point]) -> str:
+    is_cost = J_PER_TOKEN in rows[0]
+    unit, form, what = (J_PER_TOKEN, ".4g", "costs least") if is_cost else (TOKENS_PER_S, ",.1f", "is fastest")
+    best, *others = sorted(rows, key=lambda row: row[unit], reverse=not is_cost)
+    if not others or not best[unit]:
+        return ""
+    name, figure = best["experiment"], f"{best[unit]:{form}} {unit.removesuffix(' (GPU boards)')}"
+    if close := [row["experiment"] for row in others if not _are_apart([best, row], unit)]:
+        return f"Which {what} is open: no interval parts {name} ({figure}) from {_few(close)}."
+    return f"{name} {what}, {figure}; {others[-1]['experiment']} has {others[-1][unit] / best[unit]:.3g} times that."
 
 
-def _front(points: Sequence[Point]) -> str:
-    drawn = [point for point in points if point.j_per_token and point.tokens_per_s]
-    models = dict.fromkeys(point.row.model for point in drawn)
-    best = [point for model in models for point in pareto_front([one for one in drawn if one.row.model == model])]
-    names = ", ".join(point.label for point in best[:3]) + (", …" if len(best) > 3 else "")
-    return f"{len(best)} of {len(drawn)} are beaten in speed and cost by no other: {names}." if len(drawn) > 1 else ""
+def _are_apart(pair: Rows, unit: str) -> bool:
+    """Return whether both rows have intervals, and these do not meet."""
+    lows, highs = ([row[f"{unit} {end}"] for row in pair] for end in ("low", "high"))
+    return None not in lows and max(lows) > min(highs)
 
 
-def _nearest(points: Sequence[Point]) -> str:
-    known = Counter(point.row.nearest_limit for point in points if point.row.nearest_limit)
-    names = ", ".join(f"{limit} ({count})" for limit, count in known.most_common())
-    return f"Nearest limit, of so many results: {names}." if known else ""
+def _front(rows: Rows, _: Sequence[Point]) -> str:
+    unbeaten = [row["experiment"] for row in rows if row[UNBEATEN] == "yes"]
+    of_model = " of its model" if len({row["model"] for row in rows}) > 1 else ""
+    count = f"{len(unbeaten)} of {len(rows)} ({_few(unbeaten)})"
+    return f"Beaten in both speed and cost by no other result{of_model}: {count}." if len(rows) > 1 else ""
 
 
-def _loading(points: Sequence[Point]) -> str:
-    parts = [(name, part_j) for point in points for name, (part_j, _) in point.phases.items()]
-    total_j, load_j = sum(part_j for _, part_j in parts), sum(part_j for name, part_j in parts if name == "load")
-    return f"Loading took {load_j / total_j:.0%} of all joules drawn here." if total_j else ""
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-def _over(
-    x: Callable[[Point], int], alike: Callable[[Point], int | None], unit: str
-) -> Callable[[Sequence[Point]], str]:
-    """Return what says how joules change over a quantity, along the longest series of what is alike in another."""
-
-    def sentence(points: Sequence[Point]) -> str:
-        series: dict[tuple[object, ...], list[tuple[int, float]]] = {}
-        for point in points:
-            if point.j_per_token:
-                key = (point.row.backend, point.row.model, alike(point))
-                series.setdefault(key, []).append((x(point), point.j_per_token.value))
-        if not series:
-            return ""
-        # The first of those that are equally long.
-        longest = max(series.values(), key=len)
-        line = sorted(longest)
-        (first, before), (last, after) = line[0], line[-1]
-        if first == last or before <= 0:
-            return ""
-        return f"From {first:,} to {last:,} {unit}, joules per output token change by {after / before - 1:+.0%}."
-
-    return sentence
+def _nearest(rows: Rows, _: Sequence[Point]) -> str:
+    # A result's first row is of its nearest limit.
+    nearest = Counter({row["experiment"]: row["limit"] for row in reversed(rows)}.values())
+    return f"Nearest limit, of so many results: {', '.join(f'{limit} ({n})' for limit, n in nearest.most_common())}."
 
 
-# By the chart's key in `CHARTS`; each takes all points of a page and returns nothing where there is nothing to say.
-TAKEAWAYS: Mapping[str, Callable[[Sequence[Point]], str]] = {
-    "intervals": _cheapest,
+def _loading(_: Rows, points: Sequence[Point]) -> str:
+    # Results measured on one loaded model each have the spans of its start.
+    joules = {
+        (point.row.study_id, span.start_ns, span.name): span.energy_j
+        for point in points
+        for span in point.result.spans
+        if span.energy_j
+    }
+    load_j = sum(span_j for (*_, name), span_j in joules.items() if name == "load")
+    return f"Loading took {load_j / sum(joules.values()):.0%} of all joules drawn here, each span counted once."
+
+
+def _along(x: str, rows: Rows, _points: Sequence[Point]) -> str:
+    """Say how joules change over a column, on the chart's longest line; the first of those that are equally long."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        if row[J_PER_TOKEN]:
+            lines.setdefault(row["series"], []).append((row[x], row[J_PER_TOKEN]))
+    # Where one x has several results, these differ in something else too.
+    comparable = [name for name, line in lines.items() if 1 < len(line) == len(dict(line))]
+    if not comparable:
+        return ""
+    longest = max(comparable, key=lambda name: len(lines[name]))
+    (first, before), *_, (last, after) = lines[longest]
+    of = f" ({longest})" if len(lines) > 1 else ""
+    return f"From {first:,} to {last:,} {x}, joules per output token change by {after / before - 1:+.0%}{of}."
+
+
+# By the chart's key in `CHARTS`; each takes its rows and the page's points, and returns nothing where there is nothing
+# to say.
+TAKEAWAYS: Mapping[str, Callable[[Rows, Sequence[Point]], str]] = {
+    "intervals": _best,
     "pareto": _front,
     "limits": _nearest,
     "phases": _loading,
-    "scaling": _over(lambda point: point.row.gpu_count or 0, lambda point: point.row.batch_size, "GPUs"),
-    "batch": _over(lambda point: point.row.batch_size, lambda point: point.row.gpu_count, "requests in flight"),
+    "scaling": partial(_along, "GPUs used"),
+    "batch": partial(_along, "requests in flight"),
 }
