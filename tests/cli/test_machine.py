@@ -161,7 +161,7 @@ def test_the_doctor_asks_the_backend_in_its_own_environment(on: Called) -> None:
 )
 def test_an_energy_counter_that_cannot_be_looked_at_is_refused(on: Called, words: tuple[str, ...], said: str) -> None:
     """In one line, before anything is made."""
-    done = on((FakeGpu(uuid=FIRST),), "doctor", "--meter", "--runner-python", sys.executable, "--backend", *words)
+    done = on((FakeGpu(uuid=FIRST),), "doctor", "--calibrate", "--runner-python", sys.executable, "--backend", *words)
     assert (done.returncode, said in done.stderr) == (3, True), done.stderr
     assert done.stderr.count("\n") == 1
 

@@ -50,7 +50,14 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
         ((*SPLIT, "--set", "workload.batch_size=3"), CONFIG, ("batch_size: 3", "data_parallel_size: 2")),
         ((*SPLIT, "--set", "pytorch.device_map=auto"), CONFIG, ("device_map: auto", "choose one")),
         (("--set", "pytorch.tp_size=2"), CONFIG, ("tp_plan: auto",)),
-        (("--set", "workload.arrival=closed"), CONFIG, ("arrival: closed is not among what pytorch can serve: batch",)),
+        (
+            ("--set", "workload.arrival=closed"),
+            CONFIG,
+            ("closed is not among what pytorch can serve (batch, single);",),
+        ),
+        (("--backend", "pytorch,vllm"), CONFIG, ("put `backend: [pytorch, vllm]` under `sweep:`",)),
+        (("--model", "smollm2"), CONFIG, ("did you mean 'shape:smollm2-135m'?", "OWNER/NAME")),
+        (("mine-1",), CONFIG, ("mine-1: no such file", "goes on with --resume mine-1")),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_starts(

@@ -66,7 +66,7 @@ def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(w
 def test_a_meter_card_is_kept_and_results_use_what_it_found(wattdock: Command) -> None:
     """Nothing loads this GPU, so the card knows no lag; the next result takes a sound card's lag and costs of work."""
     env = on_gpus(wattdock, FakeGpu(uuid=BUSY, profile=(constant(300),)))
-    doctor = ("doctor", "--meter", "--backend", "fake", "--runner-python", sys.executable)
+    doctor = ("doctor", "--calibrate", "--backend", "fake", "--runner-python", sys.executable)
     done = wattdock(*doctor, "--pulses", "30", "--json", env=env)
     assert done.returncode == 0, done.stderr
     card = json.loads(done.stdout)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline
 
 Limit = Literal["arithmetic", "bandwidth", "power"]
-NO_CARD = "no meter card says what work costs every GPU used: wattdock doctor --meter, before the experiment"
+NO_CARD = "no meter card says what work costs every GPU used: wattdock doctor --calibrate, before the experiment"
 NO_ROOM = "the power limit is unknown, or not above the constant power"
 
 

@@ -43,9 +43,9 @@ def gpus(
 def doctor(
     flags: SettingFlags,
     file: File = None,
-    meter: Annotated[
+    calibrate: Annotated[
         bool,
-        typer.Option("--meter", help="Calibrate the energy counters and the energy of work with load pulses instead."),
+        typer.Option("--calibrate", help="Calibrate the energy counters and the energy of work with load pulses."),
     ] = False,
     pulses: Annotated[
         int,
@@ -69,7 +69,7 @@ def doctor(
 
     config = study_of(file, flags).experiments[0]
     home, progress = folders.wattdock_home(), progress_for(quiet=quiet)
-    if meter:
+    if calibrate:
         for card in calibrate_meters(config, home=home, pulses=pulses, say=progress.say):
             # A line each, as they come.
             show(card, as_json=as_json, indent=None)

@@ -41,9 +41,9 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
     },
     "Publish": {reproduce: ("reproduce study.tar", "reproduce study.tar --margin 3%")},
     "Machine": {
-        doctor: ("doctor", "doctor --meter"),
+        doctor: ("doctor", "doctor --calibrate"),
         gpus: ("gpus", "gpus --watch"),
-        reap: ("reap",),
+        reap: ("reap", "reap --every 60"),
     },
 }
 SUB_APPS = {"results": (results_app, "Look"), "bundle": (bundle_app, "Publish"), "images": (images_app, "Publish")}

@@ -105,7 +105,10 @@ class SettingFlags:
     )
     dtype: str | None = flag("Precision, as the backend names it.  [default: auto]", setting=f"{ENGINE}.dtype")
     tensor_parallel_size: int | None = flag(
-        "GPUs that share each layer.  [default: 1]", setting=f"{ENGINE}.tensor_parallel_size"
+        "GPUs that share each layer.  [default: 1]",
+        "--tensor-parallel-size",
+        "--tp",
+        setting=f"{ENGINE}.tensor_parallel_size",
     )
     batch_size: int | None = flag(
         "Requests in flight.  [default: 4]", "--batch-size", "--concurrency", setting="workload.batch_size"

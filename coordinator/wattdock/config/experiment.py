@@ -369,5 +369,6 @@ class ExperimentConfig(StrictSettings):
 def _require_offered(backend: str, arrivals: tuple[str, ...] | None, work: WorkloadSpec) -> None:
     if arrivals is not None and work.loop not in arrivals:
         raise ValueError(
-            f"workload.arrival: {work.arrival} is not among what {backend} can serve: {', '.join(arrivals)}"
+            f"workload.arrival: {work.arrival} is not among what {backend} can serve ({', '.join(arrivals)}); "
+            "others serve it, such as vllm"
         )

@@ -189,9 +189,9 @@ def _config_error(
     first = max(errors, key=lambda error: (error["loc"][:1] == errors[0]["loc"][:1], len(error["loc"])))
     location = (*root, *(part for part in first["loc"] if not _names_a_branch(part)))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    name = ".".join(map(str, location)) or "settings"
     where = places.of(location, prefixes)
-    where = where if places.is_flag(location) else f"{where}: {name}"
+    if location and not places.is_flag(location):
+        where += f": {'.'.join(map(str, location))}"
     return ConfigError(f"{where}: {_message(first, location)}{more}")
 
 

@@ -5,12 +5,14 @@ Knows YAML only: no setting, no experiment.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from wattdock.errors import ConfigError
 from wattdock.files import read_regular
+from wattdock.text import nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +43,10 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from error
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}; name an experiment file") from error
+        beside = {file.stem: file for file in path.parent.glob("*.y*ml")} if error.errno == errno.ENOENT else {}
+        near = nearest(path.stem, beside)
+        hint = f"did you mean {beside[near]}?" if near else "name an experiment file"
+        raise ConfigError(f"{path}: {error.strerror or error}; {hint}") from error
     lines: dict[Location, int] = {}
     try:
         _check_size(text, path)

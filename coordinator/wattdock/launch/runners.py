@@ -76,6 +76,9 @@ def find_runner(backend: str) -> Path:
         return next(
             folder / backend for folder in runners_path() if (folder / backend / f"wattdock_{backend}.py").is_file()
         )
+    if "," in backend:
+        several = ", ".join(backend.split(","))
+        raise ConfigError(f"{backend!r} are several backends; for each, put `backend: [{several}]` under `sweep:`")
     near = nearest(backend, names)
     hint = f"did you mean {near!r}?" if near else "set WATTDOCK_RUNNERS to a folder that holds it"
     raise ConfigError(f"unknown backend {backend!r} (there are: {', '.join(names) or 'none'}); {hint}")

@@ -320,7 +320,7 @@ class Cards:
             return replace(timeline, card=card.measured_utc, lag=lag, work_power=usable)
         if (problem := self.problems.get(timeline.uuid)) is None:
             return timeline
-        message = f"the counter's lag is assumed: {problem}; make a new card with wattdock doctor --meter"
+        message = f"the counter's lag is assumed: {problem}; make a new card with wattdock doctor --calibrate"
         return replace(timeline, events=(*timeline.events, MeterEvent(at_ns, "card_unused", message)))
 
 

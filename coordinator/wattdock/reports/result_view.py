@@ -291,7 +291,8 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         misfit = placed.budget.misfit if placed.budget else 0.0
         yield (
             "",
-            placed.reason or f"costs of work by doctor --meter's pulses, whose power they miss by up to {misfit:.0%}",
+            placed.reason
+            or f"costs of work by doctor --calibrate's pulses, whose power they miss by up to {misfit:.0%}",
         )
 
 
