@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import io
 import os
 import warnings
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -85,6 +86,14 @@ class Result:
 
 class Results(tuple[Result, ...]):
     """Results, in the order of their study or as they were named."""
+
+    def __repr__(self) -> str:
+        """Return what `wattdock show` prints of them."""
+        from wattdock.reports import show
+
+        with redirect_stdout(io.StringIO()) as shown:
+            show([result.stored for result in self])
+        return shown.getvalue().rstrip() or "no results"
 
     def table(self, *, frame: Frame = "auto") -> Any:
         """Return the table of these results, a row each, as `wattdock.results` does."""

@@ -40,6 +40,11 @@ def commands(text: str) -> Iterator[str]:
     yield from re.findall(r"`wattdock ([a-z][^`…]*)`", FENCE.sub("", text))
 
 
+def test_the_readme_is_short() -> None:
+    """Everything counts, code and tables too; what is longer stands in docs."""
+    assert len((REPO / "README.md").read_text(encoding="utf-8").split()) <= 700
+
+
 def parse(words: list[str]) -> None:
     """Read the words as `wattdock` does, and do nothing.
 

@@ -134,7 +134,7 @@ def _reason(cause: str, checks: Iterable[Check], loose: Mapping[str, str]) -> Re
     else:
         settings = {check.setting for check in by_name.values()}
         found = f"those of a first try: {', '.join(text for name, text in loose.items() if name in settings)}"
-        limit, remedy, own = None, "wattdock run --publishable FILE, the experiment as a study (README)", "unverified"
+        limit, remedy, own = None, "wattdock run --publishable FILE; FILE is a study with these settings", "unverified"
     group = min([own, *map(_group, by_name.values())], key=list(GROUPS).index)
     # What makes the figure worse than its cause alone would is not left to be looked up.
     worse = [f"; {check.name}: {check.figure}" for check in by_name.values() if _group(check) == group != own]
