@@ -107,6 +107,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     with debug_mode(False):
         charts = _charts(points, has_tables=extent.has_tables)
         data = _embedded(_data(charts, restarts))
+    has_power = any(restart.power_w or restart.host_w for _, restart in restarts)
     same, differ = _measured_with(points)
     known, alike = (
         {name for name in SUMMARY for point in points if getattr(point.row, name) is not None},
@@ -129,6 +130,8 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             data=data,
             most_timelines=extent.timelines,
             has_timelines=bool(restarts),
+            has_power=has_power,
+            over_time="Power and tokens over time" if has_power else "Tokens over time",
             verdict=_verdict(points),
             publishable_count=_publishable_count(points),
             count=len(points),
