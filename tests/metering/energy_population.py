@@ -6,7 +6,7 @@ hardware.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import fake_nvml
@@ -18,6 +18,7 @@ from wattdock.metering.course import SAMPLE_LAG
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
+from wattdock.metering.timeline import SAMPLES, Series, Ticks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 RECORDED_S = 75.0
 SHORTEST_S, LONGEST_S = 0.03, 60.0
+# Between the last sample and the last change, or the first ones, of a recording that is cut.
+NEAR_S = 0.06
 PROFILES = ("constant", "steps", "bursts", "sine", "ramps", "session")
 
 
@@ -147,22 +150,71 @@ def windows_of(
             start_s, end_s = (edges[int(np.argmin(np.abs(np.array(edges) - at_s)))] for at_s in (start_s, end_s))
             if not SHORTEST_S <= end_s - start_s <= LONGEST_S or start_s < 1 or end_s > RECORDED_S - 0.5:
                 aligned, (start_s, end_s) = False, (rng.uniform(1.0, 2.0), 2.0 + length_s)
-        start_ns, end_ns = (fake_nvml.VIRTUAL_ORIGIN_NS + int(at * 1e9) for at in (start_s, end_s))
-        got = curve.between(start_ns, end_ns)
-        assert got.energy_j is not None, got.reason
-        assert got.timing_j is not None
-        windows.append(
-            Window(
-                profile=kind,
-                aligned=aligned,
-                start_s=start_s,
-                duration_s=(end_ns - start_ns) / 1e9,
-                true_j=fake.energy_j(0, start_ns, end_ns),
-                energy_j=got.energy_j,
-                timing_j=got.timing_j,
-                difference_j=(fake.counter_mj(0, end_ns) - fake.counter_mj(0, start_ns)) / 1000,
-            )
-        )
+        windows.append(window_of(kind, curve, fake, start_s, end_s, aligned=aligned))
+    return windows
+
+
+def window_of(
+    kind: str, curve: EnergyCurve, fake: fake_nvml.FakeNvml, start_s: float, end_s: float, *, aligned: bool
+) -> Window:
+    """Return what became of one window."""
+    start_ns, end_ns = (fake_nvml.VIRTUAL_ORIGIN_NS + int(at * 1e9) for at in (start_s, end_s))
+    got = curve.between(start_ns, end_ns)
+    assert got.energy_j is not None, got.reason
+    assert got.timing_j is not None
+    return Window(
+        profile=kind,
+        aligned=aligned,
+        start_s=start_s,
+        duration_s=(end_ns - start_ns) / 1e9,
+        true_j=fake.energy_j(0, start_ns, end_ns),
+        energy_j=got.energy_j,
+        timing_j=got.timing_j,
+        difference_j=(fake.counter_mj(0, end_ns) - fake.counter_mj(0, start_ns)) / 1000,
+    )
+
+
+def cut_windows_of(
+    kind: str, timeline: GpuTimeline, fake: fake_nvml.FakeNvml, edges: list[float], rng: np.random.Generator
+) -> list[Window]:
+    """Draw windows at either end of recordings cut so that power steps, and samples cease, within 60 ms of a change."""
+    windows: list[Window] = []
+    changes_s = (timeline.ticks.after_start_ns - fake_nvml.VIRTUAL_ORIGIN_NS) / NS_PER_S - COUNTER_LAG.mean_s
+    for k, change_s in enumerate(changes_s):
+        # Ends of the samples next to the change.
+        after_s, before_s = change_s + rng.uniform(0.02, NEAR_S), change_s - rng.uniform(0, NEAR_S - 0.02)
+        length_s, beside_s = np.exp(rng.uniform(np.log(0.3), np.log(10))), rng.uniform(0.015, 0.15)
+        since_s = change_s - np.array(edges)
+        if ((since_s > 0) & (since_s < NEAR_S)).any() and change_s > 20:
+            ended = EnergyCurve(cut(timeline, slice(k + 1), 0.0, before_s))
+            end_s = change_s - beside_s
+            windows.append(window_of(kind, ended, fake, end_s - length_s, end_s, aligned=False))
+        if ((since_s < 0) & (since_s > -NEAR_S)).any() and change_s < RECORDED_S - 20:
+            begun = EnergyCurve(cut(timeline, slice(k, None), after_s, RECORDED_S))
+            start_s = change_s + beside_s
+            windows.append(window_of(kind, begun, fake, start_s, start_s + length_s, aligned=False))
+    return windows
+
+
+def cut(timeline: GpuTimeline, kept: slice, from_s: float, until_s: float) -> GpuTimeline:
+    """Return a recording with some of its changes, and the samples that end between two instants."""
+    samples = timeline.series[SAMPLES]
+    ends_s = (samples.at_ns - fake_nvml.VIRTUAL_ORIGIN_NS) / NS_PER_S - SAMPLE_LAG.mean_s
+    inside = (ends_s > from_s) & (ends_s < until_s)
+    ticks = Ticks(**{name: series[kept] for name, series in vars(timeline.ticks).items()})
+    return replace(timeline, ticks=ticks, series={SAMPLES: Series(samples.at_ns[inside], samples.value[inside])})
+
+
+def draw_cut_windows(folder: Path, *, gpus: int, seed: int) -> list[Window]:
+    """Return windows at the ends of cut recordings over GPUs whose power steps, with samples off by up to 3 %."""
+    rng = np.random.default_rng(seed)
+    windows: list[Window] = []
+    for number in range(gpus):
+        kind = ("steps", "bursts", "session")[number % 3]
+        gpu, edges = gpu_of(number, kind, rng)
+        gpu = replace(gpu, power_reading_factor=rng.uniform(0.97, 1.03))
+        with fake_nvml.loaded(folder, gpus=[gpu]) as fake:
+            windows += cut_windows_of(kind, record(fake), fake, edges, rng)
     return windows
 
 

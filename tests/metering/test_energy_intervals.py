@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from metering.energy_population import PROFILES, Window, draw_windows
+from metering.energy_population import PROFILES, Window, draw_cut_windows, draw_windows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +27,12 @@ def sampled(library: Path) -> list[Window]:
 def counted(library: Path) -> list[Window]:
     """Windows over 72 independent GPUs with a counter only."""
     return draw_windows(library, gpus=72, windows_per_gpu=34, seed=20261101, has_samples=False)
+
+
+@pytest.fixture(scope="module")
+def cut(library: Path) -> list[Window]:
+    """Windows next to the ends of recordings of 72 GPUs, cut so that power steps beyond their samples or next to it."""
+    return draw_cut_windows(library, gpus=72, seed=20261102)
 
 
 @pytest.fixture(params=["sampled", "counted"])
@@ -91,3 +97,11 @@ def test_samples_make_the_error_of_a_tenth_of_a_second_a_fifth(sampled: list[Win
         return float(np.median([abs(window.error_j) for window in windows if 0.07 <= window.duration_s <= 0.14]))
 
     assert usual_error_j(sampled) < usual_error_j(counted) / 5
+
+
+def test_intervals_hold_where_the_samples_end_before_the_counter_and_power_steps_then(cut: list[Window]) -> None:
+    """Within 60 ms of the last change, or of the first one, with samples of a wrong gain."""
+    assert len(cut) >= 400
+    assert 0.93 <= coverage(cut) <= 0.97
+    assert width_over_ideal(cut) <= 1.5
+    assert np.sqrt(np.mean([window.error_j**2 for window in cut])) < 4

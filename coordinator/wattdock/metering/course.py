@@ -75,12 +75,11 @@ class CounterCurve:
         self._stood_s = (ticks.before_start_ns[1:] - ticks.after_end_ns[:-1]) / NS_PER_S
         self._max_gap_s = MAX_COUNTER_GAP_S if self.has_samples else max(MAX_GAP_S, MAX_GAP_PERIODS * period_s)
         # Piece i is the mean power from edge i to edge i + 1; nothing is known before the first edge.
-        edges_s, power_w, usual_s = self._changes.at_s[:1], samples.value[:0], 0.0
+        ends_s, power_w, usual_s = self._changes.at_s[:1], np.zeros(1), 0.0
         if self.has_samples:
-            ends_s = (samples.at_ns - self._base_ns) / NS_PER_S - SAMPLE_LAG.mean_s
+            ends_s, power_w = (samples.at_ns - self._base_ns) / NS_PER_S - SAMPLE_LAG.mean_s, samples.value
             usual_s = float(np.median(np.diff(ends_s)))
-            edges_s, power_w = np.concatenate((ends_s[:1] - usual_s, ends_s)), samples.value
-        self._edges_s, self._power_w, is_filled = _filled(edges_s, power_w, usual_s, self._changes)
+        self._edges_s, self._power_w, is_filled = _filled(ends_s, power_w, usual_s, self._changes)
         lengths_s = np.diff(self._edges_s)
         variance_j2 = _variance_j2(self._power_w, lengths_s, usual_s, is_filled)
         self._sampled_j = np.concatenate(([0.0], np.cumsum(self._power_w * lengths_s)))
@@ -96,8 +95,8 @@ class CounterCurve:
         )
         at_s, spare = self._changes.at_s, 0 if self.has_samples else SPARE
         first, last = int(np.searchsorted(at_s, start_s)) - 1 - spare, int(np.searchsorted(at_s, end_s)) + spare
-        if first < 0 or last >= len(at_s) or start_s < self._edges_s[0] or end_s > self._edges_s[-1]:
-            return "the span is not inside the recorded counter changes" + " and power samples" * self.has_samples
+        if first < 0 or last >= len(at_s):
+            return "the span is not inside the recorded counter changes"
         if (np.diff(self._changes.energy_j[first : last + 1]) < 0).any():
             return "the energy counter was reset within the span or next to it"
         gaps_s = np.diff(at_s)
@@ -211,31 +210,37 @@ class CounterCurve:
 
 
 def _filled(
-    edges_s: Floats, power_w: Floats, usual_s: float, changes: _Instants
+    ends_s: Floats, power_w: Floats, usual_s: float, changes: _Instants
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Return the samples' edges and powers with the counter in place of missing ones, and which of them it fills.
 
-    Its energy between changes, less what samples say of the rest, also before the first and after the last sample.
+    Its energy between changes, less what samples say of the rest; also from the first change to the first sample and
+    from the last sample to the last change, however short that is.
     """
     if len(changes.at_s) < 2:
         return np.zeros(1), np.empty(0), np.empty(0, dtype=bool)
-    if edges_s[0] - changes.at_s[0] > GAP_SAMPLES * usual_s:
-        edges_s, power_w = np.append(changes.at_s[0], edges_s), np.append(power_w[0], power_w)
-    if changes.at_s[-1] - edges_s[-1] > GAP_SAMPLES * usual_s:
-        edges_s, power_w = np.append(edges_s, changes.at_s[-1] + usual_s), np.append(power_w, [*power_w[-1:], 0.0][0])
-    ends_s = edges_s[1:] - usual_s
-    gaps = np.flatnonzero(np.diff(edges_s) > GAP_SAMPLES * usual_s)
-    inside_s = changes.at_s[np.isin(np.searchsorted(edges_s, changes.at_s) - 1, gaps)]
-    pieces_s = np.unique(np.concatenate((edges_s, ends_s[gaps], inside_s)))
+    begins_s = np.append(ends_s - usual_s, max(changes.at_s[-1], ends_s[-1]))
+    # Beyond the last change, power is taken to go on.
+    edges_s = np.concatenate(([min(changes.at_s[0], begins_s[0])], ends_s, begins_s[-1:] + usual_s))
+    power_w = np.append(power_w, power_w[-1])
+    is_gap = np.diff(edges_s) > GAP_SAMPLES * usual_s
+    is_gap[[0, -1]] = edges_s[[0, -2]] < begins_s[[0, -1]]
+    inside_s = changes.at_s[np.isin(np.searchsorted(edges_s, changes.at_s) - 1, np.flatnonzero(is_gap))]
+    pieces_s = np.unique(np.concatenate((edges_s, begins_s[is_gap], inside_s)))
     middles_s, lengths_s = (pieces_s[1:] + pieces_s[:-1]) / 2, np.diff(pieces_s)
     sample = np.searchsorted(edges_s, middles_s) - 1
-    missing = np.isin(sample, gaps) & (middles_s < ends_s[sample])
+    missing = is_gap[sample] & (middles_s < begins_s[sample])
     filled_w = np.where(missing, 0.0, power_w[sample])
     known_j, missing_s = (
         np.diff(np.interp(changes.at_s, pieces_s, np.concatenate(([0.0], np.cumsum(parts)))))
         for parts in (filled_w * lengths_s, missing * lengths_s)
     )
-    between_w = np.clip(np.diff(changes.energy_j) - known_j, 0, None) / np.maximum(missing_s, 1e-9)
+    counted_j = np.diff(changes.energy_j)
+    whole = (missing_s == 0) & (counted_j > 0)
+    if whole.any():
+        # Samples that are off by 3 % would leave 20 J of a second to a moment of it.
+        counted_j[[0, -1]] *= np.median(known_j[whole] / counted_j[whole])
+    between_w = np.clip(counted_j - known_j, 0, None) / np.maximum(missing_s, 1e-9)
     interval = np.clip(np.searchsorted(changes.at_s, middles_s) - 1, 0, len(between_w) - 1)
     return pieces_s, np.where(missing, between_w[interval], filled_w), missing
 
