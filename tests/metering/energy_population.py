@@ -205,17 +205,41 @@ def cut(timeline: GpuTimeline, kept: slice, from_s: float, until_s: float) -> Gp
     return replace(timeline, ticks=ticks, series={SAMPLES: Series(samples.at_ns[inside], samples.value[inside])})
 
 
-def draw_cut_windows(folder: Path, *, gpus: int, seed: int) -> list[Window]:
-    """Return windows at the ends of cut recordings over GPUs whose power steps, with samples off by up to 3 %."""
+def holed_windows_of(
+    kind: str, timeline: GpuTimeline, fake: fake_nvml.FakeNvml, rng: np.random.Generator, count: int
+) -> list[Window]:
+    """Draw windows that begin or end in a hole of 60 to 400 ms without samples."""
+    samples, windows = timeline.series[SAMPLES], []
+    ends_s = (samples.at_ns - fake_nvml.VIRTUAL_ORIGIN_NS) / NS_PER_S - SAMPLE_LAG.mean_s
+    for _ in range(count):
+        hole_s, length_s = rng.uniform(0.06, 0.4), float(np.exp(rng.uniform(np.log(0.3), np.log(10))))
+        begin_s = rng.uniform(20, RECORDED_S - 20)
+        kept = (ends_s < begin_s) | (ends_s > begin_s + hole_s)
+        series = {SAMPLES: Series(samples.at_ns[kept], samples.value[kept])}
+        at_s = begin_s + rng.uniform(0, hole_s)
+        start_s, end_s = (at_s, at_s + length_s) if rng.random() < 0.5 else (at_s - length_s, at_s)
+        curve = EnergyCurve(replace(timeline, series=series))
+        windows.append(window_of(kind, curve, fake, start_s, end_s, aligned=False))
+    return windows
+
+
+def draw_cut_windows(folder: Path, *, gpus: int, seed: int) -> tuple[list[Window], list[Window]]:
+    """Return windows at the ends of cut recordings, and in holes of whole ones, with samples off by up to 3 %.
+
+    Of GPUs whose power steps.
+    """
     rng = np.random.default_rng(seed)
-    windows: list[Window] = []
+    cut_ones: list[Window] = []
+    holed: list[Window] = []
     for number in range(gpus):
         kind = ("steps", "bursts", "session")[number % 3]
         gpu, edges = gpu_of(number, kind, rng)
         gpu = replace(gpu, power_reading_factor=rng.uniform(0.97, 1.03))
         with fake_nvml.loaded(folder, gpus=[gpu]) as fake:
-            windows += cut_windows_of(kind, record(fake), fake, edges, rng)
-    return windows
+            timeline = record(fake)
+            cut_ones += cut_windows_of(kind, timeline, fake, edges, rng)
+            holed += holed_windows_of(kind, timeline, fake, np.random.default_rng(number), 10)
+    return cut_ones, holed
 
 
 def draw_windows(folder: Path, *, gpus: int, windows_per_gpu: int, seed: int, has_samples: bool = True) -> list[Window]:

@@ -30,8 +30,8 @@ def counted(library: Path) -> list[Window]:
 
 
 @pytest.fixture(scope="module")
-def cut(library: Path) -> list[Window]:
-    """Windows next to the ends of recordings of 72 GPUs, cut so that power steps beyond their samples or next to it."""
+def without_samples(library: Path) -> tuple[list[Window], list[Window]]:
+    """Of 72 GPUs: windows next to ends of recordings that are cut where power steps, and windows that end in a hole."""
     return draw_cut_windows(library, gpus=72, seed=20261102)
 
 
@@ -99,9 +99,13 @@ def test_samples_make_the_error_of_a_tenth_of_a_second_a_fifth(sampled: list[Win
     assert usual_error_j(sampled) < usual_error_j(counted) / 5
 
 
-def test_intervals_hold_where_the_samples_end_before_the_counter_and_power_steps_then(cut: list[Window]) -> None:
-    """Within 60 ms of the last change, or of the first one, with samples of a wrong gain."""
+def test_intervals_hold_where_samples_are_missing_and_power_steps(
+    without_samples: tuple[list[Window], list[Window]],
+) -> None:
+    """Within 60 ms of the last change or of the first one, and in holes, with samples of a wrong gain."""
+    cut, holed = without_samples
     assert len(cut) >= 400
     assert 0.93 <= coverage(cut) <= 0.97
     assert width_over_ideal(cut) <= 1.5
     assert np.sqrt(np.mean([window.error_j**2 for window in cut])) < 4
+    assert 0.93 <= coverage(holed) <= 0.97

@@ -239,7 +239,7 @@ def _filled(
     whole = (missing_s == 0) & (counted_j > 0)
     if whole.any():
         # Samples that are off by 3 % would leave 20 J of a second to a moment of it.
-        counted_j[[0, -1]] *= np.median(known_j[whole] / counted_j[whole])
+        counted_j *= np.median(known_j[whole] / counted_j[whole])
     between_w = np.clip(counted_j - known_j, 0, None) / np.maximum(missing_s, 1e-9)
     interval = np.clip(np.searchsorted(changes.at_s, middles_s) - 1, 0, len(between_w) - 1)
     return pieces_s, np.where(missing, between_w[interval], filled_w), missing
