@@ -78,10 +78,10 @@ class ExecutionPlan:
 
     @property
     def decisions(self) -> str:
-        """Which launcher and meter, why, and what would change that; for a locked image, the variables it gets."""
-        # Where an engine was looked for, and what else was, stands in the result.
-        why, no_meter = self.launch.reason.partition(" at ")[0], re.split("[:;]", self.meter.reason)[0]
-        launcher = f"launcher: {self.launch.name} ({why}; {self.launch.change})"
+        """Which launcher and meter, and which image or what gives another; for a locked one, the variables it gets."""
+        # Why it is a process, and what else was looked for, stands in the result.
+        how, no_meter = self.launch.reason, re.split("[:;]", self.meter.reason)[0]
+        launcher = f"launcher: {self.launch.name} ({how if self.launch.image else self.launch.change})"
         passing = " ".join(f"{name}={value}" for name, value in self.variables.items())
         # A pinned image is half of what decides how an engine runs.
         reaching = f"; variables that reach the runner: {passing}" if passing and self.launch.pin else ""

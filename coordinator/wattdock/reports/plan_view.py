@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.errors import WattdockError
 from wattdock.host import gpu_models
 from wattdock.inputs import PromptSet, presets
-from wattdock.reports.terminal import NOTHING, Sheet
+from wattdock.reports.terminal import NOTHING, Listing, Sheet
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from wattdock.reports.terminal import View
 
 GB = 1e9
-PLAN_COLUMNS = ("group", "experiment", "id", "model", "prompts", "batch", "restarts × passes", "on", "expected")
+# Where there is little room the last are left out.
+PLAN_COLUMNS = ("group", "experiment", "on", "batch", "restarts × passes", "expected", "model", "prompts", "id")
 # A terminal is no place for more; --json has all.
 SHOWN = 200
 UNVERIFIED = "not verified"
@@ -59,7 +60,7 @@ class Plan:
         memory = [decision.memory for decision in ready if decision.memory]
         yield from (*study.notes, *dict.fromkeys((*(decision.decisions for decision in ready), *memory)))
         numbered = [(number, position) for number, group in enumerate(forecast.groups, 1) for position in group]
-        yield Sheet(PLAN_COLUMNS, [_plan_cells(self, number, position) for number, position in numbered[:SHOWN]])
+        yield Listing(PLAN_COLUMNS, [_plan_cells(self, number, position) for number, position in numbered[:SHOWN]])
         if len(numbered) > SHOWN:
             yield f"… and {len(numbered) - SHOWN} more; --json prints all"
         yield from _unchecked(study.experiments, online=self.online)
@@ -101,8 +102,8 @@ def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
         prompts += f", {tokens_in} in, {tokens_out} out" if tokens_in else f", {tokens_out} out"
     repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
     return (
-        *(str(group), config.label, config.experiment_id[:8], config.model.label, prompts),
-        *(str(config.workload.batch_size), repeats, place, plan.forecast.experiments[position]),
+        *(str(group), config.label, place, str(config.workload.batch_size), repeats),
+        *(plan.forecast.experiments[position] or NOTHING, config.model.label, prompts, config.experiment_id[:8]),
     )
 
 

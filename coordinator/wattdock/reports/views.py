@@ -155,9 +155,13 @@ def windows_view(summary: WindowSummary) -> View:
 def table_view(table: pa.Table) -> View:
     """Yield the first rows of a table, every column, and how many there are where that is not all."""
     # Of columns that are called the same, a list of objects would hold the last only.
-    columns = [map(cell_text, column.to_pylist()) for column in table.slice(0, MOST_ROWS).columns]
+    columns = [map(_answer, column.to_pylist()) for column in table.slice(0, MOST_ROWS).columns]
     yield Listing(table.column_names, list(zip(*columns, strict=True)))
     yield from _more(table.num_rows)
+
+
+def _answer(value: Any) -> str:
+    return cell_text(value, ".6g" if isinstance(value, float) else "")
 
 
 def rows_view(rows: Sequence[Row], *, columns: Sequence[str], names: Mapping[str, str]) -> View:
