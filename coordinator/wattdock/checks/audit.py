@@ -47,7 +47,7 @@ def completion(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=error is not None), error.message if error else "no failure")
 
 
-@CHECKS.check("GPUs", remedy="measure on a machine with an NVIDIA GPU; wattdock doctor says what is missing here")
+@CHECKS.check("GPUs", remedy="measure on a machine with an NVIDIA GPU (wattdock doctor)")
 def gpus_used(subject: Subject) -> Outcome:
     """Whether GPUs were used: without one, there are no joules and nothing to check them by."""
     count = subject.environment.gpu_count

@@ -15,7 +15,7 @@ import numpy as np
 
 from wattdock.analysis import conditions, statistics
 from wattdock.clock import NS_PER_S
-from wattdock.reports.terminal import DISTURBED, marked
+from wattdock.reports.terminal import DISTURBED, marked, plus_minus, row_cells
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
@@ -89,6 +89,17 @@ def points_of(results: Sequence[StoredResult]) -> list[Point]:
     labels = conditions.labels([stored.result for stored in results])
     points = [_point(stored, label) for stored, label in zip(results, labels, strict=True)]
     return sorted(points, key=lambda point: _order(point.row))
+
+
+def cells(point: Point, names: Sequence[str]) -> dict[str, str]:
+    """Return some columns of a point as people read them, figures with their intervals; its label has the sign."""
+    figures = {
+        "name": point.label,
+        "status": point.row.status,
+        "energy_per_output_token_j": plus_minus(point.j_per_token, ".4g"),
+        "output_tokens_per_s": plus_minus(point.tokens_per_s, ",.1f"),
+    }
+    return row_cells(point.row, names) | {name: text for name, text in figures.items() if name in names}
 
 
 def disturbed_note(points: Sequence[Point]) -> str:

@@ -11,8 +11,8 @@ from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.output import harmless
 from wattdock.reports.boards import pools
-from wattdock.reports.chart_data import disturbed_note, headings, points_of
-from wattdock.reports.terminal import MARK, plus_minus, row_cells
+from wattdock.reports.chart_data import cells, disturbed_note, headings, points_of
+from wattdock.reports.terminal import MARK
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -196,14 +196,9 @@ def _is_number(name: str) -> bool:
 
 
 def _cells(point: Point) -> list[str]:
-    fallback = point.row.fallback
-    cells = row_cells(point.row, PRINTED) | {
-        "name": point.label,
-        "energy_per_output_token_j": plus_minus(point.j_per_token, ".4g"),
-        "output_tokens_per_s": plus_minus(point.tokens_per_s, ",.1f"),
-    }
-    cells["publishable"] += f" (fallback: {fallback})" if fallback else ""
-    return list(cells.values())
+    printed, fallback = cells(point, PRINTED), point.row.fallback
+    printed["publishable"] += f" (fallback: {fallback})" if fallback else ""
+    return list(printed.values())
 
 
 def _note(points: Sequence[Point]) -> str:

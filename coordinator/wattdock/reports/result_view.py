@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.analysis import Audit, conditions, statistics
+from wattdock.analysis import Audit
 from wattdock.errors import StoreError
 from wattdock.reports.boards import boards_text, pools
+from wattdock.reports.chart_data import cells, headings, points_of
 from wattdock.reports.page import STATUSES, fallback_text, split_texts, token_cost_texts
-from wattdock.reports.terminal import NOTHING, Listing, number, pairs, plus_minus, row_cells, seconds_text
+from wattdock.reports.terminal import NOTHING, Listing, number, pairs, seconds_text
 from wattdock.reports.views import check_lines
-from wattdock.store import COLUMNS, Row
+from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ SAMPLE_TEXTS = 1
 SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
 # Of a verdict; `show --checks` has all.
-NAMES_SHOWN = 6
+NAMES_SHOWN = 4
 # Columns of the table of results for several results.
 SUMMARY = (
-    *("name", "status", "gpu_count", "batch_size", "output_tokens", "output_tokens_per_s"),
-    *("energy_per_output_token_j", "mean_power_w"),
+    *("name", "energy_per_output_token_j", "output_tokens_per_s", "status", "gpu_count", "batch_size"),
+    *("output_tokens", "mean_power_w"),
 )
 
 
@@ -49,21 +50,11 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
     elif len(stored) == 1:
         yield from _result_view(stored[0], errors=errors)
     elif stored:
-        labels = conditions.labels([result.result for result in stored])
-        cells = [_summary(result, label) for result, label in zip(stored, labels, strict=True)]
-        known = [name for name in SUMMARY if any(row[name] not in (NOTHING, "0") for row in cells)]
-        yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in cells])
+        rows = [cells(point, SUMMARY) for point in points_of(stored)]
+        known = [name for name in SUMMARY if any(row[name] not in (NOTHING, "0") for row in rows)]
+        yield Listing(headings(known), [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
         yield pairs(_verdict_rows(stored))
-
-
-def _summary(stored: StoredResult, label: str) -> dict[str, str]:
-    """Return a result's cells in a table of several, figures with their intervals."""
-    return row_cells(Row.of(stored), SUMMARY) | {
-        "name": label,
-        "energy_per_output_token_j": plus_minus(statistics.energy_figure(stored.result), ".4g"),
-        "output_tokens_per_s": plus_minus(statistics.speed_figure(stored.result), ",.1f"),
-    }
 
 
 def _checks_view(stored: StoredResult) -> View:
@@ -129,8 +120,7 @@ def _verdict_rows(results: Sequence[StoredResult]) -> Iterable[tuple[str, str]]:
         yield "publishable", of + (f": {', '.join(names[:NAMES_SHOWN])}{more}" if names else "")
     # Without a GPU nothing else helps.
     if first := next((reason for reason in reasons if reason.name == "GPUs"), next(iter(reasons), None)):
-        found = {reason.found for reason in reasons if reason.name == first.name}
-        yield "", f"{first.name}: {' / '.join(sorted(found))}" + (f" → {first.remedy}" if first.remedy else "")
+        yield "", f"{first.name} → {first.remedy}" if first.remedy else f"{first.name}: {first.found}"
         yield "", f"all: wattdock show {results[0].folder} --checks"
 
 

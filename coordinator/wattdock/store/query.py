@@ -176,7 +176,7 @@ def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: st
 def _folders(output_dir: Path) -> list[Path]:
     if folders := result_folders(output_dir):
         return folders
-    raise ConfigError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
+    raise ConfigError(f"no results in {output_dir.absolute()}; measure some (wattdock run), or name --output-dir")
 
 
 def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]:
