@@ -175,7 +175,8 @@ def test_a_timeline_is_of_one_result(called: Called, gpu_study: Path) -> None:
     assert "pass 1" in Path("one.svg").read_text()
     several = called("plot", "timeline", gpu_study, "-o", "all.svg")
     assert several.returncode == 2
-    assert several.stderr == "wattdock: a timeline shows one result, these are 5; name one result folder\n"
+    assert "a timeline shows one result, these are 5; name one of 2" in several.stderr
+    assert several.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS
 @app.command(
     epilog=in_help(
         'results query "SELECT name, energy_per_output_token_j FROM results"',
-        'results query "SELECT avg(output_tokens) FROM requests" --json',
+        'results query "DESCRIBE requests"',
     )
 )
 def query(

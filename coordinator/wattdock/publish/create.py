@@ -64,10 +64,10 @@ class CreatedBundle(BundleFile):
 
     def as_view(self) -> Iterator[str]:
         """Yield what was written, and what to look at before it is handed out."""
-        if names := self.identifying_files:
-            more = ", …" if len(names) > FILES_SHOWN else ""
-            files = f"{pluralize(len(names), 'file')}: {', '.join(names[:FILES_SHOWN])}{more}"
-            yield f"your user name, home folder or this machine's name stands in {files}"
+        names = self.identifying_files
+        more = ", …" if len(names) > FILES_SHOWN else ""
+        files = f": {', '.join(names[:FILES_SHOWN])}{more}" if names else ""
+        yield f"your user name, home folder or this machine's name stands in {pluralize(len(names), 'file')}{files}"
         yield f"{self.path}: {pluralize(len(self.manifest.results), 'result')}"
         yield from super().as_view()
 

@@ -27,6 +27,7 @@ from wattdock.reports.chart_data import (
 )
 from wattdock.reports.terminal import MARK
 from wattdock.store import COLUMNS
+from wattdock.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -238,7 +239,8 @@ def timeline(points: Sequence[Point]) -> Chart:
         StoreError: The timeline cannot be read.
     """
     if len(points) != 1:
-        raise ConfigError(f"a timeline shows one result, these are {len(points)}; name one result folder")
+        folders = listed([point.stored.folder.name for point in points])
+        raise ConfigError(f"a timeline shows one result, these are {len(points)}; name one of {folders}")
     restarts = timelines(points[0].stored, points=20_000)
     if not restarts or not restarts[0].has_lines:
         raise ConfigError("nothing to draw: no timeline is stored with this result")
