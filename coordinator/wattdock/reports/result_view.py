@@ -29,7 +29,7 @@ SAMPLE_TEXTS = 1
 SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
 # Of a verdict; `show --checks` has all.
-NAMES_SHOWN = 4
+NAMES_SHOWN = 5
 # Columns of the table of results for several results.
 SUMMARY = (
     *("name", "energy_per_output_token_j", "output_tokens_per_s", "status", "gpu_count", "batch_size"),
@@ -113,11 +113,12 @@ def _verdict_rows(results: Sequence[StoredResult]) -> Iterable[tuple[str, str]]:
     reasons = [reason for audit in audits for reason in audit.reasons]
     counts = Counter(reason.name for reason in reasons).most_common()
     names = [name if count == len(results) else f"{name} ({count})" for name, count in counts]
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    if len(names) > NAMES_SHOWN:
+        names[NAMES_SHOWN - 1 :] = [f"{len(names) - NAMES_SHOWN + 1} more"]
     passed = sum(audit.publishable for audit in audits)
     of = f"{passed} of {len(results)}" if len(results) > 1 else "yes" if passed else "no"
     if audits:
-        yield "publishable", of + (f": {', '.join(names[:NAMES_SHOWN])}{more}" if names else "")
+        yield "publishable", of + (f": {', '.join(names)}" if names else "")
     # Without a GPU nothing else helps.
     if first := next((reason for reason in reasons if reason.name == "GPUs"), next(iter(reasons), None)):
         yield "", f"{first.name} → {first.remedy}" if first.remedy else f"{first.name}: {first.found}"
