@@ -56,7 +56,7 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
             ("closed is not among what pytorch can serve (batch, single);",),
         ),
         (("--backend", "pytorch,vllm"), CONFIG, ("put `backend: [pytorch, vllm]` under `sweep:`",)),
-        (("--model", "smollm2"), CONFIG, ("did you mean 'shape:smollm2-135m'?", "OWNER/NAME")),
+        (("--model", "smollm2"), CONFIG, ("did you mean 'smollm2-135m-instruct'?", "OWNER/NAME")),
         (("mine-1",), CONFIG, ("mine-1: no such file", "goes on with --resume mine-1")),
     ],
 )

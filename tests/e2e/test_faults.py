@@ -206,7 +206,8 @@ def test_a_runner_that_takes_the_last_of_the_memory_is_ended_before_the_machine_
     within = ("unshare", "--mount", "sh", "-c", f'mount --bind {full} /proc/meminfo && exec "$@"', "sh")
     running = wattdock.start("run", *SMALL, within=within, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     _, err = running.communicate(timeout=120)
-    assert running.returncode == LAUNCH, err
+    # It may be ready before its keeper looks for the second time.
+    assert running.returncode in (LAUNCH, RUNNER), err
     [result] = wattdock.results()
     assert result["error"]["cause"] == "out of host memory"
     assert "killed before host memory is used up: it held 0." in result["error"]["message"]

@@ -5,6 +5,7 @@ Known names need no network, folders only their own files, hub models their conf
 
 from __future__ import annotations
 
+import difflib
 import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -86,9 +87,12 @@ def _require_no_near_miss(model_id: str) -> None:
         raise ConfigError(
             f"{model_id!r} is the name of a shape; write shape:{shape.name} for random weights{published}"
         )
-    near = nearest(model_id, [ModelSpec.EMBEDDED, *(f"shape:{name}" for name in presets())])
-    hint = f"did you mean {near!r}? " if near else ""
-    raise ConfigError(f"{model_id!r} is no model known here; {hint}The hub's are OWNER/NAME, folders ./NAME")
+    near = difflib.get_close_matches(model_id.lower(), [ModelSpec.EMBEDDED], n=1)
+    if near or ModelSpec.EMBEDDED.startswith(model_id.lower()):
+        raise ConfigError(
+            f"{model_id!r} is no model known here; did you mean {ModelSpec.EMBEDDED!r}? "
+            "A hub's ids look like OWNER/NAME"
+        )
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:
