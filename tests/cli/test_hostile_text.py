@@ -136,13 +136,14 @@ def test_a_bundle_prints_no_codes(called: Called, tmp_path: Path) -> None:
     )
     with tarfile.open(made.path) as file:
         file.extractall(tmp_path, filter="data")
-    manifest = tmp_path / "b/bundle.json"
+        folder = tmp_path / file.getnames()[0].partition("/")[0]
+    manifest = folder / "bundle.json"
     changed = json.loads(manifest.read_text()) | {"name": HOSTILE, "missing": [HOSTILE]}
     for content, code in ((changed, 0), (changed | {HOSTILE: 1}, 7), (changed | {"results": {HOSTILE: 0}}, 7)):
         manifest.write_text(json.dumps(content))
-        sealed(tmp_path / "b")
+        sealed(folder)
         for verb in ("verify", "show"):
-            done = called("bundle", verb, tmp_path / "b")
+            done = called("bundle", verb, folder)
             assert steers(done.stdout + done.stderr) == [], verb
             assert done.returncode == code, done.stderr
     with tarfile.open(tmp_path / "c.tar", "w") as packed:

@@ -63,7 +63,7 @@ def test_a_pipe_gets_a_line_of_a_pass_every_few_seconds_only(capsys: pytest.Capt
     plain = Plain()
     for _ in range(3):
         plain(BEAT)
-    assert capsys.readouterr().err == "  pass 1/2: 3 s, 1,500 tokens, 500 tokens/s, 300 W\n"
+    assert capsys.readouterr().err == "  pass 1/2: 3 s, up to 1,500 tokens, 500 tokens/s, 300 W\n"
 
 
 def test_an_event_is_one_harmless_line_and_a_traceback_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +94,7 @@ def test_a_terminal_has_one_line_that_changes_in_place(monkeypatch: pytest.Monke
     os.close(ours)
     first, second, third, last = written.split(ERASE_LINE)[1:]
     assert (len(first), steers(first)) == (39, [])
-    assert (second, third, last) == ("pass 1/2: 3 s, 1,500 tokens, 500 tokens", "a line\r\n", "")
+    assert (second, third, last) == ("pass 1/2: 3 s, up to 1,500 tokens, 500 ", "a line\r\n", "")
 
 
 def test_json_lines_hold_every_event_with_its_values(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +140,7 @@ def test_a_notebook_has_one_output_whose_last_line_changes(monkeypatch: pytest.M
     progress(events.Note(f"one{HOSTILE}"))
     progress(BEAT)
     assert not steers(shown[0])
-    assert shown[1:] == ["pass 1/2: 3 s, 1,500 tokens, 500 tokens/s, 300 W"]
+    assert shown[1:] == ["pass 1/2: 3 s, up to 1,500 tokens, 500 tokens/s, 300 W"]
     progress(events.Note("two"))
     progress(BEAT)
     progress.close()

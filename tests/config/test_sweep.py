@@ -42,7 +42,7 @@ def swept(found: Study) -> list[tuple[object, ...]]:
         ("sweep: {zip: [3]}\n", "zip: must hold settings"),
         ("sweep: {zip: {}}\n", "zip: must hold settings"),
         ("sweep: [1]\n", r"x\.yaml:1: sweep: .*dictionary, not \[1\]"),
-        ("defaults: {backend: pytorch}\n", "needs a `sweep:` or at least one"),
+        ("defaults: {backend: pytorch}\nsweep: {}\n", "needs a `sweep:` or at least one"),
         ("sweep: {backend: [pytorch]}\nexclude: [{backend: vllm}]\n", r"x\.yaml:2: exclude: .* excludes no point"),
         ("sweep: {backend: [pytorch]}\nordr: written\n", r"x\.yaml:2: 'ordr' stands beside"),
         ("sweep: {backend: [pytorch]}\norder: random\n", r"x\.yaml:2: order: .*not 'random'"),

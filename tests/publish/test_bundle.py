@@ -50,7 +50,7 @@ def verify(path: Path) -> Bundle:
 def unpacked(path: Path, into: Path) -> Path:
     with tarfile.open(path) as file:
         file.extractall(into, filter="data")
-    return into / path.stem
+        return into / file.getnames()[0].partition("/")[0]
 
 
 @pytest.fixture
@@ -405,14 +405,20 @@ def test_a_name_that_is_a_file_and_a_folder_is_refused(tmp_path: Path) -> None:
         verify(tmp_path / "b.tar")
 
 
+def test_the_same_results_have_one_digest_whatever_the_file_is_called(tmp_path: Path) -> None:
+    """Whoever checks a published digest must get it from the results again."""
+    result = stored(tmp_path / "results")
+    assert len({bundled(result, tmp_path / name).digest for name in ("a.tar", "other.tar")}) == 1
+
+
 def test_a_bundle_packed_anew_is_refused_with_what_to_do(bundle: CreatedBundle, tmp_path: Path) -> None:
     """Its files may be whole: as a folder, it verifies."""
-    unpacked(bundle.path, tmp_path / "out")
+    folder = unpacked(bundle.path, tmp_path / "out")
     with tarfile.open(tmp_path / "anew.tar", "w") as file:
-        file.add(tmp_path / "out" / "b", "b")
+        file.add(folder, folder.name)
     with pytest.raises(StoreError, match="if you packed it anew yourself, name its folder"):
         verify(tmp_path / "anew.tar")
-    assert verify(tmp_path / "out" / "b").digest == bundle.digest
+    assert verify(folder).digest == bundle.digest
 
 
 def test_a_manifest_that_names_other_results_is_refused(folder: Path) -> None:

@@ -152,8 +152,8 @@ def test_goodput_and_where_the_joules_went_stand_on_the_page_where_they_are_know
     known = row("one", {"energy.waterfall": split, "goodput": good})
     text = shown(known, row("two"))
     assert "<li>one: idle 40.0 J + filling 10.5 J + steady 80.0 J + draining 5.0 J</li>" in text
-    assert '<th scope="col">met SLO</th>' in text
-    assert "<td>75.0%</td>" in text
+    assert '<th scope="col" class="number">met SLO</th>' in text
+    assert ">75.0%</td>" in text
     without = shown(row("two"))
     assert "Where the joules of the passes went" not in without
     assert "met SLO" not in without
@@ -294,7 +294,7 @@ def test_results_of_one_name_are_told_apart_by_what_differs_in_them() -> None:
         row(letter, {"config.name": "", "config.workload.batch_size": size, "experiment_id": letter * 64}).result
         for letter, size in (("a", 1), ("b", 2))
     ]
-    assert labels(unnamed) == ["a" * 8, "b" * 8]
+    assert labels(unnamed) == ["fake shape:tiny-llama batch 1", "fake shape:tiny-llama batch 2"]
 
 
 def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_none(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_pa
     around.mkdir()
     with tarfile.open(bundled(result, tmp_path / "b.tar").path) as file:
         file.extractall(around, filter="data")
-    bundle = around / "b"
+    [bundle] = around.iterdir()
     for named in (bundle, around):
         assert chosen(named) == [result.name]
     (bundle / "results" / result.name / "restarts/0/requests.parquet").write_bytes(b"other")

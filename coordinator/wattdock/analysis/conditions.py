@@ -84,10 +84,10 @@ def shared(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
 def labels(results: Sequence[ExperimentResult]) -> list[str]:
     """Return a short label for each result, all different.
 
-    A result's label is its name, without a name the beginning of its experiment's id. Results of one name get the
+    A result's label is its name, without a name its backend, model and load. Results of one name get the
     settings in which they differ added; results that differ in no setting get their start and a number.
     """
-    texts = [result.config.name or result.experiment_id[:8] for result in results]
+    texts = [result.config.label for result in results]
     for name, positions in _positions(texts).items():
         by_position = {position: settings(results[position]) for position in positions}
         varying = differing(list(by_position.values()))

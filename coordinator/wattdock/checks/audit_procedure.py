@@ -284,11 +284,11 @@ def headline_window(subject: Subject) -> Outcome:
     if (summary := subject.energy.windows) is None:
         return Outcome("unknown", "no pass")
     spread = summary.relative_spread
-    differ = "definitions cannot be compared" if spread is None else f"definitions differ by {spread:.1%}"
+    differ = "" if spread is None else f"; definitions differ by {spread:.1%}"
     if summary.headline == "steady_state" or subject.config.workload.arrival in ("batch", "single"):
-        return Outcome("pass", f"{summary.headline.replace('_', ' ')}; {differ}")
+        return Outcome("pass", f"{summary.headline.replace('_', ' ')}{differ}")
     reasons = (figure.reason for figure in summary.passes if figure.window == "steady_state" and figure.reason)
-    figure = f"drained, with filling and draining in it: {next(reasons, 'no steady state')}; {differ}"
+    figure = f"drained, with filling and draining in it: {next(reasons, 'no steady state')}{differ}"
     return Outcome(verdict(failed=spread is not None and spread > MAX_WINDOW_SPREAD, known=spread is not None), figure)
 
 

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 
 
 # What other tools call a command.
+# Flags of other tools → what is written here.
+ELSEWHERE = {
+    "--dataset-name": "--prompts",
+    "--dataset-path": "--prompts",
+    "--random-input-len": "--input-tokens",
+    "--random-output-len": "--max-output-tokens",
+    "--max-concurrency": "--concurrency",
+    "--temperature": "--set workload.temperature=…",
+}
 OFTEN_MEANT = {"ls": "results list", "list": "results list", "bench": "run", "measure": "run"}
 
 
@@ -54,8 +63,9 @@ def usage_line(error: Any) -> str:
             text = f"{error.param.get_error_hint()} {value} {reason.removeprefix(repr(value)).lstrip()}"
             message = text.replace("'", "")
         near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
-    elif possibilities := getattr(error, "possibilities", None):
-        message, near = error.message, nearest(error.option_name, possibilities)
+    elif hasattr(error, "possibilities"):
+        option, known_options = error.option_name, error.possibilities or ()
+        message, near = error.message, ELSEWHERE.get(option) or nearest(option, known_options)
     elif known := getattr(error.ctx and error.ctx.command, "commands", None):
         asked = message.rpartition("command '")[2].rstrip("'.")
         near = nearest(asked, [*known, *OFTEN_MEANT])

@@ -86,10 +86,13 @@ def run(
             progress.close()
             # Without it nothing was begun; the error says why.
             if study_run.study_id:
-                found = study_run.results
-                show([stored.result for stored in found] if as_json else found, as_json=as_json, errors=False)
+                found, more = study_run.results, f"wattdock show {_named(study_run, output_dir)} --checks"
+                show(
+                    [stored.result for stored in found] if as_json else found, as_json=as_json, errors=False, more=more
+                )
     if not as_json:
-        say(_next(study_run, "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"))
+        words = [f"wattdock {verb} {_named(study_run, output_dir)}" for verb in ("show", "report")]
+        say(f"next: {', '.join(words)}" if study_run.results else "nothing was measured")
     results = [stored.result for stored in study_run.results]
     exit_if_failed(results)
     if publishable or require_publishable:
@@ -176,9 +179,8 @@ def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
         fail(f"not publishable: {which}{count}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
 
 
-def _next(study_run: "StudyRun", elsewhere: str) -> str:
-    """Return what can be typed next."""
+def _named(study_run: "StudyRun", output_dir: Path) -> str:
+    """Return the words that name what was measured, as the last ones of a command."""
     results = study_run.results
     name = results[0].folder.name if len(results) == 1 else untimed(study_run.study_id or "")
-    words = [f"wattdock {verb} {name}{elsewhere}" for verb in ("show", "report")] if results else []
-    return f"next: {', '.join(words)}" if words else "nothing was measured"
+    return name if output_dir == RESULTS else f"{name} --output-dir {shlex.quote(str(output_dir))}"

@@ -199,7 +199,8 @@ def pass_line(event: events.TokensSeen) -> str:
     power = f", {' + '.join(watts)} W" if watts else ""
     per_s = event.output_tokens / event.elapsed_s if event.elapsed_s > 0 else 0.0
     rate = f", {per_s:,.{0 if per_s >= 100 else 1}f} tokens/s" if per_s else ""
-    return f"{event.elapsed_s:.0f} s, {event.output_tokens:,} tokens{rate}{power}"
+    # A static batch counts sequences that have ended until its end.
+    return f"{event.elapsed_s:.0f} s, up to {event.output_tokens:,} tokens{rate}{power}"
 
 
 def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from wattdock.cli.options import RESULTS, RESULTS_HELP, Json, OutputDir, flag, in_help, open_results, with_flags
+from wattdock.cli.options import (
+    RESULTS,
+    RESULTS_HELP,
+    Json,
+    OutputDir,
+    flag,
+    in_help,
+    open_results,
+    typed_again,
+    with_flags,
+)
 from wattdock.errors import ConfigError
 from wattdock.output import say
 from wattdock.text import pluralize, typed
@@ -146,7 +156,7 @@ def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None
     if as_json:
         print_results([stored.result for stored in results], as_json=True)
     else:
-        print_results(results, checks=checks)
+        print_results(results, checks=checks, more=typed_again("--checks"))
         if len(results) == 1 and (later := results[0].replacement()):
             say(f"replaced by a later attempt of its study: {later}")
 

@@ -145,6 +145,8 @@ def _study_file(data: Settings, places: Places) -> StudyFile:
         written = StudyFile.model_validate(data | {"defaults": data.get("defaults") or {}})
     except ValidationError as error:
         raise _config_error(error.errors(), (), places, ((),)) from None
+    if written.defaults and not {"experiments", "sweep"} & data.keys():
+        return written.model_copy(update={"experiments": [{}]})
     if not written.experiments and not written.sweep:
         where = places.of(("experiments",) if "experiments" in data else ("sweep",), ((),))
         raise ConfigError(f"{where}: a study needs a `sweep:` or at least one experiment under `experiments:`")
@@ -165,7 +167,7 @@ def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -
         places = places.moved((ENGINE, name), (backend, own))
         if own not in section_class(backend).model_fields:
             where = places.of((backend, own), prefixes)
-            raise ConfigError(f"{where}: {backend} has no {own}; its settings stand in docs/study.schema.json")
+            raise ConfigError(f"{where}: {backend} has no {own}, but {', '.join(section_class(backend).model_fields)}")
         settings = override(settings, {backend: {own: value}})
     try:
         # The section by itself first: inside an experiment, its errors would not name the section.

@@ -75,6 +75,8 @@ def _yaml_message(path: Path, text: str, error: Exception) -> str:
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     # libyaml's end of a file is the line behind its last.
     line = f":{min(mark.line, text.count(chr(10))) + 1}" if mark else ""
+    if mark and text[mark.index : mark.index + 1] == "\t":
+        return f"{path}{line}: a tab; indent with spaces"
     return f"{path}{line}: {problem}; fix the YAML"
 
 

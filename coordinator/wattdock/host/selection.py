@@ -75,7 +75,7 @@ class GpuSelection:
         reasons = f" ({'; '.join(obstacles.values())})" if obstacles else ""
         raise PreflightError(
             f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{reasons}; "
-            f"{'ask for fewer, or set' if count > 1 else 'set'} accelerator: cpu{_waiting(reasons)}"
+            f"{'ask for fewer; ' if count > 1 else ''}accelerator: cpu needs none{_waiting(reasons)}"
         )
 
     def _obstacles(self, gpus: Iterable[Gpu]) -> dict[str, str]:

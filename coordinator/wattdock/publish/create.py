@@ -116,16 +116,18 @@ def create_bundle(
     try:
         gathered = _gather(results, home, logs=logs, prompts=prompts)
         _gather_lock(lock, gathered)
-        out = out or Path(f"wattdock-{(gathered.studies or [results[0].folder.resolve().name])[0]}{TAR}")
+        # The file's name is not in it: the same results have the same digest.
+        name = f"wattdock-{(gathered.studies or [results[0].folder.resolve().name])[0]}"
+        out = out or Path(f"{name}{TAR}")
         if out.suffix != TAR or not is_safe(out.stem):
             raise ConfigError(f"{out.name!r} cannot be a bundle's name; use letters, digits, . _ - and end it in {TAR}")
-        if unsafe := [name for name in gathered.files if not is_safe(name)]:
+        if unsafe := [file for file in gathered.files if not is_safe(file)]:
             raise ConfigError(f"{unsafe[0]!r} cannot be a name in a bundle; use letters, digits, . _ - only")
-        texts = {name: _text(content) for name, content in gathered.files.items() if Path(name).suffix in TEXT_SUFFIXES}
+        texts = {file: _text(content) for file, content in gathered.files.items() if Path(file).suffix in TEXT_SUFFIXES}
         _refuse_secrets(gathered.files, texts)
-        manifest = _describe(results, out.stem, gathered)
-        sums = sums_of({name: sha256_of(content) for name, content in gathered.files.items()}).encode()
-        _write(gathered.files | {SUMS: sums}, out)
+        manifest = _describe(results, name, gathered)
+        sums = sums_of({file: sha256_of(content) for file, content in gathered.files.items()}).encode()
+        _write(gathered.files | {SUMS: sums}, out, name)
     except OSError as error:
         raise StoreError(f"{error.filename or out}: {error.strerror or error}; see its owner and free space") from error
     identifying = _identifying_names()
@@ -305,7 +307,7 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 {"".join(f"Missing: {line}.{chr(10)}" for line in manifest.missing)}"""
 
 
-def _write(files: dict[str, Content], out: Path) -> None:
+def _write(files: dict[str, Content], out: Path, name: str) -> None:
     parent = out.absolute().parent
     if not parent.is_dir():
         raise ConfigError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another --output")
@@ -313,6 +315,6 @@ def _write(files: dict[str, Content], out: Path) -> None:
         raise StoreError(f"{out} exists, and bundles are never overwritten; choose another name with --output")
     try:
         with whole_file(out) as file:
-            pack(files, file, top=out.stem)
+            pack(files, file, top=name)
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror or error}; choose another with --output") from error

@@ -411,7 +411,8 @@ def _panel_over_time(look: TimelineLook, ends: tuple[Any, Any], lines: Chart, un
     fill = alt.Fill("kind", type="nominal", sort=None, scale=shades, title=None)
     areas = base.mark_rect(opacity=0.22, clip=True).encode(x2="end", fill=fill, tooltip=tooltip)
     texts = base.mark_text(align="left", baseline="top", dx=3, dy=3, clip=True).encode(text="text:N", y=alt.value(0))
-    y = alt.Y("value", type="quantitative", title=unit, scale=alt.Scale(zero=True))
+    # A line that never changes would else lie on the frame.
+    y = alt.Y("value", type="quantitative", title=unit, scale=alt.Scale(zero=True, padding=8))
     over_time = lines.properties(name=unit).encode(x=alt.X("s", type="quantitative"), y=y)
     # Names of spans stand in the first panel only.
     return alt.layer(areas, over_time, *([] if last and look.lines else [texts]))

@@ -152,6 +152,8 @@ class Comparison:
 
     def as_view(self) -> View:
         """Yield the pairs, what else differs, results without a partner, and the verdict on a regression."""
+        if all(pair.a == pair.b for pair in self.pairs):
+            yield "A and B are the same results"
         for quantity in QUANTITIES:
             if any(pair.tests[quantity].relative is not None for pair in self.pairs):
                 rows = [_row(pair.label, pair.tests[quantity]) for pair in self.pairs]

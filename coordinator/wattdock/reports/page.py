@@ -42,6 +42,7 @@ SUMMARY = (
     *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "nearest_limit", "roofline_energy_ratio"),
     *("ttft_p50_s", "tpot_p50_s", "itl_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
 )
+TEXTS = ("headline_window", "nearest_limit", "gpus", "backend", "model")
 # Of these, what all results have alike is said once.
 SETTINGS = ("batch_size", "restarts", "gpus", "backend", "model")
 TOKEN_COSTS = {
@@ -137,7 +138,9 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             count=len(points),
             reasons=_commonest_reasons(points),
             alike=", ".join(f"{COLUMNS[name].heading} {value}" for name, value in alike.items()),
-            columns=headings(columns),
+            columns=[
+                (name, "" if at in TEXTS else "number") for at, name in zip(columns, headings(columns), strict=True)
+            ],
             points=points,
             cells=partial(_cells, columns=columns),
             reasons_of=partial(_reasons, most=extent.reasons),

@@ -37,24 +37,25 @@ SUMMARY = (
 )
 
 
-def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors: bool = True) -> View:
+def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors: bool = True, more: str = "") -> View:
     """Yield one result whole, or several as a table with what keeps them from being published.
 
     Args:
         checks: Whether each result's audit is shown instead, with every check.
         errors: Whether what failed is told; whoever tells it elsewhere leaves it out.
+        more: The command that shows the checks, if not one with the first result's folder.
     """
     if checks:
         for result in stored:
             yield from _checks_view(result)
     elif len(stored) == 1:
-        yield from _result_view(stored[0], errors=errors)
+        yield from _result_view(stored[0], errors=errors, more=more)
     elif stored:
         rows = [cells(point, SUMMARY) for point in points_of(stored)]
         known = [name for name in SUMMARY if any(row[name] not in (NOTHING, "0") for row in rows)]
         yield Listing(headings(known), [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
-        yield pairs(_verdict_rows(stored))
+        yield pairs(_verdict_rows(stored, more))
 
 
 def _checks_view(stored: StoredResult) -> View:
@@ -72,11 +73,11 @@ def _checks_view(stored: StoredResult) -> View:
         yield from check_lines(check)
 
 
-def _result_view(stored: StoredResult, *, errors: bool) -> View:
+def _result_view(stored: StoredResult, *, errors: bool, more: str) -> View:
     """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
     result = stored.result
     yield Text.assemble((result.config.label, "bold"), f"  {result.started_utc}  {result.status}")
-    yield pairs([*_rows(result, errors=errors), *_verdict_rows([stored]), *_sample_rows(stored)])
+    yield pairs([*_rows(result, errors=errors), *_verdict_rows([stored], more), *_sample_rows(stored)])
     yield f"stored in {stored.folder}"
 
 
@@ -107,7 +108,7 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "restarts", f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}; {spread.reason}"
 
 
-def _verdict_rows(results: Sequence[StoredResult]) -> Iterable[tuple[str, str]]:
+def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[str, str]]:
     """Yield the verdict in three lines: what is in the way, what helps first, and where the rest is."""
     audits = [audit for stored in results if (audit := stored.result.audit)]
     reasons = [reason for audit in audits for reason in audit.reasons]
@@ -122,7 +123,7 @@ def _verdict_rows(results: Sequence[StoredResult]) -> Iterable[tuple[str, str]]:
     # Without a GPU nothing else helps.
     if first := next((reason for reason in reasons if reason.name == "GPUs"), next(iter(reasons), None)):
         yield "", f"{first.name} → {first.remedy}" if first.remedy else f"{first.name}: {first.found}"
-        yield "", f"all: wattdock show {results[0].folder} --checks"
+        yield "", f"all: {more or f'wattdock show {results[0].folder} --checks'}"
 
 
 def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

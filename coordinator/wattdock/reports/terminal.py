@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from itertools import accumulate, takewhile
@@ -65,7 +66,12 @@ def print_view(view: View) -> None:
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     out = _Output(file=unguarded(sys.stdout), highlight=False, width=None if has_width else UNLIMITED)
     for part in view:
-        out.print(_line(part) if isinstance(part, str | Text) else part, soft_wrap=True)
+        with nullcontext() if has_width else out.capture() as captured:
+            out.print(_line(part) if isinstance(part, str | Text) else part, soft_wrap=True)
+        if captured:
+            # Nobody needs the spaces that fill up a table's lines.
+            out.file.write("\n".join(line.rstrip() for line in captured.get().split("\n")))
+            out.file.flush()
 
 
 def _line(text: str | Text) -> Text:

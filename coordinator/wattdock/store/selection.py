@@ -126,7 +126,11 @@ def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[P
     matches, (study, colon, experiment) = meant(text, folders), text.partition(":")
     if not matches and colon:
         of_study = _of_name(study, output_dir, tell)
-        if named_so := [folder for folder in of_study if load_result(folder, SUMMARY).config.name == experiment]:
+        if named_so := [
+            folder
+            for folder in of_study
+            if Row.of(StoredResult(folder, load_result(folder, SUMMARY))).name == experiment
+        ]:
             return named_so
         raise ConfigError(f"{text}: no experiment of {study} is called so; see `wattdock show {study}`")
     if not matches:

@@ -50,7 +50,7 @@ class Row:
     """One result in the table; None where the result does not say.
 
     Attributes:
-        name: The experiment's name, or the beginning of its id.
+        name: The experiment's name, or what it is: backend, model and load.
         gpus: How many GPUs of which name were used.
         model: The model's name as measured, else as configured.
         headline_window: Which part of each pass J/token, tokens/s and mean W are of: "drained" or "steady_state".
@@ -77,7 +77,7 @@ class Row:
     status: Annotated[str, Column("status", "status")]
     backend: Annotated[str, Column("config.backend", "backend")]
     model: Annotated[str, Column(heading="model")]
-    revision: Annotated[str | None, Column("config.model.revision")]
+    revision: Annotated[str | None, Column("environment.model.revision")]
     weights: Annotated[str | None, Column("environment.model.weights")]
     framework_version: Annotated[str | None, Column("environment.runner.framework_version")]
     launcher: Annotated[str | None, Column("environment.launcher")]
@@ -88,7 +88,7 @@ class Row:
     rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
     batch_size: Annotated[int, Column("config.workload.batch_size", "batch")]
     prompts: Annotated[str | None, Column("environment.dataset", "prompts")]
-    input_tokens: int | None
+    input_tokens: Annotated[float | None, Column(form=".4g")]
     max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens")]
     restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts")]
     passes: Annotated[int | None, Column("config.repeats.passes", "passes")]
@@ -151,7 +151,7 @@ class Row:
         computed: dict[str, Any] = {
             "folder": str(stored.folder),
             "started_utc": utc(result.started_utc),
-            "name": result.config.name or result.experiment_id[:8],
+            "name": ExperimentConfig.label_of(result.config),
             "model": environment.model.name if environment else result.config.model.label,
             "gpus": _gpus(environment.gpu_names) if environment else None,
             "parallelism": _split(environment),
@@ -182,7 +182,8 @@ PATHS = {name: column.place.split(".") for name, column in COLUMNS.items() if co
 OTHER_PATHS = [
     place.split(".")
     for place in (
-        *("started_utc", "config.name", "config.model", "environment.model.name", "environment.gpu_names"),
+        *("started_utc", "config.name", "config.model", "config.workload.arrival", "config.workload.rate_per_s"),
+        *("environment.model.name", "environment.gpu_names"),
         *("environment.runner.parallelism", "audit.checks.name", "audit.checks.status", "audit.checks.figure"),
         *("energy.passes", "energy.uncertainty", "energy.reason", "error.message", "audit.reasons"),
     )
@@ -313,11 +314,11 @@ def _ends(figure: statistics.Figure | None) -> tuple[float | None, float | None]
     return (figure and figure.interval) or (None, None)
 
 
-def _mean_prompt(result: ExperimentResult) -> int | None:
+def _mean_prompt(result: ExperimentResult) -> float | None:
     performance = result.performance
     if performance is None or performance.prompt_tokens is None or not performance.requests:
         return None
-    return round(performance.prompt_tokens / performance.requests)
+    return performance.prompt_tokens / performance.requests
 
 
 def _split(environment: EnvironmentSnapshot | None) -> str | None:
