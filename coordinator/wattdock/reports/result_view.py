@@ -77,7 +77,9 @@ def _result_view(stored: StoredResult, *, errors: bool, more: str) -> View:
     """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
     result = stored.result
     yield Text.assemble((result.config.label, "bold"), f"  {result.started_utc}  {result.status}")
-    yield pairs([*_rows(result, errors=errors), *_verdict_rows([stored], more), *_sample_rows(stored)])
+    # Of a failure the verdict says the same.
+    verdict = _verdict_rows([stored], more) if errors or not result.error else ()
+    yield pairs([*_rows(result, errors=errors), *verdict, *_sample_rows(stored)])
     yield f"stored in {stored.folder}"
 
 
