@@ -52,9 +52,9 @@ EXPECTED = {
     "less_than_equal": "{le:g} or less",
     "less_than": "less than {lt:g}",
 }
-# The time that a result's or a study's name begins with, and how an experiment's id is shortened in it and in plans.
 # The number of a study's run, which no id is: one has eight digits.
 RUN = re.compile(r"-\d{1,7}$")
+# The time that a result's or a study's name begins with, and how an experiment's id is shortened in it and in plans.
 TIME, SHORT_ID = re.compile(r"\d{8}T\d{6}-"), re.compile(r"[0-9a-f]{8}")
 # Candidates that a message names.
 MOST_LISTED = 4
