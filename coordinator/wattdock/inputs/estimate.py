@@ -146,8 +146,13 @@ def memory_fit(
         return None, unknown + "settings move or quantise weights, or the backend does not tell how it uses memory"
     split, published = config.section.split(gpus), figures.published_config
     requests = NO_REQUESTS if weights_only else requests_of(config, engine, split)
-    # A checkpoint that is quantised stays so, whatever type its other weights get.
-    dtype = "auto" if published.get("quantization_config") else config.section.dtype
+    dtype = config.section.dtype
+    if published.get("quantization_config"):
+        # Such a checkpoint stays so, whatever type its other weights get.
+        dtype = "auto"
+    elif on_host and dtype == "auto":
+        # What backends take on a CPU; see their sections.
+        dtype = "float32"
     try:
         model = ModelMemory.of(published, engine, requests, file_bytes=figures.weight_bytes, dtype=dtype)
     except UnknownArchitectureError as error:
