@@ -95,11 +95,11 @@ def test_prompts_that_do_not_fit_fail_their_own_experiment_only(called: Called) 
 
 
 def test_a_hub_is_asked_for_each_model_before_anything_is_downloaded_or_started(wattdock: Command) -> None:
-    """Missing, gated, or too large for this machine by the headers of its files: one line, and no folder of results."""
+    """Missing, gated, or too large for this machine by what its config makes: one line, and no folder of results."""
     models = ("shape:tiny-llama", "owner/large", "owner/missing", "owner/gated")
-    header = {"w": {"dtype": "F16", "shape": [10**13], "data_offsets": [0, 2 * 10**13]}}
+    header = {"w": {"dtype": "F16", "shape": [10**11], "data_offsets": [0, 2 * 10**11]}}
     with serve() as hub:
-        config = json.dumps(shape_config("tiny-llama")).encode()
+        config = json.dumps(shape_config("llama-3.1-70b")).encode()
         large = {"config.json": config, "model.safetensors": tiny.with_header(header)}
         hub.files |= {"owner/large": large, "owner/gated": tiny.files()}
         hub.gated.add("owner/gated")
@@ -110,7 +110,7 @@ def test_a_hub_is_asked_for_each_model_before_anything_is_downloaded_or_started(
         planned = wattdock("plan", file, "--online", env=env)
         assert planned.returncode == 3
         said = [line for line in planned.stderr.splitlines() if line.startswith("wattdock: ")]
-        reasons = ("20000.0 GB of weights", f"owner/missing is not on {hub.url}", "owner/gated is gated; accept its te")
+        reasons = ("282.2 GB of weights", f"owner/missing is not on {hub.url}", "owner/gated is gated; accept its te")
         assert [reason in line for reason, line in zip(reasons, said, strict=True)] == [True] * 3, said
         run = wattdock("run", file, env=env)
         assert (run.returncode, run.stderr.count("\n")) == (3, 1), run.stderr
