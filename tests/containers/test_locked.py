@@ -82,7 +82,7 @@ def test_a_locked_run_says_by_what_its_image_was_pinned_and_counts_as_pinned(loc
     done = locked(*RUN)
     assert done.returncode == 0, done.stderr
     digest = locked.entry.repo_digest
-    assert done.stderr.startswith(f"launcher: docker (locked image {digest}; for another image, leave out --locked)")
+    assert done.stderr.startswith(f"launcher: docker (locked image {digest})")
     [row] = locked.results()
     environment, container = row["environment"], row["environment"]["container"]
     assert (environment["image_digest"], container["locked"], container["locked_digest"]) == (digest, True, digest)

@@ -51,7 +51,7 @@ def test_a_row_says_that_a_container_served_it_and_which_image(in_no_registry: I
     done = in_no_registry("run", *SMALL, "--max-output-tokens", "7", "--set", "launcher=auto")
     assert done.returncode == 0, done.stderr
     reason = f"docker {image.engine.version} has image {image.name}"
-    assert done.stderr.startswith(f"launcher: docker ({reason}; for a process, --launcher process)")
+    assert done.stderr.startswith(f"launcher: docker ({reason})")
     [row] = in_no_registry.results()
     assert row["status"] == "ok"
     assert row["performance"]["output_tokens"] == 4 * 7
