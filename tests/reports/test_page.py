@@ -104,6 +104,8 @@ def test_what_a_token_costs_stands_on_page_and_terminal_with_its_interval_or_its
     measured = row("one", {"energy.token_costs": costs})
     text = shown(measured, row("two"))
     assert text.count('<th scope="col">J/prompt token</th>') == 1
+    # They are fitted, no sums.
+    assert text.count("Each figure is a sum over all measured passes") == 1
     for cell in ("0.0149 [0.0147, 0.0151]", "cannot be told from steps", "-0.04% of those measured, over 2,967 bins"):
         assert f"<td>{cell}</td>" in text
     out = Console(width=100)

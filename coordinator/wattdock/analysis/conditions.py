@@ -84,8 +84,8 @@ def shared(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
 def labels(results: Sequence[ExperimentResult]) -> list[str]:
     """Return a short label for each result, all different.
 
-    A result's label is its name, without a name its backend, model and load. Results of one name get the
-    settings in which they differ added; results that differ in no setting get their start and a number.
+    A result's label is its name, without a name its backend, model and load. Results of one name get the settings in
+    which they differ added; results that differ in no setting get their start and a number.
     """
     texts = [result.config.label for result in results]
     for name, positions in _positions(texts).items():

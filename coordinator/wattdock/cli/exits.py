@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
 
 
-# What other tools call a command.
 # Flags of other tools → what is written here.
 ELSEWHERE = {
     "--dataset-name": "--prompts",
@@ -29,6 +28,7 @@ ELSEWHERE = {
     "--max-concurrency": "--concurrency",
     "--temperature": "--set workload.temperature=…",
 }
+# What other tools call a command.
 OFTEN_MEANT = {"ls": "results list", "list": "results list", "bench": "run", "measure": "run"}
 
 

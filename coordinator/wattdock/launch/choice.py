@@ -46,7 +46,7 @@ class LauncherChoice:
 
     Attributes:
         name: "process" or "docker".
-        change: What a user would do to get another launcher.
+        change: Of a process, what a user would do to get a container.
         image: The image that containers are started from; None for processes.
         pin: By what the image was pinned; None for an image that was looked up by its name.
         runner_dir: The folder with the backend's code.
@@ -59,7 +59,7 @@ class LauncherChoice:
 
     name: str
     reason: str
-    change: str
+    change: str = ""
     image: Image | None = None
     pin: Pin | None = None
     runner_dir: Path = Path()
@@ -189,9 +189,7 @@ def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], Images
     """Return the launcher, why it, and what would change that."""
     if config.container.locked:
         image, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
-        return LauncherChoice(
-            "docker", f"locked image {image.name}", "for another image, leave out --locked", image, pin
-        )
+        return LauncherChoice("docker", f"locked image {image.name}", image=image, pin=pin)
     if config.launcher == "process":
         return LauncherChoice("process", "asked for", "for containers, --launcher docker")
     if config.runner_python and config.launcher == "auto":
@@ -207,4 +205,4 @@ def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], Images
         raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
     available = f"{image.engine.name} {image.engine.version} has image {image.name}"
     reason = available if config.launcher == "auto" else "asked for"
-    return LauncherChoice("docker", reason, "for a process, --launcher process", image)
+    return LauncherChoice("docker", reason, image=image)

@@ -116,7 +116,7 @@ def _point(stored: StoredResult, label: str) -> Point:
     result = stored.result
     figures = statistics.energy_figure(result), statistics.speed_figure(result)
     row = Row.of(stored)
-    return Point(stored, row, marked(label, row), *figures, _phases(result))
+    return Point(stored, row, marked(label, row.disturbed), *figures, _phases(result))
 
 
 def _order(row: Row) -> tuple[str, str, int, int, datetime]:

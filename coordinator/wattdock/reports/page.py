@@ -110,10 +110,8 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         data = _embedded(_data(charts, restarts))
     has_power = any(restart.power_w or restart.host_w for _, restart in restarts)
     same, differ = _measured_with(points)
-    known, alike = (
-        {name for name in SUMMARY for point in points if getattr(point.row, name) is not None},
-        _alike(points),
-    )
+    known = {name for name in SUMMARY for point in points if getattr(point.row, name) is not None}
+    alike = _alike(points)
     columns = [name for name in SUMMARY if (name in known and name not in alike) or name == SUMMARY[0]]
     script = _script()
     loader = PackageLoader("wattdock.reports", ASSETS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
-from wattdock.reports.terminal import MARK, Listing, figure_text, number, seconds_text
+from wattdock.reports.terminal import Listing, figure_text, marked, number, seconds_text
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -342,12 +342,8 @@ def _cells(point: SplitPoint) -> tuple[str, ...]:
     ratios = (point.speed_up, point.efficiency, point.energy_ratio)
     speed_up, efficiency, energy_ratio = (figure_text(ratio, ".3f") for ratio in ratios)
     return (
-        *(
-            point.kind,
-            f"{point.split} {MARK}" if point.disturbed else point.split,
-            str(point.gpus),
-            str(len(point.restarts[statistics.SPEED])),
-        ),
+        *(point.kind, marked(point.split, point.disturbed), str(point.gpus)),
+        str(len(point.restarts[statistics.SPEED])),
         *(figure_text(point.tokens_per_s, ",.0f"), speed_up, efficiency),
         *(seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)),
         *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g"), energy_ratio),

@@ -194,12 +194,12 @@ def row_cells(row: Row, names: Sequence[str]) -> dict[str, str]:
 
     cells = {name: cell_text(getattr(row, name), COLUMNS[name].form) for name in names}
     sign_at = next((name for name in ("status", "name") if name in cells), None)
-    return cells | ({sign_at: marked(cells[sign_at], row)} if sign_at else {})
+    return cells | ({sign_at: marked(cells[sign_at], row.disturbed)} if sign_at else {})
 
 
-def marked(label: str, row: Row) -> str:
-    """Return a result's name or status, with a sign behind it where others disturbed it."""
-    return f"{label} {MARK}" if row.disturbed else label
+def marked(label: str, disturbed: object) -> str:
+    """Return the name or status of what others may have disturbed, with a sign behind it where they did."""
+    return f"{label} {MARK}" if disturbed else label
 
 
 def figure_text(figure: statistics.Figure | None, form: str = ".4g") -> str:
@@ -218,11 +218,11 @@ def plus_minus(figure: statistics.Figure | None, form: str) -> str:
         form: Format of the value where there is no half width to round to.
     """
     if figure is None or figure.interval is None:
-        return number(figure.value if figure else None, form)
+        return figure_text(figure, form)
     low, high = figure.interval
     half = (high - low) / 2
     if low <= 0 or half <= NO_SPREAD * figure.value:
-        return f"{figure.value:{form}} {figure.interval:{form}}"
+        return figure_text(figure, form)
     places = max(0, 1 - floor(log10(half)))
     return f"{figure.value:,.{places}f} ± {half:,.{places}f}"
 

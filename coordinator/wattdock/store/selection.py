@@ -26,12 +26,14 @@ class _Names:
     """Names of results and studies in one folder, and the results that each means.
 
     Attributes:
+        experiments: The name of each result's experiment.
         unreadable: Why results cannot be read; each may belong to any study.
     """
 
     output_dir: Path
     results: dict[str, list[Path]]
     studies: dict[str, list[Path]]
+    experiments: dict[Path, str]
     unreadable: list[str]
 
     def of_study(self, name: str) -> list[Path]:
@@ -126,11 +128,7 @@ def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[P
     matches, (study, colon, experiment) = meant(text, folders), text.partition(":")
     if not matches and colon:
         of_study = _of_name(study, output_dir, tell)
-        if named_so := [
-            folder
-            for folder in of_study
-            if Row.of(StoredResult(folder, load_result(folder, SUMMARY))).name == experiment
-        ]:
+        if named_so := [folder for folder in of_study if names.experiments.get(folder) == experiment]:
             return named_so
         raise ConfigError(f"{text}: no experiment of {study} is called so; see `wattdock show {study}`")
     if not matches:
@@ -155,18 +153,17 @@ def _names(output_dir: Path) -> _Names:
     folders = result_folders(output_dir)
     # A study's folder may have been left behind where its results were copied from.
     studies: dict[str, list[Path]] = {path.parent.name: [] for path in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")}
+    rows: dict[Path, Row] = {}
     unreadable = []
-    attempts: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for folder in folders:
         try:
-            result = load_result(folder, SUMMARY)
+            rows[folder] = Row.of(StoredResult(folder, load_result(folder, SUMMARY)))
         except StoreError as error:
             unreadable.append(str(error))
-            continue
-        if study := result.study:
-            studies.setdefault(study.study_id, []).append(folder)
-            attempts.setdefault((study.study_id, result.experiment_id), []).append((study.attempt, folder.name))
+    for folder, row in rows.items():
+        if row.study_id:
+            studies.setdefault(row.study_id, []).append(folder)
     # Whoever means one that was replaced types its whole name.
-    replaced = {name for tried in attempts.values() for attempt, name in tried if attempt < max(tried)[0]}
-    results = {folder.name: [folder] for folder in folders if folder.name not in replaced}
-    return _Names(output_dir, results, studies, unreadable)
+    replaced = replacements(rows.values())
+    results = {folder.name: [folder] for folder in folders if str(folder) not in replaced}
+    return _Names(output_dir, results, studies, {folder: row.name for folder, row in rows.items()}, unreadable)
