@@ -101,6 +101,7 @@ OPENED_ELSEWHERE = {
     "inputs/shapes.py: wattdock's own": {"(files('wattdock.inputs') / 'shapes.yaml').read_text"},
     "launch/images/build.py: wattdock's own": {"(DOCKER / f'{name}.Dockerfile').read_text"},
     "reports/page.py: wattdock's own": {"resources.files('wattdock.reports').joinpath(ASSETS, name).read_text"},
+    "live/server.py: wattdock's own": {"resources.files(package).joinpath(name).read_bytes"},
     "store/row_index.py: wattdock's own": {"file.read_bytes"},
     "inputs/gguf.py: in a new folder": {"path.write_text"},
     "inputs/shapes.py: in a new folder": {"path.write_text"},
@@ -182,9 +183,11 @@ def test_the_coordinator_declares_everything_it_imports() -> None:
     """A fresh environment has what pyproject names, and no more can be relied on."""
     names = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "google": "protobuf"}
     names |= {"huggingface_hub": "huggingface-hub", "vl_convert": "vl-convert-python"}
+    names |= {"prometheus_client": "prometheus-client", "opentelemetry": "opentelemetry-sdk"}
     used = set().union(*map(imported, sources("coordinator"))) - sys.stdlib_module_names
     third_party = used - {"wattdock", "wattdock_proto"}
-    needed = declared("pyproject.toml", "dependencies") | declared("pyproject.toml", "optional-dependencies", "zeus")
+    extras = (declared("pyproject.toml", "optional-dependencies", extra) for extra in ("zeus", "otlp"))
+    needed = declared("pyproject.toml", "dependencies").union(*extras)
     undeclared = {names.get(name, name) for name in third_party} - needed
     # pydantic brings its own core; pip and uv are run, not imported.
     assert undeclared - {"pydantic_core"} == set()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 UID = 1500
+# A second user.
+OTHER_UID = UID + 1
 FROM_US = ("PATH", "LANG", "PIP_CERT", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 REPO = Path(__file__).resolve().parents[1]
 

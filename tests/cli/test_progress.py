@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import sys
 import termios
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from steering import HOSTILE, steers
 
-from wattdock.cli.progress import ERASE_LINE, JsonLines, Notebook, Plain, describe, progress_for
+from wattdock.cli.progress import JsonLines, Notebook, Plain, describe, progress_for
 from wattdock.execution import events
 
 BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
@@ -76,25 +77,34 @@ def test_an_event_is_one_harmless_line_and_a_traceback_lines_of_its_own(capsys: 
     assert steers(said) == []
 
 
-def test_a_terminal_has_one_line_that_changes_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut where the terminal ends, and gone before the next line and at the end."""
+def test_a_terminal_shows_the_pass_below_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress, time left, tokens, power and J/token of the GPUs in use, a course of each; then it is gone."""
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 40))
-    monkeypatch.delenv("TERM", raising=False)
+    termios.tcsetwinsize(theirs, (24, 80))
+    for name in ("COLUMNS", "TERM"):
+        monkeypatch.delenv(name, raising=False)
     with open(theirs, "w") as terminal:  # noqa: PTH123 (it is a descriptor)
         monkeypatch.setattr("sys.stderr", terminal)
         live = progress_for(quiet=False)
-        live(events.TokensSeen(HOSTILE, 1500, 3.0, {}))
-        live(BEAT)
-        live.say("a line")
+        live(events.RestartStarted(HOSTILE, 1, 1, 2, 2, "9 s", ("GPU-1",)))
+        live(events.PassStarted(f"pass 1/2{HOSTILE}", 6.0, 2000))
+        for elapsed_s, watts in ((1.0, 100.0), (2.0, 300.0), (3.0, 200.0)):
+            tokens = round(500 * elapsed_s)
+            live(events.TokensSeen(f"pass 1/2{HOSTILE}", tokens, elapsed_s, {"GPU-1": watts, "GPU-2": 900.0}))
+        live(events.PassFinished("pass 1/2", 3000, 6.0, None))
         live.close()
         written = ""
-        while not written.endswith(f"\n{ERASE_LINE}"):
+        while "3,000 tokens" not in written:
             written += os.read(ours, 65536).decode()
     os.close(ours)
-    first, second, third, last = written.split(ERASE_LINE)[1:]
-    assert (len(first), steers(first)) == (39, [])
-    assert (second, third, last) == ("pass 1/2: 3 s, up to 1,500 tokens, 500 ", "a line\r\n", "")
+    shown = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[\??[0-9;]*[A-Za-z]", "", written)) if line.strip()]
+    # The lines of a first heartbeat, the second and the third, then what stays.
+    assert shown[-2].rstrip() == "GPU-1 ▃█▆ 200 W"
+    assert shown[-3].rstrip() == "3 s, up to 1,500 tokens, 500 tokens/s, 200 W, 0.4 J/token so far"
+    assert shown[-4].rstrip().endswith("50%, 3 s left"), shown
+    assert shown[-1] == "  pass 1/2: 3,000 tokens in 6.00 s"
+    assert steers("".join(shown)) == []
+    assert max(map(len, shown)) <= 80
 
 
 def test_json_lines_hold_every_event_with_its_values(capsys: pytest.CaptureFixture[str]) -> None:

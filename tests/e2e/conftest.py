@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 from command import Command
-from unprivileged import give_to_user, user_home
+from unprivileged import OTHER_UID, give_to_user, user_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,3 +20,13 @@ def wattdock(tmp_path: Path) -> Command:
     folder.mkdir()
     give_to_user(folder)
     return Command(home, folder)
+
+
+@pytest.fixture
+def other(wattdock: Command, tmp_path: Path) -> Command:
+    """A second user of the same machine: another uid, home and folder, the same leases."""
+    home = tmp_path / "other"
+    for folder in (home, home / "tmp", home / "work"):
+        folder.mkdir()
+        os.chown(folder, OTHER_UID, OTHER_UID) if os.getuid() == 0 else None
+    return Command(home, home / "work")

@@ -16,19 +16,17 @@ from fake_nvml import FakeGpu
 from steering import HOSTILE, steers
 from unprivileged import UID, give_to_user, run_as_user
 
-from wattdock.cli.progress import ERASE_LINE
-
 if TYPE_CHECKING:
     from command import Command
 
-# How a terminal is told to print bold or in colour.
-STYLE = re.compile(r"\x1b\[[0-9;]*m")
+# How a terminal is told to print in colour, and to erase lines, which are a pass's progress.
+CODES = re.compile(r"\x1b\[\??[0-9;]*[A-Za-z]|\r")
 # Long enough for a machine that has other things to do.
 PATIENT_S = 240
 
 
 def on_terminal(wattdock: Command, *words: str, columns: int) -> str:
-    """Return what the command prints on a terminal of so many columns, without its styles and erased lines."""
+    """Return what the command prints on a terminal of so many columns, without its codes."""
     ours, theirs = pty.openpty()
     if os.getuid() == 0:
         os.fchown(theirs, UID, UID)
@@ -41,7 +39,7 @@ def on_terminal(wattdock: Command, *words: str, columns: int) -> str:
         assert process.wait() == 0
     os.close(ours)
     # A terminal's own line ends.
-    return STYLE.sub("", read.decode().replace("\r\n", "\n").replace(ERASE_LINE, ""))
+    return CODES.sub("", read.decode())
 
 
 def _read(terminal: int) -> bytes:

@@ -13,25 +13,14 @@ import fake_nvml
 import pytest
 from command import SMALL, Command, on_gpus, wait_for
 from fake_nvml import FakeGpu, FakeProcess
-from unprivileged import UID, kernel_protection
+from unprivileged import OTHER_UID, kernel_protection
 
 FIRST, SECOND = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 INTERRUPTED = 130
 # Idle until its own runner comes; then what that runner has on it.
 RUNNER = FakeProcess(0)
-OTHER_UID = UID + 1
 # Passes of half a second.
 SHORT = (*SMALL, "--set", "warmup.passes=0", "--set", "fake.step_s=0.05", "--max-output-tokens", "5")
-
-
-@pytest.fixture
-def other(wattdock: Command, tmp_path: Path) -> Command:
-    """A second user of the same machine: another uid, home and folder, the same leases."""
-    home = tmp_path / "other"
-    for folder in (home, home / "tmp", home / "work"):
-        folder.mkdir()
-        os.chown(folder, OTHER_UID, OTHER_UID) if os.getuid() == 0 else None
-    return Command(home, home / "work")
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from wattdock.checks import ExecutionPlan
 from wattdock.clock import NS_PER_S, Clock, ClockCheck, ClockIdentity
 from wattdock.config import ExperimentConfig, Study
 from wattdock.errors import MeterError, RunnerError
-from wattdock.execution import RunDependencies, StudyRun, events
+from wattdock.execution import StudyRun, events
+from wattdock.execution.session import RunDependencies
 from wattdock.host import Gpu, GpuInventory
 from wattdock.host.machine import Machine
 from wattdock.launch import LauncherChoice

@@ -19,6 +19,7 @@ from wattdock.cli.options import in_help
 from wattdock.cli.reports import compare, plot, report, scaling
 from wattdock.cli.results import app as results_app
 from wattdock.cli.results import show
+from wattdock.cli.serve import serve
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.output import guard_output, say
 
@@ -43,6 +44,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
     "Machine": {
         doctor: ("doctor", "doctor --calibrate"),
         gpus: ("gpus", "gpus --watch"),
+        serve: ("serve", "serve --allow-run --port 8000"),
         reap: ("reap", "reap --every 60"),
     },
 }

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from wattdock.execution import events
-from wattdock.output import one_line, say, say_in_place
+from wattdock.execution import RunState, events
+from wattdock.output import one_line, say, unguarded
 from wattdock.text import json_text, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.live import Live as InPlace
+
 __all__ = ["Progress", "progress_for"]
 
 # A line for each heartbeat would drown a log file.
 PLAIN_INTERVAL_S = 5.0
-# ANSI: to the line's beginning, and erase what stands there.
-ERASE_LINE = "\r\033[K"
 # Of the CPUs, used by others in a pass; the audit's limit is a tenth.
 SHARE_TOLD = 0.05
-# Of a terminal that does not tell.
-DEFAULT_COLUMNS = 80
 
 
 class Progress:
@@ -70,22 +66,45 @@ class Plain(Progress):
 
 
 class Live(Plain):
-    """A terminal: one line that changes in place."""
+    """A terminal: below its lines a few that change in place, for as long as a pass is under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = RunState()
+        self._panel: InPlace | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        """Print an event above the pass, or show how that goes on."""
+        self._state.on(event, time.monotonic())
+        super().__call__(event)
+        if not self._state.stage:
+            self.close()
 
     def say(self, line: str) -> None:
-        """Print one line above the one that changes."""
+        """Print one line above those that change."""
         self.close()
         super().say(line)
 
     def close(self) -> None:
-        """Remove the line."""
+        """Remove the lines that change."""
         with suppress(BrokenPipeError):
-            say_in_place(ERASE_LINE, err=True)
+            if self._panel:
+                self._panel.stop()
+        self._panel = None
 
-    def _show_pass(self, text: str) -> None:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns or DEFAULT_COLUMNS
+    def _show_pass(self, _: str) -> None:
+        from rich.console import Console
+        from rich.live import Live as InPlace
+
+        from wattdock.cli.panel import panel
+
         with suppress(BrokenPipeError):
-            say_in_place(ERASE_LINE, text[: columns - 1], err=True)
+            if self._panel is None:
+                console = Console(file=unguarded(sys.stderr))
+                how: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "transient": True}
+                self._panel = InPlace(console=console, auto_refresh=False, **how)
+                self._panel.start()
+            self._panel.update(panel(self._state), refresh=True)
 
 
 class Notebook(Plain):
@@ -123,9 +142,7 @@ class JsonLines(Plain):
 
     def __call__(self, event: events.Event) -> None:
         """Print the event."""
-        at_utc = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"event": type(event).__name__, "at_utc": at_utc, **dataclasses.asdict(event)}
-        super().say(json_text(line, default=str))
+        super().say(json_text(events.as_line(event), default=str))
 
     def say(self, line: str) -> None:
         """Print a line as a note."""

@@ -1,17 +1,20 @@
 """What happens while a study is measured, as typed events.
 
 The loop and its sessions emit them to one callable; a terminal, JSON lines or a page turn them into something to read.
+`RunState` is what they add up to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003 (pydantic looks it up)
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from pydantic import TypeAdapter, ValidationError
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,13 @@ class Loading(Event):
 
 @dataclass(frozen=True)
 class RestartStarted(Event):
-    """The runner begins to serve an experiment; `restart` counts from 1, `passes` are the study's."""
+    """The runner begins to serve an experiment.
+
+    Attributes:
+        restart: Counts from 1.
+        passes_left, passes, time_left: Of the study, as in `StudyStarted`.
+        gpus: UUIDs of the GPUs that the runner was given; empty on a CPU.
+    """
 
     experiment: str
     restart: int
@@ -90,13 +99,22 @@ class RestartStarted(Event):
     passes_left: int
     passes: int
     time_left: str
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class PassStarted(Event):
-    """A pass has begun; `stage` names it, such as "warm-up 1/1" or "pass 2/3"."""
+    """A pass has begun, and goes on until each limit that it has is reached.
+
+    Attributes:
+        stage: Its name, such as "warm-up 1/1" or "pass 2/3".
+        least_s: Seconds that it lasts at least; None without that limit.
+        most_tokens: Output tokens of the requests asked for, if none ends early; None where only time ends the pass.
+    """
 
     stage: str
+    least_s: float | None = None
+    most_tokens: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +125,7 @@ class TokensSeen(Event):
         output_tokens: Output tokens so far; on PyTorch an upper bound where sequences end before their limit, since
             their padding is seen after the pass.
         elapsed_s: Seconds since the pass began.
-        watts: Latest power by GPU UUID; None where it is unknown.
+        watts: Latest power of every GPU that is metered, by UUID; None where it is unknown.
     """
 
     stage: str
@@ -195,6 +213,26 @@ class ResultStored(Event):
     experiment_id: str
     status: str
     folder: Path
+
+
+def as_line(event: Event) -> dict[str, Any]:
+    """Return an event as a JSON object's values: its name, the time in UTC, and what it holds."""
+    at_utc = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return {"event": type(event).__name__, "at_utc": at_utc, **dataclasses.asdict(event)}
+
+
+def from_line(line: Mapping[str, Any]) -> Event | None:
+    """Return the event that `as_line` wrote; None where another version, or another program, wrote something else."""
+    values = {name: value for name, value in line.items() if name not in ("event", "at_utc")}
+    try:
+        return _adapters()[line["event"]].validate_python(values)
+    except (KeyError, TypeError, ValidationError):
+        return None
+
+
+@functools.cache
+def _adapters() -> dict[str, TypeAdapter[Event]]:
+    return {kind.__name__: TypeAdapter(kind) for kind in Event.__subclasses__()}
 
 
 def notes(emit: Emit) -> Callable[[str], None]:

@@ -246,7 +246,8 @@ class MeasuringProcedure:
             elapsed_s = (self.clock.now_ns() - began_ns) / NS_PER_S
             self.emit(TokensSeen(stage, beat.output_tokens, elapsed_s, self.meter.watts()))
 
-        self.emit(PassStarted(stage))
+        most_tokens = min_requests * workload.output_lengths.mean_tokens if min_requests else None
+        self.emit(PassStarted(stage, min_duration_s, most_tokens))
         cpu_before, around_before = processes.cpu_times(), processes.times_around(self.pids())
         limits = {"silence_s": config.timeouts.heartbeat_s, "stall_s": config.timeouts.stall_s}
         with self.meter.window(stage):

@@ -303,7 +303,8 @@ class Session:
         state = self._pending[0]
         self._current = self._begin(state)
         restarts = state.config.repeats.restarts
-        self._emit(RestartStarted(state.config.label, self._restart + 1, restarts, *self._context.remaining()))
+        gpus = tuple(gpu.uuid for gpu in self._plan.gpus)
+        self._emit(RestartStarted(state.config.label, self._restart + 1, restarts, *self._context.remaining(), gpus))
         limit_s = state.config.timeouts.experiment_s or math.inf
         self._deadline_ns = self._clock.now_ns() + limit_s * NS_PER_S
         procedure.measure(self._current)

@@ -16,6 +16,7 @@ from wattdock.analysis import ExperimentResult, Fallback, StudyFacts, analyse
 from wattdock.checks import ExecutionPlan, audit, preflight
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
+from wattdock.execution.event_log import EVENTS, EventLog
 from wattdock.execution.events import (
     BackendGivenUp,
     FallbackSkipped,
@@ -32,7 +33,7 @@ from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.resume import machine_identity, open_study, require_same_prompts, restore, stored_result
 from wattdock.execution.schedule import CircuitBreaker, duration, earlier_pass_s, schedule
 from wattdock.execution.session import RunDependencies, Session, SessionContext
-from wattdock.execution.study_folder import FAILED, OK, STORED, UNFINISHED, History, histories
+from wattdock.execution.study_folder import FAILED, OK, RECORDS, STORED, UNFINISHED, History, histories
 from wattdock.host import folders, leases
 from wattdock.launch import NoContainersError, reap
 from wattdock.records import Failure
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
-    from wattdock.execution.events import Emit
+    from wattdock.execution.events import Emit, Event
     from wattdock.execution.experiment import ExperimentState
     from wattdock.execution.failures import FallbackStep
     from wattdock.records import RestartRecord
@@ -135,6 +136,7 @@ class StudyRun:
         for line in (*self._study.notes, *decisions):
             emit(Note(line))
         with self._opened(emit) as self._context:
+            emit = self._context.emit
             self._restore()
             folder = self._context.folder
             resumed = folder.resumed if self._resume else None
@@ -181,8 +183,15 @@ class StudyRun:
             how: dict[str, Any] = {"resume": self._resume, "retry_failed": self._retry_failed}
             with open_study(self._study, self._output_dir, machine=machine, **how) as folder:
                 self.study_id = folder.study_id
+                log = EventLog(folder.path / RECORDS / EVENTS)
+                stack.callback(log.close)
+
+                def told(event: Event) -> None:
+                    log(event)
+                    emit(event)
+
                 yield SessionContext(
-                    folder, self._home, scratch, held, emit, interrupts, self._dependencies, self._remaining
+                    folder, self._home, scratch, held, told, interrupts, self._dependencies, self._remaining
                 )
 
     def _restore(self) -> None:

@@ -1,0 +1,239 @@
+"use strict";
+// Everything that comes from elsewhere becomes text, never markup.
+const at = (id) => document.getElementById(id);
+const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#882255"];
+const state = { now: { gpus: [], runs: [] }, points: [], hidden: new Set(), chosen: new Set(), rows: [], allowed: false, defaults: null };
+
+function make(tag, text, attributes = {}) {
+  const element = document.createElement(tag);
+  if (text !== undefined) element.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+const number = (value, digits = 0) =>
+  typeof value === "number" ? value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }) : "–";
+const gb = (value) => (typeof value === "number" ? number(value / 1e9, 1) : "–");
+const precise = (value) => (typeof value === "number" ? Number(value.toPrecision(4)).toString() : "–");
+const seconds = (value) => (typeof value !== "number" ? "" : value < 90 ? `${Math.round(value)} s` : `${Math.round(value / 60)} min`);
+
+function fill(parent, key, items, build, update) {
+  // Rows stay where they are, so that focus and selection do, too.
+  const kept = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  items.forEach((item, index) => {
+    const name = String(key(item));
+    let child = kept.get(name);
+    if (!child) { child = build(item); child.dataset.key = name; }
+    kept.delete(name);
+    if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] || null);
+    update(child, item);
+  });
+  kept.forEach((child) => child.remove());
+}
+function say(element, text) { if (element.textContent !== text) element.textContent = text; }
+function colour(uuid) { return colours[Math.max(0, state.now.gpus.findIndex((gpu) => gpu.uuid === uuid)) % colours.length]; }
+const used = (gpu) => Boolean(gpu.holder || gpu.occupied);
+
+function showGpus() {
+  const { gpus, links, leases } = state.now;
+  at("machine").hidden = !gpus.length;
+  fill(at("gpu-rows"), (gpu) => gpu.uuid, gpus, (gpu) => {
+    const row = make("tr"), cell = make("td"), box = make("input", undefined, { type: "checkbox", "aria-label": `show GPU ${gpu.index} in the chart` });
+    box.checked = true;
+    box.addEventListener("change", () => { box.checked ? state.hidden.delete(gpu.uuid) : state.hidden.add(gpu.uuid); draw(); });
+    cell.append(box);
+    row.append(cell, make("th", undefined, { scope: "row", title: gpu.uuid }));
+    for (let column = 0; column < 7; column++) row.append(make("td", "", { class: "number" }));
+    row.append(make("td"));
+    return row;
+  }, (row, gpu) => {
+    const memory = `${gb(gpu.memory_used_bytes)} / ${gb(gpu.vram_total_bytes)}`;
+    const holder = gpu.holder ? `leased by ${gpu.holder}${gpu.study ? ` for ${gpu.study}` : ""}` : gpu.occupied || "free";
+    const busy = typeof gpu.busy_percent === "number" ? `${number(gpu.busy_percent)} %` : "–";
+    [`${gpu.index}  ${gpu.name}`, number(gpu.power_w), number(gpu.power_limit_w), number(gpu.hbm_power_w), memory, busy,
+      number(gpu.temperature_c), number(gpu.sm_clock_mhz), holder].forEach((text, index) => say(row.children[index + 1], text));
+  });
+  const others = Object.entries(leases || {}).filter(([name]) => !name.startsWith("GPU-")).map(([name, who]) => `the ${name} is leased by ${who}`);
+  say(at("leases"), [...others, state.now.leases_unknown || ""].filter(Boolean).join("; "));
+  const index = Object.fromEntries(gpus.map((gpu) => [gpu.uuid, gpu.index]));
+  say(at("links"), links && links.length ? `Links: ${links.map((link) => `${index[link.a]}–${index[link.b]} ${link.label}`).join(", ")}` : "");
+  fill(at("choose"), (gpu) => gpu.uuid, gpus, (gpu) => {
+    const label = make("label"), box = make("input", undefined, { type: "checkbox", value: gpu.uuid, name: "gpu" });
+    label.append(box, make("span"));
+    return label;
+  }, (label, gpu) => {
+    const [box, text] = label.children;
+    box.disabled = used(gpu);
+    if (box.disabled) box.checked = false;
+    say(text, `${gpu.index} ${gpu.name}${used(gpu) ? `: ${gpu.holder || gpu.occupied}` : ""}`);
+  });
+  at("no-gpu").hidden = gpus.length > 0;
+}
+
+function showRuns() {
+  const runs = state.now.runs;
+  at("no-run").hidden = runs.length > 0;
+  fill(at("runs"), (run) => run.study, runs, (run) => {
+    const card = make("article");
+    card.append(make("h3"), make("p", "", { class: "doing" }), make("progress", undefined, { max: "1", "aria-label": "share of the pass that is done" }),
+      make("p", "", { class: "figures" }), make("p", "", { class: "left quiet" }), make("p", "", { class: "bad" }));
+    const buttons = make("p");
+    for (const [text, now] of [["Stop after this pass", false], ["Stop now", true]]) {
+      const button = make("button", text, { type: "button" });
+      button.addEventListener("click", () => post("/stop", { study: run.study, now }, at("stopped")));
+      buttons.append(button);
+    }
+    card.append(buttons);
+    return card;
+  }, (card, run) => {
+    const [title, doing, bar, figures, left, failed, buttons] = card.children;
+    say(title, run.experiment ? `${run.experiment}` : run.study);
+    const restart = run.restarts > 1 ? `, restart ${run.restart} of ${run.restarts}` : "";
+    say(doing, `${run.doing || "begins"}${restart}${run.left_s !== null ? `, ${seconds(run.left_s)} left` : ""}`);
+    bar.hidden = !run.stage;
+    if (typeof run.share === "number") bar.value = run.share; else bar.removeAttribute("value");
+    const parts = [run.output_tokens ? `up to ${number(run.output_tokens)} tokens` : "", run.tokens_per_s ? `${number(run.tokens_per_s, run.tokens_per_s < 100 ? 1 : 0)} tokens/s` : "",
+      typeof run.power_w === "number" ? `${number(run.power_w)} W` : "", run.joules_per_token ? `${precise(run.joules_per_token)} J/token (provisional)` : ""];
+    say(figures, parts.filter(Boolean).join(", "));
+    const stored = Object.entries(run.stored).map(([status, count]) => `${count} ${status}`).join(", ");
+    say(left, [run.passes === null ? "" : `${run.passes_left} of ${run.passes} passes left, ${run.time_left}`, stored && `results: ${stored}`,
+      `study ${run.study}`, run.user && `started by ${run.user}`].filter(Boolean).join("; "));
+    say(failed, run.failures.join("; "));
+    buttons.hidden = !(state.allowed && run.ours);
+  });
+}
+
+function draw() {
+  const canvas = at("chart"), ratio = window.devicePixelRatio || 1, width = canvas.clientWidth, height = 240;
+  at("power").hidden = !state.points.length;
+  if (document.hidden || !width) return;
+  canvas.width = width * ratio; canvas.height = height * ratio;
+  const pen = canvas.getContext("2d"), style = getComputedStyle(document.body), ink = style.getPropertyValue("--quiet");
+  pen.scale(ratio, ratio); pen.font = "12px system-ui, sans-serif";
+  const mode = document.querySelector("input[name=mode]:checked").value;
+  const known = new Set(state.now.gpus.filter((gpu) => mode !== "used" || used(gpu)).map((gpu) => gpu.uuid));
+  const told = [...new Set(state.points.flatMap(([, watts]) => Object.keys(watts)))];
+  const uuids = told.filter((uuid) => !state.hidden.has(uuid) && (known.has(uuid) || !state.now.gpus.length));
+  const sum = (watts) => uuids.reduce((total, uuid) => (total === null || typeof watts[uuid] !== "number" ? null : total + watts[uuid]), 0);
+  const lines = mode === "sum" ? [["sum", colours[0], (watts) => sum(watts)]] : uuids.map((uuid) => [uuid, colour(uuid), (watts) => watts[uuid]]);
+  const end = state.now.at_s || Date.now() / 1000, begin = end - 600, left = 48, bottom = height - 20;
+  const values = state.points.filter(([time]) => time >= begin).flatMap(([, watts]) => lines.map(([, , of]) => of(watts))).filter((value) => typeof value === "number");
+  const most = Math.max(20, ...values), unit = 10 ** Math.floor(Math.log10(most / 4));
+  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * unit).find((size) => size * 4 >= most), top = step * 4;
+  const x = (time) => left + ((time - begin) / 600) * (width - left - 4), y = (watts) => bottom - (watts / top) * (bottom - 8);
+  pen.fillStyle = style.getPropertyValue("--raised");
+  for (const run of state.now.runs) for (const part of run.parts) if (part.name.includes("pass") && (part.end_s || end) > begin)
+    pen.fillRect(x(Math.max(begin, part.begin_s)), 4, Math.max(1, x(part.end_s || end) - x(Math.max(begin, part.begin_s))), bottom - 4);
+  pen.strokeStyle = style.getPropertyValue("--grid"); pen.fillStyle = ink; pen.lineWidth = 1;
+  for (let watts = 0; watts <= top; watts += step) {
+    pen.beginPath(); pen.moveTo(left, y(watts)); pen.lineTo(width - 4, y(watts)); pen.stroke();
+    pen.fillText(`${Math.round(watts)} W`, 2, y(watts) + 4);
+  }
+  for (let minute = 10; minute >= 0; minute -= 2) pen.fillText(minute ? `−${minute} min` : "now", Math.min(width - 32, x(end - minute * 60)), height - 5);
+  pen.lineWidth = 1.6;
+  for (const [, stroke, of] of lines) {
+    pen.strokeStyle = stroke; pen.beginPath();
+    let before = null;
+    for (const [time, watts] of state.points) {
+      const value = of(watts);
+      if (time < begin || typeof value !== "number") { before = null; continue; }
+      before !== null && time - before < 15 ? pen.lineTo(x(time), y(value)) : pen.moveTo(x(time), y(value));
+      before = time;
+    }
+    pen.stroke();
+  }
+  const name = (uuid) => { const gpu = state.now.gpus.find((one) => one.uuid === uuid); return gpu ? `GPU ${gpu.index}` : uuid; };
+  fill(at("legend"), ([key]) => key, lines, ([, stroke]) => make("span", ""), (entry, [key, stroke, of]) => {
+    const last = state.points.length ? of(state.points[state.points.length - 1][1]) : null;
+    entry.style.color = stroke;
+    say(entry, `━ ${key === "sum" ? "sum" : name(key)} ${number(last)} W   `);
+  });
+}
+
+function show(now) {
+  state.now = now;
+  const watts = Object.fromEntries(now.gpus.map((gpu) => [gpu.uuid, gpu.power_w]));
+  for (const run of now.runs) if (!now.gpus.length) Object.assign(watts, run.watts || {});
+  if (Object.keys(watts).length) state.points = [...state.points, [now.at_s, watts]].slice(-700);
+  say(at("host"), now.host);
+  at("trouble").hidden = !now.trouble;
+  say(at("trouble"), now.trouble || "");
+  fill(at("orders"), (line) => line.split(":")[0], now.orders || [], () => make("li"), (item, line) => say(item, `started ${line}`));
+  if (document.hidden) return;
+  showRuns(); showGpus(); draw();
+}
+
+async function post(path, body, answer) {
+  say(answer, "…");
+  try {
+    const reply = await fetch(path, { method: "POST", headers: { "content-type": "application/json", "x-wattdock-token": at("token").value }, body: JSON.stringify(body) });
+    say(answer, await reply.text());
+  } catch { say(answer, "the server does not answer"); }
+}
+function order() {
+  const form = new FormData(at("order")), asked = { gpus: form.getAll("gpu") };
+  for (const [name, value] of form) if (name !== "gpu" && value !== "") asked[name] = typeof state.defaults[name] === "string" ? value : Number(value);
+  return asked;
+}
+
+function showResults() {
+  const words = at("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const rows = state.rows.filter((row) => (!at("publishable").checked || row.publishable) && words.every((word) => Object.values(row).join(" ").toLowerCase().includes(word)));
+  fill(at("result-rows"), (row) => row.folder, rows, (row) => {
+    const line = make("tr"), cell = make("td"), title = make("th", undefined, { scope: "row" }), study = make("td");
+    const box = make("input", undefined, { type: "checkbox", "aria-label": `choose ${row.name} of ${row.started_utc} to compare` });
+    box.addEventListener("change", () => { box.checked ? state.chosen.add(row.folder) : state.chosen.delete(row.folder); at("compare").disabled = state.chosen.size !== 2; });
+    cell.append(box);
+    title.append(make("a", row.name, { href: `/report/${encodeURIComponent(row.folder)}` }));
+    if (row.study_id) study.append(make("a", row.study_id, { href: `/report/${encodeURIComponent(row.study_id)}` }));
+    const ends = [row.energy_per_output_token_low_j, row.energy_per_output_token_high_j];
+    const interval = ends.every((end) => typeof end === "number") ? ` (${precise(ends[0])} to ${precise(ends[1])})` : "";
+    line.append(cell, title, make("td", row.started_utc), make("td", row.status !== "ok" ? row.status : row.publishable ? "yes" : "no"),
+      make("td", precise(row.energy_per_output_token_j) + interval, { class: "number" }), make("td", number(row.output_tokens_per_s, 1), { class: "number" }),
+      make("td", number(row.mean_power_w), { class: "number" }), make("td", row.gpus || "–"), study);
+    return line;
+  }, () => {});
+  say(at("results-note"), [`${rows.length} of ${state.rows.length} results`, state.note].filter(Boolean).join("; "));
+}
+async function readResults() {
+  try {
+    const reply = await fetch("/results"), answer = await reply.json();
+    [state.rows, state.note] = [answer.rows, answer.note];
+    showResults();
+  } catch { say(at("results-note"), "results cannot be read now"); }
+}
+async function compareChosen() {
+  const [a, b] = [...state.chosen], reply = await fetch(`/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`);
+  at("comparison").hidden = false;
+  say(at("comparison"), await reply.text());
+}
+async function begin() {
+  const offered = await (await fetch("/choices")).json();
+  [state.allowed, state.defaults] = [offered.allowed, offered.defaults];
+  at("start").hidden = !offered.allowed;
+  const form = at("order").elements;
+  offered.backends.forEach((name) => form.backend.append(make("option", name)));
+  offered.models.forEach((name) => at("models").append(make("option", undefined, { value: name })));
+  for (const [name, value] of Object.entries(offered.defaults)) if (form[name] && value !== null && name !== "gpus") form[name].value = value;
+}
+
+at("theme").addEventListener("change", () => { document.documentElement.dataset.theme = at("theme").value; draw(); });
+at("order").addEventListener("submit", (event) => { event.preventDefault(); post("/start", order(), at("answer")); });
+at("plan").addEventListener("click", () => post("/plan", order(), at("answer")));
+at("filter").addEventListener("input", showResults);
+at("publishable").addEventListener("change", showResults);
+at("compare").addEventListener("click", compareChosen);
+at("again").addEventListener("click", readResults);
+document.querySelectorAll("input[name=mode]").forEach((choice) => choice.addEventListener("change", draw));
+document.addEventListener("visibilitychange", () => show(state.now));
+window.addEventListener("resize", draw);
+const source = new EventSource("/events");
+let stored = "";
+source.addEventListener("history", (event) => { state.points = JSON.parse(event.data).points; say(at("link"), "live"); });
+source.addEventListener("now", (event) => {
+  const now = JSON.parse(event.data), results = JSON.stringify(now.runs.map((run) => [run.study, run.stored]));
+  show(now);
+  if (results !== stored) { stored = results; readResults(); }
+});
+source.addEventListener("error", () => say(at("link"), "not connected; trying again"));
+begin();
+readResults();

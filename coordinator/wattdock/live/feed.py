@@ -1,0 +1,153 @@
+"""The machine and the runs on it, looked at once a second: what a page shows and what Prometheus scrapes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import PreflightError
+from wattdock.execution import RunWatch
+from wattdock.host import nvml
+from wattdock.reports import GpuView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from wattdock.execution import WatchedRun
+
+# Processes, links and leases change seldom, and take milliseconds to read.
+SLOW_S = 10.0
+# One a second: ten minutes.
+MOST_POINTS = 600
+READINGS: dict[str, Callable[[nvml.Device], float]] = {
+    "power_w": nvml.power_instant_w,
+    "hbm_power_w": nvml.hbm_power_w,
+    "memory_used_bytes": nvml.memory_used_bytes,
+    "temperature_c": nvml.temperature_c,
+    "sm_clock_mhz": nvml.sm_clock_mhz,
+    "busy_percent": nvml.gpu_utilization_percent,
+}
+# Of a run, beside its name and who runs it.
+SHOWN = (
+    *("experiment", "doing", "stage", "restart", "restarts", "passes_left", "passes", "time_left", "elapsed_s"),
+    *("output_tokens", "tokens_per_s", "power_w", "joules_per_token", "share", "left_s", "stored"),
+)
+
+
+@dataclass
+class Feed:
+    """Looks at this machine and at a folder of results.
+
+    Attributes:
+        view: Every GPU, who uses and who leases it, as of at most `SLOW_S` seconds ago.
+        trouble: Why the GPUs cannot be read; None where they can, or there is none.
+        readings: What each GPU does now, by UUID.
+        points: Time in seconds since the epoch, and power by UUID, the latest last.
+        runs: Under way, the latest first.
+    """
+
+    output_dir: Path
+    view: GpuView | None = None
+    trouble: str | None = None
+    readings: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    points: deque[tuple[float, dict[str, float | None]]] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
+    runs: list[WatchedRun] = field(default_factory=list)
+    _seen_s: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._watch = RunWatch(self.output_dir)
+        with suppress(nvml.NvmlError):
+            # Held open: to open it anew each second takes longer than to read.
+            self._open = nvml.open_nvml() is None
+
+    def look(self) -> None:
+        """Look once; what cannot be read is left as it was, and said."""
+        now_s = time.time()
+        if time.monotonic() - self._seen_s >= SLOW_S:
+            self._seen_s = time.monotonic()
+            try:
+                self.view, self.trouble = GpuView.now(), None
+            except PreflightError as error:
+                self.trouble = str(error)
+        gpus = self.view.inventory.gpus if self.view else ()
+        self.readings = {gpu.uuid: _readings(gpu.index, gpu.uuid) for gpu in gpus}
+        self.runs = self._watch.look()
+        # A GPU that this process cannot read may be told by its run.
+        told = {uuid: watts for run in reversed(self.runs) for uuid, watts in run.state.watts.items()}
+        power_w = told | {uuid: now["power_w"] for uuid, now in self.readings.items()}
+        if power_w:
+            self.points.append((now_s, power_w))
+
+    @property
+    def measuring(self) -> str | None:
+        """Name of a study that measures a pass now, which must not be disturbed; None where none does."""
+        return next((run.path.name for run in self.runs if run.state.stage), None)
+
+    def now(self) -> dict[str, Any]:
+        """Return what a page shows, as plain values."""
+        return {
+            "at_s": time.time(),
+            "host": os.uname().nodename,
+            "trouble": self.trouble or (self.view and self.view.inventory.reason),
+            "leases_unknown": self.view and self.view.leases_unknown,
+            "gpus": self._gpus(),
+            "links": [link.model_dump() for link in (self.view.inventory.links if self.view else ())],
+            "leases": {name: str(holder) for name, holder in (self.view.leases if self.view else {}).items()},
+            "runs": [_run(run) for run in self.runs],
+        }
+
+    def history(self) -> dict[str, Any]:
+        """Return power over the last minutes: what this process has seen, and before it what the runs tell."""
+        first_s = self.points[0][0] if self.points else time.time()
+        earlier = sorted(
+            (at_s, dict(watts)) for run in self.runs for at_s, watts in run.state.beats if watts and at_s < first_s
+        )
+        return {"points": [*earlier, *self.points][-MOST_POINTS:]}
+
+    def _gpus(self) -> list[dict[str, Any]]:
+        if not self.view:
+            return []
+        study_by_pid = {run.pid: run.path.name for run in self.runs}
+        described = []
+        for gpu in self.view.inventory.gpus:
+            holder = self.view.leases.get(gpu.uuid)
+            described.append(
+                {
+                    **{name: getattr(gpu, name) for name in ("index", "uuid", "name", "power_limit_w")},
+                    **{name: getattr(gpu, name) for name in ("vram_total_bytes", "numa_node", "nvlinks")},
+                    **self.readings.get(gpu.uuid, {}),
+                    "occupied": self.view.occupied.get(gpu.uuid),
+                    "holder": holder and str(holder),
+                    "user": holder and holder.user,
+                    "study": holder and study_by_pid.get(holder.pid),
+                }
+            )
+        return described
+
+
+def _readings(index: int, uuid: str) -> dict[str, float | None]:
+    """Return what a GPU does now; None for what it does not tell, or where another GPU has its index by now."""
+    device = nvml.optional(nvml.device, index)
+    if device is None or nvml.optional(nvml.uuid, device) != uuid:
+        return dict.fromkeys(READINGS)
+    now = {name: nvml.optional(read, device) for name, read in READINGS.items()}
+    if now["power_w"] is None:
+        now["power_w"] = nvml.optional(nvml.power_usage_w, device)
+    return now
+
+
+def _run(run: WatchedRun) -> dict[str, Any]:
+    state = run.state
+    return {
+        "study": run.path.name,
+        "user": run.user,
+        "ours": run.is_ours,
+        **{name: getattr(state, name) for name in SHOWN},
+        "parts": [asdict(part) for part in state.parts],
+        "failures": list(state.failures),
+    }

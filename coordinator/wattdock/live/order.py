@@ -1,0 +1,143 @@
+"""What a page may ask for: one experiment of a few settings, as the arguments of `wattdock plan` and `run`.
+
+Whatever is asked runs as a command of its own, which outlives the page; no file is named by a request.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import deque
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattdock.errors import ConfigError
+from wattdock.files import last_lines, open_regular
+from wattdock.inputs import presets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# A plan asks the container engine and reads the model's configuration.
+PLAN_TIMEOUT_S = 60
+# Of runs that were started from here.
+MOST_SHOWN = 5
+MODEL = r"^(shape:)?[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$"
+COUNT = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class Order(BaseModel):
+    """One experiment.
+
+    Attributes:
+        gpus: UUIDs; without any the command chooses, or measures on the CPU where there is no GPU.
+        input_tokens: Of each synthetic prompt; None for the bundled prompts.
+        min_duration_s: Of each pass.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    backend: Literal["pytorch", "vllm", "tensorrt"] = "pytorch"
+    model: Annotated[str, Field(pattern=MODEL, max_length=200)] = "smollm2-135m-instruct"
+    gpus: Annotated[list[Annotated[str, Field(pattern=r"^GPU-[\w-]{1,60}$")]], Field(max_length=64)] = []
+    batch_size: COUNT = 4
+    input_tokens: COUNT | None = None
+    max_output_tokens: COUNT = 64
+    min_duration_s: Annotated[float, Field(ge=0, le=3600)] = 10
+    restarts: Annotated[int, Field(ge=1, le=20)] = 1
+
+    def flags(self) -> list[str]:
+        """Return the settings as `wattdock run` takes them."""
+        flags = ["--backend", self.backend, "--model", self.model, "--batch-size", str(self.batch_size)]
+        flags += ["--max-output-tokens", str(self.max_output_tokens), "--restarts", str(self.restarts)]
+        flags += ["--min-duration-s", str(self.min_duration_s)] * bool(self.min_duration_s)
+        flags += ["--gpus", ",".join(self.gpus)] if self.gpus else []
+        return flags + (
+            ["--prompts", "synthetic", "--input-tokens", str(self.input_tokens)] if self.input_tokens else []
+        )
+
+    def estimate(self) -> list[str]:
+        """Return the arguments of `wattdock estimate` for it."""
+        context = (self.input_tokens or 512) + self.max_output_tokens
+        name = self.model.removeprefix("shape:")
+        return [name, "--backend", self.backend, "--batch", str(self.batch_size), "--context", str(context)]
+
+
+def choices() -> dict[str, Any]:
+    """Return what can be chosen, whether or not it would run here."""
+    return {
+        "backends": ["pytorch", "vllm", "tensorrt"],
+        "models": ["smollm2-135m-instruct", *(f"shape:{name}" for name in presets())],
+        "defaults": Order().model_dump(),
+    }
+
+
+def ask(words: list[str]) -> str:
+    """Return what a wattdock command prints; its errors, too."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "wattdock", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=PLAN_TIMEOUT_S,
+            env=os.environ | {"COLUMNS": "110", "NO_COLOR": "1"},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"wattdock {words[0]} did not answer within {PLAN_TIMEOUT_S} s"
+    return done.stdout
+
+
+class Orders:
+    """Runs that were started from here; they go on when this process ends.
+
+    Args:
+        cpus: Those that a run may use; this process keeps to fewer.
+    """
+
+    def __init__(self, output_dir: Path, cpus: set[int]) -> None:
+        self._output_dir, self.cpus = output_dir, cpus
+        self._started: deque[tuple[subprocess.Popen[bytes], Path]] = deque(maxlen=MOST_SHOWN)
+
+    def start(self, order: Order) -> None:
+        """Start `wattdock run` in a session of its own; what it prints goes into a file in the folder of results.
+
+        Raises:
+            ConfigError: The folder of results cannot be written to.
+        """
+        log = self._output_dir / f"serve-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
+        # Of this thread, which the child takes after.
+        os.sched_setaffinity(0, self.cpus)
+        try:
+            self._output_dir.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+                words = [sys.executable, "-P", "-m", "wattdock", "run", *order.flags(), "--output-dir"]
+                process = subprocess.Popen(
+                    [*words, str(self._output_dir.absolute())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env=dict(os.environ),
+                )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {log}: {error.strerror}; choose another folder with --output-dir"
+            ) from error
+        self._started.append((process, log))
+
+    def lines(self) -> list[str]:
+        """Return what became of the latest, a line each."""
+        return [f"{log.stem.removeprefix('serve-')}: {_ended(process, log)}" for process, log in self._started]
+
+
+def _ended(process: subprocess.Popen[bytes], log: Path) -> str:
+    if (code := process.poll()) is None:
+        return "running"
+    said = last_lines(log, 1) if code else "done"
+    return f"{said} (exit code {code}; {log})" if code else said

@@ -1,0 +1,356 @@
+"""The page's server: one address of this machine, one update a second, and nothing that a stranger could use.
+
+Only requests for this machine's own name are answered (a page of another one, whose name an attacker lets point here,
+has that name); what changes something needs a token, and comes from this page. No request names a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import socket
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wattdock.errors import PreflightError, WattdockError
+from wattdock.live.feed import Feed
+from wattdock.live.metrics import exposition
+from wattdock.live.order import Order, Orders, ask, choices
+from wattdock.live.otlp import Sender
+from wattdock.live.results import comparison_text, report_page, result_rows
+from wattdock.text import COMPACT, json_text
+
+if TYPE_CHECKING:
+    from asyncio import Transport
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["serve"]
+
+UPDATE_S = 1.0
+# A viewer that takes nothing for so long is let go; who has connected and asks nothing, too.
+STALLED_S, SILENT_S = 20.0, 10.0
+MOST_VIEWERS, MOST_CONNECTIONS, MOST_BODY_BYTES = 50, 200, 16_000
+TOKEN = "x-wattdock-token"
+ASSETS = {
+    "/": ("wattdock.live", "assets/live.html", "text/html"),
+    "/live.js": ("wattdock.live", "assets/live.js", "text/javascript"),
+    "/live.css": ("wattdock.live", "assets/live.css", "text/css"),
+    "/page.css": ("wattdock.reports", "page_assets/page.css", "text/css"),
+}
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+PORT = re.compile(r":\d+$")
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+DISTURBS = "{} measures a pass, which this would disturb; try again when the pass is over"
+
+
+@dataclass
+class Service:
+    """What the routes share.
+
+    Attributes:
+        names: Hosts that requests may be for.
+        sender: Where results go as they are stored; None for nowhere.
+        token: What starts and stops runs; None where nothing can be.
+        update: The latest state as a server-sent event, and a condition that tells of the next.
+    """
+
+    feed: Feed
+    orders: Orders
+    names: tuple[str, ...]
+    token: str | None
+    sender: Sender | None = None
+    update: bytes = b""
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    viewers: int = 0
+
+    async def look(self) -> None:
+        """Look once a second for as long as the server runs."""
+        while True:
+            await asyncio.to_thread(self.feed.look)
+            state = self.feed.now() | {"orders": self.orders.lines()}
+            async with self.news:
+                self.update = _event("now", state)
+                self.news.notify_all()
+            keep_off(self.feed, self.orders.cpus)
+            if self.sender and not self.feed.measuring:
+                await asyncio.to_thread(self.sender.send_new)
+            await asyncio.sleep(UPDATE_S)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield what has happened so far, then each update; whoever is slow misses some."""
+        self.viewers += 1
+        try:
+            yield _event("history", self.feed.history())
+            while True:
+                yield self.update
+                async with self.news:
+                    await self.news.wait()
+        finally:
+            self.viewers -= 1
+
+    def undisturbed(self) -> None:
+        """Refuse what would take CPU time while a pass is measured."""
+        if study := self.feed.measuring:
+            raise HTTPException(409, DISTURBS.format(study))
+
+    async def trusted(self, request: Request) -> Any:
+        """Return the body of a request that may change something."""
+        if self.token is None:
+            raise HTTPException(403, "nothing can be started here: wattdock serve --allow-run prints a token that can")
+        if not secrets.compare_digest(request.headers.get(TOKEN, "").encode(), self.token.encode()):
+            raise HTTPException(403, "wrong token; it is the one that wattdock serve printed")
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BODY_BYTES:
+                raise HTTPException(413, f"more than {MOST_BODY_BYTES:,} bytes")
+        try:
+            return json.loads(body)
+        except ValueError as error:
+            raise HTTPException(400, f"no JSON: {error}") from error
+
+
+class Stream(StreamingResponse):
+    """Ends where a reader takes nothing any more."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send as the base does, each part within `STALLED_S`."""
+
+        async def timely(message: Message) -> None:
+            async with asyncio.timeout(STALLED_S):
+                await send(message)
+
+        with suppress(TimeoutError):
+            await super().stream_response(timely)
+
+
+class Impatient(H11Protocol):
+    """Closes a connection on which nothing whole was asked in time."""
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Take a connection, for a while."""
+        super().connection_made(transport)
+        self.loop.call_later(SILENT_S, lambda: None if self.cycle else transport.close())
+
+
+class Guard:
+    """Answers only requests for this machine's own name, and those that change something only from its own page.
+
+    Source: for names, RFC 9110, section 7.2 (Host) and 15.5.20 (421); for origins, the Fetch standard.
+    """
+
+    def __init__(self, app: ASGIApp, names: tuple[str, ...]) -> None:
+        self._app, self._names = app, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it; add `HEADERS` to the answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        is_own = headers.get("origin", f"http://{host}") == f"http://{host}"
+        refusal = None
+        if PORT.sub("", host).lower() not in self._names:
+            refusal = PlainTextResponse(f"this is not {host[:200]!r}; it answers to {', '.join(self._names)}\n", 421)
+        elif scope["method"] not in ("GET", "HEAD") and not is_own:
+            refusal = PlainTextResponse("from another page\n", 403)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message["headers"]}
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *(pair for pair in added if pair[0] not in own)]
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, guarded)
+
+
+def application(service: Service) -> Starlette:
+    """Return the web application."""
+    output_dir, results = service.feed.output_dir, _Results(service)
+
+    async def asset(request: Request) -> Response:
+        package, name, kind = ASSETS[request.url.path]
+        return Response(resources.files(package).joinpath(name).read_bytes(), media_type=kind)
+
+    async def events(_: Request) -> Response:
+        if service.viewers >= MOST_VIEWERS:
+            raise HTTPException(503, f"{MOST_VIEWERS} viewers are here already")
+        return Stream(service.events(), media_type="text/event-stream")
+
+    async def metrics(_: Request) -> Response:
+        return Response(exposition(service.feed), media_type=CONTENT_TYPE_LATEST)
+
+    async def offered(_: Request) -> Response:
+        return JSONResponse(choices() | {"allowed": service.token is not None})
+
+    async def listed(_: Request) -> Response:
+        return Response(json_text(await results.rows()), media_type="application/json")
+
+    async def report(request: Request) -> Response:
+        page = await results.read(report_page, output_dir, request.path_params["name"])
+        # It brings a policy of its own.
+        return Response(page, media_type="text/html", headers={"content-security-policy": "frame-ancestors 'none'"})
+
+    async def compared(request: Request) -> Response:
+        names = [request.query_params.get(side, "") for side in ("a", "b")]
+        return PlainTextResponse(await results.read(comparison_text, output_dir, *names))
+
+    async def plan(request: Request) -> Response:
+        order = Order.model_validate(await service.trusted(request))
+        service.undisturbed()
+        texts = [
+            await results.read(ask, words) for words in (["plan", *order.flags()], ["estimate", *order.estimate()])
+        ]
+        return PlainTextResponse("\n".join(texts))
+
+    async def start(request: Request) -> Response:
+        order = Order.model_validate(await service.trusted(request))
+        service.undisturbed()
+        await asyncio.to_thread(service.orders.start, order)
+        return PlainTextResponse("started\n")
+
+    async def stop(request: Request) -> Response:
+        asked = await service.trusted(request)
+        name, at_once = (asked.get("study"), asked.get("now")) if isinstance(asked, dict) else (None, None)
+        run = next((run for run in service.feed.runs if run.path.name == name), None)
+        if run is None or not await asyncio.to_thread(run.stop, at_once=at_once is True):
+            raise HTTPException(403, "no such run of yours is under way")
+        return PlainTextResponse("stops now\n" if at_once is True else "stops after this pass\n")
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        looking = asyncio.create_task(service.look())
+        yield
+        looking.cancel()
+
+    reads: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        **dict.fromkeys(ASSETS, asset),
+        "/events": events,
+        "/metrics": metrics,
+        "/choices": offered,
+        "/results": listed,
+        "/compare": compared,
+        "/report/{name}": report,
+    }
+    changes = {"/plan": plan, "/start": start, "/stop": stop}
+    return Starlette(
+        routes=[
+            *(Route(path, endpoint, methods=["GET"]) for path, endpoint in reads.items()),
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in changes.items()),
+        ],
+        middleware=[Middleware(Guard, names=service.names)],
+        exception_handlers={WattdockError: _refused, ValidationError: _refused},
+        lifespan=lifespan,
+    )
+
+
+class _Results:
+    """Stored results, read one after the other, and not while a pass is measured."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._turn = service, asyncio.Lock()
+        self._rows: list[dict[str, Any]] = []
+
+    async def rows(self) -> dict[str, Any]:
+        """Return the rows, or while a pass is measured those that were read last."""
+        if study := self._service.feed.measuring:
+            return {"rows": self._rows, "note": f"as they were before {study} began a pass"}
+        self._rows = await self.read(result_rows, self._service.feed.output_dir)
+        return {"rows": self._rows, "note": ""}
+
+    async def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function of this room reads, on another thread."""
+        self._service.undisturbed()
+        async with self._turn:
+            return await asyncio.to_thread(function, *arguments)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return PlainTextResponse(f"{'.'.join(map(str, first['loc']))}: {first['msg']}\n", 400)
+    return PlainTextResponse(f"{error}\n", 404)
+
+
+def _event(name: str, value: Any) -> bytes:
+    return f"event: {name}\ndata: {json_text(value, separators=COMPACT)}\n\n".encode()
+
+
+def keep_off(feed: Feed, cpus: set[int]) -> None:
+    """Keep this process to CPUs that no run uses, or to one where runs use all."""
+    used: set[int] = set()
+    for run in feed.runs:
+        with suppress(OSError):
+            used |= os.sched_getaffinity(run.pid or 0)
+    wanted = (cpus - used) or {max(cpus)}
+    if used and os.sched_getaffinity(0) != wanted:
+        os.sched_setaffinity(0, wanted)
+
+
+def serve(
+    output_dir: Path, *, host: str, port: int, allow_run: bool, otlp: str | None, say: Callable[[str], None]
+) -> None:
+    """Serve the page until Ctrl-C.
+
+    Args:
+        host: Name or address of this machine to listen on, beside which it answers to localhost.
+        port: 0 takes a free one.
+        allow_run: Whether runs can be started and stopped, by who has the token that `say` receives.
+        otlp: Where results are sent as they are stored; None sends none.
+
+    Raises:
+        PreflightError: The address cannot be had, or what `otlp` needs is not installed.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise PreflightError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from error
+    token = secrets.token_urlsafe(24) if allow_run else None
+    cpus = os.sched_getaffinity(0)
+    sender = Sender(otlp, output_dir, say) if otlp else None
+    service = Service(Feed(output_dir), Orders(output_dir, cpus), (*LOCAL, host), token, sender)
+    config = uvicorn.Config(
+        application(service),
+        http=Impatient,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=int(SILENT_S),
+        timeout_graceful_shutdown=1,
+    )
+    say(f"http://{host}:{listening.getsockname()[1]}/")
+    if token:
+        say(f"token, with which runs can be started and stopped: {token}")
+    uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,161 @@
+"""The live page's server against who would misuse it, and what it does to runs of others."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from command import SMALL, Command, on_gpus
+from prometheus_client.parser import text_string_to_metric_families
+from served import FIRST, GPUS, SECOND, Served, served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DASHBOARD = Path(__file__).resolve().parents[2] / "examples/grafana-dashboard.json"
+LONG = (*SMALL, "--gpus", "0", "--set", "fake.step_s=0.05", "--set", "warmup.passes=0", "--max-output-tokens", "20")
+BEGIN = (*LONG, "--min-duration-s", "300", "--set", "exclusive=gpus")
+
+
+def eventually(check: Callable[[], Any], seconds: float = 60) -> Any:
+    """Return what `check` returns once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.2)
+    return found
+
+
+def test_only_requests_for_this_machine_from_its_own_page_with_the_token_change_anything(wattdock: Command) -> None:
+    """Another name that points here, another page, a wrong token, a large body, a setting too many."""
+    with served(wattdock, "--port", "0") as server:
+        port = server.url.rpartition(":")[2]
+        for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[::1].evil.example"):
+            assert server.get("/", headers={"host": host}).status_code == 421
+        assert server.get("/", headers={"host": f"localhost:{port}"}).status_code == 200
+        order = {"backend": "pytorch", "model": "shape:tiny-llama"}
+        assert server.post("/start", order, origin="http://evil.example").status_code == 403
+        assert server.post("/start", order, origin="null").status_code == 403
+        assert server.post("/start", order, x_wattdock_token="wrong").status_code == 403
+        assert server.post("/start", {**order, "runner_python": "/bin/sh"}).status_code == 400
+        for model in ("./folder", "/etc/passwd", "../x", "a/../b", "--output-dir=/tmp", "x\n", "a/b/c"):
+            assert server.post("/start", {**order, "model": model}).status_code == 400, model
+        assert server.post("/start", {**order, "model": "x" * 20_000}).status_code == 413
+        assert server.post("/stop", {"study": "x", "now": True}).status_code == 403
+        assert httpx.get(f"{server.url}/", timeout=9).headers.get("access-control-allow-origin") is None
+        assert not (wattdock.folder / "results").exists()
+
+
+def test_no_path_of_a_request_leads_to_a_file(wattdock: Command) -> None:
+    """Only exact names of results and studies are known."""
+    (wattdock.folder / "results").mkdir()
+    (wattdock.folder / "results" / "2secret").write_text("secret")
+    with served(wattdock, "--port", "0") as server:
+        port = server.url.rpartition(":")[2]
+        for path in (
+            "/report/../../etc/passwd",
+            "/report/..%2f..%2fetc%2fpasswd",
+            "/report/%2e%2e",
+            "/report/.",
+            "/live.js/../server.py",
+            "//etc/passwd",
+            "/report/2secret",
+            "/compare?a=../x&b=/etc/passwd",
+        ):
+            # As it stands: a client would tidy it.
+            with socket.create_connection(("127.0.0.1", int(port))) as link, link.makefile("rb") as answered:
+                link.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+                answer = answered.read().decode()
+            assert " 404 " in answer.splitlines()[0], answer
+            assert "root:" not in answer
+            assert "secret\n" not in answer.partition("\r\n\r\n")[2]
+
+
+def test_thousands_of_connections_and_a_slow_reader_leave_it_serving(wattdock: Command) -> None:
+    """Who says nothing is let go, so that others are served again; who does not read holds nobody up."""
+    with served(wattdock, "--port", "0") as server, ExitStack() as stack:
+        host, port = server.url.removeprefix("http://").split(":")
+        slow = stack.enter_context(socket.create_connection((host, int(port))))
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        slow.sendall(f"GET /events HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        for _ in range(10_000):
+            try:
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=1))
+            except OSError:
+                # Either side has no more descriptors.
+                break
+        eventually(lambda: is_served(server))
+        assert server.process.poll() is None
+
+
+def is_served(server: Served) -> bool:
+    try:
+        return server.get("/choices").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_a_run_is_seen_scraped_and_stopped_and_never_by_another_user(wattdock: Command) -> None:
+    """The study's folder tells; root, who could, stops no run of another user either."""
+    env = on_gpus(wattdock, *GPUS)
+    running = wattdock.start("run", *BEGIN, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with (
+        served(wattdock, "--port", "0", env=env) as server,
+        served(wattdock, "--port", "0", env=env, uid=0) as of_root,
+    ):
+        run = eventually(lambda: next((run for run in server.now()["runs"] if run["output_tokens"]), None))
+        assert (run["stage"], run["passes_left"], run["experiment"]) == ("pass 1/1", 1, "fake shape:tiny-llama batch 2")
+        assert run["power_w"] == pytest.approx(300, abs=15)
+        assert run["joules_per_token"] == pytest.approx(300 / run["tokens_per_s"], rel=0.2)
+        assert 0 < run["share"] < 1
+        gpus = {gpu["uuid"]: gpu for gpu in eventually(lambda: held(server))}
+        assert (gpus[FIRST]["study"], gpus[SECOND]["holder"]) == (run["study"], None)
+        assert "9,000,000,000 bytes" in list(gpus.values())[2]["occupied"]
+        families = {family.name: family for family in text_string_to_metric_families(server.get("/metrics").text)}
+        [leased] = families["wattdock_gpu_leased"].samples
+        assert (leased.labels["gpu"], leased.labels["study"], leased.value) == (FIRST, run["study"], 1)
+        watts = {sample.labels["gpu"]: sample.value for sample in families["wattdock_gpu_power_watts"].samples}
+        assert watts[SECOND] == pytest.approx(200, abs=10)
+        # Nothing heavy while a pass is measured.
+        assert server.post("/plan", {"model": "shape:tiny-llama"}).status_code == 409
+        assert server.get(f"/report/{run['study']}").status_code == 409
+        stop = {"study": run["study"], "now": False}
+        assert of_root.post("/stop", stop).status_code == 403
+        assert server.post("/stop", stop).text == "stops after this pass\n"
+        # Asking twice is no second Ctrl-C.
+        assert server.post("/stop", stop).status_code == 200
+        assert running.poll() is None
+        assert server.post("/stop", {**stop, "now": True}).text == "stops now\n"
+        assert running.wait(60) == 130
+        eventually(lambda: not server.now()["runs"])
+
+
+def held(server: Served) -> list[dict[str, Any]] | None:
+    gpus: list[dict[str, Any]] = server.now()["gpus"]
+    return gpus if any(gpu["study"] for gpu in gpus) else None
+
+
+def test_the_dashboard_asks_for_metrics_that_are_served(wattdock: Command) -> None:
+    """Each expression of a panel names one."""
+    with served(wattdock, "--port", "0") as server:
+        eventually(lambda: server.get("/metrics").text)
+        names = {family.name for family in text_string_to_metric_families(server.get("/metrics").text)}
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(expressions) >= 6
+    assert [text for text in expressions if not any(name in text for name in names)] == []
+
+
+def test_a_port_in_use_is_one_line(wattdock: Command) -> None:
+    """The other one keeps it."""
+    with served(wattdock, "--port", "0") as server:
+        done = wattdock("serve", "--port", server.url.rpartition(":")[2])
+        assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+        assert "Address already in use; choose another --port or --host" in done.stderr
