@@ -66,7 +66,7 @@ LAST = "tests/contract/test_contract.py::test_sigterm_"
 # Engines, containers, the whole command and what the docs say of it; elsewhere a file marks itself as slow.
 SLOW = (
     *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/", "tests/fuzz/"),
-    *("tests/docs/test_commands.py", "tests/docs/test_site.py", *ENGINES),
+    *("tests/docs/test_commands.py", "tests/docs/test_site.py", "tests/reports/test_browser.py", *ENGINES),
 )
 # Transformers' own counts, the embedded model, and Chromium.
 SLOW_FIXTURES = {"theirs", "wheel", "browser"}
@@ -92,9 +92,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collected tests, which live until the end, out of every search for garbage."""
+    """Keep the collected tests, which live until the end, out of every search for garbage, and search less often."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types

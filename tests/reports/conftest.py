@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import fake_nvml
 import pytest
 from execution.virtual import VirtualMachine
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 
 from wattdock.config import load_study
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from selenium import webdriver
 
 GPU_STUDY = """\
 name: two simulated GPUs
@@ -68,6 +68,9 @@ def cpu_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
     """Headless Chromium that logs what a page says and fetches."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
     chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
     if chromium is None or driver is None:
         pytest.skip("no chromium and chromedriver here: on Debian apt-get install chromium chromium-driver")
