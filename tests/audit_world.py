@@ -172,11 +172,9 @@ class EdgeClock(Clock):
 
     def __init__(self, fake: FakeNvml) -> None:
         self._fake = fake
+        self.now_ns = fake.now_ns  # type: ignore[method-assign]
         self._left: dict[int, list[int]] = {}
         self.meter: Meter | None = None
-
-    def now_ns(self) -> int:
-        return self._fake.now_ns()
 
     def wall_ns(self) -> int:
         return self._fake.wall_ns()

@@ -281,15 +281,13 @@ class FakeNvml(Clock):
         self.folder = folder
         self._is_virtual = is_virtual
         self._called: set[threading.Thread] = {threading.main_thread()}
+        # CLOCK_MONOTONIC, or this thread's virtual clock; a meter asks several times per read.
+        self.now_ns = library.fake_nvml_now_ns  # type: ignore[method-assign]
 
     def configure(self, path: Path) -> None:
         """Start again from a configuration file; the virtual clock goes back to its origin."""
         if bad := self._library.fake_nvml_configure(str(path).encode()):
             raise ValueError(f"{path}: line {bad}")
-
-    def now_ns(self) -> int:
-        """CLOCK_MONOTONIC, or this thread's virtual clock."""
-        return int(self._library.fake_nvml_now_ns())
 
     def wall_ns(self) -> int:
         """The time of day, which the driver stamps its samples with, nanoseconds."""
