@@ -95,7 +95,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Keep the collected tests, which live until the end, out of every search for garbage, and search less often."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 

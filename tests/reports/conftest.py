@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import pytest
@@ -50,6 +50,14 @@ def _measured(study: str, machine: VirtualMachine) -> Path:
     file.write_text(study)
     machine.run(load_study(file, {}))
     return machine.results
+
+
+@pytest.fixture(scope="session")
+def stats() -> Any:
+    """Scipy's statistics, which take a second to import: not before a test wants them."""
+    from scipy import stats
+
+    return stats
 
 
 @pytest.fixture(scope="session")
