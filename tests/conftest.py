@@ -47,8 +47,8 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 ENGINES = tuple(f"tests/runners/{name}" for name in ("pytorch/", "tensorrt/", "vllm/", "test_real_engines.py"))
-# What stays in one process: all that looks at what is on the container engine; what shares a runner's process, or what
-# transformers counts.
+# What stays in one process: all that looks at what is on the container engine; what shares a runner's process, what
+# transformers counts, recordings of simulated GPUs, or two measured studies and what draws them.
 TOGETHER = {
     "containers": (
         "tests/containers/",
@@ -56,6 +56,8 @@ TOGETHER = {
     ),
     "runners": ("tests/contract/test_contract.py", *ENGINES),
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
+    "recordings": tuple(f"tests/checks/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
+    "drawings": ("tests/reports/", "tests/cli/test_stored.py"),
 }
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
