@@ -37,7 +37,7 @@ def sources(*folders: str) -> list[Path]:
     return files
 
 
-def offending(folder: str, forbidden: set[str]) -> dict[str, set[str]]:
+def offending(folder: str, forbidden: set[str]) -> dict[str, frozenset[str]]:
     """Return what files of a folder import of these names."""
     found = {str(file.relative_to(REPO)): imported(file) & forbidden for file in sources(folder)}
     return {file: names for file, names in found.items() if names}

@@ -152,11 +152,11 @@ class CounterCurve:
         k = self._change_before(at_s)
         before_s, after_s = changes.at_s[k] - counter_s, changes.at_s[k + 1] - counter_s
         at_j, before_j, after_j = self._sampled(np.stack(np.broadcast_arrays(at_s, before_s, after_s)) + samples_s)
-        part = (at_j - before_j) / np.maximum(after_j - before_j, 1e-9)
+        part: Floats = (at_j - before_j) / np.maximum(after_j - before_j, 1e-9)
         return changes.energy_j[k] + part * (changes.energy_j[k + 1] - changes.energy_j[k])
 
     def _change_before(self, at_s: Floats) -> NDArray[np.int64]:
-        k = np.searchsorted(self._changes.at_s, at_s, side="right") - 1
+        k: NDArray[np.int64] = np.searchsorted(self._changes.at_s, at_s, side="right") - 1
         # Several times as quick as `np.clip` for a few values, of which there are thousands of calls.
         return np.minimum(np.maximum(k, 0), len(self._changes.at_s) - 2)
 
