@@ -42,7 +42,7 @@ from wattdock.records.snapshot import RunnerEnvironment
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fake_nvml import FakeNvml
 
@@ -170,13 +170,13 @@ def _environment(
 class EdgeClock(Clock):
     """The library's clock, on which each pass begins and ends with a call of the meter, as around real passes."""
 
+    now_ns: Callable[[], int]
+
     def __init__(self, fake: FakeNvml) -> None:
         self._fake = fake
+        self.now_ns = fake.now_ns
         self._left: dict[int, list[int]] = {}
         self.meter: Meter | None = None
-
-    def now_ns(self) -> int:
-        return self._fake.now_ns()
 
     def wall_ns(self) -> int:
         return self._fake.wall_ns()

@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import fake_nvml
 import pytest
 from hypothesis import settings
+from typer.main import get_command
 from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
@@ -45,8 +47,8 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 ENGINES = tuple(f"tests/runners/{name}" for name in ("pytorch/", "tensorrt/", "vllm/", "test_real_engines.py"))
-# What stays in one process: all that looks at what is on the container engine; what shares a runner's process, or what
-# transformers counts.
+# What stays in one process: all that looks at what is on the container engine; what shares a runner's process, what
+# transformers counts, recordings of simulated GPUs, or two measured studies and what draws them.
 TOGETHER = {
     "containers": (
         "tests/containers/",
@@ -54,6 +56,8 @@ TOGETHER = {
     ),
     "runners": ("tests/contract/test_contract.py", *ENGINES),
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
+    "recordings": tuple(f"tests/checks/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
+    "drawings": ("tests/reports/", "tests/cli/test_stored.py"),
 }
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
@@ -66,7 +70,7 @@ LAST = "tests/contract/test_contract.py::test_sigterm_"
 # Engines, containers, the whole command and what the docs say of it; elsewhere a file marks itself as slow.
 SLOW = (
     *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/", "tests/fuzz/"),
-    *("tests/docs/test_commands.py", "tests/docs/test_site.py", *ENGINES),
+    *("tests/docs/test_commands.py", "tests/docs/test_site.py", "tests/reports/test_browser.py", *ENGINES),
 )
 # Transformers' own counts, the embedded model, and Chromium.
 SLOW_FIXTURES = {"theirs", "wheel", "browser"}
@@ -92,9 +96,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collected tests, which live until the end, out of every search for garbage."""
-    gc.collect()
+    """Keep the collected tests, which live until the end, out of every search for garbage, and search less often."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types
@@ -147,6 +151,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=home, progress=print).path.parent
 
 
+@cache
+def built(app: Any) -> Any:
+    """Return the command that typer makes of an app; the same each time, and a tenth of a second's work."""
+    return get_command(app)
+
+
 @pytest.fixture
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Called:
     """Call the command line in this process, in an empty current folder and with a home of its own."""
@@ -159,6 +169,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.setenv("WATTDOCK_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
     monkeypatch.setenv("WATTDOCK_RUNNERS", str(Path(__file__).parent / "runners"))
+    monkeypatch.setattr("typer.main.get_command", built)
     for module in (exits, main):
         # Nobody else in this process would hear Ctrl-C again.
         monkeypatch.setattr(module, "ignore_interrupts", lambda: None)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ HOST_ONLY = {"pydantic", "docker", "zeus", "pynvml", "wattdock"}
 RUNNER_COMMON = {"grpc", "google", "wattdock_proto", "wattdock_runner"}
 
 
-def imported(file: Path) -> set[str]:
+@cache
+def imported(file: Path) -> frozenset[str]:
     """Return the top-level names that a file imports anywhere, inside functions too."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
@@ -26,7 +28,7 @@ def imported(file: Path) -> set[str]:
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add((node.module or "").split(".")[0])
-    return names
+    return frozenset(names)
 
 
 def sources(*folders: str) -> list[Path]:
@@ -35,7 +37,7 @@ def sources(*folders: str) -> list[Path]:
     return files
 
 
-def offending(folder: str, forbidden: set[str]) -> dict[str, set[str]]:
+def offending(folder: str, forbidden: set[str]) -> dict[str, frozenset[str]]:
     """Return what files of a folder import of these names."""
     found = {str(file.relative_to(REPO)): imported(file) & forbidden for file in sources(folder)}
     return {file: names for file, names in found.items() if names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ AT_THE_ROOT = 6
 DOOR = 10
 
 
+@cache
 def imports(file: Path) -> list[str]:
     """Return the modules of ours that a file imports from, also inside functions, as dotted names below wattdock."""
     modules: list[str] = []

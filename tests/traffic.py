@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,30 +62,38 @@ def traffic(seconds: float, random: np.random.Generator, *, rate_per_s: float = 
 
     Amounts are prompt tokens, decoded tokens, steps and tokens of context read.
     """
-    arrivals_s = START_S + np.cumsum(random.exponential(1 / rate_per_s, int(seconds * rate_per_s * 2)))
-    prompts = np.clip(random.lognormal(6, 0.8, len(arrivals_s)), 16, 4000).astype(int)
-    outputs = random.integers(20, 300, len(arrivals_s))
-    waiting, at_s, rows = 0, START_S, []
-    # Of each running request: prompt tokens to compute, context, tokens to decode.
-    running = np.zeros((0, 3), dtype=int)
+    arrivals_s = (START_S + np.cumsum(random.exponential(1 / rate_per_s, int(seconds * rate_per_s * 2)))).tolist()
+    prompts = np.clip(random.lognormal(6, 0.8, len(arrivals_s)), 16, 4000).astype(int).tolist()
+    outputs = random.integers(20, 300, len(arrivals_s)).tolist()
+    waiting, at_s, rows = 0, START_S, list[tuple[float, ...]]()
+    # Of each request whose prompt is not computed yet: tokens left of it, its length, tokens to decode.
+    prefilling: list[list[int]] = []
+    # Of those that decode: how many, and their context; by the step after which they are done, the same of those.
+    decoding, context, ends = 0, 0, defaultdict[int, list[int]](lambda: [0, 0])
     while at_s < START_S + seconds:
-        while waiting < len(arrivals_s) and arrivals_s[waiting] <= at_s and len(running) < in_flight:
-            running = np.vstack((running, [prompts[waiting], 0, outputs[waiting]]))
+        while waiting < len(arrivals_s) and arrivals_s[waiting] <= at_s and len(prefilling) + decoding < in_flight:
+            prefilling.append([prompts[waiting], prompts[waiting], outputs[waiting]])
             waiting += 1
-        if not len(running):
+        if not prefilling and not decoding:
             at_s = arrivals_s[waiting]
             continue
-        budget = 1024 - np.concatenate(([0], np.cumsum(running[:-1, 0])))
-        computed = np.clip(budget, 0, running[:, 0])
-        decodes = running[:, 0] == 0
-        running[:, 0] -= computed
-        running[:, 1] += computed + decodes
-        running[:, 2] -= decodes
-        amounts = (computed.sum(), decodes.sum(), 1, running[decodes | (computed > 0), 1].sum())
-        length_s = (5e-3 + amounts[0] * 2.5e-5 + amounts[1] * 5e-5 + amounts[3] * 3e-8) * random.uniform(0.95, 1.1)
-        rows.append((at_s, at_s + length_s, *amounts))
+        computed, read, decoded = 0, context + decoding, decoding
+        context += decoding
+        gone = ends.pop(len(rows), (0, 0))
+        decoding, context = decoding - gone[0], context - gone[1]
+        while prefilling and computed < 1024:
+            left, prompt, output = prefilling[0]
+            piece = min(left, 1024 - computed)
+            computed, read = computed + piece, read + prompt - left + piece
+            prefilling[0][0] -= piece
+            if left == piece:
+                del prefilling[0]
+                decoding, context = decoding + 1, context + prompt
+                ends[len(rows) + output][0] += 1
+                ends[len(rows) + output][1] += prompt + output
+        length_s = (5e-3 + computed * 2.5e-5 + decoded * 5e-5 + read * 3e-8) * random.uniform(0.95, 1.1)
+        rows.append((at_s, at_s + length_s, computed, decoded, 1, read))
         at_s += length_s + 2e-4
-        running = running[running[:, 2] > 0]
     table = np.array(rows)
     start_ns, end_ns = np.round(table[:, :2].T * NS_PER_S).astype(np.int64)
     return Work(start_ns, end_ns, table[:, 2:])
@@ -160,30 +169,32 @@ def closed_loop(
     count = in_flight + int(seconds * 400 * in_flight / output)
     prompts, outputs = (np.ceil(LENGTHS[lengths](random, mean, count)).astype(int) for mean in (prompt, output))
     outputs[:in_flight] = np.maximum(2, outputs[:in_flight] * np.arange(1, in_flight + 1) / in_flight)
-    left, context, slots = (np.zeros(in_flight, dtype=int) for _ in range(3))
+    prompts, outputs = prompts.tolist(), outputs.tolist()
     at_s, total_j, steps = START_S, 0.0, [(START_S, 0, 0.0)]
     # Of each request: when it was submitted, got its first token, and finished.
     requests = np.zeros((count, 3))
-    free, begun, tokens = np.arange(in_flight), 0, 0
+    # How many are in flight, and their context; by the step after which they are done, which ones.
+    active, context, ends = 0, 0, defaultdict[int, list[int]](list)
+    free, begun, tokens = in_flight, 0, 0
     while True:
-        fresh = free if at_s < START_S + seconds and begun + len(free) <= count else free[:0]
-        slots[fresh] = np.arange(begun, begun + len(fresh))
-        begun += len(fresh)
-        left[fresh], context[fresh] = outputs[slots[fresh]], prompts[slots[fresh]]
-        requests[slots[fresh], 0] = at_s
-        active = left > 0
-        amounts = (int(context[fresh].sum()), int(active.sum()), 1, int(context[active].sum()))
-        if not amounts[1]:
+        fresh = range(begun, begun + free * (at_s < START_S + seconds and begun + free <= count))
+        begun = fresh.stop
+        prompted = sum(prompts[request] for request in fresh)
+        active, context = active + len(fresh), context + prompted
+        for request in fresh:
+            ends[len(steps) + outputs[request] - 1].append(request)
+        requests[fresh, 0] = at_s
+        if not active:
             break
-        at_s += (5e-3 + amounts[0] * 2.5e-5 + amounts[1] * 5e-5 + amounts[3] * 3e-8) * random.uniform(0.97, 1.05)
-        total_j += float(np.dot(amounts, joules))
-        requests[slots[fresh], 1] = at_s
-        left[active] -= 1
-        context[active] += 1
-        tokens += amounts[1]
+        at_s += (5e-3 + prompted * 2.5e-5 + active * 5e-5 + context * 3e-8) * random.uniform(0.97, 1.05)
+        total_j += prompted * joules[0] + active * joules[1] + joules[2] + context * joules[3]
+        requests[fresh, 1] = at_s
+        tokens, context = tokens + active, context + active
+        done = ends.pop(len(steps), [])
         steps.append((at_s, tokens, total_j))
-        free = np.flatnonzero(active & (left == 0))
-        requests[slots[free], 2] = at_s
+        requests[done, 2] = at_s
+        free, active = len(done), active - len(done)
+        context -= sum(prompts[request] + outputs[request] for request in done)
     times, counts, energy_j = (np.array(column) for column in zip(*steps, strict=True))
     rows = np.round(requests[:begun] * NS_PER_S).astype(np.int64).tolist()
     record = PassRecord(
@@ -194,14 +205,14 @@ def closed_loop(
                 submitted_ns=submitted,
                 first_token_ns=first,
                 finished_ns=finished,
-                prompt_tokens=int(prompts[index]),
-                output_tokens=int(outputs[index]),
+                prompt_tokens=prompts[index],
+                output_tokens=outputs[index],
             )
             for index, (submitted, first, finished) in enumerate(rows)
         ),
         tokens=TokenSeries(np.round(times[1:] * NS_PER_S).astype(np.int64), counts[1:]),
         output_tokens=tokens,
-        prompt_tokens=int(prompts[:begun].sum()),
+        prompt_tokens=sum(prompts[:begun]),
         cached_prompt_tokens=0,
         prompt_repeats=0,
         index=0,

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,18 +46,24 @@ def test_the_readme_is_short() -> None:
     assert len((REPO / "README.md").read_text(encoding="utf-8").split()) <= 700
 
 
+@cache
+def idle() -> Any:
+    """Return the command with all below it, none of which does anything."""
+    root: Any = typer.main.get_command(app)
+    found = [root]
+    for command in found:
+        command.callback = None
+        found += getattr(command, "commands", {}).values()
+    return root
+
+
 def parse(words: list[str]) -> None:
     """Read the words as `wattdock` does, and do nothing.
 
     Raises:
         UsageError: It has no such command or option, or they lack a value.
     """
-    root: Any = typer.main.get_command(app)
-    found = [root]
-    for command in found:
-        command.callback = None
-        found += getattr(command, "commands", {}).values()
-    root.main(words, standalone_mode=False)
+    idle().main(words, standalone_mode=False)
 
 
 def named(page: Path) -> str:

@@ -24,7 +24,7 @@ import pynvml
 from wattdock.clock import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 SONAME = "libnvidia-ml.so.1"
 CONFIG_NAME = "fake_nvml.conf"
@@ -274,22 +274,25 @@ def _open(library: Path) -> ctypes.PyDLL:
 
 
 class FakeNvml(Clock):
-    """The library as loaded into this process; also a `Clock` on the library's own time."""
+    """The library as loaded into this process; also a `Clock` on the library's own time.
+
+    Attributes:
+        now_ns: CLOCK_MONOTONIC, or the calling thread's virtual clock; a meter asks several times per read.
+    """
+
+    now_ns: Callable[[], int]
 
     def __init__(self, library: ctypes.PyDLL, folder: Path, *, is_virtual: bool) -> None:
         self._library = library
         self.folder = folder
         self._is_virtual = is_virtual
         self._called: set[threading.Thread] = {threading.main_thread()}
+        self.now_ns = library.fake_nvml_now_ns
 
     def configure(self, path: Path) -> None:
         """Start again from a configuration file; the virtual clock goes back to its origin."""
         if bad := self._library.fake_nvml_configure(str(path).encode()):
             raise ValueError(f"{path}: line {bad}")
-
-    def now_ns(self) -> int:
-        """CLOCK_MONOTONIC, or this thread's virtual clock."""
-        return int(self._library.fake_nvml_now_ns())
 
     def wall_ns(self) -> int:
         """The time of day, which the driver stamps its samples with, nanoseconds."""

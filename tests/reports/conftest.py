@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import pytest
 from execution.virtual import VirtualMachine
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 
 from wattdock.config import load_study
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from selenium import webdriver
 
 GPU_STUDY = """\
 name: two simulated GPUs
@@ -53,6 +53,14 @@ def _measured(study: str, machine: VirtualMachine) -> Path:
 
 
 @pytest.fixture(scope="session")
+def stats() -> Any:
+    """Scipy's statistics, which take a second to import: not before a test wants them."""
+    from scipy import stats
+
+    return stats
+
+
+@pytest.fixture(scope="session")
 def gpu_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of four experiments and a failing one on two simulated GPUs, 300 and 200 W."""
     power = {fake_nvml.uuid_of(1): lambda _: 300.0, fake_nvml.uuid_of(2): lambda _: 200.0}
@@ -68,6 +76,9 @@ def cpu_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
     """Headless Chromium that logs what a page says and fetches."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
     chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
     if chromium is None or driver is None:
         pytest.skip("no chromium and chromedriver here: on Debian apt-get install chromium chromium-driver")

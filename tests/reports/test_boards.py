@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from report_rows import row
-from scipy import stats
 
 from wattdock.analysis.statistics import Restarts
 from wattdock.reports import compare, show
@@ -38,7 +37,7 @@ def pooled() -> Pool:
     return pool
 
 
-def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_these_boards() -> None:
+def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_these_boards(stats: Any) -> None:
     """Student's t on three means, and the pooled spread of eight restarts on five degrees of freedom."""
     pool, means = pooled(), [fmean(values) for values in RESTARTS.values()]
     assert pool.mean == pytest.approx(fmean(means))

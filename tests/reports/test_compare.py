@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from report_rows import document, row
-from scipy import stats
 from stored_results import bundled, complete
 
 from wattdock.analysis.statistics import SPEED, Restarts, holm
@@ -35,7 +34,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     return difference_of(Restarts.of_values(first), Restarts.of_values(second))
 
 
-def test_the_test_is_welchs_on_logarithms() -> None:
+def test_the_test_is_welchs_on_logarithms(stats: Any) -> None:
     """By scipy's t on relative standard errors; with the sides swapped the inverse ratio."""
     first, second = [1.0, 1.1, 1.05], [1.2, 1.4, 1.3, 1.35]
     found, back = difference(first, second), difference(second, first)

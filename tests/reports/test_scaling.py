@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from report_rows import split_document, split_result
-from scipy import stats
 
 from wattdock.analysis.result import ExperimentResult
 from wattdock.analysis.statistics import SPEED, Figure
@@ -130,7 +129,7 @@ def test_another_power_limit_engine_variable_or_prompts_file_is_another_setting(
     assert [len(setting.points) for setting in found.settings] == points
 
 
-def test_the_interval_of_a_ratio_is_welch_s_on_logarithms() -> None:
+def test_the_interval_of_a_ratio_is_welch_s_on_logarithms(stats: Any) -> None:
     """Compared with scipy's own test, as far as whole tokens allow; a single restart has none."""
     draw = np.random.default_rng(4)
     over, under = draw.normal(200, 4, 5), draw.normal(100, 1, 3)

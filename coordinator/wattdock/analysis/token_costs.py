@@ -327,9 +327,7 @@ def _fit(passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int]) -> tu
     residual_j2 = float(np.mean((scaled @ rough_j - energy_j) ** 2))
     sums = _block_sums(passes, np.column_stack((scaled, slope @ rough_j, energy_j)))
     draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS)
-    solved, *drawn = (
-        _solve(drawn_sums, residual_j2) for drawn_sums in (sums.sum(axis=0), *np.tensordot(draws, sums, 1))
-    )
+    solved, *drawn = _solved(np.concatenate((sums.sum(axis=0)[None], np.tensordot(draws, sums, 1))), residual_j2)
     ends = np.vstack((solved, np.percentile(drawn, INTERVAL95, axis=0))) / size * len(passes[0].gpus)
     return ends, float((scaled @ solved).sum() / energy_j.sum() - 1)
 
@@ -384,14 +382,18 @@ def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:
     return np.stack(sums)
 
 
-def _solve(sums: Floats, residual_j2: float) -> Floats:
-    """Return the non-negative least squares of (work, slope, energy) from sums of their products, over any lag."""
-    from scipy.linalg import solve_triangular
+def _solved(sums: Floats, residual_j2: float) -> list[Floats]:
+    """Return the non-negative least squares of (work, slope, energy) from sums of their products, over any lag.
+
+    Args:
+        sums: Of each draw, shape (draws, k + 2, k + 2).
+    """
     from scipy.optimize import nnls
 
-    lag = sums[-2, :-2], sums[-2, -2] + residual_j2 / LAG_STD_S**2
-    gram = sums[:-2, :-2] - np.outer(lag[0], lag[0]) / lag[1]
-    moments = sums[:-2, -1] - lag[0] * sums[-2, -1] / lag[1]
-    root = np.linalg.cholesky(gram + 1e-12 * np.trace(gram) * np.eye(len(gram)))
-    solution, _ = nnls(root.T, solve_triangular(root, moments, lower=True))
-    return np.asarray(solution)
+    lag, lag_j2 = sums[:, -2, :-2, None], sums[:, -2, -2, None, None] + residual_j2 / LAG_STD_S**2
+    gram = sums[:, :-2, :-2] - lag * lag.mT / lag_j2
+    moments = sums[:, :-2, -1:] - lag * sums[:, -2, -1, None, None] / lag_j2
+    ridge = 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(gram.shape[1])
+    roots = np.linalg.cholesky(gram + ridge)
+    targets = np.linalg.solve(roots, moments)[:, :, 0]
+    return [nnls(root.T, target)[0] for root, target in zip(roots, targets, strict=True)]

@@ -146,7 +146,7 @@ def _svg_of(spec: dict[str, Any], width: float, panels: int) -> str:
     svg = ""
     height = 110 if panels > 1 else min(width * 0.4, 150) if "vconcat" in spec else min(width * ASPECT, 220)
     for columns in (4, 2, 1):
-        inner = width / panels
+        inner, before = width / panels, 0.0
         # Labels take what they need; the next drawings give the rest to the axes.
         for _ in range(5):
             view = {"continuousWidth": inner, "continuousHeight": height, "stroke": None}
@@ -155,6 +155,10 @@ def _svg_of(spec: dict[str, Any], width: float, panels: int) -> str:
             width_drawn = float(re.search(r'width="([\d.]+)"', svg)[1])  # type: ignore[index]
             if abs(width_drawn - width) < 1:
                 return svg
+            if width_drawn == before:
+                # The legend takes that much whatever is left for the axes: with fewer columns, it may take less.
+                break
+            before = width_drawn
             inner = max(inner + (width - width_drawn) / panels, 20)
     return svg
 
