@@ -92,6 +92,11 @@ def send(number: signal.Signals, when: Callable[[Event], bool]) -> Callable[[Eve
     return consume
 
 
+def begins(stage: str) -> Callable[[Event], bool]:
+    """Return what knows the beginning of a pass."""
+    return lambda event: isinstance(event, PassStarted) and event.stage == stage
+
+
 def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(machine: VirtualMachine) -> None:
     """Twelve services by six runners; each restart has an order of its own, and 300 W give the joules."""
     run = machine.run(SWEEP)
@@ -246,7 +251,7 @@ def test_a_kill_before_stored_records_are_removed_leaves_a_study_that_ends_when_
 def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(machine: VirtualMachine) -> None:
     """The pass being measured counts; the result is marked until the rest is measured."""
     planned = study(experiment("a", repeats={"passes": 3}))
-    in_second = send(signal.SIGINT, lambda event: isinstance(event, PassStarted) and event.stage == "pass 2/3")
+    in_second = send(signal.SIGINT, begins("pass 2/3"))
     with pytest.raises(KeyboardInterrupt):
         machine.run(planned, on=in_second)
     assert statuses(machine.last.results) == [("a", "interrupted")]
@@ -341,7 +346,7 @@ def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
     first = experiment("a", workload={"prompts": {"source": str(prompts)}, "batch_size": 1})
     planned = study(first, experiment("b", repeats={"passes": 3}), order="written")
     with pytest.raises(KeyboardInterrupt) if interrupted_in else nullcontext():
-        machine.run(planned, on=send(signal.SIGTERM, lambda event: event == PassStarted(interrupted_in or "")))
+        machine.run(planned, on=send(signal.SIGTERM, begins(interrupted_in or "")))
     prompts.write_text('{"token_ids": [4, 5, 6]}\n')
     with pytest.raises(ConfigError, match="was measured with other prompts than"):
         machine.run(planned, resume=True)
@@ -404,9 +409,7 @@ def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(
     """Its result holds the spans of the interrupted one, and is not taken for it."""
     planned = study(experiment("a", repeats={"passes": 3}))
     with pytest.raises(KeyboardInterrupt):
-        machine.run(
-            planned, on=send(signal.SIGINT, lambda event: isinstance(event, PassStarted) and event.stage == "pass 2/3")
-        )
+        machine.run(planned, on=send(signal.SIGINT, begins("pass 2/3")))
     machine.load_fault = "die"
     resumed = machine.run(planned, resume=True)
     assert statuses(resumed.results) == [("a", "failed")]
