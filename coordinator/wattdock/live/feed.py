@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import PreflightError
 from wattdock.execution import RunWatch
-from wattdock.host import nvml
+from wattdock.host import leases, nvml
 from wattdock.reports import GpuView
 
 if TYPE_CHECKING:
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
     from wattdock.execution import WatchedRun
 
-# Processes, links and leases change seldom, and take milliseconds to read.
-SLOW_S = 10.0
+# How often leases and `READINGS` are looked at; and all else that a GPU tells, which takes a tenth of a second and
+# changes with leases, or seldom.
+LEASES_S, VIEW_S = 5.0, 120.0
 # One a second: ten minutes.
 MOST_POINTS = 600
+# Beside power, which is read at each look, as often as leases.
 READINGS: dict[str, Callable[[nvml.Device], float]] = {
-    "power_w": nvml.power_instant_w,
     "hbm_power_w": nvml.hbm_power_w,
     "memory_used_bytes": nvml.memory_used_bytes,
     "temperature_c": nvml.temperature_c,
@@ -44,7 +45,7 @@ class Feed:
     """Looks at this machine and at a folder of results.
 
     Attributes:
-        view: Every GPU, who uses and who leases it, as of at most `SLOW_S` seconds ago.
+        view: Every GPU, who uses and who leases it, as of when leases changed, or of `VIEW_S` seconds ago at most.
         trouble: Why the GPUs cannot be read; None where they can, or there is none.
         readings: What each GPU does now, by UUID.
         points: Time in seconds since the epoch, and power by UUID, the latest last.
@@ -57,7 +58,8 @@ class Feed:
     readings: dict[str, dict[str, float | None]] = field(default_factory=dict)
     points: deque[tuple[float, dict[str, float | None]]] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
     runs: list[WatchedRun] = field(default_factory=list)
-    _seen_s: float = float("-inf")
+    _viewed_s: float = -VIEW_S
+    _asked_s: float = -VIEW_S
 
     def __post_init__(self) -> None:
         self._watch = RunWatch(self.output_dir)
@@ -67,21 +69,26 @@ class Feed:
 
     def look(self) -> None:
         """Look once; what cannot be read is left as it was, and said."""
-        now_s = time.time()
-        if time.monotonic() - self._seen_s >= SLOW_S:
-            self._seen_s = time.monotonic()
+        now_s, clock_s = time.time(), time.monotonic()
+        if is_due := clock_s - self._asked_s >= LEASES_S:
+            self._asked_s = clock_s
             try:
-                self.view, self.trouble = GpuView.now(), None
+                if clock_s - self._viewed_s >= VIEW_S or self._leases_changed():
+                    self.view, self.trouble, self._viewed_s = GpuView.now(), None, clock_s
             except PreflightError as error:
                 self.trouble = str(error)
         gpus = self.view.inventory.gpus if self.view else ()
-        self.readings = {gpu.uuid: _readings(gpu.index, gpu.uuid) for gpu in gpus}
+        earlier = {} if is_due else self.readings
+        self.readings = {gpu.uuid: _readings(gpu.index, gpu.uuid, earlier.get(gpu.uuid)) for gpu in gpus}
         self.runs = self._watch.look()
         # A GPU that this process cannot read may be told by its run.
         told = {uuid: watts for run in reversed(self.runs) for uuid, watts in run.state.watts.items()}
         power_w = told | {uuid: now["power_w"] for uuid, now in self.readings.items()}
         if power_w:
             self.points.append((now_s, power_w))
+
+    def _leases_changed(self) -> bool:
+        return self.view is None or leases.holders() != self.view.leases
 
     @property
     def measuring(self) -> str | None:
@@ -130,15 +137,17 @@ class Feed:
         return described
 
 
-def _readings(index: int, uuid: str) -> dict[str, float | None]:
-    """Return what a GPU does now; None for what it does not tell, or where another GPU has its index by now."""
+def _readings(index: int, uuid: str, earlier: dict[str, float | None] | None) -> dict[str, float | None]:
+    """Return a GPU's power now and what else it does, or did `earlier`; None for what it does not tell."""
     device = nvml.optional(nvml.device, index)
-    if device is None or nvml.optional(nvml.uuid, device) != uuid:
-        return dict.fromkeys(READINGS)
-    now = {name: nvml.optional(read, device) for name, read in READINGS.items()}
-    if now["power_w"] is None:
-        now["power_w"] = nvml.optional(nvml.power_usage_w, device)
-    return now
+    if device is None or (not earlier and nvml.optional(nvml.uuid, device) != uuid):
+        # Another GPU may have its index by now.
+        return dict.fromkeys(("power_w", *READINGS))
+    power_w = nvml.optional(nvml.power_instant_w, device)
+    if power_w is None:
+        power_w = nvml.optional(nvml.power_usage_w, device)
+    others = earlier or {name: nvml.optional(read, device) for name, read in READINGS.items()}
+    return others | {"power_w": power_w}
 
 
 def _run(run: WatchedRun) -> dict[str, Any]:

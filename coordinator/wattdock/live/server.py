@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import socket
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -248,9 +249,12 @@ def application(service: Service) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        looking = asyncio.create_task(service.look())
-        yield
-        looking.cancel()
+        async with asyncio.TaskGroup() as tasks:
+            # A bug in it ends the server.
+            looking = tasks.create_task(service.look())
+            looking.add_done_callback(lambda ended: None if ended.cancelled() else signal.raise_signal(signal.SIGINT))
+            yield
+            looking.cancel()
 
     reads: dict[str, Callable[[Request], Awaitable[Response]]] = {
         **dict.fromkeys(ASSETS, asset),
