@@ -221,8 +221,10 @@ def as_line(event: Event) -> dict[str, Any]:
     return {"event": type(event).__name__, "at_utc": at_utc, **dataclasses.asdict(event)}
 
 
-def from_line(line: Mapping[str, Any]) -> Event | None:
+def from_line(line: Any) -> Event | None:
     """Return the event that `as_line` wrote; None where another version, or another program, wrote something else."""
+    if not isinstance(line, dict):
+        return None
     values = {name: value for name, value in line.items() if name not in ("event", "at_utc")}
     try:
         return _adapters()[line["event"]].validate_python(values)
