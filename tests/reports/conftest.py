@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
@@ -12,10 +11,8 @@ from execution.virtual import VirtualMachine
 from wattdock.config import load_study
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from selenium import webdriver
 
 GPU_STUDY = """\
 name: two simulated GPUs
@@ -71,25 +68,3 @@ def gpu_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cpu_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of two batch sizes on a CPU; no joules."""
     return _measured(CPU_STUDY, VirtualMachine(tmp_path_factory.mktemp("cpu-study")))
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[webdriver.Chrome]:
-    """Headless Chromium that logs what a page says and fetches."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
-    if chromium is None or driver is None:
-        pytest.skip("no chromium and chromedriver here: on Debian apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    opened = webdriver.Chrome(options=options, service=Service(driver))
-    opened.set_window_size(1280, 1000)
-    try:
-        yield opened
-    finally:
-        opened.quit()

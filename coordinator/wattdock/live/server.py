@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-UPDATE_S = 1.0
+# Viewers go with the next update after Ctrl-C.
+UPDATE_S, GRACE_S = 1.0, 5
 # A viewer that takes nothing for so long is let go; who has connected and asks nothing, too.
 STALLED_S, SILENT_S = 20.0, 10.0
 MOST_VIEWERS, MOST_CONNECTIONS, MOST_BODY_BYTES = 50, 200, 16_000
@@ -79,6 +80,7 @@ class Service:
         names: Hosts that requests may be for.
         sender: Where results go as they are stored; None for nowhere.
         token: What starts and stops runs; None where nothing can be.
+        is_ending: Whether the server waits for its viewers to go.
         update: The latest state as a server-sent event, and a condition that tells of the next.
     """
 
@@ -87,6 +89,7 @@ class Service:
     names: tuple[str, ...]
     token: str | None
     sender: Sender | None = None
+    is_ending: Callable[[], bool] = lambda: False
     update: bytes = b""
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     viewers: int = 0
@@ -109,7 +112,7 @@ class Service:
         self.viewers += 1
         try:
             yield _event("history", self.feed.history())
-            while True:
+            while not self.is_ending():
                 yield self.update
                 async with self.news:
                     await self.news.wait()
@@ -352,9 +355,11 @@ def serve(
         server_header=False,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_keep_alive=int(SILENT_S),
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=GRACE_S,
     )
     say(f"http://{host}:{listening.getsockname()[1]}/")
     if token:
         say(f"token, with which runs can be started and stopped: {token}")
-    uvicorn.Server(config).run(sockets=[listening])
+    server = uvicorn.Server(config)
+    service.is_ending = lambda: server.should_exit
+    server.run(sockets=[listening])

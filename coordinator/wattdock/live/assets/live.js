@@ -176,8 +176,8 @@ function order() {
 }
 
 function showResults() {
-  const words = at("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const rows = state.rows.filter((row) => (!at("publishable").checked || row.publishable) && words.every((word) => Object.values(row).join(" ").toLowerCase().includes(word)));
+  const wanted = at("filter").value.trim().toLowerCase();
+  const rows = state.rows.filter((row) => (!at("publishable").checked || row.publishable) && Object.values(row).join(" ").toLowerCase().includes(wanted));
   fill(at("result-rows"), (row) => row.folder, rows, (row) => {
     const line = make("tr"), cell = make("td"), title = make("th", undefined, { scope: "row" }), study = make("td");
     const box = make("input", undefined, { type: "checkbox", "aria-label": `choose ${row.name} of ${row.started_utc} to compare` });
