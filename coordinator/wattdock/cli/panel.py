@@ -32,7 +32,7 @@ def panel(state: RunState) -> Table:
     for uuid in state.gpus[:MOST_GPUS]:
         watts = [beat.get(uuid) for _, beat in [*state.beats][-MOST_BLOCKS:]]
         if known := [value for value in watts if value is not None]:
-            rest.add_row(Text(f"{uuid[:UUID_CHARACTERS]} {sparkline(known)} {known[-1]:.0f} W", no_wrap=True))
+            rest.add_row(Text(f"{one_line(uuid[:UUID_CHARACTERS])} {sparkline(known)} {known[-1]:.0f} W", no_wrap=True))
     return rest
 
 

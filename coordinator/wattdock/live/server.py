@@ -7,7 +7,6 @@ has that name); what changes something needs a token, and comes from this page. 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import secrets
@@ -35,7 +34,7 @@ from wattdock.live.metrics import exposition
 from wattdock.live.order import Order, Orders, ask, choices
 from wattdock.live.otlp import Sender
 from wattdock.live.results import comparison_text, report_page, result_rows
-from wattdock.text import COMPACT, json_text
+from wattdock.text import COMPACT, from_json, json_text
 
 if TYPE_CHECKING:
     from asyncio import Transport
@@ -136,7 +135,7 @@ class Service:
             if len(body) > MOST_BODY_BYTES:
                 raise HTTPException(413, f"more than {MOST_BODY_BYTES:,} bytes")
         try:
-            return json.loads(body)
+            return from_json(body)
         except ValueError as error:
             raise HTTPException(400, f"no JSON: {error}") from error
 
