@@ -21,33 +21,19 @@ MOST_BLOCKS, MOST_GPUS, UUID_CHARACTERS = 40, 8, 12
 STAGE_CHARACTERS = 20
 
 
-def panel(state: RunState) -> Table:
-    """Return the pass and its progress, what it has done so far, and power over time of each GPU in use."""
+def panel(state: RunState, figures: str) -> Table:
+    """Return the pass and its progress, a line of what it has done so far, and power over time of each GPU in use."""
     lines = Table.grid(padding=(0, 1))
     lines.add_column(max_width=STAGE_CHARACTERS, no_wrap=True, overflow="ellipsis")
     lines.add_row(Text(one_line(state.stage)), *_progress(state))
     rest = Table.grid()
     rest.add_row(lines)
-    rest.add_row(Text(figures(state), no_wrap=True, overflow="ellipsis"))
+    rest.add_row(Text(figures, no_wrap=True, overflow="ellipsis"))
     for uuid in state.gpus[:MOST_GPUS]:
         watts = [beat.get(uuid) for _, beat in [*state.beats][-MOST_BLOCKS:]]
         if known := [value for value in watts if value is not None]:
             rest.add_row(Text(f"{one_line(uuid[:UUID_CHARACTERS])} {sparkline(known)} {known[-1]:.0f} W", no_wrap=True))
     return rest
-
-
-def figures(state: RunState) -> str:
-    """Return tokens, their rate, power and J/token so far; what is unknown is left out."""
-    rate = state.tokens_per_s
-    parts = (
-        f"{state.elapsed_s:.0f} s",
-        # A static batch counts sequences that have ended until its end.
-        f"up to {state.output_tokens:,} tokens",
-        rate and f"{rate:,.{0 if rate >= 100 else 1}f} tokens/s",
-        None if state.power_w is None else f"{state.power_w:,.0f} W",
-        state.joules_per_token and f"{state.joules_per_token:.4g} J/token so far",
-    )
-    return ", ".join(part for part in parts if part)
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -104,7 +104,7 @@ class Live(Plain):
                 how: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "transient": True}
                 self._panel = InPlace(console=console, auto_refresh=False, **how)
                 self._panel.start()
-            self._panel.update(panel(self._state), refresh=True)
+            self._panel.update(panel(self._state, panel_line(self._state)), refresh=True)
 
 
 class Notebook(Plain):
@@ -214,10 +214,22 @@ def pass_line(event: events.TokensSeen) -> str:
     """Return tokens so far, their rate, and power per GPU."""
     watts = [f"{value:.0f}" for value in event.watts.values() if value is not None]
     power = f", {' + '.join(watts)} W" if watts else ""
-    per_s = event.output_tokens / event.elapsed_s if event.elapsed_s > 0 else 0.0
+    return tokens_text(event.output_tokens, event.elapsed_s) + power
+
+
+def panel_line(state: RunState) -> str:
+    """Return tokens so far, their rate, power of the GPUs in use together, and J/token; what is unknown is left out."""
+    power = "" if state.power_w is None else f", {state.power_w:,.0f} W"
+    per_token = f", {state.joules_per_token:.4g} J/token so far" if state.joules_per_token else ""
+    return tokens_text(state.output_tokens, state.elapsed_s) + power + per_token
+
+
+def tokens_text(output_tokens: int, elapsed_s: float) -> str:
+    """Return seconds, tokens and their rate."""
+    per_s = output_tokens / elapsed_s if elapsed_s > 0 else 0.0
     rate = f", {per_s:,.{0 if per_s >= 100 else 1}f} tokens/s" if per_s else ""
     # A static batch counts sequences that have ended until its end.
-    return f"{event.elapsed_s:.0f} s, up to {event.output_tokens:,} tokens{rate}{power}"
+    return f"{elapsed_s:.0f} s, up to {output_tokens:,} tokens{rate}"
 
 
 def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:

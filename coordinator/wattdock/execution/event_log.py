@@ -109,7 +109,6 @@ class WatchedRun:
 
     def stop(self, *, at_once: bool) -> bool:
         """Ask it to end, after the pass that is under way unless `at_once`; return whether it was ours and heard."""
-        self.look()
         if not (self.pid and self.is_ours):
             return False
         # A second Ctrl-C would cut the pass off.

@@ -33,6 +33,8 @@ READINGS: dict[str, Callable[[nvml.Device], float]] = {
     "sm_clock_mhz": nvml.sm_clock_mhz,
     "busy_percent": nvml.gpu_utilization_percent,
 }
+# Of a GPU, beside what it does now and who uses it.
+OF_GPU = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes", "numa_node", "nvlinks")
 # Of a run, beside its name and who runs it.
 SHOWN = (
     *("experiment", "doing", "stage", "restart", "restarts", "passes_left", "passes", "time_left", "elapsed_s"),
@@ -65,7 +67,7 @@ class Feed:
         self._watch = RunWatch(self.output_dir)
         with suppress(nvml.NvmlError):
             # Held open: to open it anew each second takes longer than to read.
-            self._open = nvml.open_nvml() is None
+            nvml.open_nvml()
 
     def look(self) -> None:
         """Look once; what cannot be read is left as it was, and said."""
@@ -99,6 +101,7 @@ class Feed:
         """Return what a page shows, as plain values."""
         return {
             "at_s": time.time(),
+            "power_w": self.points[-1][1] if self.points else {},
             "host": os.uname().nodename,
             "trouble": self.trouble or (self.view and self.view.inventory.reason),
             "leases_unknown": self.view and self.view.leases_unknown,
@@ -125,8 +128,7 @@ class Feed:
             holder = self.view.leases.get(gpu.uuid)
             described.append(
                 {
-                    **{name: getattr(gpu, name) for name in ("index", "uuid", "name", "power_limit_w")},
-                    **{name: getattr(gpu, name) for name in ("vram_total_bytes", "numa_node", "nvlinks")},
+                    **{name: getattr(gpu, name) for name in OF_GPU},
                     **self.readings.get(gpu.uuid, {}),
                     "occupied": self.view.occupied.get(gpu.uuid),
                     "holder": holder and str(holder),

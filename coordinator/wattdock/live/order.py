@@ -10,13 +10,14 @@ import subprocess
 import sys
 from collections import deque
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from wattdock.errors import ConfigError
 from wattdock.files import last_lines, open_regular
 from wattdock.inputs import presets
+from wattdock.launch import backends
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,12 @@ PLAN_TIMEOUT_S = 60
 MOST_SHOWN = 5
 MODEL = r"^(shape:)?[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$"
 COUNT = Annotated[int, Field(ge=1, le=100_000)]
+
+
+def _known(backend: str) -> str:
+    if backend not in backends():
+        raise ValueError(f"there are {', '.join(backends())}")
+    return backend
 
 
 class Order(BaseModel):
@@ -40,7 +47,7 @@ class Order(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    backend: Literal["pytorch", "vllm", "tensorrt"] = "pytorch"
+    backend: Annotated[str, AfterValidator(_known)] = "pytorch"
     model: Annotated[str, Field(pattern=MODEL, max_length=200)] = "smollm2-135m-instruct"
     gpus: Annotated[list[Annotated[str, Field(pattern=r"^GPU-[\w-]{1,60}$")]], Field(max_length=64)] = []
     batch_size: COUNT = 4
@@ -69,7 +76,7 @@ class Order(BaseModel):
 def choices() -> dict[str, Any]:
     """Return what can be chosen, whether or not it would run here."""
     return {
-        "backends": ["pytorch", "vllm", "tensorrt"],
+        "backends": backends(),
         "models": ["smollm2-135m-instruct", *(f"shape:{name}" for name in presets())],
         "defaults": Order().model_dump(),
     }

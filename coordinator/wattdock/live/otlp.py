@@ -5,6 +5,7 @@ Source: OpenTelemetry semantic conventions, "Semantic conventions for generative
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
@@ -51,18 +52,25 @@ class Sender:
             import opentelemetry.sdk.metrics  # noqa: F401
         except ImportError as error:
             raise PreflightError(f"--otlp: {error}; pip install 'wattdock[otlp]'") from error
-        self._url, self._output_dir, self._say = url, output_dir, say
+        self._url, self._output_dir, self._say, self._changed_ns = url, output_dir, say, 0
         self._seen = set(self._stored())
 
     def send_new(self) -> None:
         """Send what was stored since; what cannot be sent is said, and not tried again."""
-        for folder in self._stored():
+        for folder in self._stored() if self._has_changed() else ():
             if folder not in self._seen:
                 self._seen.add(folder)
                 try:
                     send(StoredResult(folder, load_result(folder)), self._url)
                 except WattdockError as error:
                     self._say(f"not sent: {error}")
+
+    def _has_changed(self) -> bool:
+        """Whether a folder was added since the last look, which costs less than to list thousands."""
+        with suppress(OSError):
+            before, self._changed_ns = self._changed_ns, self._output_dir.stat().st_mtime_ns
+            return self._changed_ns != before
+        return False
 
     def _stored(self) -> list[Path]:
         return sorted(file.parent for file in self._output_dir.glob(f"2*/{RESULT}"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,10 @@ MOST_ROWS = 1_000
 def result_rows(output_dir: Path) -> list[dict[str, Any]]:
     """Return the latest results, the latest first; none where there is none."""
     with suppress(ConfigError):
-        rows = select(output_dir, Filters())[:MOST_ROWS]
-        values = map(asdict, rows)
         return [
-            {name: row[name] for name in COLUMNS}
-            | {"folder": Path(row["folder"]).name, "started_utc": f"{row['started_utc']:%Y-%m-%d %H:%M}"}
-            for row in values
+            {name: getattr(row, name) for name in COLUMNS}
+            | {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
+            for row in select(output_dir, Filters())[:MOST_ROWS]
         ]
     return []
 

@@ -97,10 +97,10 @@ class Service:
         """Look once a second for as long as the server runs."""
         while True:
             await asyncio.to_thread(self.feed.look)
-            state = self.feed.now() | {"orders": self.orders.lines()}
-            async with self.news:
-                self.update = _event("now", state)
-                self.news.notify_all()
+            if self.viewers:
+                self.update = _event("now", self.feed.now() | {"orders": self.orders.lines()})
+                async with self.news:
+                    self.news.notify_all()
             keep_off(self.feed, self.orders.cpus)
             if self.sender and not self.feed.measuring:
                 await asyncio.to_thread(self.sender.send_new)
@@ -112,9 +112,9 @@ class Service:
         try:
             yield _event("history", self.feed.history())
             while not self.is_ending():
-                yield self.update
                 async with self.news:
                     await self.news.wait()
+                yield self.update
         finally:
             self.viewers -= 1
 
@@ -229,7 +229,6 @@ def application(service: Service) -> Starlette:
 
     async def plan(request: Request) -> Response:
         order = Order.model_validate(await service.trusted(request))
-        service.undisturbed()
         texts = [
             await results.read(ask, words) for words in (["plan", *order.flags()], ["estimate", *order.estimate()])
         ]
@@ -251,12 +250,13 @@ def application(service: Service) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with asyncio.TaskGroup() as tasks:
-            # A bug in it ends the server.
-            looking = tasks.create_task(service.look())
-            looking.add_done_callback(lambda ended: None if ended.cancelled() else signal.raise_signal(signal.SIGINT))
-            yield
-            looking.cancel()
+        looking = asyncio.create_task(service.look())
+        # A bug in it ends the server.
+        looking.add_done_callback(lambda ended: None if ended.cancelled() else signal.raise_signal(signal.SIGINT))
+        yield
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
 
     reads: dict[str, Callable[[Request], Awaitable[Response]]] = {
         **dict.fromkeys(ASSETS, asset),
@@ -295,8 +295,8 @@ class _Results:
 
     async def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function of this room reads, on another thread."""
-        self._service.undisturbed()
         async with self._turn:
+            self._service.undisturbed()
             return await asyncio.to_thread(function, *arguments)
 
 

@@ -151,13 +151,14 @@ function draw() {
 
 function show(now) {
   state.now = now;
-  const watts = Object.fromEntries(now.gpus.map((gpu) => [gpu.uuid, gpu.power_w]));
-  for (const run of now.runs) if (!now.gpus.length) Object.assign(watts, run.watts || {});
-  if (Object.keys(watts).length) state.points = [...state.points, [now.at_s, watts]].slice(-700);
+  if (Object.keys(now.power_w).length) state.points = [...state.points, [now.at_s, now.power_w]].slice(-700);
   say(at("host"), now.host);
   at("trouble").hidden = !now.trouble;
   say(at("trouble"), now.trouble || "");
   fill(at("orders"), (line) => line.split(":")[0], now.orders || [], () => make("li"), (item, line) => say(item, `started ${line}`));
+  showAll();
+}
+function showAll() {
   if (document.hidden) return;
   showRuns(); showGpus(); draw();
 }
@@ -224,7 +225,7 @@ at("publishable").addEventListener("change", showResults);
 at("compare").addEventListener("click", compareChosen);
 at("again").addEventListener("click", readResults);
 document.querySelectorAll("input[name=mode]").forEach((choice) => choice.addEventListener("change", draw));
-document.addEventListener("visibilitychange", () => show(state.now));
+document.addEventListener("visibilitychange", showAll);
 window.addEventListener("resize", draw);
 const source = new EventSource("/events");
 let stored = "";
