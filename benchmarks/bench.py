@@ -33,6 +33,7 @@ from reports import reports
 from steps import step_record
 from studies import studies
 from suite import suite
+from watching import watching
 
 from wattdock.errors import ExitCode, PreflightError, WattdockError
 from wattdock.files import write_whole
@@ -55,6 +56,7 @@ OVERHEADS = {
     "energy": energy_arithmetic,
     "studies": studies,
     "reports": reports,
+    "watching": watching,
     "first-result": first_result,
     "suite": suite,
 }
@@ -69,7 +71,7 @@ COMPARISONS = {
 # Comparison → quadruples of blocks; whether these resolve it depends on the machine's scatter.
 QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "vllm-final": 4, "meter": 6}
 # Measured by --only alone.
-ALONE = ("first-result", "suite")
+ALONE = ("watching", "first-result", "suite")
 DEFAULT = (*(name for name in OVERHEADS if name not in ALONE), "pytorch")
 DEFAULT_ON_GPU = (*DEFAULT, "vllm", "vllm-final", "meter")
 LEFT_OUT_ON_CPU = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
 
+import chromium
 import fake_nvml
 import pytest
 from hypothesis import settings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from contract.shared_runners import SharedRunners
-    from selenium import webdriver
+    from selenium.webdriver import Chrome
 
     # Calls the command line in the test's process.
     Called = Callable[..., CompletedProcess[str]]
@@ -190,22 +190,9 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[webdriver.Chrome]:
+def browser() -> Iterator[Chrome]:
     """Headless Chromium that logs what a page says and fetches."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
-    if chromium is None or driver is None:
-        pytest.skip("no chromium and chromedriver here: on Debian apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    opened = webdriver.Chrome(options=options, service=Service(driver))
-    opened.set_window_size(1280, 1000)
-    try:
+    if not chromium.is_there():
+        pytest.skip(chromium.MISSING)
+    with chromium.opened(browser="ALL", performance="ALL") as opened:
         yield opened
-    finally:
-        opened.quit()

@@ -7,8 +7,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 from axe_core_python.selenium import Axe
-from command import SMALL, Command, on_gpus
+from command import REPO, SMALL, Command, on_gpus
+from contract.runner_process import PYTORCH_PYTHON
 from fake_nvml import FakeGpu, constant, uuid_of
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -109,10 +111,7 @@ def test_two_results_are_compared_and_an_order_is_planned_and_refused_in_words(
         browser.find_element(By.CSS_SELECTOR, "#order [type=submit]").click()
         until(browser, lambda: "exit code 2" in text(browser, "#orders"), 90)
         for theme in ("light", "dark"):
-            browser.execute_cdp_cmd(
-                "Emulation.setDeviceMetricsOverride",
-                {"width": 360, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-            )
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
             try:
                 browser.execute_script("document.getElementById('theme').value = arguments[0]", theme)
                 browser.execute_script("document.getElementById('theme').dispatchEvent(new Event('change'))")
@@ -121,3 +120,23 @@ def test_two_results_are_compared_and_an_order_is_planned_and_refused_in_words(
                 assert [rule["id"] for rule in Axe().run(browser)["violations"]] == []
             finally:
                 browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
+def test_a_real_engine_is_started_from_the_page_and_its_result_opened_there(browser: Chrome, wattdock: Command) -> None:
+    """With the environment that `make run` uses; the order has nothing but the page's own fields."""
+    with served(wattdock, "--port", "0", env={"WATTDOCK_RUNNERS": str(REPO / "runners")}) as server:
+        browser.get(server.url)
+        browser.find_element(By.ID, "token").send_keys(server.token)
+        until(browser, lambda: "pytorch" in text(browser, "[name=backend]"))
+        for name, value in {"backend": "pytorch", "model": "shape:tiny-llama", "max_output_tokens": "8"}.items():
+            browser.execute_script("document.querySelector(`[name=${arguments[0]}]`).value = arguments[1]", name, value)
+        browser.find_element(By.CSS_SELECTOR, "#order [type=submit]").click()
+        until(browser, lambda: "started" in text(browser, "#answer"))
+        until(browser, lambda: text(browser, "#result-rows td:nth-child(4)"), 300)
+        [result] = wattdock.results()
+        assert (result["status"], result["environment"]["backend"]) == ("ok", "pytorch")
+        assert result["performance"]["output_tokens"] > 0
+        assert "done" in text(browser, "#orders")
+        browser.find_element(By.CSS_SELECTOR, "#result-rows th a").click()
+        until(browser, lambda: "shape:tiny-llama" in text(browser, "main"))

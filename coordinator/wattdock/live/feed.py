@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # How often leases and `READINGS` are looked at; and all else that a GPU tells, which takes a tenth of a second and
 # changes with leases, or seldom.
-LEASES_S, VIEW_S = 5.0, 120.0
+LEASES_S, VIEW_S = 10.0, 120.0
 # One a second: ten minutes.
 MOST_POINTS = 600
 # Beside power, which is read at each look, as often as leases.
