@@ -111,7 +111,7 @@ def _served(results: Path, scratch: Path) -> Iterator[tuple[subprocess.Popen[str
     with subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         try:
-            yield server, server.stdout.readline().strip()
+            yield server, server.stdout.readline().split()[0]
         finally:
             server.terminate()
 

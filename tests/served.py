@@ -53,7 +53,7 @@ def served(by: Command, *words: str, env: dict[str, str] | None = None, **how: A
     with by.start("serve", "--allow-run", *words, env=env, stdout=subprocess.PIPE, **how) as process:
         try:
             assert process.stdout is not None
-            url, token = (process.stdout.readline().split()[-1] for _ in range(2))
+            url, token = process.stdout.readline().split()[0], process.stdout.readline().split()[-1]
             yield Served(url.rstrip("/"), token, process)
         finally:
             process.terminate()

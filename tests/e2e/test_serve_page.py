@@ -96,6 +96,8 @@ def test_two_results_are_compared_and_an_order_is_planned_and_refused_in_words(
         until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "#result-rows tr")) == 2)
         for box in browser.find_elements(By.CSS_SELECTOR, "#result-rows input"):
             box.click()
+        marks = [mark.text for mark in browser.find_elements(By.CSS_SELECTOR, "#result-rows td:first-child span")]
+        assert sorted(marks) == ["A", "B"]
         browser.find_element(By.ID, "compare").click()
         until(
             browser, lambda: "counterpart" in text(browser, "#comparison") or "tokens/s" in text(browser, "#comparison")
@@ -106,6 +108,7 @@ def test_two_results_are_compared_and_an_order_is_planned_and_refused_in_words(
         model.send_keys("shape:tiny-llama")
         browser.find_element(By.ID, "plan").click()
         until(browser, lambda: "1 experiment" in text(browser, "#answer"), 90)
+        assert "weights" in text(browser, "#answer")
         model.clear()
         model.send_keys("shape:no-such-model")
         browser.find_element(By.CSS_SELECTOR, "#order [type=submit]").click()
@@ -127,12 +130,12 @@ def test_a_real_engine_is_started_from_the_page_and_its_result_opened_there(brow
     """With the environment that `make run` uses; the order has nothing but the page's own fields."""
     with served(wattdock, "--port", "0", env={"WATTDOCK_RUNNERS": str(REPO / "runners")}) as server:
         browser.get(server.url)
-        browser.find_element(By.ID, "token").send_keys(server.token)
         until(browser, lambda: "pytorch" in text(browser, "[name=backend]"))
+        browser.find_element(By.ID, "token").send_keys(server.token)
         for name, value in {"backend": "pytorch", "model": "shape:tiny-llama", "max_output_tokens": "8"}.items():
             browser.execute_script("document.querySelector(`[name=${arguments[0]}]`).value = arguments[1]", name, value)
         browser.find_element(By.CSS_SELECTOR, "#order [type=submit]").click()
-        until(browser, lambda: "started" in text(browser, "#answer"))
+        until(browser, lambda: "handed over" in text(browser, "#answer"))
         until(browser, lambda: text(browser, "#result-rows td:nth-child(4)"), 300)
         [result] = wattdock.results()
         assert (result["status"], result["environment"]["backend"]) == ("ok", "pytorch")

@@ -25,6 +25,7 @@ from wattdock.execution.events import (
     PassStarted,
     RestartStarted,
     ResultStored,
+    StopAsked,
     StudyLeftUnfinished,
     StudyStarted,
     TokensSeen,
@@ -256,7 +257,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(mac
         machine.run(planned, on=in_second)
     assert statuses(machine.last.results) == [("a", "interrupted")]
     assert len(passes(machine.last.results)) == 2
-    assert machine.notes().count("interrupted: stops after this pass; Ctrl-C again stops now") == 1
+    assert machine.emitted.count(StopAsked()) == 1
     resumed = machine.run(planned, resume=True)
     assert statuses(resumed.results) == [("a", "ok")]
     assert passes(resumed.results) == dict.fromkeys([("a", 0, 0), ("a", 0, 1), ("a", 0, 2)], 1)

@@ -45,5 +45,6 @@ def sparkline(values: Sequence[float]) -> str:
 def _progress(state: RunState) -> tuple[ProgressBar | Text, Text]:
     if state.share is None:
         return Text(""), Text("")
-    left = "" if state.left_s is None else f", {state.left_s:.0f} s left"
-    return ProgressBar(total=1, completed=state.share, width=30), Text(f"{state.share:.0%}{left}")
+    left = "" if state.left_s is None else f", {state.left_s:.0f} s left" if state.left_s else ", last requests"
+    bar = ProgressBar(total=1, completed=state.share, width=30, complete_style="blue", finished_style="blue")
+    return bar, Text(f"{state.share:.0%}{left}")

@@ -172,6 +172,8 @@ def describe(event: events.Event) -> str:
     match event:
         case events.Note():
             return event.text
+        case events.StopAsked():
+            return "interrupted: stops after this pass; Ctrl-C again stops now"
         case events.StudyStarted() if event.resumed is not None:
             done = f"{event.study_id}: {pluralize(event.done, 'experiment')} done before"
             begun = done if event.resumed else f"nothing to resume, begun as {event.study_id}"

@@ -33,6 +33,11 @@ class Note(Event):
 
 
 @dataclass(frozen=True)
+class StopAsked(Event):
+    """A first Ctrl-C has come: the run stops after the pass that is under way."""
+
+
+@dataclass(frozen=True)
 class UnexpectedError(Event):
     """A bug that must not cost what was measured: Python's traceback, of many lines."""
 

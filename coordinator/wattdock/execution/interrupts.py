@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from wattdock.execution.events import Note
+from wattdock.execution.events import StopAsked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ class Interrupts:
             raise KeyboardInterrupt
         if self._requested and not self._announced:
             self._announced = True
-            self._emit(Note("interrupted: stops after this pass; Ctrl-C again stops now"))
+            self._emit(StopAsked())
 
     @contextmanager
     def patient(self) -> Iterator[None]:

@@ -42,6 +42,7 @@ class RunState:
         beats: Time and power of each heartbeat.
         parts: Passes and idle spans, the latest last.
         stored: Results so far, by status.
+        stopping: Whether it stops after the pass that is under way.
     """
 
     study_id: str = ""
@@ -63,6 +64,7 @@ class RunState:
     parts: deque[Part] = field(default_factory=lambda: deque(maxlen=MOST_PARTS))
     failures: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
     stored: dict[str, int] = field(default_factory=dict)
+    stopping: bool = False
     limits: events.PassStarted | None = None
 
     @property
@@ -105,6 +107,8 @@ class RunState:
                 self.elapsed_s, self.output_tokens, self.joules = 0.0, 0, None
             case events.TokensSeen():
                 self._beat(event, at_s)
+            case events.StopAsked():
+                self.stopping = True
             case events.PassFinished():
                 self._begin("", f"{event.stage} measured", at_s)
                 self.elapsed_s, self.output_tokens = event.duration_s, event.output_tokens

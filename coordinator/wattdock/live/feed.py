@@ -38,7 +38,7 @@ OF_GPU = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes", "numa_no
 # Of a run, beside its name and who runs it.
 SHOWN = (
     *("experiment", "doing", "stage", "restart", "restarts", "passes_left", "passes", "time_left", "elapsed_s"),
-    *("output_tokens", "tokens_per_s", "power_w", "joules_per_token", "share", "left_s", "stored"),
+    *("output_tokens", "tokens_per_s", "power_w", "joules_per_token", "share", "left_s", "stored", "stopping"),
 )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
+
+from wattdock import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,7 +22,7 @@ MHZ = 1e6
 GPU: dict[str, tuple[str, str, float]] = {
     "power_w": ("wattdock_gpu_power_watts", "Board power of a GPU now.", 1),
     "hbm_power_w": ("wattdock_gpu_hbm_power_watts", "Power of a GPU's memory, a part of the board's.", 1),
-    "power_limit_w": ("wattdock_gpu_power_limit_watts", "Power limit that is enforced.", 1),
+    "power_limit_w": ("wattdock_gpu_power_limit_watts", "Power limit of a GPU that is enforced.", 1),
     "memory_used_bytes": ("wattdock_gpu_memory_used_bytes", "Memory in use on a GPU.", 1),
     "vram_total_bytes": ("wattdock_gpu_memory_bytes", "Memory of a GPU.", 1),
     "temperature_c": ("wattdock_gpu_temperature_celsius", "Temperature of a GPU.", 1),
@@ -32,10 +34,18 @@ GPU: dict[str, tuple[str, str, float]] = {
     ),
 }
 RUN: dict[str, tuple[str, str, float]] = {
-    "output_tokens": ("wattdock_pass_output_tokens", "Output tokens of the pass so far, up to.", 1),
-    "elapsed_s": ("wattdock_pass_elapsed_seconds", "Seconds since the pass began.", 1),
-    "tokens_per_s": ("wattdock_pass_output_tokens_per_second", "Output tokens of the pass per second so far.", 1),
-    "joules_per_token": ("wattdock_pass_provisional_joules_per_output_token", "J/token so far: provisional.", 1),
+    "output_tokens": (
+        "wattdock_pass_output_tokens",
+        "Output tokens of the pass or warm-up under way, at most.",
+        1,
+    ),
+    "elapsed_s": ("wattdock_pass_elapsed_seconds", "Seconds since the pass or warm-up began.", 1),
+    "tokens_per_s": ("wattdock_pass_output_tokens_per_second", "Output tokens per second of it so far.", 1),
+    "joules_per_token": (
+        "wattdock_pass_provisional_joules_per_output_token",
+        "Joules per output token of it so far, provisional.",
+        1,
+    ),
     "power_w": ("wattdock_run_power_watts", "Power of the GPUs that a run uses.", 1),
     "passes_left": ("wattdock_run_passes_left", "Measured passes that the study has left.", 1),
 }
@@ -59,7 +69,8 @@ class FeedCollector(Collector):
             if gpu["holder"]:
                 leased.add_metric([gpu["uuid"], gpu["user"] or "", gpu["study"] or ""], 1)
         yield leased
-        yield from _families(RUN, now["runs"], {"study": "study", "experiment": "experiment", "stage": "stage"})
+        yield from _families(RUN, now["runs"], {"study": "study", "experiment": "experiment"})
+        yield InfoMetricFamily("wattdock", "What serves these metrics.", {"version": __version__})
 
 
 def exposition(feed: Feed) -> bytes:

@@ -6,6 +6,7 @@ Whatever is asked runs as a command of its own, which outlives the page; no file
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import deque
@@ -26,8 +27,14 @@ if TYPE_CHECKING:
 PLAN_TIMEOUT_S = 60
 # Of runs that were started from here.
 MOST_SHOWN = 5
-MODEL = r"^(shape:)?[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$"
+MODEL = re.compile(r"(shape:)?[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 COUNT = Annotated[int, Field(ge=1, le=100_000)]
+
+
+def _named(model: str) -> str:
+    if not MODEL.fullmatch(model):
+        raise ValueError("a name, shape:NAME or a hub's id; no folder can be named here")
+    return model
 
 
 def _known(backend: str) -> str:
@@ -48,12 +55,12 @@ class Order(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     backend: Annotated[str, AfterValidator(_known)] = "pytorch"
-    model: Annotated[str, Field(pattern=MODEL, max_length=200)] = "smollm2-135m-instruct"
+    model: Annotated[str, AfterValidator(_named), Field(max_length=200)] = "smollm2-135m-instruct"
     gpus: Annotated[list[Annotated[str, Field(pattern=r"^GPU-[\w-]{1,60}$")]], Field(max_length=64)] = []
-    batch_size: COUNT = 4
-    input_tokens: COUNT | None = None
-    max_output_tokens: COUNT = 64
-    min_duration_s: Annotated[float, Field(ge=0, le=3600)] = 10
+    batch_size: Annotated[COUNT, Field(title="in flight")] = 4
+    input_tokens: Annotated[COUNT | None, Field(title="prompt tokens")] = None
+    max_output_tokens: Annotated[COUNT, Field(title="output tokens")] = 64
+    min_duration_s: Annotated[float, Field(ge=0, le=3600, title="seconds of a pass")] = 10
     restarts: Annotated[int, Field(ge=1, le=20)] = 1
 
     def flags(self) -> list[str]:
@@ -70,7 +77,7 @@ class Order(BaseModel):
         """Return the arguments of `wattdock estimate` for it."""
         context = (self.input_tokens or 512) + self.max_output_tokens
         name = self.model.removeprefix("shape:")
-        return [name, "--backend", self.backend, "--batch", str(self.batch_size), "--context", str(context)]
+        return [name, "--backend", self.backend, "--batch-size", str(self.batch_size), "--context", str(context)]
 
 
 def choices() -> dict[str, Any]:
@@ -82,8 +89,8 @@ def choices() -> dict[str, Any]:
     }
 
 
-def ask(words: list[str]) -> str:
-    """Return what a wattdock command prints; its errors, too."""
+def ask(words: list[str], *, columns: int = 110) -> str:
+    """Return what a wattdock command prints in so many columns; its errors, too."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "wattdock", *words],
@@ -92,7 +99,7 @@ def ask(words: list[str]) -> str:
             stdin=subprocess.DEVNULL,
             text=True,
             timeout=PLAN_TIMEOUT_S,
-            env=os.environ | {"COLUMNS": "110", "NO_COLOR": "1"},
+            env=os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1"},
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -109,7 +116,7 @@ class Orders:
 
     def __init__(self, output_dir: Path, cpus: set[int]) -> None:
         self._output_dir, self.cpus = output_dir, cpus
-        self._started: deque[tuple[subprocess.Popen[bytes], Path]] = deque(maxlen=MOST_SHOWN)
+        self._started: deque[tuple[Order, subprocess.Popen[bytes], Path]] = deque(maxlen=MOST_SHOWN)
 
     def start(self, order: Order) -> None:
         """Start `wattdock run` in a session of its own; what it prints goes into a file in the folder of results.
@@ -136,11 +143,15 @@ class Orders:
             raise ConfigError(
                 f"cannot write {log}: {error.strerror}; choose another folder with --output-dir"
             ) from error
-        self._started.append((process, log))
+        self._started.append((order, process, log))
 
     def lines(self) -> list[str]:
         """Return what became of the latest, a line each."""
-        return [f"{log.stem.removeprefix('serve-')}: {_ended(process, log)}" for process, log in self._started]
+        return [
+            f"{log.stem.removeprefix('serve-')}: {order.backend} {order.model}, {order.batch_size} in flight: "
+            + _ended(process, log)
+            for order, process, log in self._started
+        ]
 
 
 def _ended(process: subprocess.Popen[bytes], log: Path) -> str:

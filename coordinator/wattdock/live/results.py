@@ -18,6 +18,8 @@ COLUMNS = (
     *("output_tokens_per_s", "mean_power_w"),
 )
 MOST_ROWS = 1_000
+# Room for every column of a comparison.
+COMPARED_COLUMNS = 150
 
 
 def result_rows(output_dir: Path) -> list[dict[str, Any]]:
@@ -51,7 +53,7 @@ def comparison_text(output_dir: Path, first: str, second: str) -> str:
     Raises:
         ConfigError: There is none of one of the names.
     """
-    return ask(["compare", *(str(_known(output_dir, name)) for name in (first, second))])
+    return ask(["compare", *(str(_known(output_dir, name)) for name in (first, second))], columns=COMPARED_COLUMNS)
 
 
 def _known(output_dir: Path, name: str) -> Path:

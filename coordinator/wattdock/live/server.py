@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from wattdock.errors import PreflightError, WattdockError
+from wattdock.errors import ConfigError, PreflightError, WattdockError
 from wattdock.live.feed import Feed
 from wattdock.live.metrics import exposition
 from wattdock.live.order import Order, Orders, ask, choices
@@ -69,6 +69,7 @@ HEADERS = {
     "cache-control": "no-store",
 }
 PORT = re.compile(r":\d+$")
+EVERYWHERE = ("", "0.0.0.0", "::")
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 DISTURBS = "{} measures a pass, which this would disturb; try again when the pass is over"
 
@@ -224,7 +225,8 @@ def application(service: Service) -> Starlette:
         return Response(exposition(service.feed), media_type=CONTENT_TYPE_LATEST)
 
     async def offered(_: Request) -> Response:
-        return JSONResponse(choices() | {"allowed": service.token is not None})
+        told = {"allowed": service.token is not None, "folder": str(output_dir.absolute())}
+        return JSONResponse(choices() | told)
 
     async def listed(_: Request) -> Response:
         return Response(json_text(await results.rows()), media_type="application/json")
@@ -249,7 +251,7 @@ def application(service: Service) -> Starlette:
         order = Order.model_validate(await service.trusted(request))
         service.undisturbed()
         await asyncio.to_thread(service.orders.start, order)
-        return PlainTextResponse("started\n")
+        return PlainTextResponse("handed over; what becomes of it stands below\n")
 
     async def stop(request: Request) -> Response:
         asked = await service.trusted(request)
@@ -295,7 +297,7 @@ class _Results:
 
     def __init__(self, service: Service) -> None:
         self._service, self._turn = service, asyncio.Lock()
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[dict[str, Any]] = result_rows(service.feed.output_dir)
 
     async def rows(self) -> dict[str, Any]:
         """Return the rows, or while a pass is measured those that were read last."""
@@ -314,7 +316,10 @@ class _Results:
 async def _refused(_: Request, error: Exception) -> Response:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return PlainTextResponse(f"{'.'.join(map(str, first['loc']))}: {first['msg']}\n", 400)
+        name = (*first["loc"], "order")[0]
+        known = Order.model_fields.get(str(name))
+        said = first["msg"].removeprefix("Value error, ")
+        return PlainTextResponse(f"{(known and known.title) or name}: {said}, not {str(first['input'])[:200]!r}\n", 400)
     return PlainTextResponse(f"{error}\n", 404)
 
 
@@ -346,7 +351,12 @@ def serve(
 
     Raises:
         PreflightError: The address cannot be had, or what `otlp` needs is not installed.
+        ConfigError: `output_dir` is no folder.
     """
+    if output_dir.exists() and not output_dir.is_dir():
+        raise ConfigError(f"{output_dir} is a file; give a folder of results with --output-dir")
+    if host in EVERYWHERE:
+        raise PreflightError(f"--host {host} is every address, and requests must be for one; give this machine's name")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family)
@@ -356,7 +366,7 @@ def serve(
     token = secrets.token_urlsafe(24) if allow_run else None
     cpus = os.sched_getaffinity(0)
     sender = Sender(otlp, output_dir, say) if otlp else None
-    service = Service(Feed(output_dir), Orders(output_dir, cpus), (*LOCAL, host), token, sender)
+    service = Service(Feed(output_dir), Orders(output_dir, cpus), tuple(dict.fromkeys((*LOCAL, host))), token, sender)
     config = uvicorn.Config(
         application(service),
         http=Impatient,
@@ -367,7 +377,8 @@ def serve(
         timeout_keep_alive=int(SILENT_S),
         timeout_graceful_shutdown=GRACE_S,
     )
-    say(f"http://{host}:{listening.getsockname()[1]}/")
+    what = "" if token else "; read-only, since --allow-run was not given"
+    say(f"http://{host}:{listening.getsockname()[1]}/ shows this machine and {output_dir}{what}. Ctrl-C ends it.")
     if token:
         say(f"token, with which runs can be started and stopped: {token}")
     server = Calm(config)

@@ -2,7 +2,7 @@
 // Everything that comes from elsewhere becomes text, never markup.
 const at = (id) => document.getElementById(id);
 const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#882255"];
-const state = { now: { gpus: [], runs: [] }, points: [], hidden: new Set(), chosen: new Set(), rows: [], allowed: false, defaults: null };
+const state = { now: { gpus: [], runs: [] }, points: [], hidden: new Set(), chosen: [], rows: [], allowed: false, defaults: null };
 
 function make(tag, text, attributes = {}) {
   const element = document.createElement(tag);
@@ -72,6 +72,7 @@ function showGpus() {
 function showRuns() {
   const runs = state.now.runs;
   at("no-run").hidden = runs.length > 0;
+  if (!runs.length) say(at("stopped"), "");
   fill(at("runs"), (run) => run.study, runs, (run) => {
     const card = make("article");
     card.append(make("h3"), make("p", "", { class: "doing" }), make("progress", undefined, { max: "1", "aria-label": "share of the pass that is done" }),
@@ -88,7 +89,7 @@ function showRuns() {
     const [title, doing, bar, figures, left, failed, buttons] = card.children;
     say(title, run.experiment ? `${run.experiment}` : run.study);
     const restart = run.restarts > 1 ? `, restart ${run.restart} of ${run.restarts}` : "";
-    say(doing, `${run.doing || "begins"}${restart}${run.left_s !== null ? `, ${seconds(run.left_s)} left` : ""}`);
+    say(doing, `${run.doing || "begins"}${restart}${run.left_s === 0 ? ", last requests" : run.left_s ? `, ${seconds(run.left_s)} left` : ""}${run.stopping ? "; stops after this pass" : ""}`);
     bar.hidden = !run.stage;
     if (typeof run.share === "number") bar.value = run.share; else bar.removeAttribute("value");
     const parts = [run.output_tokens ? `up to ${number(run.output_tokens)} tokens` : "", run.tokens_per_s ? `${number(run.tokens_per_s, run.tokens_per_s < 100 ? 1 : 0)} tokens/s` : "",
@@ -99,6 +100,7 @@ function showRuns() {
       `study ${run.study}`, run.user && `started by ${run.user}`].filter(Boolean).join("; "));
     say(failed, run.failures.join("; "));
     buttons.hidden = !(state.allowed && run.ours);
+    buttons.children[0].hidden = run.stopping;
   });
 }
 
@@ -179,11 +181,16 @@ function order() {
 function showResults() {
   const wanted = at("filter").value.trim().toLowerCase();
   const rows = state.rows.filter((row) => (!at("publishable").checked || row.publishable) && Object.values(row).join(" ").toLowerCase().includes(wanted));
+  at("compare").disabled = state.chosen.length !== 2;
   fill(at("result-rows"), (row) => row.folder, rows, (row) => {
     const line = make("tr"), cell = make("td"), title = make("th", undefined, { scope: "row" }), study = make("td");
     const box = make("input", undefined, { type: "checkbox", "aria-label": `choose ${row.name} of ${row.started_utc} to compare` });
-    box.addEventListener("change", () => { box.checked ? state.chosen.add(row.folder) : state.chosen.delete(row.folder); at("compare").disabled = state.chosen.size !== 2; });
-    cell.append(box);
+    box.addEventListener("change", () => {
+      state.chosen = [...state.chosen.filter((folder) => folder !== row.folder), ...(box.checked ? [row.folder] : [])];
+      at("comparison").hidden = true;
+      showResults();
+    });
+    cell.append(box, make("span"));
     title.append(make("a", row.name, { href: `/report/${encodeURIComponent(row.folder)}` }));
     if (row.study_id) study.append(make("a", row.study_id, { href: `/report/${encodeURIComponent(row.study_id)}` }));
     const ends = [row.energy_per_output_token_low_j, row.energy_per_output_token_high_j];
@@ -192,7 +199,11 @@ function showResults() {
       make("td", precise(row.energy_per_output_token_j) + interval, { class: "number" }), make("td", number(row.output_tokens_per_s, 1), { class: "number" }),
       make("td", number(row.mean_power_w), { class: "number" }), make("td", row.gpus || "–"), study);
     return line;
-  }, () => {});
+  }, (line, row) => {
+    const [box, letter] = line.children[0].children, place = state.chosen.indexOf(row.folder);
+    box.checked = place >= 0;
+    say(letter, place < 0 ? "" : place < 2 ? ` ${"AB"[place]}` : " ?");
+  });
   say(at("results-note"), [`${rows.length} of ${state.rows.length} results`, state.note].filter(Boolean).join("; "));
 }
 async function readResults() {
@@ -211,12 +222,17 @@ async function begin() {
   const offered = await (await fetch("/choices")).json();
   [state.allowed, state.defaults] = [offered.allowed, offered.defaults];
   at("start").hidden = !offered.allowed;
+  at("read-only").hidden = offered.allowed;
+  document.querySelectorAll(".folder").forEach((place) => say(place, offered.folder));
   const form = at("order").elements;
   offered.backends.forEach((name) => form.backend.append(make("option", name)));
   offered.models.forEach((name) => at("models").append(make("option", undefined, { value: name })));
   for (const [name, value] of Object.entries(offered.defaults)) if (form[name] && value !== null && name !== "gpus") form[name].value = value;
 }
 
+at("trust").addEventListener("submit", (event) => event.preventDefault());
+at("token").value = sessionStorage.getItem("token") || "";
+at("token").addEventListener("input", () => sessionStorage.setItem("token", at("token").value));
 at("theme").addEventListener("change", () => { document.documentElement.dataset.theme = at("theme").value; draw(); });
 at("order").addEventListener("submit", (event) => { event.preventDefault(); post("/start", order(), at("answer")); });
 at("plan").addEventListener("click", () => post("/plan", order(), at("answer")));
@@ -229,12 +245,12 @@ document.addEventListener("visibilitychange", showAll);
 window.addEventListener("resize", draw);
 const source = new EventSource("/events");
 let stored = "";
-source.addEventListener("history", (event) => { state.points = JSON.parse(event.data).points; say(at("link"), "live"); });
+source.addEventListener("history", (event) => { state.points = JSON.parse(event.data).points; say(at("link"), "live"); document.body.classList.remove("stale"); });
 source.addEventListener("now", (event) => {
   const now = JSON.parse(event.data), results = JSON.stringify(now.runs.map((run) => [run.study, run.stored]));
   show(now);
   if (results !== stored) { stored = results; readResults(); }
 });
-source.addEventListener("error", () => say(at("link"), "not connected; trying again"));
+source.addEventListener("error", () => { say(at("link"), "not connected; trying again"); document.body.classList.add("stale"); });
 begin();
 readResults();
