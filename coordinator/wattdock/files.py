@@ -181,21 +181,27 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     return True
 
 
-def lock_pids(state: os.stat_result) -> list[int]:
-    """Return the processes that hold the lock on a file, as the kernel says; none of other PID namespaces.
+def lock_pids() -> dict[str, list[int]]:
+    """Return the processes that hold locks, by `file_place`, as the kernel says; none of other PID namespaces.
 
     Source: proc_locks(5): number, FLOCK, ADVISORY, READ or WRITE, process, device and inode, range.
     """
-    place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
+    holders: dict[str, list[int]] = {}
     with suppress(OSError):
-        lines = [line.split() for line in (PROC / "locks").read_text().splitlines()]
-        return [int(fields[4]) for fields in lines if fields[1] == "FLOCK" and fields[5] == place]
-    return []
+        for fields in map(str.split, (PROC / "locks").read_text().splitlines()):
+            if fields[1] == "FLOCK":
+                holders.setdefault(fields[5], []).append(int(fields[4]))
+    return holders
+
+
+def file_place(state: os.stat_result) -> str:
+    """Return a file's device and inode as /proc/locks has them."""
+    return f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
 
 
 def _holders(descriptor: int) -> str:
     """Return in words who holds the lock on an open file."""
-    pids = lock_pids(os.fstat(descriptor))
+    pids = lock_pids().get(file_place(os.fstat(descriptor)), [])
     more = f" and {len(pids) - HOLDERS_SHOWN} more" if len(pids) > HOLDERS_SHOWN else ""
     return ", ".join(map(_process, pids[:HOLDERS_SHOWN])) + more or "a process that is not visible here"
 
@@ -376,8 +382,8 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
 
 
 def last_lines(path: Path, lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a log, of its last 64 KiB at most; empty where there is no log."""
-    with suppress(OSError), open_data(path) as file:
+    """Return the last lines of a log, of its last 64 KiB at most; empty where there is no log, or a link to one."""
+    with suppress(OSError), open_data(path, follow=False) as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(max(0, size_bytes - TAIL_BYTES))
         return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

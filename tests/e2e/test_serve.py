@@ -50,6 +50,8 @@ def test_only_requests_for_this_machine_from_its_own_page_with_the_token_change_
         assert server.post("/start", {**order, "model": "x" * 20_000}).status_code == 413
         assert server.post("/stop", {"study": "x", "now": True}).status_code == 403
         assert httpx.get(f"{server.url}/", timeout=9).headers.get("access-control-allow-origin") is None
+        elsewhere = {"sec-fetch-site": "cross-site"}
+        assert [server.get(path, headers=elsewhere).status_code for path in ("/", "/results")] == [200, 403]
         assert not (wattdock.folder / "results").exists()
 
 
@@ -91,6 +93,11 @@ def test_thousands_of_connections_and_a_slow_reader_leave_it_serving(wattdock: C
             except OSError:
                 # Either side has no more descriptors.
                 break
+        eventually(lambda: is_served(server))
+        for _ in range(250):
+            # A whole request, then half of one.
+            half = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            half.sendall(f"GET /choices HTTP/1.1\r\nHost: {host}:{port}\r\n\r\nGET / HTTP/1.1\r\n".encode())
         eventually(lambda: is_served(server))
         assert server.process.poll() is None
 

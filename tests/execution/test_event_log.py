@@ -52,6 +52,8 @@ def test_what_is_unknown_stays_unknown_and_what_has_ended_is_no_pass() -> None:
     """No power of the GPU in use, no limit of the pass; then a failure and a stored result."""
     unknown = state_after(*BEGUN[:3], events.PassStarted("pass 1/2"), beat(1.0, 500, None))
     assert (unknown.power_w, unknown.joules_per_token, unknown.share, unknown.left_s) == (None,) * 4
+    gap = state_after(*BEGUN, beat(1.0, 500, 100.0), beat(2.0, 900, None), beat(3.0, 1300, 100.0))
+    assert (gap.joules_per_token, gap.power_w) == (None, 100.0)
     ended = state_after(
         *BEGUN,
         beat(1.0, 500, 100.0),
@@ -62,6 +64,10 @@ def test_what_is_unknown_stays_unknown_and_what_has_ended_is_no_pass() -> None:
     assert (ended.stage, ended.passes_left, ended.output_tokens) == ("", 1, 4100)
     assert (list(ended.failures), ended.stored) == (["batch 8: it died"], {"failed": 1})
     assert ended.parts[-1].end_s == 105
+    # It was told for two passes.
+    assert (ended.time_left, ended.share, ended.power_w) == ("", None, None)
+    another = state_after(*BEGUN, beat(1.0, 500, 100.0), events.RestartStarted("batch 9", 1, 1, 1, 2, "", ("GPU-1",)))
+    assert (another.tokens_per_s, another.joules_per_token, another.left_s) == (None, None, None)
 
 
 @pytest.mark.parametrize("kind", events.Event.__subclasses__())
@@ -76,7 +82,15 @@ def test_every_kind_of_event_comes_back_from_its_line(kind: type[events.Event]) 
 
 
 @pytest.mark.parametrize(
-    "line", [{}, {"event": 3}, {"event": "Nothing"}, {"event": "PassStarted"}, {"event": "Note", "x": 1}]
+    "line",
+    [
+        {},
+        {"event": 3},
+        {"event": "Nothing"},
+        {"event": "PassStarted"},
+        {"event": "Note", "x": 1},
+        {"event": "TokensSeen", "stage": "a", "output_tokens": 10**400, "elapsed_s": 1.0, "watts": {}},
+    ],
 )
 def test_a_line_that_is_no_event_is_none(line: dict[str, Any]) -> None:
     """Another version's, or a stranger's."""
@@ -113,9 +127,37 @@ def test_another_process_sees_a_run_for_as_long_as_its_study_is_locked(tmp_path:
         [run] = watch.look()
         assert (run.state.study_id, run.state.output_tokens) == ("s-1", 0)
     assert watch.look() == []
-    assert not run.stop(at_once=True)
     for opened in (log, again):
         opened.close()
+
+
+def test_an_old_study_that_goes_on_is_seen_behind_many_and_from_its_new_run_s_beginning(tmp_path: Path) -> None:
+    """Its name sorts last; a file with the inode of the one before it is new all the same."""
+    old, watch = study_folder(tmp_path, "20250101T000000-old-1"), RunWatch(tmp_path)
+    for number in range(30):
+        (study_folder(tmp_path, f"20260101T000000-{number}-1") / LOCK).touch()
+    with locked(old / LOCK):
+        [run] = watch.look()
+        run.state.on(events.ExperimentFailed("a", "load", "RunnerError", "it died", None), 1.0)
+        # As if another process held it now.
+        run.pid = 1
+        [run] = watch.look()
+        (old / RECORDS / EVENTS).write_text(json.dumps(events.as_line(BEGUN[0])) + "\n")
+        [run] = watch.look()
+        assert (run.pid, list(run.state.failures), run.state.study_id) == (os.getpid(), [], "s-1")
+
+
+def test_what_was_appended_is_read_up_to_a_bound(tmp_path: Path) -> None:
+    """A terabyte of nothing before the last event."""
+    folder, watch = study_folder(tmp_path), RunWatch(tmp_path)
+    with locked(folder / LOCK):
+        (folder / RECORDS / EVENTS).touch()
+        watch.look()
+        os.truncate(folder / RECORDS / EVENTS, 1 << 40)
+        with (folder / RECORDS / EVENTS).open("a") as file:
+            file.write("\n" + json.dumps(events.as_line(BEGUN[0])) + "\n")
+        [run] = watch.look()
+        assert run.state.study_id == "s-1"
 
 
 def test_a_stranger_s_folder_is_no_run_and_holds_nobody_up(tmp_path: Path) -> None:
@@ -125,5 +167,5 @@ def test_a_stranger_s_folder_is_no_run_and_holds_nobody_up(tmp_path: Path) -> No
     os.mkfifo(pipe / RECORDS / EVENTS)
     (link / RECORDS / EVENTS).symlink_to("/etc/passwd")
     with locked(pipe / LOCK), locked(link / LOCK):
-        assert RunWatch(tmp_path).look() == []
+        assert all(run.state.study_id == "" for run in RunWatch(tmp_path).look())
     assert RunWatch(tmp_path / "none").look() == []

@@ -17,7 +17,7 @@ from wattdock.errors import StoreError
 from wattdock.execution.events import TokensSeen, as_line, from_line
 from wattdock.execution.run_state import RunState
 from wattdock.execution.study_folder import LOCK, RECORDS
-from wattdock.files import STUDIES, lock_pids, open_data, open_regular
+from wattdock.files import PROC, STUDIES, file_place, lock_pids, open_data, open_regular
 from wattdock.host import processes
 from wattdock.text import from_json, json_text
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 EVENTS = "events.jsonl"
 # Of the tokens of a pass, a line in this time.
 BEAT_S = 0.9
-# What is read of a file that was long when it was found; longer lines are no events.
-TAIL_BYTES, LINE_BYTES = 16_000_000, 64_000
-# Studies that are looked at, the latest first: names begin with their time.
-MOST_STUDIES = 20
+# What is read at a look of a file that has grown by more; longer lines are no events.
+TAIL_BYTES, LINE_BYTES = 1_000_000, 8_000
+# Runs that are looked at, the latest first.
+MOST_RUNS = 20
 
 
 class EventLog:
@@ -68,32 +68,39 @@ class WatchedRun:
 
     Attributes:
         path: The study's folder.
-        pid, user: Of the coordinator that holds the study's lock now; None where none does, or none is to be seen.
+        pid, user: Of the coordinator that holds the study's lock now.
+        is_ours: Whether lock and coordinator are the caller's, who may stop it.
         state: What its events add up to; times are seconds since the epoch.
     """
 
     path: Path
-    pid: int | None = None
+    pid: int = 0
     user: str | None = None
+    is_ours: bool = False
     state: RunState = field(default_factory=RunState)
     _asked_pid: int | None = None
     _inode: int = 0
     _offset: int = 0
 
-    def look(self) -> None:
+    def look(self, pid: int) -> None:
         """Find out who runs it, and read what was added.
+
+        Args:
+            pid: Of the process that holds its lock.
 
         Raises:
             OSError: The folder cannot be read.
         """
-        self.pid = next(iter(lock_pids((self.path / LOCK).stat())), None)
-        self.user = processes.owner_of(self.pid)[0] if self.pid else None
-        if not self.pid:
-            return
+        if pid != self.pid:
+            self.pid, self.user, self._inode = pid, processes.owner_of(pid)[0], 0
+        # A lock of another user's may name a process that has ended, whose number is by now somebody else's.
+        owners = ((self.path / LOCK).stat().st_uid, (PROC / str(pid)).stat().st_uid)
+        self.is_ours = set(owners) == {os.geteuid()}
         with suppress(FileNotFoundError), open_data(self.path / RECORDS / EVENTS, follow=False) as file:
             now = os.fstat(file.fileno())
             if now.st_ino != self._inode or now.st_size < self._offset:
-                self._inode, self._offset, self.state = now.st_ino, max(0, now.st_size - TAIL_BYTES), RunState()
+                self._inode, self._offset, self.state = now.st_ino, 0, RunState()
+            self._offset = max(self._offset, now.st_size - TAIL_BYTES)
             file.seek(self._offset)
             while self._offset < now.st_size and (line := file.readline(LINE_BYTES)):
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES:
@@ -102,14 +109,9 @@ class WatchedRun:
                 self._offset += len(line)
                 self._take(line)
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether the caller may stop it."""
-        return self.user == processes.user_name()
-
     def stop(self, *, at_once: bool) -> bool:
         """Ask it to end, after the pass that is under way unless `at_once`; return whether it was ours and heard."""
-        if not (self.pid and self.is_ours):
+        if not self.is_ours:
             return False
         # A second Ctrl-C would cut the pass off.
         if self._asked_pid == self.pid and not at_once:
@@ -118,7 +120,7 @@ class WatchedRun:
             descriptor = os.pidfd_open(self.pid)
             try:
                 # The number may by now be another process's, which holds no such lock.
-                if self.pid in lock_pids((self.path / LOCK).stat()):
+                if self.pid in lock_pids().get(file_place((self.path / LOCK).stat()), ()):
                     signal.pidfd_send_signal(descriptor, signal.SIGTERM if at_once else signal.SIGINT)
                     self._asked_pid = self.pid
                     return True
@@ -142,12 +144,16 @@ class RunWatch:
 
     def look(self) -> list[WatchedRun]:
         """Return the runs that are under way, the latest first."""
+        known, self._known = self._known, {}
         with suppress(OSError):
-            names = sorted(os.listdir(self._studies), reverse=True)[:MOST_STUDIES]  # noqa: PTH208 (names, unopened)
-            known = {name: self._known.get(name) or WatchedRun(self._studies / name) for name in names}
-            self._known = {}
-            for name, run in known.items():
+            holders = lock_pids()
+            names = sorted(os.listdir(self._studies), reverse=True) if holders else []  # noqa: PTH208 (names, unopened)
+            for name in names:
                 with suppress(OSError):
-                    run.look()
-                    self._known[name] = run
-        return [run for run in self._known.values() if run.pid is not None]
+                    if pids := holders.get(file_place((self._studies / name / LOCK).stat())):
+                        run = known.get(name) or WatchedRun(self._studies / name)
+                        run.look(pids[0])
+                        self._known[name] = run
+                if len(self._known) == MOST_RUNS:
+                    break
+        return list(self._known.values())

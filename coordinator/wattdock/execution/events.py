@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 (pydantic looks it up)
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
+
+from wattdock.values import require_64_bits
 
 
 @dataclass(frozen=True)
@@ -232,8 +234,8 @@ def from_line(line: Any) -> Event | None:
         return None
     values = {name: value for name, value in line.items() if name not in ("event", "at_utc")}
     try:
-        return _adapters()[line["event"]].validate_python(values)
-    except (KeyError, TypeError, ValidationError):
+        return require_64_bits(_adapters()[line["event"]].validate_python(values))
+    except (KeyError, TypeError, ValueError):
         return None
 
 

@@ -243,6 +243,8 @@ class MeasuringProcedure:
         stage, began_ns = recording.stage, self.clock.now_ns()
 
         def show(beat: Heartbeat) -> None:
+            if beat.pass_over:
+                return
             elapsed_s = (self.clock.now_ns() - began_ns) / NS_PER_S
             self.emit(TokensSeen(stage, beat.output_tokens, elapsed_s, self.meter.watts()))
 

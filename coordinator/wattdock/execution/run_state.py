@@ -37,7 +37,7 @@ class RunState:
         gpus: UUIDs of the GPUs that the runner has.
         watts: Latest power of every GPU that is metered, by UUID; None where it is unknown.
         joules: Of the runner's GPUs, from the pass's beginning to its latest heartbeat, by power at heartbeats:
-            provisional. None without.
+            provisional. None once power was unknown.
         share: Of the pass that is done, 0 to 1; None where its end cannot be told.
         beats: Time and power of each heartbeat.
         parts: Passes and idle spans, the latest last.
@@ -97,6 +97,8 @@ class RunState:
                 else:
                     self.experiment, self.restart, self.restarts = event.experiment, event.restart, event.restarts
                     self.gpus = event.gpus
+                    self._begin("", "begins", at_s)
+                    self.elapsed_s, self.output_tokens, self.joules = 0.0, 0, None
             case events.Loading():
                 self._begin("", event.stage or f"loading {event.model}", at_s)
             case events.IdleStarted():
@@ -104,7 +106,7 @@ class RunState:
             case events.PassStarted():
                 self._begin(event.stage, event.stage, at_s)
                 self.stage, self.limits, self.share = event.stage, event, None
-                self.elapsed_s, self.output_tokens, self.joules = 0.0, 0, None
+                self.elapsed_s, self.output_tokens, self.joules = 0.0, 0, 0.0
             case events.TokensSeen():
                 self._beat(event, at_s)
             case events.StopAsked():
@@ -112,7 +114,8 @@ class RunState:
             case events.PassFinished():
                 self._begin("", f"{event.stage} measured", at_s)
                 self.elapsed_s, self.output_tokens = event.duration_s, event.output_tokens
-                self.passes_left = max(0, (self.passes_left or 0) - 1)
+                # It was told for the passes that were left before.
+                self.passes_left, self.time_left = max(0, (self.passes_left or 0) - 1), ""
             case events.WarmUpFinished():
                 self._begin("", "warmed up", at_s)
             case events.ExperimentFailed():
@@ -120,7 +123,8 @@ class RunState:
                 self.failures.append(f"{event.experiment}: {event.message}")
             case events.ResultStored():
                 self._begin("", "result stored", at_s)
-                self.stored[event.status] = self.stored.get(event.status, 0) + 1
+                if event.status in self.stored or len(self.stored) < MOST_LINES:
+                    self.stored[event.status] = self.stored.get(event.status, 0) + 1
 
     def _begin(self, part: str, doing: str, at_s: float) -> None:
         """End the part that is under way, and begin another one if it has a name."""
@@ -130,11 +134,14 @@ class RunState:
         if part:
             self.parts.append(Part(part, at_s))
         self.doing, self.stage = doing, ""
+        self.share, self.watts = None, {}
 
     def _beat(self, beat: events.TokensSeen, at_s: float) -> None:
         self.watts = beat.watts
-        if self.power_w is not None:
-            self.joules = (self.joules or 0.0) + self.power_w * max(0.0, beat.elapsed_s - self.elapsed_s)
+        if self.joules is not None and self.power_w is not None:
+            self.joules += self.power_w * max(0.0, beat.elapsed_s - self.elapsed_s)
+        else:
+            self.joules = None
         self.stage, self.elapsed_s, self.output_tokens = beat.stage, beat.elapsed_s, beat.output_tokens
         self.beats.append((at_s, beat.watts))
         limits = self.limits

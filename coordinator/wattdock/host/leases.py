@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
-from wattdock.files import is_trusted, lock_pids, open_regular, root_uid, try_lock
+from wattdock.files import file_place, is_trusted, lock_pids, open_regular, root_uid, try_lock
 from wattdock.host.folders import wattdock_home
 from wattdock.host.processes import owner_of, user_name
 
@@ -226,7 +226,7 @@ def _lease_files(folder: Path, name: str = "") -> Iterator[tuple[Path, int]]:
 
 def _holder(state: os.stat_result) -> Holder:
     """Return who holds the lock on a file."""
-    pid = next(iter(lock_pids(state)), 0)
+    pid = next(iter(lock_pids().get(file_place(state), ())), 0)
     user, command = owner_of(pid)
     # The file's owner can set any time.
     since = datetime.fromtimestamp(min(max(0, state.st_mtime), time.time()), UTC)

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import PreflightError
@@ -50,6 +51,7 @@ class Feed:
         view: Every GPU, who uses and who leases it, as of when leases changed, or of `VIEW_S` seconds ago at most.
         trouble: Why the GPUs cannot be read; None where they can, or there is none.
         readings: What each GPU does now, by UUID.
+        power_w: By UUID at the latest look, of each GPU that this process or a run tells of.
         points: Time in seconds since the epoch, and power by UUID, the latest last.
         runs: Under way, the latest first.
     """
@@ -58,22 +60,25 @@ class Feed:
     view: GpuView | None = None
     trouble: str | None = None
     readings: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    power_w: dict[str, float | None] = field(default_factory=dict)
     points: deque[tuple[float, dict[str, float | None]]] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
     runs: list[WatchedRun] = field(default_factory=list)
     _viewed_s: float = -VIEW_S
     _asked_s: float = -VIEW_S
 
     def __post_init__(self) -> None:
-        self._watch = RunWatch(self.output_dir)
-        with suppress(nvml.NvmlError):
-            # Held open: to open it anew each second takes longer than to read.
-            nvml.open_nvml()
+        self._watch, self._is_open = RunWatch(self.output_dir), False
 
     def look(self) -> None:
         """Look once; what cannot be read is left as it was, and said."""
         now_s, clock_s = time.time(), time.monotonic()
         if is_due := clock_s - self._asked_s >= LEASES_S:
             self._asked_s = clock_s
+            if not self._is_open:
+                with suppress(nvml.NvmlError):
+                    # Held open: to open it anew at each look takes longer than to read.
+                    nvml.open_nvml()
+                    self._is_open = True
             try:
                 if clock_s - self._viewed_s >= VIEW_S or self._leases_changed():
                     self.view, self.trouble, self._viewed_s = GpuView.now(), None, clock_s
@@ -85,9 +90,10 @@ class Feed:
         self.runs = self._watch.look()
         # A GPU that this process cannot read may be told by its run.
         told = {uuid: watts for run in reversed(self.runs) for uuid, watts in run.state.watts.items()}
-        power_w = told | {uuid: now["power_w"] for uuid, now in self.readings.items()}
-        if power_w:
-            self.points.append((now_s, power_w))
+        own = {uuid: now["power_w"] for uuid, now in self.readings.items()}
+        self.power_w = own | told | {uuid: watts for uuid, watts in own.items() if watts is not None}
+        if self.power_w:
+            self.points.append((now_s, self.power_w))
 
     def _leases_changed(self) -> bool:
         return self.view is None or leases.holders() != self.view.leases
@@ -101,9 +107,9 @@ class Feed:
         """Return what a page shows, as plain values."""
         return {
             "at_s": time.time(),
-            "power_w": self.points[-1][1] if self.points else {},
+            "power_w": self.power_w,
             "host": os.uname().nodename,
-            "trouble": self.trouble or (self.view and self.view.inventory.reason),
+            "trouble": self.trouble or (self.view and self._of_view(self.view)),
             "leases_unknown": self.view and self.view.leases_unknown,
             "gpus": self._gpus(),
             "links": [link.model_dump() for link in (self.view.inventory.links if self.view else ())],
@@ -114,23 +120,28 @@ class Feed:
     def history(self) -> dict[str, Any]:
         """Return power over the last minutes: what this process has seen, and before it what the runs tell."""
         first_s = self.points[0][0] if self.points else time.time()
-        earlier = sorted(
-            (at_s, dict(watts)) for run in self.runs for at_s, watts in run.state.beats if watts and at_s < first_s
-        )
+        beats = [beat for run in self.runs for beat in run.state.beats if beat[1] and beat[0] < first_s]
+        earlier = sorted(beats, key=itemgetter(0))
         return {"points": [*earlier, *self.points][-MOST_POINTS:]}
+
+    @staticmethod
+    def _of_view(view: GpuView) -> str | None:
+        return "; ".join(view.inventory.unreadable) or view.inventory.reason
 
     def _gpus(self) -> list[dict[str, Any]]:
         if not self.view:
             return []
-        study_by_pid = {run.pid: run.path.name for run in self.runs}
+        study_by_pid: dict[int | None, str] = {run.pid: run.path.name for run in self.runs}
         described = []
         for gpu in self.view.inventory.gpus:
-            holder = self.view.leases.get(gpu.uuid)
+            holder = self.view.leases.get(gpu.uuid) or self.view.leases.get(leases.MACHINE)
+            readings = self.readings.get(gpu.uuid, {})
+            is_silent = all(value is None for value in readings.values())
             described.append(
                 {
                     **{name: getattr(gpu, name) for name in OF_GPU},
-                    **self.readings.get(gpu.uuid, {}),
-                    "occupied": self.view.occupied.get(gpu.uuid),
+                    **readings,
+                    "occupied": "it does not answer" if is_silent else self.view.occupied.get(gpu.uuid),
                     "holder": holder and str(holder),
                     "user": holder and holder.user,
                     "study": holder and study_by_pid.get(holder.pid),

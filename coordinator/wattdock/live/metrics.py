@@ -67,7 +67,7 @@ class FeedCollector(Collector):
         )
         for gpu in now["gpus"]:
             if gpu["holder"]:
-                leased.add_metric([gpu["uuid"], gpu["user"] or "", gpu["study"] or ""], 1)
+                leased.add_metric([gpu["uuid"], _label(gpu["user"] or ""), _label(gpu["study"] or "")], 1)
         yield leased
         yield from _families(RUN, now["runs"], {"study": "study", "experiment": "experiment"})
         yield InfoMetricFamily("wattdock", "What serves these metrics.", {"version": __version__})
@@ -80,6 +80,11 @@ def exposition(feed: Feed) -> bytes:
     return generate_latest(registry)
 
 
+def _label(value: object) -> str:
+    """Return a label's text; of a name that is no Unicode, what can be written."""
+    return str(value).encode(errors="backslashreplace").decode()
+
+
 def _families(
     metrics: Mapping[str, tuple[str, str, float]], things: list[dict[str, Any]], labels: Mapping[str, str]
 ) -> Iterator[Metric]:
@@ -87,5 +92,5 @@ def _families(
         family = GaugeMetricFamily(name, meaning, labels=list(labels))
         for thing in things:
             if thing.get(value) is not None:
-                family.add_metric([str(thing[key]) for key in labels.values()], thing[value] * factor)
+                family.add_metric([_label(thing[key]) for key in labels.values()], thing[value] * factor)
         yield family

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections import deque
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,6 +108,24 @@ def ask(words: list[str], *, columns: int = 110) -> str:
     return done.stdout
 
 
+@dataclass
+class Started:
+    """A run that was started from here, in words, and what it printed goes into `log`."""
+
+    what: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    _outcome: str = ""
+
+    def outcome(self) -> str:
+        """Return what became of it; its last line where it failed."""
+        code = self.process.poll()
+        if code is not None and not self._outcome:
+            said = last_lines(self.log, 1) if code else ""
+            self._outcome = f"{said} (exit code {code}; {self.log})" if code else "done"
+        return self._outcome or "running"
+
+
 class Orders:
     """Runs that were started from here; they go on when this process ends.
 
@@ -115,8 +134,8 @@ class Orders:
     """
 
     def __init__(self, output_dir: Path, cpus: set[int]) -> None:
-        self._output_dir, self.cpus = output_dir, cpus
-        self._started: deque[tuple[Order, subprocess.Popen[bytes], Path]] = deque(maxlen=MOST_SHOWN)
+        self._output_dir, self._cpus = output_dir, cpus
+        self._started: deque[Started] = deque(maxlen=MOST_SHOWN)
 
     def start(self, order: Order) -> None:
         """Start `wattdock run` in a session of its own; what it prints goes into a file in the folder of results.
@@ -124,10 +143,11 @@ class Orders:
         Raises:
             ConfigError: The folder of results cannot be written to.
         """
-        log = self._output_dir / f"serve-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
+        log = self._output_dir / f"serve-{datetime.now(UTC):%Y%m%dT%H%M%S-%f}.log"
         # Of this thread, which the child takes after.
-        os.sched_setaffinity(0, self.cpus)
+        kept = os.sched_getaffinity(0)
         try:
+            os.sched_setaffinity(0, self._cpus)
             self._output_dir.mkdir(parents=True, exist_ok=True)
             with os.fdopen(open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
                 words = [sys.executable, "-P", "-m", "wattdock", "run", *order.flags(), "--output-dir"]
@@ -143,19 +163,11 @@ class Orders:
             raise ConfigError(
                 f"cannot write {log}: {error.strerror}; choose another folder with --output-dir"
             ) from error
-        self._started.append((order, process, log))
+        finally:
+            os.sched_setaffinity(0, kept)
+        what = f"{order.backend} {order.model}, {order.batch_size} in flight"
+        self._started.append(Started(f"{log.stem.removeprefix('serve-')}: {what}", process, log))
 
     def lines(self) -> list[str]:
         """Return what became of the latest, a line each."""
-        return [
-            f"{log.stem.removeprefix('serve-')}: {order.backend} {order.model}, {order.batch_size} in flight: "
-            + _ended(process, log)
-            for order, process, log in self._started
-        ]
-
-
-def _ended(process: subprocess.Popen[bytes], log: Path) -> str:
-    if (code := process.poll()) is None:
-        return "running"
-    said = last_lines(log, 1) if code else "done"
-    return f"{said} (exit code {code}; {log})" if code else said
+        return [f"{started.what}: {started.outcome()}" for started in self._started]

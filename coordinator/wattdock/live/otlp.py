@@ -92,7 +92,7 @@ def send(stored: StoredResult, url: str) -> None:
     resource = Resource.create(
         {"service.name": "wattdock", "service.version": __version__, "wattdock.study": row.study_id or ""}
     )
-    provider = MeterProvider([reader], resource)
+    provider = MeterProvider([reader], resource, shutdown_on_exit=False)
     meter = provider.get_meter("wattdock", __version__)
     common: dict[str, AnyValue] = {
         "gen_ai.operation.name": "text_completion",

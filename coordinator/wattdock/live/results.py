@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wattdock.errors import ConfigError
-from wattdock.files import STUDIES, read_regular
+from wattdock.files import STUDIES, read_regular, refuse_others_link
 from wattdock.host import folders
 from wattdock.live.order import ask
 from wattdock.store import Filters, select
@@ -29,6 +29,7 @@ def result_rows(output_dir: Path) -> list[dict[str, Any]]:
             {name: getattr(row, name) for name in COLUMNS}
             | {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
             for row in select(output_dir, Filters())[:MOST_ROWS]
+            if _is_own(Path(row.folder))
         ]
     return []
 
@@ -56,10 +57,18 @@ def comparison_text(output_dir: Path, first: str, second: str) -> str:
     return ask(["compare", *(str(_known(output_dir, name)) for name in (first, second))], columns=COMPARED_COLUMNS)
 
 
+def _is_own(folder: Path) -> bool:
+    """Whether a folder is one here, not another user's link to what only the caller may read."""
+    with suppress(OSError):
+        refuse_others_link(folder)
+        return True
+    return False
+
+
 def _known(output_dir: Path, name: str) -> Path:
     """Return the folder of a result or a study by its exact name, which comes from a stranger."""
     for folder in (output_dir.absolute(), output_dir.absolute() / STUDIES):
         with suppress(OSError):
-            if name[:1].isdigit() and name in (path.name for path in folder.iterdir()):
+            if name[:1].isdigit() and name in (path.name for path in folder.iterdir()) and _is_own(folder / name):
                 return folder / name
     raise ConfigError(f"no result and no study is called {name[:200]!r}")

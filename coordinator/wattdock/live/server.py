@@ -24,6 +24,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -61,6 +62,7 @@ ASSETS = {
     "/page.css": ("wattdock.reports", "page_assets/page.css", "text/css"),
 }
 HEADERS = {
+    "connection": "close",
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -83,7 +85,8 @@ class Service:
         sender: Where results go as they are stored; None for nowhere.
         token: What starts and stops runs; None where nothing can be.
         is_ending: Whether the server waits for its viewers to go.
-        update: The latest state as a server-sent event, and a condition that tells of the next.
+        update: The latest state as a server-sent event; `news` tells of the next.
+        fault: The bug that ended the server.
     """
 
     feed: Feed
@@ -95,6 +98,7 @@ class Service:
     update: bytes = b""
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     viewers: int = 0
+    fault: BaseException | None = None
 
     async def look(self) -> None:
         """Look at the machine again and again, for as long as the server runs."""
@@ -104,10 +108,14 @@ class Service:
                 self.update = _event("now", self.feed.now() | {"orders": self.orders.lines()})
                 async with self.news:
                     self.news.notify_all()
-            keep_off(self.feed, self.orders.cpus)
-            if self.sender and not self.feed.measuring:
-                await asyncio.to_thread(self.sender.send_new)
             await asyncio.sleep(PASS_UPDATE_S if self.feed.measuring else UPDATE_S)
+
+    async def send(self, sender: Sender) -> None:
+        """Send results as they are stored, for as long as the server runs; not while a pass is measured."""
+        while True:
+            if not self.feed.measuring:
+                await asyncio.to_thread(sender.send_new)
+            await asyncio.sleep(UPDATE_S)
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield what has happened so far, then each update; whoever is slow misses some."""
@@ -120,6 +128,12 @@ class Service:
                 yield self.update
         finally:
             self.viewers -= 1
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """End the server, since a task of it ended: a bug."""
+        if not task.cancelled():
+            self.fault = task.exception()
+            signal.raise_signal(signal.SIGINT)
 
     def undisturbed(self) -> None:
         """Refuse what would take CPU time while a pass is measured."""
@@ -143,22 +157,8 @@ class Service:
             raise HTTPException(400, f"no JSON: {error}") from error
 
 
-class Stream(StreamingResponse):
-    """Ends where a reader takes nothing any more."""
-
-    async def stream_response(self, send: Send) -> None:
-        """Send as the base does, each part within `STALLED_S`."""
-
-        async def timely(message: Message) -> None:
-            async with asyncio.timeout(STALLED_S):
-                await send(message)
-
-        with suppress(TimeoutError):
-            await super().stream_response(timely)
-
-
-class Impatient(H11Protocol):
-    """Closes a connection on which nothing whole was asked in time."""
+class TimedConnection(H11Protocol):
+    """Closes a connection on which nothing whole was asked in time; each serves one request."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Take a connection, for a while."""
@@ -166,7 +166,7 @@ class Impatient(H11Protocol):
         self.loop.call_later(SILENT_S, lambda: None if self.cycle else transport.close())
 
 
-class Calm(uvicorn.Server):
+class SlowTickServer(uvicorn.Server):
     """Looks for Ctrl-C once a second; ten times, as the base does, takes 0.7 % of a CPU."""
 
     async def main_loop(self) -> None:
@@ -177,6 +177,8 @@ class Calm(uvicorn.Server):
 
 class Guard:
     """Answers only requests for this machine's own name, and those that change something only from its own page.
+
+    Ends an answer that nobody takes.
 
     Source: for names, RFC 9110, section 7.2 (Host) and 15.5.20 (421); for origins, the Fetch standard.
     """
@@ -192,10 +194,11 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         is_own = headers.get("origin", f"http://{host}") == f"http://{host}"
+        is_elsewhere = headers.get("sec-fetch-site") == "cross-site"
         refusal = None
         if PORT.sub("", host).lower() not in self._names:
             refusal = PlainTextResponse(f"this is not {host[:200]!r}; it answers to {', '.join(self._names)}\n", 421)
-        elif scope["method"] not in ("GET", "HEAD") and not is_own:
+        elif not is_own if scope["method"] not in ("GET", "HEAD") else is_elsewhere and scope["path"] != "/":
             refusal = PlainTextResponse("from another page\n", 403)
 
         async def guarded(message: Message) -> None:
@@ -203,9 +206,11 @@ class Guard:
                 own = {name for name, _ in message["headers"]}
                 added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 message["headers"] = [*message["headers"], *(pair for pair in added if pair[0] not in own)]
-            await send(message)
+            async with asyncio.timeout(STALLED_S):
+                await send(message)
 
-        await (refusal or self._app)(scope, receive, guarded)
+        with suppress(TimeoutError, ClientDisconnect):
+            await (refusal or self._app)(scope, receive, guarded)
 
 
 def application(service: Service) -> Starlette:
@@ -219,7 +224,7 @@ def application(service: Service) -> Starlette:
     async def events(_: Request) -> Response:
         if service.viewers >= MOST_VIEWERS:
             raise HTTPException(503, f"{MOST_VIEWERS} viewers are here already")
-        return Stream(service.events(), media_type="text/event-stream")
+        return StreamingResponse(service.events(), media_type="text/event-stream")
 
     async def metrics(_: Request) -> Response:
         return Response(exposition(service.feed), media_type=CONTENT_TYPE_LATEST)
@@ -263,13 +268,16 @@ def application(service: Service) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        looking = asyncio.create_task(service.look())
-        # A bug in it ends the server.
-        looking.add_done_callback(lambda ended: None if ended.cancelled() else signal.raise_signal(signal.SIGINT))
+        tasks = [asyncio.create_task(service.look())]
+        if service.sender:
+            tasks.append(asyncio.create_task(service.send(service.sender)))
+        for task in tasks:
+            task.add_done_callback(service.ended)
         yield
-        looking.cancel()
-        with suppress(asyncio.CancelledError):
-            await looking
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
     reads: dict[str, Callable[[Request], Awaitable[Response]]] = {
         **dict.fromkeys(ASSETS, asset),
@@ -327,17 +335,6 @@ def _event(name: str, value: Any) -> bytes:
     return f"event: {name}\ndata: {json_text(value, separators=COMPACT)}\n\n".encode()
 
 
-def keep_off(feed: Feed, cpus: set[int]) -> None:
-    """Keep this process to CPUs that no run uses, or to one where runs use all."""
-    used: set[int] = set()
-    for run in feed.runs:
-        with suppress(OSError):
-            used |= os.sched_getaffinity(run.pid or 0)
-    wanted = (cpus - used) or {max(cpus)}
-    if used and os.sched_getaffinity(0) != wanted:
-        os.sched_setaffinity(0, wanted)
-
-
 def serve(
     output_dir: Path, *, host: str, port: int, allow_run: bool, otlp: str | None, say: Callable[[str], None]
 ) -> None:
@@ -363,13 +360,16 @@ def serve(
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (")[0]
         raise PreflightError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from error
+    name = f"[{host}]" if ":" in host else host.lower()
     token = secrets.token_urlsafe(24) if allow_run else None
     cpus = os.sched_getaffinity(0)
+    # Before any thread: all of them stay off the others, which runs have.
+    os.sched_setaffinity(0, {max(cpus)})
     sender = Sender(otlp, output_dir, say) if otlp else None
-    service = Service(Feed(output_dir), Orders(output_dir, cpus), tuple(dict.fromkeys((*LOCAL, host))), token, sender)
+    service = Service(Feed(output_dir), Orders(output_dir, cpus), tuple(dict.fromkeys((*LOCAL, name))), token, sender)
     config = uvicorn.Config(
         application(service),
-        http=Impatient,
+        http=TimedConnection,
         log_level="error",
         access_log=False,
         server_header=False,
@@ -378,9 +378,13 @@ def serve(
         timeout_graceful_shutdown=GRACE_S,
     )
     what = "" if token else "; read-only, since --allow-run was not given"
-    say(f"http://{host}:{listening.getsockname()[1]}/ shows this machine and {output_dir}{what}. Ctrl-C ends it.")
+    say(f"http://{name}:{listening.getsockname()[1]}/ shows this machine and {output_dir}{what}. Ctrl-C ends it.")
     if token:
         say(f"token, with which runs can be started and stopped: {token}")
-    server = Calm(config)
+    server = SlowTickServer(config)
     service.is_ending = lambda: server.should_exit
-    server.run(sockets=[listening])
+    try:
+        server.run(sockets=[listening])
+    finally:
+        if service.fault:
+            raise service.fault

@@ -115,7 +115,7 @@ function draw() {
   const known = new Set(state.now.gpus.filter((gpu) => mode !== "used" || used(gpu)).map((gpu) => gpu.uuid));
   const told = [...new Set(state.points.flatMap(([, watts]) => Object.keys(watts)))];
   const uuids = told.filter((uuid) => !state.hidden.has(uuid) && (known.has(uuid) || !state.now.gpus.length));
-  const sum = (watts) => uuids.reduce((total, uuid) => (total === null || typeof watts[uuid] !== "number" ? null : total + watts[uuid]), 0);
+  const sum = (watts) => uuids.reduce((total, uuid) => (total === null || typeof watts[uuid] !== "number" ? null : total + watts[uuid]), uuids.length ? 0 : null);
   const lines = mode === "sum" ? [["sum", colours[0], (watts) => sum(watts)]] : uuids.map((uuid) => [uuid, colour(uuid), (watts) => watts[uuid]]);
   const end = state.now.at_s || Date.now() / 1000, begin = end - 600, left = 48, bottom = height - 20;
   const values = state.points.filter(([time]) => time >= begin).flatMap(([, watts]) => lines.map(([, , of]) => of(watts))).filter((value) => typeof value === "number");
@@ -243,14 +243,31 @@ at("again").addEventListener("click", readResults);
 document.querySelectorAll("input[name=mode]").forEach((choice) => choice.addEventListener("change", draw));
 document.addEventListener("visibilitychange", showAll);
 window.addEventListener("resize", draw);
-const source = new EventSource("/events");
-let stored = "";
-source.addEventListener("history", (event) => { state.points = JSON.parse(event.data).points; say(at("link"), "live"); document.body.classList.remove("stale"); });
-source.addEventListener("now", (event) => {
-  const now = JSON.parse(event.data), results = JSON.stringify(now.runs.map((run) => [run.study, run.stored]));
-  show(now);
-  if (results !== stored) { stored = results; readResults(); }
-});
-source.addEventListener("error", () => { say(at("link"), "not connected; trying again"); document.body.classList.add("stale"); });
+let stored = "", heard = Date.now(), source = null;
+function lost(text) { say(at("link"), text); document.body.classList.add("stale"); }
+function listen() {
+  source = new EventSource("/events");
+  source.addEventListener("history", (event) => {
+    heard = Date.now();
+    state.points = JSON.parse(event.data).points;
+    say(at("link"), "live");
+    document.body.classList.remove("stale");
+  });
+  source.addEventListener("now", (event) => {
+    heard = Date.now();
+    const now = JSON.parse(event.data), results = JSON.stringify(now.runs.map((run) => [run.study, run.stored]));
+    show(now);
+    if (results !== stored) { stored = results; readResults(); }
+  });
+  source.addEventListener("error", () => lost("not connected; trying again"));
+}
+setInterval(() => {
+  if (Date.now() - heard < 20000) return;
+  // A server that hangs, or that had no room for this viewer, after which the browser does not ask again.
+  lost("no news; trying again");
+  source.close();
+  heard = Date.now();
+  listen();
+}, 5000);
+listen();
 begin();
-readResults();
