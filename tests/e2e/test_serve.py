@@ -130,6 +130,8 @@ def test_a_run_is_seen_scraped_and_stopped_and_never_by_another_user(wattdock: C
         assert (leased.labels["gpu"], leased.labels["study"], leased.value) == (FIRST, run["study"], 1)
         watts = {sample.labels["gpu"]: sample.value for sample in families["wattdock_gpu_power_watts"].samples}
         assert watts[SECOND] == pytest.approx(200, abs=10)
+        used = {sample.labels["gpu"]: sample.value for sample in families["wattdock_gpu_energy_joules"].samples}
+        assert used[SECOND] > 0
         # Nothing heavy while a pass is measured.
         assert server.post("/plan", {"model": "shape:tiny-llama"}).status_code == 409
         assert server.get(f"/report/{run['study']}").status_code == 409

@@ -33,6 +33,7 @@ READINGS: dict[str, Callable[[nvml.Device], float]] = {
     "temperature_c": nvml.temperature_c,
     "sm_clock_mhz": nvml.sm_clock_mhz,
     "busy_percent": nvml.gpu_utilization_percent,
+    "energy_mj": nvml.counter_mj,
 }
 # Of a GPU, beside what it does now and who uses it.
 OF_GPU = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes", "numa_node", "nvlinks")

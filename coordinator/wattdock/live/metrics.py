@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
 from wattdock import __version__
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from wattdock.live.feed import Feed
 
-MHZ = 1e6
+MHZ, MJ_PER_J = 1e6, 1000
+ENERGY = "Energy that a GPU has used since its driver was loaded, by its own counter; read every ten seconds."
 # What the page calls it → the metric, what it is, and how many of its unit one of the page's is.
 GPU: dict[str, tuple[str, str, float]] = {
     "power_w": ("wattdock_gpu_power_watts", "Board power of a GPU now.", 1),
@@ -62,6 +63,11 @@ class FeedCollector(Collector):
         now = self._feed.now()
         gpu_labels = {"gpu": "uuid", "index": "index", "name": "name"}
         yield from _families(GPU, now["gpus"], gpu_labels)
+        energy = CounterMetricFamily("wattdock_gpu_energy_joules", ENERGY, labels=tuple(gpu_labels))
+        for gpu in now["gpus"]:
+            if (used_mj := gpu.get("energy_mj")) is not None:
+                energy.add_metric([_label(gpu[key]) for key in gpu_labels.values()], used_mj / MJ_PER_J)
+        yield energy
         leased = GaugeMetricFamily(
             "wattdock_gpu_leased", "1 for a GPU that a measurement leases.", labels=("gpu", "user", "study")
         )
