@@ -33,6 +33,16 @@ FROM_US = ("PATH", "LANG", "PIP_CERT", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OM
 REPO = Path(__file__).resolve().parents[1]
 
 
+def alone(room: str) -> str:
+    """Return how a program begins that needs a module of a room and not its door, which imports all the others."""
+    door = f"wattdock.{room}"
+    return f"""
+import sys, types, wattdock
+sys.modules[{door!r}] = types.ModuleType({door!r})
+sys.modules[{door!r}].__path__ = [wattdock.__path__[0] + "/{room}"]
+"""
+
+
 def user_home(tmp_path: Path) -> Path:
     """Make `tmp_path/home`, owned by the unprivileged user, and return it.
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
-from command import WATTDOCK
 from docs.blocks import FENCE
 
 from wattdock.cli.main import UsageError, app
@@ -20,6 +17,8 @@ from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from conftest import Called
 
 REPO = Path(__file__).resolve().parents[2]
 README = (REPO / "README.md").read_text(encoding="utf-8")
@@ -110,13 +109,11 @@ def test_what_no_command_takes_is_found() -> None:
         pytest.param(STUDIES, ["excluded: 4 of 28 points", "25 experiments, 2 load groups,"], id="studies"),
     ],
 )
-def test_the_study_can_be_planned(text: str, counts: list[str], tmp_path: Path) -> None:
+def test_the_study_can_be_planned(text: str, counts: list[str], called: Called) -> None:
     """All of its keys, sweeps and exclusions."""
     (study,) = [block for language, _, block in FENCE.findall(text) if language == "yaml"]
-    (tmp_path / "study.yaml").write_text(study)
-    words: list[str | Path] = [WATTDOCK, "plan", "study.yaml", "--accelerator", "cpu"]
-    env = os.environ | {"WATTDOCK_HOME": str(tmp_path / "home")}
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    Path("study.yaml").write_text(study)
+    done = called("plan", "study.yaml", "--accelerator", "cpu")
     assert done.returncode == 0, done.stderr
     assert [count for count in counts if count not in done.stdout] == []
 

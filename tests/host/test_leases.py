@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from unprivileged import UID, kernel_protection, popen_as_user, unable, user_home
+from unprivileged import UID, alone, kernel_protection, popen_as_user, unable, user_home
 
 from wattdock.errors import PreflightError
 from wattdock.host import leases
@@ -29,14 +29,8 @@ CONTENDERS = Path(__file__).with_name("contenders.py")
 OTHER_UID = UID + 1
 SEVERAL_USERS = pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")
 
-# The module without its room's door, which would take three quarters of the time that each process below takes.
-ALONE = """
-import sys, types, wattdock
-door = sys.modules["wattdock.host"] = types.ModuleType("wattdock.host")
-door.__path__ = [f"{wattdock.__path__[0]}/host"]
-"""
 # Holds leases until it is killed, or says why it has none.
-HOLD = f"""{ALONE}
+HOLD = f"""{alone("host")}
 import time
 from pathlib import Path
 from wattdock.errors import PreflightError
@@ -55,7 +49,7 @@ LEAVE = "import os\n" + HOLD.replace(
     "time.sleep(60)", "os.fork() and os.kill(os.getpid(), 9); print(os.getpid(), flush=True); time.sleep(60)"
 )
 # Tells for each folder, if it is everybody's, which one it takes by default, and what is said of it.
-CHOOSE = f"""{ALONE}
+CHOOSE = f"""{alone("host")}
 from pathlib import Path
 from wattdock.host import leases
 for folder in sys.argv[1:]:
@@ -64,7 +58,7 @@ for folder in sys.argv[1:]:
         print(next(iter(held)).parent)
 """
 # Says of each folder what is wrong with it.
-REFUSED = f"""{ALONE}
+REFUSED = f"""{alone("host")}
 from pathlib import Path
 from wattdock.errors import PreflightError
 from wattdock.host.leases import ready_folder

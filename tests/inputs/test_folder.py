@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from inputs import tiny
-from unprivileged import run_as_user, user_home
+from unprivileged import alone, run_as_user, user_home
 
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, PreflightError
@@ -22,8 +22,7 @@ from wattdock.inputs.model_folder import sampled_revision
 if TYPE_CHECKING:
     from pathlib import Path
 
-BUILD = """
-import sys
+BUILD = f"""{alone("inputs")}
 from pathlib import Path
 from wattdock.errors import PreflightError
 from wattdock.inputs.build_once import build_once
@@ -36,7 +35,7 @@ def build(scratch):
 try:
     build_once(target, build, progress=lambda line: print(line, flush=True))
 except PreflightError as error:
-    sys.exit(f"refused: {error}")
+    sys.exit("refused: " + str(error))
 print("done", sorted(file.name for file in target.iterdir()), flush=True)
 """
 DONE = "done ['half', 'whole']"

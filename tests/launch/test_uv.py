@@ -88,8 +88,12 @@ def test_an_error_is_one_line_that_says_what_to_do(said: list[str], words: str) 
 
 
 @pytest.mark.parametrize(("said", "calls"), [(SILENT, 2), (FULL, 1), (REFUSED, 1), (RETRIED, 1), ([], 1)])
-def test_only_an_index_that_does_not_answer_is_given_up_for_the_cache(said: list[str], calls: int) -> None:
+def test_only_an_index_that_does_not_answer_is_given_up_for_the_cache(
+    said: list[str], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any other failure would be hidden by a call without a network, or repeated by it."""
+    # An interpreter without pip, which has no configuration.
+    monkeypatch.setattr("sys.executable", "/bin/false")
     environs: list[dict[str, str]] = []
 
     def call(_: list[str], environ: dict[str, str]) -> list[str]:

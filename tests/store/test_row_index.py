@@ -6,8 +6,8 @@ import hashlib
 import io
 import json
 import os
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -141,10 +141,10 @@ def test_a_folder_that_cannot_be_written_is_listed_without_a_word(results: Path,
     assert not list(results.glob(".*"))
 
 
-def test_commands_that_write_the_index_at_once_leave_a_whole_file(results: Path) -> None:
+def test_readers_that_write_the_index_at_once_leave_a_whole_file(results: Path) -> None:
     """Each writes a file of its own and renames it."""
-    at_once = [subprocess.Popen([sys.executable, "-c", LIST, results], stdout=subprocess.DEVNULL) for _ in range(2)]
-    assert [process.wait() for process in at_once] == [0, 0]
+    with ThreadPoolExecutor() as readers:
+        assert {len(rows) for rows in readers.map(select, [results] * 4, [ALL] * 4)} == {FEWEST}
     assert [file.name for file in results.glob(".*")] == [INDEX]
     mark_index(results)
     assert read_again(results) == []
