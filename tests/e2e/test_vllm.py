@@ -54,7 +54,8 @@ def split(wattdock: Command) -> Iterator[tuple[Command, subprocess.Popen[str], l
     (vllm.folder / "prompts.jsonl").write_text("".join(f'{{"token_ids": {ids}}}\n' for ids in PROMPTS))
     # One core each; left to itself, vLLM wants a NUMA node for each worker.
     cores = sorted(os.sched_getaffinity(0))
-    env = {"VLLM_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}"}
+    # Two of its functions that a split engine calls would be compiled anew in each process, eager or not.
+    env = {"VLLM_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}", "TORCH_COMPILE_DISABLE": "1"}
     with vllm.start("run", vllm.write(STUDY), env=env, stderr=subprocess.PIPE) as running:
         try:
             wait_for(running, "pass 1/2")
