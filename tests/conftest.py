@@ -50,7 +50,8 @@ settings.load_profile("busy")
 
 ENGINES = tuple(f"tests/runners/{name}" for name in ("pytorch/", "tensorrt/", "vllm/", "test_real_engines.py"))
 # What stays in one process: all that looks at what is on the container engine; what shares a runner's process, what
-# transformers counts, recordings of simulated GPUs, or two measured studies and what draws them.
+# transformers counts, recordings of simulated GPUs, the sources
+# as they are parsed, or two measured studies and what draws them.
 TOGETHER = {
     "containers": (
         "tests/containers/",
@@ -59,6 +60,7 @@ TOGETHER = {
     "runners": ("tests/contract/test_contract.py", *ENGINES),
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
     "recordings": tuple(f"tests/checks/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
+    "sources": tuple(f"tests/test_{name}.py" for name in ("boundaries", "rooms", "output", "json_text")),
     "drawings": ("tests/reports/", "tests/cli/test_stored.py"),
 }
 # It starts engines of its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import tomllib
+from sources import calls, nodes
 
 REPO = Path(__file__).resolve().parents[1]
 ENGINES = {"torch", "transformers", "accelerate", "vllm", "tensorrt_llm"}
@@ -23,7 +25,7 @@ RUNNER_COMMON = {"grpc", "google", "wattdock_proto", "wattdock_runner"}
 def imported(file: Path) -> frozenset[str]:
     """Return the top-level names that a file imports anywhere, inside functions too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -32,7 +34,12 @@ def imported(file: Path) -> frozenset[str]:
 
 
 def sources(*folders: str) -> list[Path]:
-    files = [file for folder in folders for file in (REPO / folder).rglob("*.py") if ".venv" not in file.parts]
+    files: list[Path] = []
+    for folder in folders:
+        for place, within, names in os.walk(REPO / folder):
+            # Environments hold a hundred thousand files.
+            within[:] = [name for name in within if name != ".venv"]
+            files += [Path(place) / name for name in names if name.endswith(".py")]
     assert files
     return files
 
@@ -54,8 +61,7 @@ STARTS = {"run", "Popen", "call", "check_call", "check_output", "getoutput", "sy
 
 def started(file: Path) -> list[ast.Call]:
     """Return the calls by which a file starts a program."""
-    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
-    attributes = [(call, call.func) for call in calls if isinstance(call.func, ast.Attribute)]
+    attributes = [(call, call.func) for call in calls(file) if isinstance(call.func, ast.Attribute)]
     return [
         call
         for call, name in attributes
@@ -65,9 +71,9 @@ def started(file: Path) -> list[ast.Call]:
 
 def test_every_program_that_the_coordinator_starts_gets_an_environment_of_its_own() -> None:
     """What is not passed on by name, a stranger's file cannot read; the keeper has such an environment and keeps it."""
-    calls = {file.name: started(file) for file in sources("coordinator") if file.name != "keeper.py"}
-    assert sum(map(len, calls.values())) > 5
-    without = {name for name, starts in calls.items() for call in starts if "env" not in {k.arg for k in call.keywords}}
+    found = {file.name: started(file) for file in sources("coordinator") if file.name != "keeper.py"}
+    assert sum(map(len, found.values())) > 5
+    without = {name for name, starts in found.items() for call in starts if "env" not in {k.arg for k in call.keywords}}
     assert without == set()
 
 
@@ -122,10 +128,9 @@ OPENED_ELSEWHERE = {
 
 def opened(file: Path) -> set[str]:
     """Return the callees by which a file opens others; a tar in a file that is open already opens none."""
-    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
     return {
         ast.unparse(call.func)
-        for call in calls
+        for call in calls(file)
         if getattr(call.func, "attr", getattr(call.func, "id", "")) in OPENS
         and "fileobj" not in {keyword.arg for keyword in call.keywords}
     }

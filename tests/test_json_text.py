@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from report_rows import document
+from sources import nodes
 from stored_results import stored
 
 from wattdock.analysis.result import ExperimentResult
@@ -44,7 +45,7 @@ def strictly(text: str) -> Any:
 
 
 def writes_json(file: Path) -> bool:
-    names = {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+    names = {node.attr for node in nodes(file) if isinstance(node, ast.Attribute)}
     return bool(names & {"dumps", "dump", "model_dump_json"})
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 from rich.text import Text
+from sources import calls
 from steering import CODES, HOSTILE, steers
 
 from wattdock.output import MARK, guard_output, harmless, one_line, print_json, say, say_in_place
@@ -23,8 +24,7 @@ WRITERS = {"output.py", "reports/terminal.py", "launch/uv.py"}
 
 def prints(file: Path) -> list[str]:
     """Return the calls in a file that write to a terminal."""
-    calls = [node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
-    named = [ast.unparse(call) for call in calls]
+    named = [ast.unparse(call.func) for call in calls(file)]
     streams = tuple(f"{stream}." for stream in ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__"))
     return [
         name

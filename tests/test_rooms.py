@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from sources import nodes
 
 SOURCE = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # From the ground up: a room may import from those before it.
@@ -28,7 +29,7 @@ DOOR = 10
 def imports(file: Path) -> list[str]:
     """Return the modules of ours that a file imports from, also inside functions, as dotted names below wattdock."""
     modules: list[str] = []
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

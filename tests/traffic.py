@@ -171,32 +171,33 @@ def closed_loop(
     outputs[:in_flight] = np.maximum(2, outputs[:in_flight] * np.arange(1, in_flight + 1) / in_flight)
     prompts, outputs = prompts.tolist(), outputs.tolist()
     at_s, total_j, steps = START_S, 0.0, [(START_S, 0, 0.0)]
-    # Of each request: when it was submitted, got its first token, and finished.
-    requests = np.zeros((count, 3))
+    # Of each request.
+    submitted_s, first_s, finished_s = list[float](), list[float](), [0.0] * count
     # How many are in flight, and their context; by the step after which they are done, which ones.
     active, context, ends = 0, 0, defaultdict[int, list[int]](list)
     free, begun, tokens = in_flight, 0, 0
     while True:
         fresh = range(begun, begun + free * (at_s < START_S + seconds and begun + free <= count))
         begun = fresh.stop
-        prompted = sum(prompts[request] for request in fresh)
+        prompted = sum(prompts[fresh.start : fresh.stop])
         active, context = active + len(fresh), context + prompted
         for request in fresh:
             ends[len(steps) + outputs[request] - 1].append(request)
-        requests[fresh, 0] = at_s
+        submitted_s += [at_s] * len(fresh)
         if not active:
             break
         at_s += (5e-3 + prompted * 2.5e-5 + active * 5e-5 + context * 3e-8) * random.uniform(0.97, 1.05)
         total_j += prompted * joules[0] + active * joules[1] + joules[2] + context * joules[3]
-        requests[fresh, 1] = at_s
+        first_s += [at_s] * len(fresh)
         tokens, context = tokens + active, context + active
         done = ends.pop(len(steps), [])
         steps.append((at_s, tokens, total_j))
-        requests[done, 2] = at_s
         free, active = len(done), active - len(done)
-        context -= sum(prompts[request] + outputs[request] for request in done)
+        for request in done:
+            finished_s[request] = at_s
+            context -= prompts[request] + outputs[request]
     times, counts, energy_j = (np.array(column) for column in zip(*steps, strict=True))
-    rows = np.round(requests[:begun] * NS_PER_S).astype(np.int64).tolist()
+    rows = np.round(np.column_stack((submitted_s, first_s, finished_s[:begun])) * NS_PER_S).astype(np.int64).tolist()
     record = PassRecord(
         span=Span("pass", round(START_S * NS_PER_S), round(at_s * NS_PER_S)),
         requests=tuple(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ def watch(
         sampled_ns = now_ns + took_ns // 2
         reads_ns.append(now_ns)
         schedule.note_cost(took_ns)
-        passed = sum(tick <= sampled_ns for tick in ticks_ns)
+        passed = bisect_right(ticks_ns, sampled_ns)
         if passed > changes and previous_ns:
             widths_ns.append(sampled_ns - previous_ns)
             schedule.note_change(previous_ns, sampled_ns)

@@ -212,16 +212,16 @@ def _own_file(stack: ExitStack, folder: Path, name: str) -> tuple[Path, int]:
 def _lease_files(folder: Path, name: str = "") -> Iterator[tuple[Path, int]]:
     """Yield the path of each lease file, of this name or of all, and a descriptor that is closed afterwards."""
     with _refused(folder):
-        for path in sorted(folder.iterdir()):
-            if (match := LEASE.fullmatch(path.name)) and name in ("", match[1]):
-                try:
-                    descriptor = open_regular(path)
-                except OSError as error:
-                    if error.errno in NO_LEASE:
-                        continue
-                    raise
-                with os.fdopen(descriptor):
-                    yield path, descriptor
+        matches = ((path, LEASE.fullmatch(path.name)) for path in folder.iterdir())
+        for path in sorted(path for path, match in matches if match and name in ("", match[1])):
+            try:
+                descriptor = open_regular(path)
+            except OSError as error:
+                if error.errno in NO_LEASE:
+                    continue
+                raise
+            with os.fdopen(descriptor):
+                yield path, descriptor
 
 
 def _holder(state: os.stat_result) -> Holder:
