@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -50,8 +51,8 @@ settings.load_profile("busy")
 
 ENGINES = tuple(f"tests/runners/{name}" for name in ("pytorch/", "tensorrt/", "vllm/", "test_real_engines.py"))
 # What stays in one process: all that looks at what is on the container engine; what shares a runner's process, what
-# transformers counts, recordings of simulated GPUs, the sources
-# as they are parsed, or two measured studies and what draws them.
+# transformers counts, recordings of simulated GPUs, sources as they are parsed, or two measured studies and what draws
+# them.
 TOGETHER = {
     "containers": (
         "tests/containers/",
@@ -122,9 +123,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a freshly built fake libnvidia-ml.so.1."""
-    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
+def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is made once for all processes of the suite."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if WORKER else own
+
+
+@pytest.fixture(scope="session")
+def library(common: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a freshly built fake libnvidia-ml.so.1, to which each process adds its own configuration."""
+    from wattdock.inputs.build_once import build_once
+
+    build_once(common / "fake_nvml", fake_nvml.build, progress=print)
+    return shutil.copytree(common / "fake_nvml", tmp_path_factory.mktemp("fake_nvml"), dirs_exist_ok=True)
 
 
 @pytest.fixture(scope="session")
@@ -145,14 +156,12 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder `models` of a home with the embedded model, made once for all processes of the suite."""
+def models(common: Path) -> Path:
+    """The folder `models` of a home with the embedded model."""
     from wattdock.config import ModelSpec
     from wattdock.inputs import resolve_model
 
-    own = tmp_path_factory.getbasetemp()
-    home = (own.parent if WORKER else own) / "home"
-    return resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=home, progress=print).path.parent
+    return resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=common / "home", progress=print).path.parent
 
 
 @cache
