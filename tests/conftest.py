@@ -62,7 +62,7 @@ TOGETHER = {
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
     "recordings": tuple(f"tests/checks/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
     "sources": tuple(f"tests/test_{name}.py" for name in ("boundaries", "rooms", "output", "json_text")),
-    "drawings": ("tests/reports/", "tests/cli/test_stored.py"),
+    "drawings": ("tests/reports/", "tests/cli/test_stored.py", "tests/cli/test_hostile_text.py"),
 }
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
