@@ -21,7 +21,7 @@ WAIT_S = 3600
 
 def build_once(
     target: Path,
-    build: Callable[[Path], None],
+    build: Callable[[Path], object],
     *,
     progress: Callable[[str], None],
     needed_bytes: int = 0,
