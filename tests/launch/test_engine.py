@@ -21,6 +21,8 @@ from wattdock.launch.engine import NoContainersError, engine_from, find_image
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# A server ends within it.
+POLL_S = 0.02
 PROBE = """
 from wattdock.launch.engine import NoContainersError, find_image
 try:
@@ -68,7 +70,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Serve an engine's socket in a folder that anybody may enter."""
     path = unprivileged.user_home(tmp_path) / "e.sock"
     with socketserver.ThreadingUnixStreamServer(str(path), Engine) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True).start()
         monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
         yield path
         server.shutdown()
@@ -158,7 +160,7 @@ def test_where_no_engine_can_serve_the_address_is_named(
             self.request.recv(1)
 
     with socketserver.UnixStreamServer(str(tmp_path / "e.sock"), HangUp) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True).start()
         with pytest.raises(NoContainersError) as refused:
             find_image("any", backend="fake")
         server.shutdown()

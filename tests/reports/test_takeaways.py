@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from report_rows import row
 
+from wattdock.reports.chart_data import points_of
 from wattdock.reports.charts import CHARTS
 from wattdock.reports.page import page
 from wattdock.reports.takeaways import TAKEAWAYS
@@ -25,10 +26,9 @@ TOKENS = 1000
 
 
 def said(key: str, rows: Sequence[StoredResult]) -> str:
-    """Return the sentence above a chart of a report; empty where there is none."""
-    text = page(rows, title="a study", written=NOW)
-    [sentence] = re.findall(rf'<section id="{key}">\s*<h2>[^<]*</h2>\s*(?:<p>(.*?)</p>)?', text)
-    return html.unescape(sentence)
+    """Return the sentence about a chart; empty where there is none."""
+    points = points_of(rows)
+    return TAKEAWAYS[key](CHARTS[key][1](points).data.values, points)
 
 
 def costing(name: str, joules: float, changes: Mapping[str, Any] = {}) -> StoredResult:
@@ -39,6 +39,23 @@ def costing(name: str, joules: float, changes: Mapping[str, Any] = {}) -> Stored
 def test_every_chart_of_several_results_has_one() -> None:
     """A timeline is of one result."""
     assert set(TAKEAWAYS) == set(CHARTS) - {"timeline"}
+
+
+def above(rows: Sequence[StoredResult]) -> dict[str, str]:
+    """Return the sentence above each chart of a report, empty where there is none."""
+    text = page(rows, title="a study", written=NOW)
+    sections = re.findall(r'<section id="(\w+)">\s*<h2>[^<]*</h2>\s*(?:<p>(.*?)</p>)?', text)
+    return {key: html.unescape(sentence) for key, sentence in sections if key in TAKEAWAYS}
+
+
+def test_a_report_says_it_above_each_chart_that_it_draws() -> None:
+    """The sentence of that chart and of these results, and none where there is none."""
+    roofline = {"nearest_limit": "power", "least_s": {"bandwidth": 3.0, "power": 4.0}, "time_ratio": 2.0}
+    changes = {BATCH: 1, "environment.gpu_count": 2, "compute.roofline": roofline}
+    rows = [costing("a", 3.0, {BATCH: 1}), costing("b", 1.0, {BATCH: 8}), costing("c", 1.5, changes)]
+    assert above(rows) == {key: said(key, rows) for key in TAKEAWAYS}
+    assert all(above(rows).values())
+    assert (above(rows[:1])["intervals"], above(rows[:1])["pareto"]) == ("", "")
 
 
 def test_one_result_is_compared_with_nothing() -> None:

@@ -16,20 +16,28 @@ import pytest
 from report_rows import SAMPLE, document
 from unprivileged import run_as_user, user_home
 
-from wattdock.store import Filters, Row, query, select
-from wattdock.store.row_index import DIGEST_BYTES, FEWEST, INDEX, digest
+from wattdock.store import Filters, Row, query, row_index, select
+from wattdock.store.row_index import DIGEST_BYTES, INDEX, digest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 INDEXED = "from the index"
 ALL = Filters(superseded=True)
-LIST = "import sys, pathlib, wattdock.store as s; print(len(s.select(pathlib.Path(sys.argv[1]), s.Filters())))"
+# Of results that are worth an index; reading as many as really are would take these tests longer.
+FEWEST = 10
+LIST = """
+import sys, pathlib
+from wattdock.store import Filters, row_index, select
+row_index.FEWEST = int(sys.argv[2])
+print(len(select(pathlib.Path(sys.argv[1]), Filters())))
+"""
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As many results as are worth an index."""
+    monkeypatch.setattr(row_index, "FEWEST", FEWEST)
     for number in range(FEWEST):
         put(tmp_path / "results", number)
     return tmp_path / "results"
@@ -136,7 +144,8 @@ def test_a_folder_that_cannot_be_written_is_listed_without_a_word(results: Path,
     home = user_home(tmp_path)
     results = results.rename(home / "results")
     results.chmod(0o555)
-    done = run_as_user([sys.executable, "-c", LIST, results], env={"HOME": str(home)}, cwd=home)
+    words = [sys.executable, "-c", LIST, results, str(FEWEST)]
+    done = run_as_user(words, env={"HOME": str(home)}, cwd=home)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{FEWEST}\n", "")
     assert not list(results.glob(".*"))
 
