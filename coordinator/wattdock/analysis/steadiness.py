@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wattdock.analysis.joules import SpanJoules
     from wattdock.analysis.trend import Change
     from wattdock.config import IdleSpec, WarmUpSpec
-    from wattdock.metering import GpuTimeline, Span, SpanEnergy, Timeline
+    from wattdock.metering import GpuTimeline, Span, Timeline
     from wattdock.records import RestartRecord, WarmUpSample
 
 S_PER_MIN = 60.0
@@ -178,16 +178,25 @@ def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) ->
 
 
 def idle_unsettled(
-    gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str], limits: IdleSpec
+    gpus: Mapping[str, GpuTimeline],
+    span: Span,
+    uuids: Sequence[str],
+    limits: IdleSpec,
+    *,
+    curve_of: Callable[[GpuTimeline], EnergyCurve] = EnergyCurve,
 ) -> tuple[str, ...]:
-    """Return which of the GPUs had not settled in a span without work, and why; empty where all had."""
+    """Return which of the GPUs had not settled in a span without work, and why; empty where all had.
+
+    Args:
+        curve_of: Gives the energy curve of a GPU; who asks for many spans keeps them.
+    """
     middle_ns = (span.start_ns + span.end_ns) // 2
     unsettled = []
     for uuid in uuids:
         if (gpu := gpus.get(uuid)) is None:
             unsettled.append(f"{uuid}: the meter did not see it")
             continue
-        curve = EnergyCurve(gpu)
+        curve = curve_of(gpu)
         first = curve.between(span.start_ns, middle_ns).mean_power_w
         second = curve.between(middle_ns, span.end_ns).mean_power_w
         if not first or second is None:
@@ -261,7 +270,7 @@ def idle_baselines(
 ) -> list[IdleBaseline]:
     """Return every GPU of the host in every idle span of every restart."""
     return [
-        _baseline(restart, span, gpu, limits, joules_in.of_gpu(gpu, span), is_used=gpu.uuid in used)
+        _baseline(restart, span, gpu, limits, joules_in, is_used=gpu.uuid in used)
         for restart in restarts
         for span in restart.spans
         if span.name in IDLE_SPANS
@@ -270,9 +279,10 @@ def idle_baselines(
 
 
 def _baseline(
-    restart: RestartRecord, span: Span, gpu: GpuTimeline, limits: IdleSpec, joules: SpanEnergy, *, is_used: bool
+    restart: RestartRecord, span: Span, gpu: GpuTimeline, limits: IdleSpec, joules_in: SpanJoules, *, is_used: bool
 ) -> IdleBaseline:
-    unsettled = idle_unsettled({gpu.uuid: gpu}, span, [gpu.uuid], limits)
+    joules = joules_in.of_gpu(gpu, span)
+    unsettled = idle_unsettled({gpu.uuid: gpu}, span, [gpu.uuid], limits, curve_of=joules_in.curve)
     mean = functools.partial(over, [(gpu, span)], summary=np.mean)
     return IdleBaseline(
         restart=restart.restart,
