@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from inputs import tiny
 from inputs.hub_server import serve
 from safetensors.numpy import save
@@ -47,6 +48,7 @@ def asked_of(hub: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_weights_of_a_hub_model_are_read_from_the_headers_of_its_files() -> None:
     """In the precision they are stored in, whatever the config says; known where the snapshot is not here."""
     weights = save({"all": np.zeros(4_999_424, dtype=np.int8)})
@@ -57,6 +59,7 @@ def test_weights_of_a_hub_model_are_read_from_the_headers_of_its_files() -> None
     assert (estimate["weights_bytes"], estimate["parameters"]) == (4_999_424, 4_999_424)
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer_is_asked_once() -> None:
     """One line, where the hub's own client tries for half a minute and says so each time."""
     with socket.socket() as nobody:
