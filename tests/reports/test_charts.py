@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from wattdock.store import StoredResult
 
+OF_RESULTS = [kind for kind in get_args(Kind) if kind not in ("timeline", "table")]
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 
 
@@ -141,7 +142,16 @@ def test_a_thousand_results_are_not_drawn_as_bars() -> None:
         spec("intervals", study(models=["m"], batches=range(1, 122)))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in get_args(Kind) if kind not in ("timeline", "table")])
+@pytest.mark.parametrize("kind", OF_RESULTS)
+def test_each_kind_is_a_chart_by_the_schema_of_charts(kind: str) -> None:
+    """Nothing is held against it where a chart is drawn."""
+    least = {"arithmetic": 2.0, "bandwidth": 3.0}
+    limits = {"compute.roofline": {"nearest_limit": "bandwidth", "least_s": least, "time_ratio": 2.0}}
+    differing = ({}, {"environment.gpu_count": 2}, {"config.workload.batch_size": 64})
+    assert "$schema" in spec(kind, [row(f"{at}", limits | changes) for at, changes in enumerate(differing)])
+
+
+@pytest.mark.parametrize("kind", OF_RESULTS)
 def test_each_kind_is_drawn_with_fonts_that_publishers_take(called: Called, gpu_study: Path, kind: str) -> None:
     """TrueType inside the PDF and no Type 3; one column of 89 mm wide."""
     done = called("plot", kind, gpu_study, "-o", f"{kind}.pdf")

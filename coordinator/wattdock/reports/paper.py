@@ -95,14 +95,15 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
     from wattdock.reports.charts import CHARTS
 
     _require_format(file, FORMATS, "figures are written as", "-o")
-    save_chart(CHARTS[kind][1](points), file, width=WIDTHS[width], flag="-o")
+    save_chart(lambda: CHARTS[kind][1](points), file, width=WIDTHS[width], flag="-o")
     return disturbed_note(points)
 
 
-def save_chart(chart: Chart, file: Path, *, width: float, flag: str) -> None:
+def save_chart(made: Callable[[], Chart], file: Path, *, width: float, flag: str) -> None:
     """Write a chart so that it is exactly `width` points wide.
 
     Args:
+        made: Makes the chart.
         flag: The option that names the file.
 
     Raises:
@@ -110,9 +111,12 @@ def save_chart(chart: Chart, file: Path, *, width: float, flag: str) -> None:
         StoreError: The file cannot be written.
     """
     import vl_convert as vlc
+    from altair.utils.schemapi import debug_mode
 
     _require_format(file, FORMATS, "figures are written as", flag)
-    spec = _drawable(chart.to_dict())
+    # Altair would hold every row of data against its schema at each step.
+    with debug_mode(False):
+        spec = _drawable(made().to_dict(validate=False))
     panels = max((len(part.get("hconcat", [part])) for part in spec.get("vconcat", [])), default=1)
     svg = _svg_of(spec, width, panels)
     if file.suffix == ".pdf":

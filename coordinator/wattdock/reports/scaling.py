@@ -162,7 +162,7 @@ class Scaling:
         settings_with_curves = [setting for setting in self.settings if setting.curves]
         if not settings_with_curves:
             raise ConfigError("no setting was measured on more than one GPU; there is no curve to draw")
-        save_chart(scaling_curves(settings_with_curves), file, width=WIDTHS["page"], flag="-o")
+        save_chart(lambda: scaling_curves(settings_with_curves), file, width=WIDTHS["page"], flag="-o")
 
     def as_view(self) -> View:
         """Yield every setting's curves and cheapest split."""
