@@ -32,4 +32,6 @@ def opened(**logs: str) -> Iterator[Chrome]:
     options.set_capability("goog:loggingPrefs", logs)
     with webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"))) as browser:
         browser.set_window_size(1280, 1000)
+        # On a busy machine the rules of accessibility take longer than the half minute that scripts have.
+        browser.set_script_timeout(300)
         yield browser
