@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_written_is_listed_without_a_word(results: Path,
     home = user_home(tmp_path)
     results = results.rename(home / "results")
     results.chmod(0o555)
-    words = [sys.executable, "-c", LIST, results, str(FEWEST)]
+    words: list[str | Path] = [sys.executable, "-c", LIST, results, str(FEWEST)]
     done = run_as_user(words, env={"HOME": str(home)}, cwd=home)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{FEWEST}\n", "")
     assert not list(results.glob(".*"))
