@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 FAKE_FOLDER = ROOT / "tests/runners/fake"
 PYTORCH_FOLDER = ROOT / "runners/pytorch"
+LLAMACPP_FOLDER = ROOT / "runners/llamacpp"
+LLAMACPP_PYTHON = LLAMACPP_FOLDER / ".venv/bin/python"
 PYTORCH_PYTHON = PYTORCH_FOLDER / ".venv/bin/python"
 VLLM_FOLDER = ROOT / "runners/vllm"
 VLLM_PYTHON = VLLM_FOLDER / ".venv/bin/python"

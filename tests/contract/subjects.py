@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from contract.runner_process import (
     FAKE_FOLDER,
+    LLAMACPP_FOLDER,
+    LLAMACPP_PYTHON,
     PYTORCH_FOLDER,
     PYTORCH_PYTHON,
     TENSORRT_FOLDER,
@@ -118,6 +120,7 @@ TENSORRT = Subject(
 SUBJECTS = (
     Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
     Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
+    Subject("llamacpp", LLAMACPP_FOLDER, LLAMACPP_PYTHON, {"n_parallel": 64, "n_ctx": 64 * 512}, tells_steps=False),
     Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 64}, unread=VLLM_UNREAD),
     TENSORRT,
 )

@@ -1,0 +1,281 @@
+"""An engine behind its own HTTP server: start it on this host's loopback, send it requests, read its answers as they come.
+
+The client runs on the thread of the common loop, so that its CPU time is that thread's. Tokens are the ids that the
+server sends, never its chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.request import urlopen
+
+import aiohttp
+
+from wattdock_runner.clock import NS_PER_S, now_ns
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WorkerDied
+from wattdock_runner.serving import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from wattdock_runner.backend import Workload
+    from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.recorder import PassRecorder, RequestRecord
+    from wattdock_runner.serving import Answer
+
+T = TypeVar("T")
+
+READY_POLL_S, END_S = 0.2, 10.0
+# The loop looks for a cancelled pass at least so often.
+LOOK_S = 0.5
+# Of an event, which may repeat a whole prompt.
+MOST_EVENT_BYTES = 1 << 26
+LAST_LINES = 20
+DATA, DONE = b"data: ", b"[DONE]"
+BAD_REQUEST, OK = 400, 200
+# Between fork and exec of a process that has gRPC's threads no Python may run, so the new program ties itself.
+TIED = """
+import os, sys
+from wattdock_runner.process import die_with_parent
+die_with_parent(int(sys.argv[1]))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+LACKS_MEMORY = ("out of memory", "failed to allocate", "unable to allocate", "bad_alloc")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one event of an answer's stream tells.
+
+    Attributes:
+        ids: New token ids.
+        finish_reason: "stop" or "length" in the last event with tokens, else None.
+        cached_prompt_tokens: Prompt tokens that came from a cache; None where this event does not say.
+    """
+
+    ids: Sequence[int] = ()
+    finish_reason: str | None = None
+    cached_prompt_tokens: int | None = None
+
+
+class Api:
+    """How one kind of server is asked. Stateless; a subclass for each.
+
+    Attributes:
+        path: Of requests.
+        ready_path: Answers 200 once the model can be asked.
+        keeps_alive: Whether a connection serves one request after the other.
+    """
+
+    path: str
+    ready_path = "/health"
+    keeps_alive = True
+
+    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
+        """Return a streaming request for the ids of one prompt."""
+        raise NotImplementedError
+
+    def read(self, event: Mapping[str, Any]) -> Chunk:
+        """Return what an event of the answer tells."""
+        raise NotImplementedError
+
+
+class Server:
+    """The process of an engine's server, which ends with this one.
+
+    Args:
+        command: Starts it on `port` of the loopback; what it prints goes into this process's log.
+
+    Attributes:
+        last_lines: What it printed last.
+    """
+
+    def __init__(self, command: Sequence[str], port: int, env: Mapping[str, str]) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TIED, str(os.getpid()), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **env},
+        )
+        threading.Thread(target=self._pass_on, name="server-log", daemon=True).start()
+
+    def _pass_on(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.last_lines.append(line.rstrip())
+            os.write(2, line.encode(errors="replace"))
+
+    def wait_until_ready(self, path: str) -> None:
+        """Return once it answers.
+
+        Raises:
+            OutOfMemory, InvalidRequest: It ended before; holds what it said last.
+        """
+        asyncio.run(self._answers(path))
+
+    async def _answers(self, path: str) -> None:
+        async with aiohttp.ClientSession() as session:
+            while self.process.poll() is None:
+                with suppress(aiohttp.ClientError, TimeoutError):
+                    async with session.get(self.url + path) as reply:
+                        if reply.status == OK:
+                            return
+                await asyncio.sleep(READY_POLL_S)
+        raise self.lack() or InvalidRequest(f"the engine's server did not start: {self.said()}")
+
+    def get(self, path: str) -> Any:
+        """Return the JSON that it answers."""
+        with urlopen(self.url + path) as reply:
+            return json.load(reply)
+
+    def lack(self) -> OutOfMemory | None:
+        """Return the error of a server that lacked memory, as it said itself; None for any other."""
+        line = next((line for line in self.last_lines if any(words in line.lower() for words in LACKS_MEMORY)), None)
+        return None if line is None else OutOfMemory(f"the engine's server: {line}")
+
+    def said(self) -> str:
+        """Return how it ended and what it printed last, in one line."""
+        # Its last words may still be on their way.
+        time.sleep(0.1)
+        words = next((line for line in reversed(self.last_lines) if line.strip()), "nothing")
+        return f"it ended with code {self.process.poll()}, and said last: {words}"
+
+    def end(self) -> None:
+        """Stop it, at once if it does not end in time."""
+        self.process.terminate()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class ServedEngine(Engine):
+    """Sends requests to a server and returns its answers.
+
+    Attributes:
+        late_ns: How long after its submission each request of the pass left this process.
+        client_cpu_s: CPU time that the thread of the loop took for the pass.
+    """
+
+    def __init__(self, server: Server, api: Api, *, tokenizer: Any = None) -> None:
+        self.server, self.tokenizer = server, tokenizer
+        self._api, self._loop, self._news = api, asyncio.new_event_loop(), asyncio.Event()
+        self._session: aiohttp.ClientSession | None = None
+        self._workload: Workload | None = None
+        self._streams: set[asyncio.Task[None]] = set()
+        self._answers: list[Answer] = []
+        self._fault: Exception | None = None
+        self.late_ns: list[int] = []
+        self.client_cpu_s = 0.0
+
+    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
+        """Write the requests' bodies before the pass begins."""
+        self._bodies = {prompt.position: json.dumps(self._api.body(workload, prompt)).encode() for prompt in prompts}
+
+    def guarded(self, doing: str, work: Callable[[], T]) -> T:
+        """Return `work()`; end all streams where it fails, and name what became of the server."""
+        self._answers, self._fault, self.late_ns = [], None, []
+        began_s = time.thread_time()
+        self._loop.run_until_complete(self._open())
+        try:
+            return work()
+        except RunnerFault:
+            raise
+        except Exception as error:
+            if lack := self.server.lack():
+                raise lack from error
+            if self.server.process.poll() is not None:
+                raise WorkerDied(f"{doing}: the engine's server is gone: {self.server.said()}") from error
+            raise
+        finally:
+            self._loop.run_until_complete(self._close())
+            self.client_cpu_s = time.thread_time() - began_s
+
+    async def _open(self) -> None:
+        self._session = aiohttp.ClientSession(
+            self.server.url,
+            connector=aiohttp.TCPConnector(limit=0, force_close=not self._api.keeps_alive),
+            timeout=aiohttp.ClientTimeout(total=None),
+            read_bufsize=MOST_EVENT_BYTES,
+            headers={"content-type": "application/json"},
+        )
+
+    async def _close(self) -> None:
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+        self._streams.clear()
+        if self._session is not None:
+            await self._session.close()
+
+    def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
+        """Send a request with the next step."""
+        stream = self._loop.create_task(self._stream(request, self._bodies[prompt.position]))
+        self._streams.add(stream)
+        stream.add_done_callback(self._streams.discard)
+
+    def step(self, until_ns: int | None) -> Iterable[Answer]:
+        """Return what has come, after waiting for something; nothing after a while without."""
+        wait_s = LOOK_S if until_ns is None else min(LOOK_S, max(0.0, (until_ns - now_ns()) / NS_PER_S))
+        self._loop.run_until_complete(self._wait(wait_s))
+        if self._fault is not None:
+            raise self._fault
+        answers, self._answers = self._answers, []
+        return answers
+
+    async def _wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), seconds)
+        self._news.clear()
+
+    async def _stream(self, request: RequestRecord, body: bytes) -> None:
+        try:
+            self.late_ns.append(now_ns() - request.submitted_ns)
+            assert self._session is not None
+            async with self._session.post(self._api.path, data=body) as reply:
+                if reply.status != OK:
+                    raise _refused(reply.status, await reply.text())
+                is_over = False
+                async for line in reply.content:
+                    if not line.startswith(DATA) or line[len(DATA) :].startswith(DONE):
+                        continue
+                    chunk = self._api.read(json.loads(line[len(DATA) :]))
+                    is_over |= chunk.finish_reason is not None
+                    if chunk.cached_prompt_tokens is not None:
+                        request.cached_prompt_tokens = chunk.cached_prompt_tokens
+                    self._answers.append((request, now_ns(), chunk.ids, chunk.finish_reason))
+                    self._news.set()
+                if not is_over:
+                    raise RuntimeError(f"the server closed the answer to request {request.index} before its end")
+        except Exception as error:  # noqa: BLE001 - it belongs to the loop's thread, which raises it
+            self._fault = self._fault or error
+            self._news.set()
+
+    def drain(self) -> None:
+        """Return at once: a server that has ended all answers has no more work."""
+
+    def end(self) -> None:
+        """Stop the server."""
+        self.server.end()
+        self._loop.close()
+
+
+def _refused(status: int, text: str) -> Exception:
+    said = f"the engine's server answered {status}: {text.strip()[:500]}"
+    return InvalidRequest(said) if status == BAD_REQUEST else RuntimeError(said)

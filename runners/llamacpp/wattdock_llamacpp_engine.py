@@ -1,0 +1,135 @@
+"""Start llama.cpp's server with a model, and ask it over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoConfig, AutoTokenizer
+from wattdock_llamacpp_weights import find_gguf, weights_of, write_gguf
+
+from wattdock_runner.backend import LoadedModel
+from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
+from wattdock_runner.gpus import require_gpus
+from wattdock_runner.served import Api, Chunk, Server, ServedEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wattdock_runner.backend import LoadOrder, Report, Workload
+    from wattdock_runner.checkpoint import EncodedPrompt
+
+SERVER = Path(__file__).with_name("wattdock_llamacpp_server.py")
+FINISHED = {"limit": "length", "eos": "stop"}
+# Without settings: as many requests at once, with so much context each.
+PARALLEL, CONTEXT = 8, 4096
+
+
+class LlamaCppApi(Api):
+    """llama.cpp's own endpoint, which tells ids.
+
+    Source: tools/server/README.md of llama.cpp, POST /completion.
+    """
+
+    path = "/completion"
+    # Its server now and then closes a connection that it has just offered to keep.
+    keeps_alive = False
+
+    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
+        """Return a request that leaves nothing to the server's defaults; a cached prompt is not computed."""
+        sampling = workload.sampling
+        return {
+            "prompt": prompt.ids,
+            "n_predict": prompt.max_output_tokens,
+            "stream": True,
+            "return_tokens": True,
+            "cache_prompt": False,
+            "ignore_eos": workload.ignore_eos,
+            "temperature": sampling.temperature,
+            "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+            "top_k": sampling.top_k or 0,
+            "min_p": 0.0,
+            "repeat_penalty": 1.0,
+            "seed": workload.seed + prompt.position,
+        }
+
+    def read(self, event: Mapping[str, Any]) -> Chunk:
+        """Return the ids of an event; the last has none."""
+        if "error" in event:
+            raise RuntimeError(f"the engine's server: {event['error']}")
+        if not event.get("stop"):
+            return Chunk(event["tokens"])
+        cached = event.get("timings", {}).get("cache_n")
+        return Chunk(event["tokens"], FINISHED.get(event["stop_type"], "stop"), cached)
+
+
+def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedModel]:
+    """Start the server, and return when it answers.
+
+    Raises:
+        WrongState: A GPU is asked for, and this build of llama.cpp has none.
+        InvalidRequest: The folder's model cannot be written as GGUF, or the server refuses an argument.
+        OutOfMemory: It does not fit.
+    """
+    # xllamacpp on the package index is built for CPUs.
+    require_gpus(order.gpu_uuids, (), "this build of llama.cpp")
+    config = read_from_folder(AutoConfig, order)
+    report("drawing random weights" if order.random_weights else "reading weights")
+    own = find_gguf(order.model_path) if order.random_weights is None else None
+    generation = _generation_settings(order, config)
+    ends = eos_token_ids(generation.get("eos_token_id"))
+    path = own or write_gguf(order, config, ends, Path.cwd() / "model.gguf")
+    settings = settings_for(order, config)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, str(SERVER), json.dumps({"model": str(path), "port": port, **settings})]
+    server = Server(command, port, {})
+    server.wait_until_ready(LlamaCppApi.ready_path)
+    weights = weights_of(path)
+    if own is None:
+        # The server has it open; nobody else needs it.
+        path.unlink()
+    props = server.get("/props")
+    engine = ServedEngine(server, LlamaCppApi(), tokenizer=read_tokenizer(AutoTokenizer, order))
+    engine.vocab_size = config.vocab_size
+    engine.max_in_flight, engine.in_flight_argument = props["total_slots"], "n_parallel"
+    engine.context_tokens = props["default_generation_settings"]["n_ctx"]
+    # Its last line before it answered.
+    told = next(json.loads(line) for line in reversed(server.last_lines) if line.startswith("{"))
+    return engine, LoadedModel(
+        visible_gpus=(),
+        used_gpu_uuids=(),
+        effective_engine_args={
+            **{name: value for name, value in told.items() if name != "at"},
+            "build": props["build_info"],
+            "dtype": weights.kind,
+            "eos_token_ids": list(ends),
+        },
+        parallelism={"kind": "none", "devices": {}},
+        parameter_count=weights.parameters,
+        weight_bytes=weights.bytes,
+        warnings=ignored_settings_warnings(generation),
+    )
+
+
+def _generation_settings(order: LoadOrder, config: Any) -> dict[str, Any]:
+    file = order.model_path / "generation_config.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"eos_token_id": config.eos_token_id}
+
+
+def settings_for(order: LoadOrder, config: Any) -> dict[str, Any]:
+    """Return what the server is started with: the order's arguments, and wattdock's defaults for the rest."""
+    given = dict(order.engine_args)
+    parallel = int(given.get("n_parallel", PARALLEL))  # type: ignore[call-overload]
+    context = min(CONTEXT, int(getattr(config, "max_position_embeddings", CONTEXT)))
+    # llama.cpp's own number of threads is that of cores, whoever else uses them.
+    threads = len(os.sched_getaffinity(0))
+    defaults = {"n_parallel": parallel, "n_ctx": parallel * context, "n_threads": threads, "n_threads_batch": threads}
+    # Each answer holds a thread of the server's until its end.
+    fixed = {"n_threads_http": parallel + 4, "verbosity": 1, "fit_params": False, "ctx_shift": False}
+    return defaults | given | fixed

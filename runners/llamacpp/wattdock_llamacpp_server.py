@@ -1,0 +1,67 @@
+"""llama.cpp's HTTP server, run as a program: settings as JSON in its only argument, those in effect as its last line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import Any
+
+import xllamacpp
+
+SPLIT_MODES = {
+    name: xllamacpp.llama_split_mode[f"LLAMA_SPLIT_MODE_{name.upper()}"] for name in ("none", "layer", "row")
+}
+FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
+FLASH_ATTENTION = {name: xllamacpp.llama_flash_attn_type[f"LLAMA_FLASH_ATTN_TYPE_{own}"] for name, own in FLASH.items()}
+CACHE_TYPES = {kind.name.removeprefix("GGML_TYPE_").lower(): kind for kind in xllamacpp.ggml_type}
+# Settings that the library has elsewhere, or by another type.
+PLACES = {"n_threads": "cpuparams", "n_threads_batch": "cpuparams_batch"}
+OTHER_NAMES = {"flash_attn": "flash_attn_type"}
+KINDS: dict[str, dict[str, Any]] = {
+    "split_mode": SPLIT_MODES,
+    "flash_attn": FLASH_ATTENTION,
+    "cache_type_k": CACHE_TYPES,
+    "cache_type_v": CACHE_TYPES,
+}
+ALL = ("n_ctx", "n_parallel", "n_batch", "n_ubatch", "n_gpu_layers", "main_gpu", "tensor_split", "kv_unified")
+
+
+def main() -> None:
+    """Serve until a signal ends this process."""
+    settings = json.loads(sys.argv[1])
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = settings.pop("model")
+    for name, value in settings.items():
+        if name == "tensor_split":
+            value = [*map(float, value), *([0.0] * (len(parameters.tensor_split) - len(value)))]
+        place, own = _place(parameters, name)
+        setattr(place, own, KINDS[name][value] if name in KINDS else value)
+    # Kept, since the server ends with its object.
+    server = xllamacpp.Server(parameters)
+    print(
+        json.dumps(
+            {"at": server.listening_address, **{name: told(parameters, name) for name in (*ALL, *PLACES, *KINDS)}}
+        ),
+        flush=True,
+    )
+    signal.pause()
+
+
+def told(parameters: Any, name: str) -> Any:
+    """Return a setting as it is in effect, JSON-ready."""
+    place, own = _place(parameters, name)
+    value = getattr(place, own)
+    if name in KINDS:
+        return next(word for word, kind in KINDS[name].items() if kind == value)
+    return [share for share in value if share] if name == "tensor_split" else value
+
+
+def _place(parameters: Any, name: str) -> tuple[Any, str]:
+    if name in PLACES:
+        return getattr(parameters, PLACES[name]), "n_threads"
+    return parameters, OTHER_NAMES.get(name, name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""GGUF files: find one in a model folder, say what it holds, or write one from random weights or safetensors."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gguf
+import numpy as np
+
+from wattdock_runner.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from wattdock_runner.backend import LoadOrder
+
+MOST_ENDS = 3
+TYPES = {
+    "float32": gguf.GGMLQuantizationType.F32,
+    "float16": gguf.GGMLQuantizationType.F16,
+    "bfloat16": gguf.GGMLQuantizationType.BF16,
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a GGUF file holds.
+
+    Attributes:
+        kind: The type of most of its bytes: a dtype, or GGUF's name of a quantised one ("Q4_1").
+        bytes: Of all tensors as they lie in the file.
+    """
+
+    kind: str
+    parameters: int
+    bytes: int
+
+
+def find_gguf(folder: Path) -> Path | None:
+    """Return the only GGUF file of a folder; None without one.
+
+    Raises:
+        InvalidRequest: There are several.
+    """
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        raise InvalidRequest(f"{folder} holds {len(files)} GGUF files; give the folder of one")
+    return files[0] if files else None
+
+
+def weights_of(file: Path) -> Weights:
+    """Return what a file holds."""
+    tensors = gguf.GGUFReader(file).tensors
+    by_kind: dict[str, int] = {}
+    for tensor in tensors:
+        by_kind[tensor.tensor_type.name] = by_kind.get(tensor.tensor_type.name, 0) + int(tensor.n_bytes)
+    kind = max(by_kind, key=by_kind.__getitem__)
+    dtypes = {each.name: name for name, each in TYPES.items()}
+    return Weights(dtypes.get(kind, kind), sum(int(tensor.n_elements) for tensor in tensors), sum(by_kind.values()))
+
+
+def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -> Path:
+    """Write a llama model's random or real weights, with a vocabulary of numbers: the server is sent ids only.
+
+    Raises:
+        InvalidRequest: The model is no llama, its weights are no safetensors, or more ids end it than GGUF can say.
+    """
+    if config.model_type != "llama":
+        raise InvalidRequest(
+            f"model_type {config.model_type!r} cannot be written as GGUF; give a folder with a .gguf file"
+        )
+    if len(ends) > MOST_ENDS:
+        raise InvalidRequest(f"{len(ends)} ids end an answer of this model, and GGUF has places for {MOST_ENDS}")
+    kind = TYPES["float32" if order.dtype == "auto" else order.dtype]
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_rope_dimension_count(head_size)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([f"<{number}>" for number in range(config.vocab_size)])
+    writer.add_token_types([int(gguf.TokenType.NORMAL)] * config.vocab_size)
+    writer.add_token_merges(["< >"])
+    # Places for ids that end an answer.
+    for add, end in zip((writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id), ends, strict=False):
+        add(end)
+    for name, values in _tensors(order, config):
+        rows = {"attn_q": heads, "attn_k": kv_heads}.get(name.split(".")[-2])
+        values = _permuted(values, rows) if rows else values
+        # Norms stay in 32 bits, as in every GGUF file.
+        as_type = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else kind
+        writer.add_tensor(name, gguf.quants.quantize(values, as_type), raw_dtype=as_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def _tensors(order: LoadOrder, config: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    if weights := order.random_weights:
+        for name, shape in _shapes(config):
+            digest = hashlib.sha256(f"{weights.seed}:{name}".encode()).digest()
+            drawn = np.random.default_rng(int.from_bytes(digest[:7], "big")).random(shape, np.float32)
+            yield str(names.get_name(name, (".weight",))), weights.low + (weights.high - weights.low) * drawn
+        return
+    from safetensors import safe_open
+
+    if not (files := sorted(order.model_path.glob("*.safetensors"))):
+        raise InvalidRequest(f"cannot load {order.model_path}: it has neither a .gguf file nor safetensors")
+    for file in files:
+        with safe_open(file, "np") as stored:
+            for name in stored.keys():  # noqa: SIM118 - it is no mapping
+                values = stored.get_tensor(name).astype(np.float32)
+                yield str(names.get_name(name, (".weight",))), values
+
+
+def _shapes(config: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, inner, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
+    head_size = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
+    queries, keys = config.num_attention_heads * head_size, config.num_key_value_heads * head_size
+    yield "model.embed_tokens.weight", (vocab, hidden)
+    for layer in range(config.num_hidden_layers):
+        inside = {
+            "input_layernorm": (hidden,),
+            "self_attn.q_proj": (queries, hidden),
+            "self_attn.k_proj": (keys, hidden),
+            "self_attn.v_proj": (keys, hidden),
+            "self_attn.o_proj": (hidden, queries),
+            "post_attention_layernorm": (hidden,),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
+        yield from ((f"model.layers.{layer}.{name}.weight", shape) for name, shape in inside.items())
+    yield "model.norm.weight", (hidden,)
+    if not config.tie_word_embeddings:
+        yield "lm_head.weight", (vocab, hidden)
+
+
+def _permuted(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Return a projection's rows with the halves of each head's rotary dimensions interleaved, as GGUF's llama has them."""
+    rows, inputs = values.shape
+    return values.reshape(heads, 2, rows // heads // 2, inputs).swapaxes(1, 2).reshape(rows, inputs)
