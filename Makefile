@@ -95,7 +95,7 @@ reference: $(SETUP) ## Write docs/reference and docs/study.schema.json again fro
 	@$(BIN)/python docs/site_reference.py
 
 environments: $(SETUP_DEV) ## Make the runners' own environments, as their first use would
-	@$(BIN)/python -m wattdock.launch pytorch vllm
+	@$(BIN)/python -m wattdock.launch pytorch vllm llamacpp
 
 test: environments ## Run every test that this machine can run
 	@$(BIN)/python -m compileall -q coordinator proto runners/common runners/*/*.py
@@ -107,7 +107,7 @@ test-quick: $(SETUP_DEV) ## Run the tests that start no engine, container or bro
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py runners/tensorrt/*.py docker/*.py docs/*.py tests benchmarks
+	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py runners/tensorrt/*.py runners/llamacpp/*.py docker/*.py docs/*.py tests benchmarks
 
 format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true

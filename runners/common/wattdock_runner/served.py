@@ -1,7 +1,7 @@
-"""An engine behind its own HTTP server: start it on this host's loopback, send it requests, read its answers as they come.
+"""An engine behind its own HTTP server: start it on this host's loopback, send it requests, read its answers.
 
-The client runs on the thread of the common loop, so that its CPU time is that thread's. Tokens are the ids that the
-server sends, never its chunks.
+The client runs on the thread of the common loop. Tokens are the ids that the server sends, never its chunks; their
+instants are those at which the client had read them.
 """
 
 from __future__ import annotations
@@ -166,12 +166,7 @@ class Server:
 
 
 class ServedEngine(Engine):
-    """Sends requests to a server and returns its answers.
-
-    Attributes:
-        late_ns: How long after its submission each request of the pass left this process.
-        client_cpu_s: CPU time that the thread of the loop took for the pass.
-    """
+    """Sends requests to a server and returns its answers."""
 
     def __init__(self, server: Server, api: Api, *, tokenizer: Any = None) -> None:
         self.server, self.tokenizer = server, tokenizer
@@ -181,8 +176,6 @@ class ServedEngine(Engine):
         self._streams: set[asyncio.Task[None]] = set()
         self._answers: list[Answer] = []
         self._fault: Exception | None = None
-        self.late_ns: list[int] = []
-        self.client_cpu_s = 0.0
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
         """Write the requests' bodies before the pass begins."""
@@ -190,8 +183,7 @@ class ServedEngine(Engine):
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; end all streams where it fails, and name what became of the server."""
-        self._answers, self._fault, self.late_ns = [], None, []
-        began_s = time.thread_time()
+        self._answers, self._fault = [], None
         self._loop.run_until_complete(self._open())
         try:
             return work()
@@ -205,7 +197,6 @@ class ServedEngine(Engine):
             raise
         finally:
             self._loop.run_until_complete(self._close())
-            self.client_cpu_s = time.thread_time() - began_s
 
     async def _open(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -246,7 +237,6 @@ class ServedEngine(Engine):
 
     async def _stream(self, request: RequestRecord, body: bytes) -> None:
         try:
-            self.late_ns.append(now_ns() - request.submitted_ns)
             assert self._session is not None
             async with self._session.post(self._api.path, data=body) as reply:
                 if reply.status != OK:
