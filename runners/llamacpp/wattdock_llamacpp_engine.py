@@ -99,8 +99,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     engine.vocab_size = config.vocab_size
     engine.max_in_flight, engine.in_flight_argument = props["total_slots"], "n_parallel"
     engine.context_tokens = props["default_generation_settings"]["n_ctx"]
-    # Its last line before it answered.
-    told = next(json.loads(line) for line in reversed(server.last_lines) if line.startswith("{"))
+    told = server.told()
     return engine, LoadedModel(
         visible_gpus=(),
         used_gpu_uuids=(),

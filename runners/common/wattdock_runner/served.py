@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READY_POLL_S, END_S = 0.2, 10.0
+READY_POLL_S, DYING_S, END_S = 0.2, 2.0, 10.0
 # The loop looks for a cancelled pass at least so often.
 LOOK_S = 0.5
 # Of an event, which may repeat a whole prompt.
@@ -143,6 +143,20 @@ class Server:
         with urlopen(self.url + path) as reply:
             return json.load(reply)
 
+    def told(self) -> dict[str, Any]:
+        """Return the last line of JSON that it printed, once there is one.
+
+        Raises:
+            InvalidRequest: It ended without.
+        """
+        while True:
+            has_ended = self.process.poll() is not None
+            if line := next((line for line in reversed(self.last_lines.copy()) if line.startswith("{")), None):
+                return dict(json.loads(line))
+            if has_ended:
+                raise InvalidRequest(f"the engine's server did not start: {self.said()}")
+            time.sleep(READY_POLL_S)
+
     def lack(self) -> OutOfMemory | None:
         """Return the error of a server that lacked memory, as it said itself; None for any other."""
         line = next((line for line in self.last_lines if any(words in line.lower() for words in LACKS_MEMORY)), None)
@@ -190,6 +204,9 @@ class ServedEngine(Engine):
         except RunnerFault:
             raise
         except Exception as error:
+            # Its connections end before it does.
+            with suppress(subprocess.TimeoutExpired):
+                self.server.process.wait(DYING_S)
             if lack := self.server.lack():
                 raise lack from error
             if self.server.process.poll() is not None:
