@@ -142,4 +142,4 @@ def test_a_real_engine_is_started_from_the_page_and_its_result_opened_there(brow
         assert result["performance"]["output_tokens"] > 0
         assert "done" in text(browser, "#orders")
         browser.find_element(By.CSS_SELECTOR, "#result-rows th a").click()
-        until(browser, lambda: "shape:tiny-llama" in text(browser, "main"))
+        until(browser, lambda: "shape:tiny-llama" in text(browser, "main"), 300)

@@ -35,7 +35,7 @@ MACHINE, CPU = "machine", "cpu"
 LEASE = re.compile(r"([\w-]+)\.\w+\.lease", re.ASCII)
 # Who looks (`gpus --watch`), or tries and fails, holds a lock for microseconds, which must not refuse a measurement.
 GRACE_S = 0.3
-GRACE_POLL_S, POLL_S = 0.02, 0.25
+GRACE_POLL_S, POLL_S, MOST_POLL_S = 0.02, 0.25, 2.0
 SETTING = "WATTDOCK_LEASES"
 # Only root makes it.
 SHARED = Path("/var/lock/wattdock")
@@ -121,8 +121,10 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
                     say(reason)
                 yield held
                 return
-        # Random, so that waiting processes do not all try at the same moments.
-        time.sleep((GRACE_POLL_S if waited_s <= GRACE_S else POLL_S) * random.uniform(0.5, 1.5))
+        # Random, so that waiting processes do not all try at the same moments; the longer, the more seldom, since each
+        # try is in the way of others for a moment, and many slow ones would leave nobody a free one.
+        poll_s = GRACE_POLL_S if waited_s <= GRACE_S else min(MOST_POLL_S, max(POLL_S, waited_s / 10))
+        time.sleep(poll_s * random.uniform(0.5, 1.5))
 
 
 def holders(folder: Path | None = None, besides: Collection[int] = ()) -> dict[str, Holder]:

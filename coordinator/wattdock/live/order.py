@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # A plan asks the container engine and reads the model's configuration.
-PLAN_TIMEOUT_S = 60
+PLAN_TIMEOUT_S = 180
 # Of runs that were started from here.
 MOST_SHOWN = 5
 MODEL = re.compile(r"(shape:)?[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
