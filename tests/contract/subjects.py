@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+# llama.cpp's threads wait busily for each other.
+ONE_THREAD = {"n_threads": 1, "n_threads_batch": 1}
 SMALL_UNIFORM = pb.RandomWeights(low=-0.02, high=0.02, seed=1)
 # Wide enough for continuations that differ from token to token.
 WIDE_UNIFORM = pb.RandomWeights(low=-0.5, high=0.5, seed=3)
@@ -120,7 +122,13 @@ TENSORRT = Subject(
 SUBJECTS = (
     Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
     Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
-    Subject("llamacpp", LLAMACPP_FOLDER, LLAMACPP_PYTHON, {"n_parallel": 64, "n_ctx": 64 * 512}, tells_steps=False),
+    Subject(
+        "llamacpp",
+        LLAMACPP_FOLDER,
+        LLAMACPP_PYTHON,
+        {**ONE_THREAD, "n_parallel": 64, "n_ctx": 64 * 512},
+        tells_steps=False,
+    ),
     Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 64}, unread=VLLM_UNREAD),
     TENSORRT,
 )

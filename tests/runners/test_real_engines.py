@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from contract.runner_process import output_ids
+from contract.subjects import ONE_THREAD
 from runners.checkpoints import NEW_TOKENS, Checkpoint, run
 from tokenizers import Tokenizer
 
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 
 ENGINES = {
     "pytorch": {"cpu_threads": 1},
-    "llamacpp": {"n_parallel": 4, "n_ctx": 2048, "cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": "off"},
+    "llamacpp": {
+        **ONE_THREAD,
+        "n_parallel": 4,
+        "n_ctx": 2048,
+        "cache_type_k": "f32",
+        "cache_type_v": "f32",
+        "flash_attn": "off",
+    },
     "vllm": {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 26},
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from contract.runner_process import LLAMACPP_FOLDER, LLAMACPP_PYTHON, command_of, refusal, running
+from contract.subjects import ONE_THREAD
 
 from wattdock.launch.keeper import descendants
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from runners.checkpoints import Checkpoint
 
 pytestmark = pytest.mark.skipif(not LLAMACPP_PYTHON.exists(), reason=f"no llama.cpp environment at {LLAMACPP_PYTHON}")
-SMALL = {"n_parallel": 2, "n_ctx": 512, "n_threads": 1, "n_threads_batch": 1}
+SMALL = {**ONE_THREAD, "n_parallel": 2, "n_ctx": 512}
 
 
 @pytest.fixture
