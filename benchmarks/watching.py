@@ -19,6 +19,7 @@ from overheads import Row, aim
 from paired import bounds, log_ratio, order
 
 from wattdock.errors import PreflightError
+from wattdock.launch.keeper import descendants
 from wattdock.launch.runners import REPO
 
 sys.path.append(str(REPO / "tests"))
@@ -119,17 +120,8 @@ def _served(results: Path, scratch: Path) -> Iterator[tuple[subprocess.Popen[str
 @contextmanager
 def _running(results: Path) -> Iterator[subprocess.Popen[str]]:
     lengths = ("--passes", str(PASSES), "--min-duration-s", str(PASS_S))
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "wattdock",
-        "run",
-        *WORK,
-        *lengths,
-        "--progress-json",
-        "--output-dir",
-        results,
-    ]
+    options = (*WORK, *lengths, "--progress-json", "--output-dir", results)
+    command: list[str | Path] = [sys.executable, "-m", "wattdock", "run", *options]
     with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
         try:
             yield run
@@ -152,15 +144,11 @@ def _next(events: Iterator[dict[str, Any]], name: str) -> dict[str, Any]:
 def cpu_s(pid: int) -> float:
     """Return the CPU time so far of a process and of those that descend from it and live, in seconds.
 
-    Source: proc_pid_stat(5): fields 4, 14 and 15.
+    Source: proc_pid_stat(5): fields 14 and 15.
     """
-    parents, ticks = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    ticks = 0
+    for one in (pid, *descendants(pid)):
         with suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            one = int(stat.parent.name)
-            parents[one], ticks[one] = int(fields[1]), int(fields[11]) + int(fields[12])
-    family = {pid}
-    while more := {one for one, parent in parents.items() if parent in family} - family:
-        family |= more
-    return sum(ticks.get(one, 0) for one in family) / TICKS_PER_S
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / TICKS_PER_S

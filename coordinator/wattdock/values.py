@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
-Model = TypeVar("Model")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -35,7 +34,7 @@ def known_max(values: Iterable[Number | None]) -> Number | None:
     return max(known) if known else None
 
 
-def require_64_bits(model: Model) -> Model:
+def require_64_bits(model: T) -> T:
     """Return a model whose whole numbers a table has room for.
 
     Raises:

@@ -88,18 +88,17 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, str(SERVER), json.dumps({"model": str(path), "port": port, **settings})]
-    server = Server(command, port, {})
-    server.wait_until_ready(LlamaCppApi.ready_path)
-    weights = weights_of(path)
+    tokenizer = read_tokenizer(AutoTokenizer, order)
+    server = Server(command, port)
+    told, weights = server.told(), weights_of(path)
     if own is None:
         # The server has it open; nobody else needs it.
         path.unlink()
     props = server.get("/props")
-    engine = ServedEngine(server, LlamaCppApi(), tokenizer=read_tokenizer(AutoTokenizer, order))
+    engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
     engine.vocab_size = config.vocab_size
     engine.max_in_flight, engine.in_flight_argument = props["total_slots"], "n_parallel"
     engine.context_tokens = props["default_generation_settings"]["n_ctx"]
-    told = server.told()
     return engine, LoadedModel(
         visible_gpus=(),
         used_gpu_uuids=(),

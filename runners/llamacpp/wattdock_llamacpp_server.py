@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import xllamacpp
+from wattdock_llamacpp import LlamaCppBackend
 
 SPLIT_MODES = {
     name: xllamacpp.llama_split_mode[f"LLAMA_SPLIT_MODE_{name.upper()}"] for name in ("none", "layer", "row")
@@ -24,7 +25,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "cache_type_k": CACHE_TYPES,
     "cache_type_v": CACHE_TYPES,
 }
-ALL = ("n_ctx", "n_parallel", "n_batch", "n_ubatch", "n_gpu_layers", "main_gpu", "tensor_split", "kv_unified")
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
         setattr(place, own, KINDS[name][value] if name in KINDS else value)
     # Kept, since the server ends with its object.
     server = xllamacpp.Server(parameters)
-    told_all = {name: told(parameters, name) for name in (*ALL, *PLACES, *KINDS)}
+    told_all = {name: told(parameters, name) for name in LlamaCppBackend.engine_arguments or ()}
     sys.stdout.write(json.dumps({"at": server.listening_address, **told_all}) + "\n")
     sys.stdout.flush()
     signal.pause()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
 
+from wattdock_runner.checkpoint import seed_of
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -119,8 +119,7 @@ def _tensors(order: LoadOrder, config: Any) -> Iterator[tuple[str, NDArray[np.fl
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     if weights := order.random_weights:
         for name, shape in _shapes(config):
-            digest = hashlib.sha256(f"{weights.seed}:{name}".encode()).digest()
-            drawn = np.random.default_rng(int.from_bytes(digest[:7], "big")).random(shape, np.float32)
+            drawn = np.random.default_rng(seed_of(name, weights)).random(shape, np.float32)
             yield str(names.get_name(name, (".weight",))), weights.low + (weights.high - weights.low) * drawn
         return
     from safetensors import safe_open

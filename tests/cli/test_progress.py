@@ -25,6 +25,7 @@ BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
     ("event", "line"),
     [
         (events.Note("something"), "something"),
+        (events.StopAsked(), "interrupted: stops after this pass; Ctrl-C again stops now"),
         (events.StudyStarted("s", None, 0, 6, 6, "1 min"), ""),
         (
             events.StudyStarted("s", False, 0, 6, 6, "9 s"),

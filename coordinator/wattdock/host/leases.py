@@ -137,15 +137,15 @@ def holders(folder: Path | None = None, besides: Collection[int] = ()) -> dict[s
         PreflightError: The lease folder does not serve.
     """
     place, ours = folder or folder_in_use(), [os.fstat(descriptor) for descriptor in besides]
-    holder_by_name = {}
+    held = {}
     for path, descriptor in _lease_files(place):
         state, name = os.fstat(descriptor), path.name.partition(".")[0]
         # Others may link to a file that somebody holds: it has the name that its owner wrote into it.
         is_its_name = state.st_nlink == 1 or os.pread(descriptor, len(path.name), 0) == name.encode()
         is_ours = any(os.path.samestat(state, own) for own in ours)
         if is_its_name and not is_ours and not try_lock(descriptor, shared=True):
-            holder_by_name[name] = _holder(state)
-    return holder_by_name
+            held[name] = state
+    return _holders(held)
 
 
 def fault(held: HeldLeases) -> str | None:
@@ -165,7 +165,7 @@ def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> HeldLeas
     barred = {name: file for name, (_, file) in files.items() if not try_lock(file)}
     held = holders(folder, besides=[file for name, (_, file) in files.items() if name not in barred])
     # Whoever reads one of our files can lock it.
-    held |= {name: _holder(os.fstat(file)) for name, file in barred.items() if name not in held}
+    held |= _holders({name: os.fstat(file) for name, file in barred.items() if name not in held})
     if reason := _conflict(held, request.names, whole=whole):
         raise LeaseHeldError(reason)
     own = dict(files.values())
@@ -226,9 +226,14 @@ def _lease_files(folder: Path, name: str = "") -> Iterator[tuple[Path, int]]:
                 yield path, descriptor
 
 
-def _holder(state: os.stat_result) -> Holder:
-    """Return who holds the lock on a file."""
-    pid = next(iter(lock_pids().get(file_place(state), ())), 0)
+def _holders(files: Mapping[str, os.stat_result]) -> dict[str, Holder]:
+    """Return who holds the locks on files, by name."""
+    pids = lock_pids() if files else {}
+    return {name: _holder(state, next(iter(pids.get(file_place(state), ())), 0)) for name, state in files.items()}
+
+
+def _holder(state: os.stat_result, pid: int) -> Holder:
+    """Return who holds the lock on a file: a process, or 0 where none is to be seen."""
     user, command = owner_of(pid)
     # The file's owner can set any time.
     since = datetime.fromtimestamp(min(max(0, state.st_mtime), time.time()), UTC)

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from wattdock.live.feed import Feed
 
-MHZ, MJ_PER_J = 1e6, 1000
-ENERGY = "Energy that a GPU has used since its driver was loaded, by its own counter; read every ten seconds."
+MHZ, MJ = 1e6, 1e-3
 # What the page calls it → the metric, what it is, and how many of its unit one of the page's is.
 GPU: dict[str, tuple[str, str, float]] = {
     "power_w": ("wattdock_gpu_power_watts", "Board power of a GPU now.", 1),
@@ -33,6 +32,9 @@ GPU: dict[str, tuple[str, str, float]] = {
         "Share of the driver's last sampling period with a kernel running.",
         0.01,
     ),
+}
+GPU_COUNTERS: dict[str, tuple[str, str, float]] = {
+    "energy_mj": ("wattdock_gpu_energy_joules", "Energy of a GPU by its own counter; read every ten seconds.", MJ),
 }
 RUN: dict[str, tuple[str, str, float]] = {
     "output_tokens": (
@@ -63,11 +65,7 @@ class FeedCollector(Collector):
         now = self._feed.now()
         gpu_labels = {"gpu": "uuid", "index": "index", "name": "name"}
         yield from _families(GPU, now["gpus"], gpu_labels)
-        energy = CounterMetricFamily("wattdock_gpu_energy_joules", ENERGY, labels=tuple(gpu_labels))
-        for gpu in now["gpus"]:
-            if (used_mj := gpu.get("energy_mj")) is not None:
-                energy.add_metric([_label(gpu[key]) for key in gpu_labels.values()], used_mj / MJ_PER_J)
-        yield energy
+        yield from _families(GPU_COUNTERS, now["gpus"], gpu_labels, CounterMetricFamily)
         leased = GaugeMetricFamily(
             "wattdock_gpu_leased", "1 for a GPU that a measurement leases.", labels=("gpu", "user", "study")
         )
@@ -92,10 +90,13 @@ def _label(value: object) -> str:
 
 
 def _families(
-    metrics: Mapping[str, tuple[str, str, float]], things: list[dict[str, Any]], labels: Mapping[str, str]
+    metrics: Mapping[str, tuple[str, str, float]],
+    things: list[dict[str, Any]],
+    labels: Mapping[str, str],
+    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
 ) -> Iterator[Metric]:
     for value, (name, meaning, factor) in metrics.items():
-        family = GaugeMetricFamily(name, meaning, labels=list(labels))
+        family = kind(name, meaning, labels=list(labels))
         for thing in things:
             if thing.get(value) is not None:
                 family.add_metric([_label(thing[key]) for key in labels.values()], thing[value] * factor)

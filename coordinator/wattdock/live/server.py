@@ -374,7 +374,6 @@ def serve(
         access_log=False,
         server_header=False,
         limit_concurrency=MOST_CONNECTIONS,
-        timeout_keep_alive=int(SILENT_S),
         timeout_graceful_shutdown=GRACE_S,
     )
     what = "" if token else "; read-only, since --allow-run was not given"

@@ -141,6 +141,11 @@ def meta_model(torch: Any, auto_model: Any, config: Any, *, trust_remote_code: b
     return model
 
 
+def seed_of(name: str, weights: RandomWeights) -> int:
+    """Return the seed of a parameter's own generator."""
+    return int.from_bytes(hashlib.sha256(f"{weights.seed}:{name}".encode()).digest()[:7], "big")
+
+
 def draw_uniform(torch: Any, values: Any, name: str, weights: RandomWeights) -> None:
     """Fill a tensor from U[low, high) by a generator seeded by its name; a tensor of integers with zeros.
 
@@ -149,8 +154,7 @@ def draw_uniform(torch: Any, values: Any, name: str, weights: RandomWeights) -> 
     if not values.is_floating_point():
         values.zero_()
         return
-    digest = hashlib.sha256(f"{weights.seed}:{name}".encode()).digest()
-    generator = torch.Generator(values.device).manual_seed(int.from_bytes(digest[:7], "big"))
+    generator = torch.Generator(values.device).manual_seed(seed_of(name, weights))
     # Drawn in float32: a CPU draws bfloat16 from 256 values only, and bit patterns decide what arithmetic costs.
     wide = torch.empty(values.shape, dtype=torch.float32, device=values.device)
     values.copy_(wide.uniform_(weights.low, weights.high, generator=generator))

@@ -17,7 +17,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 import aiohttp
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READY_POLL_S, DYING_S, END_S = 0.2, 2.0, 10.0
+READY_POLL_S, ANSWER_S, DYING_S, END_S = 0.2, 30.0, 2.0, 10.0
 # The loop looks for a cancelled pass at least so often.
 LOOK_S = 0.5
 # Of an event, which may repeat a whole prompt.
@@ -73,12 +73,10 @@ class Api:
 
     Attributes:
         path: Of requests.
-        ready_path: Answers 200 once the model can be asked.
         keeps_alive: Whether a connection serves one request after the other.
     """
 
     path: str
-    ready_path = "/health"
     keeps_alive = True
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
@@ -94,13 +92,14 @@ class Server:
     """The process of an engine's server, which ends with this one.
 
     Args:
-        command: Starts it on `port` of the loopback; what it prints goes into this process's log.
+        command: Starts it on `port` of the loopback, and prints a line of JSON once it serves, which says what is in
+            effect. All that it prints goes into this process's log.
 
     Attributes:
         last_lines: What it printed last.
     """
 
-    def __init__(self, command: Sequence[str], port: int, env: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.process = subprocess.Popen(
@@ -110,7 +109,6 @@ class Server:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env={**os.environ, **env},
         )
         threading.Thread(target=self._pass_on, name="server-log", daemon=True).start()
 
@@ -120,42 +118,24 @@ class Server:
             self.last_lines.append(line.rstrip())
             os.write(2, line.encode(errors="replace"))
 
-    def wait_until_ready(self, path: str) -> None:
-        """Return once it answers.
-
-        Raises:
-            OutOfMemory, InvalidRequest: It ended before; holds what it said last.
-        """
-        asyncio.run(self._answers(path))
-
-    async def _answers(self, path: str) -> None:
-        async with aiohttp.ClientSession() as session:
-            while self.process.poll() is None:
-                with suppress(aiohttp.ClientError, TimeoutError):
-                    async with session.get(self.url + path) as reply:
-                        if reply.status == OK:
-                            return
-                await asyncio.sleep(READY_POLL_S)
-        raise self.lack() or InvalidRequest(f"the engine's server did not start: {self.said()}")
-
-    def get(self, path: str) -> Any:
-        """Return the JSON that it answers."""
-        with urlopen(self.url + path) as reply:
-            return json.load(reply)
-
     def told(self) -> dict[str, Any]:
-        """Return the last line of JSON that it printed, once there is one.
+        """Return its line of JSON, once there is one.
 
         Raises:
-            InvalidRequest: It ended without.
+            OutOfMemory, InvalidRequest: It ended without; holds what it said last.
         """
         while True:
             has_ended = self.process.poll() is not None
             if line := next((line for line in reversed(self.last_lines.copy()) if line.startswith("{")), None):
                 return dict(json.loads(line))
             if has_ended:
-                raise InvalidRequest(f"the engine's server did not start: {self.said()}")
+                raise self.lack() or InvalidRequest(f"the engine's server did not start: {self.said()}")
             time.sleep(READY_POLL_S)
+
+    def get(self, path: str) -> Any:
+        """Return the JSON that it answers; no proxy of the environment stands between."""
+        with build_opener(ProxyHandler({})).open(self.url + path, timeout=ANSWER_S) as reply:
+            return json.load(reply)
 
     def lack(self) -> OutOfMemory | None:
         """Return the error of a server that lacked memory, as it said itself; None for any other."""
@@ -186,7 +166,6 @@ class ServedEngine(Engine):
         self.server, self.tokenizer = server, tokenizer
         self._api, self._loop, self._news = api, asyncio.new_event_loop(), asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
-        self._workload: Workload | None = None
         self._streams: set[asyncio.Task[None]] = set()
         self._answers: list[Answer] = []
         self._fault: Exception | None = None
