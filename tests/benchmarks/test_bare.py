@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from arms import Way
-from contract.runner_process import PYTORCH_PYTHON, ROOT, running, workload
+from contract.runner_process import PYTORCH_PYTHON, ROOT, running, token_bytes, workload
 from contract.subjects import write_config
 
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Wide enough for continuations that differ from token to token.
 WIDE_UNIFORM = pb.RandomWeights(low=-0.5, high=0.5, seed=1)
-PROMPTS = [pb.Prompt(token_ids=pb.TokenIds(ids=[5 + 7 * n + i for i in range(24)])) for n in range(5)]
+PROMPTS = [pb.Prompt(token_ids=token_bytes([5 + 7 * n + i for i in range(24)])) for n in range(5)]
 NEW_TOKENS = 16
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,9 +155,14 @@ def workload(**fields: Any) -> pb.Workload:
     return pb.Workload(**{**small, **fields})
 
 
+def token_bytes(ids: Iterable[int]) -> bytes:
+    """Return token ids as the wire has them."""
+    return array("I", ids).tobytes()
+
+
 def ids_prompt(length: int, **fields: Any) -> pb.Prompt:
     """Return a prompt of `length` token ids."""
-    return pb.Prompt(token_ids=pb.TokenIds(ids=[3 + i % 200 for i in range(length)]), **fields)
+    return pb.Prompt(token_ids=token_bytes([3 + i % 200 for i in range(length)]), **fields)
 
 
 def runner_environment(folder: Path, gpus: str, stand_in: Path | None = None) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from contract.runner_process import ids_prompt, refusal, workload
+from contract.runner_process import ids_prompt, refusal, token_bytes, workload
 from contract.subjects import TINY_LLAMA, write_config
 
 from wattdock.config.sections import section_class
@@ -219,8 +219,9 @@ def test_a_prompts_own_limit_overrides_the_workloads(runner: Runner) -> None:
     ("prompt", "named"),
     [
         (ids_prompt(500), "500 + 40 positions, and the model has 512"),
-        (pb.Prompt(token_ids=pb.TokenIds(ids=[1, 512])), "holds id 512, and the model has 512"),
-        (pb.Prompt(token_ids=pb.TokenIds(ids=[])), "prompt 1 has no tokens"),
+        (pb.Prompt(token_ids=token_bytes([1, 512])), "holds id 512, and the model has 512"),
+        (pb.Prompt(token_ids=token_bytes([])), "prompt 1 has no tokens"),
+        (pb.Prompt(token_ids=b"12345"), "token ids of prompt 1 are no whole uint32s"),
         (pb.Prompt(text="hello"), "this model folder has no tokenizer; send prompts as token ids"),
     ],
 )

@@ -288,7 +288,7 @@ class VirtualRunner:
             return PROMPT_TOKENS, 0
         if not self.caches:
             return len(item), 0
-        blocks = [item[:end] for end in range(BLOCK_TOKENS, len(item) + 1, BLOCK_TOKENS)]
+        blocks = [bytes(item[:end]) for end in range(BLOCK_TOKENS, len(item) + 1, BLOCK_TOKENS)]
         cached = sum(block in self.cache for block in blocks)
         self.cache.update(blocks)
         return len(item), cached * BLOCK_TOKENS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -21,9 +22,16 @@ def experiment(prompts: dict[str, Any], **settings: Any) -> ExperimentConfig:
 
 def test_a_turn_s_prompt_is_the_one_before_an_answer_and_new_tokens() -> None:
     """Two conversations abreast, two turns each; then the next two, which begin with the prefix again."""
-    said = [((10 * i,), (10 * i + 1,)) for i in range(6)]
-    prompts, repeated = conversations(said, (7, 7), turns=2, abreast=2)
-    assert prompts == ((7, 7, 0), (7, 7, 10), (7, 7, 0, 1, 20), (7, 7, 10, 11, 30), (7, 7, 40), (7, 7, 50))
+    said = [(array("I", [10 * i]), array("I", [10 * i + 1])) for i in range(6)]
+    prompts, repeated = conversations(said, array("I", [7, 7]), turns=2, abreast=2)
+    assert tuple(map(tuple, prompts)) == (
+        (7, 7, 0),
+        (7, 7, 10),
+        (7, 7, 0, 1, 20),
+        (7, 7, 10, 11, 30),
+        (7, 7, 40),
+        (7, 7, 50),
+    )
     # Nothing is there before the pass's first request.
     assert repeated == (0, 2, 3, 3, 2, 2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,7 @@ def test_equal_seeds_give_equal_prompts_and_other_seeds_others() -> None:
         assert load(source, 3, seed=5).items != load(source, 3, seed=6).items
     bundled = [str(item)[:20] for item in load("bundled", count=3, seed=0).items]
     assert bundled == ["Write a Makefile wit", "What is inflation, h", "Rewrite this sentenc"]
-    assert load("synthetic", 2, 1, seed=7).items[0][:4] == (281, 277, 152, 445)
+    assert load("synthetic", 2, 1, seed=7).items[0][:4] == array("I", [281, 277, 152, 445])
 
 
 def test_synthetic_prompts_have_exact_lengths_and_ids_below_the_vocabulary() -> None:
@@ -83,7 +84,7 @@ def test_synthetic_prompts_have_exact_lengths_and_ids_below_the_vocabulary() -> 
     assert ids.shape == (500, 16)
     assert (ids.min(), ids.max()) == (0, 49)
     assert (prompts.name, prompts.reused, prompts.max_output_tokens) == ("synthetic-16", False, (None,) * 500)
-    assert set(prompts.items).isdisjoint(load("synthetic", 1, 500, vocab_size=50).items)
+    assert set(map(tuple, prompts.items)).isdisjoint(map(tuple, load("synthetic", 1, 500, vocab_size=50).items))
     # Guessing a vocabulary could send ids that the model does not have.
     with pytest.raises(ConfigError, match="need the model's vocabulary size"):
         load_prompts(experiment("synthetic"), pass_index=0)
@@ -102,10 +103,8 @@ def test_a_file_may_mix_text_and_ids_with_limits_of_their_own(tmp_path: Path) ->
     lines = ['\ufeff{"prompt": "a\u2028b"}', "", {"token_ids": [3, 1], "max_output_tokens": 5}]
     source = jsonl(tmp_path, *lines)
     prompts = load(source, 0, 2)
-    assert sorted(zip(map(str, prompts.items), prompts.max_output_tokens, strict=True)) == [
-        ("(3, 1)", 5),
-        ("a\u2028b", None),
-    ]
+    by_limit = dict(zip(prompts.max_output_tokens, prompts.items, strict=True))
+    assert by_limit == {None: "a\u2028b", 5: array("I", [3, 1])}
     assert prompts.name == "prompts.jsonl"
 
 
@@ -122,6 +121,7 @@ def test_a_file_may_mix_text_and_ids_with_limits_of_their_own(tmp_path: Path) ->
         ({"token_ids": []}, r"token_ids is \[\]; it must be a list"),
         ({"token_ids": [1, -2]}, r"token_ids is \[1, -2\]"),
         ({"token_ids": [True]}, r"token_ids is \[true\]"),
+        ({"token_ids": [2**32]}, r"token_ids is \[4294967296\]; .*from 0 to 2³² - 1"),
         ({"token_ids": [1, 1000]}, "token id 1000 is not below the model's vocabulary size 1000"),
         ({"prompt": "x", "max_output_tokens": 0}, "max_output_tokens is 0; it must be a whole number from 1"),
         ({"prompt": "x", "max_output_tokens": 1.5}, r"max_output_tokens is 1\.5"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
     from wattdock.launch.protocol import LaunchedRunner
 
-PROMPTS = PromptSet(items=((1, 2), (3, 4)), max_output_tokens=(None, None), sha256="0" * 64, name="two", reused=False)
+PROMPTS = PromptSet(
+    items=(array("I", (1, 2)), array("I", (3, 4))),
+    max_output_tokens=(None, None),
+    sha256="0" * 64,
+    name="two",
+    reused=False,
+)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     Serving = Callable[..., RunnerClient]
 
-PROMPTS = PromptSet(items=((1,),), max_output_tokens=(None,), sha256="0" * 64, name="one")
+PROMPTS = PromptSet(items=(array("I", (1,)),), max_output_tokens=(None,), sha256="0" * 64, name="one")
 PASS = PassRequest(WorkloadSpec(batch_size=1), PROMPTS, min_requests=1)
 SPAN = pb.Span(name="pass", start_ns=1, end_ns=2)
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from contract.runner_process import pytorch_reference, workload
+from contract.runner_process import pytorch_reference, token_bytes, workload
 from contract.subjects import write_config, write_tokenizer
 
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -62,7 +62,7 @@ def make_reference(folder: Path) -> Reference:
 
 def token_prompts() -> list[pb.Prompt]:
     """Return PROMPTS for the wire."""
-    return [pb.Prompt(token_ids=pb.TokenIds(ids=ids)) for ids in PROMPTS]
+    return [pb.Prompt(token_ids=token_bytes(ids)) for ids in PROMPTS]
 
 
 def run(runner: Runner, prompts: list[pb.Prompt] | None = None, **fields: Any) -> Pass:

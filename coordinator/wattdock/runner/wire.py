@@ -200,7 +200,7 @@ def generate_requests(request: PassRequest) -> Iterator[pb.GenerateRequest]:
         if isinstance(item, str):
             message.text = item
         else:
-            message.token_ids.ids.extend(item)
+            message.token_ids = item.tobytes()
         if chunk.prompts and size + message.ByteSize() > CHUNK_BYTES:
             yield pb.GenerateRequest(prompts=chunk)
             chunk, size = pb.PromptChunk(), 0

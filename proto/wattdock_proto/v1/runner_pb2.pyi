@@ -223,9 +223,9 @@ class Prompt(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     text: str
-    token_ids: TokenIds
+    token_ids: bytes
     max_output_tokens: int
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
 
 class PromptChunk(_message.Message):
     __slots__ = ("prompts",)

@@ -130,7 +130,7 @@ class Sampling:
 class Prompt:
     """Text, or token ids that need no tokenizer; `max_output_tokens` overrides the workload's."""
 
-    content: str | tuple[int, ...]
+    content: str | Sequence[int]
     max_output_tokens: int | None = None
 
 

@@ -82,7 +82,7 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str | None:
     return None if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def _encode(tokenizer: Any, content: str | tuple[int, ...], *, chat_template: bool) -> list[int]:
+def _encode(tokenizer: Any, content: str | Sequence[int], *, chat_template: bool) -> list[int]:
     if not isinstance(content, str):
         return list(content)
     if tokenizer is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+from array import array
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -149,7 +150,7 @@ def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Pr
     prompts: list[Prompt] = []
     for request in stream:
         _require(request.WhichOneof("part") == "prompts", "a pass holds one workload, then prompts only")
-        prompts.extend(_prompt_from(prompt, len(prompts) + i) for i, prompt in enumerate(request.prompts.prompts))
+        prompts.extend(_prompt_from(prompt, i) for i, prompt in enumerate(request.prompts.prompts, len(prompts)))
     _require(len(prompts) > 0, "a pass needs at least one prompt")
     return workload, prompts
 
@@ -159,7 +160,12 @@ def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
     _require(kind is not None, f"prompt {position} holds neither text nor token ids")
     limit = _optional(message, "max_output_tokens")
     _require(limit != 0, f"max_output_tokens of prompt {position} must be at least 1")
-    return Prompt(message.text if kind == "text" else tuple(message.token_ids.ids), limit)
+    if kind == "text":
+        return Prompt(message.text, limit)
+    ids = array("I")
+    _require(len(message.token_ids) % ids.itemsize == 0, f"token ids of prompt {position} are no whole uint32s")
+    ids.frombytes(message.token_ids)
+    return Prompt(ids, limit)
 
 
 def describe_message(backend: Backend, clock: pb.ClockReading) -> pb.DescribeResponse:

@@ -14,6 +14,7 @@ from contract.runner_process import (
     ids_prompt,
     refusal,
     running,
+    token_bytes,
     workload,
 )
 from contract.subjects import SMALL_UNIFORM, TENSORRT, write_config, write_tokenizer
@@ -89,7 +90,7 @@ def test_tokens_of_one_step_share_an_instant(bare: Runner, load: Any) -> None:
 def test_the_id_that_ends_a_sequence_counts(bare: Runner, load: Any) -> None:
     """The engine's own end id and a further one alike; ignored, an end id ends nothing."""
     load()
-    prompts = [pb.Prompt(token_ids=pb.TokenIds(ids=[first, 9, 9])) for first in (7, 8, 9)]
+    prompts = [pb.Prompt(token_ids=token_bytes([first, 9, 9])) for first in (7, 8, 9)]
     stopped = run(bare, prompts, in_flight=3, ignore_eos=False, max_output_tokens=6).requests
     full = run(bare, prompts, in_flight=3, ignore_eos=True, max_output_tokens=6).requests
     assert [(r.output_tokens, r.finish_reason) for r in stopped] == [(3, "stop"), (3, "stop"), (6, "length")]

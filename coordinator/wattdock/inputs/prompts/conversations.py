@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Ids = tuple[int, ...]
+    from wattdock.inputs.prompts.source import Ids
 
 
 def conversations(
@@ -22,7 +22,7 @@ def conversations(
         said: Of each request, in order: its new tokens, and a stand-in for its answer.
         prefix: With which every conversation begins.
     """
-    prompts, repeated = list[Ids](), list[int]()
+    prompts, repeated = list["Ids"](), list[int]()
     for i, (new, _) in enumerate(said):
         if i // abreast % turns:
             before = prompts[i - abreast]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -229,11 +230,9 @@ def _with_ids(items: Sequence[Item | int], generator: Generator, vocab_size: int
     lengths = [item for item in items if isinstance(item, int)]
     if lengths and vocab_size is None:
         raise ConfigError("synthetic prompts need the model's vocabulary size; give a model whose config.json tells it")
-    # Equal ids are one object: a pass may have many millions.
-    every_id = np.arange(vocab_size or 0).astype(object)
     drawn = np.split(generator.integers(0, vocab_size or 1, size=sum(lengths)), np.cumsum(lengths)[:-1])
-    rows = iter(drawn)
-    return tuple(tuple(every_id[next(rows)]) if isinstance(item, int) else item for item in items)
+    rows = (array("I", row.astype(np.uint32).tobytes()) for row in drawn)
+    return tuple(next(rows) if isinstance(item, int) else item for item in items)
 
 
 def _generator(work: WorkloadSpec, pass_index: int, purpose: tuple[int, ...]) -> Generator:

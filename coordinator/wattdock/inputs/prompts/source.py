@@ -6,10 +6,11 @@ Tokenises nothing and draws no ids.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from wattdock.errors import ConfigError
 from wattdock.files import read_regular
@@ -25,7 +26,8 @@ BUNDLED = "bundled"
 PROMPT_KEYS = {"prompt", "token_ids"}
 KEYS = PROMPT_KEYS | {"max_output_tokens"}
 
-Item = str | tuple[int, ...]
+Ids: TypeAlias = "array[int]"  # of uint32: a pass has many millions
+Item: TypeAlias = "str | array[int]"
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
 def _parsed(content: bytes, source: str, name: str, vocab_size: int | None) -> Source:
     lines = _lines(content, source)
     is_csv = name.lower().endswith(".csv")
-    items, limits, instants = list[Item | int](), list[int | None](), list[float]()
+    items: list[Item | int] = []
+    limits, instants = list[int | None](), list[float]()
     for number, record in csv_records(lines, source) if is_csv else _json_records(lines, source):
         where = f"{source}:{number}"
         item, limit, at_s = trace_row(record, where) if is_csv else _item(record, where, vocab_size)
@@ -139,12 +142,12 @@ def _text(value: object, where: str) -> str:
     return value
 
 
-def _ids(value: object, where: str, vocab_size: int | None) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value or not all(_is_int(token) and token >= 0 for token in value):
-        raise ConfigError(f"{where}: token_ids is {short(value)}; it must be a list of whole numbers from 0")
+def _ids(value: object, where: str, vocab_size: int | None) -> Ids:
+    if not isinstance(value, list) or not value or not all(_is_int(token) and 0 <= token < 2**32 for token in value):
+        raise ConfigError(f"{where}: token_ids is {short(value)}; it must be a list of whole numbers from 0 to 2³² - 1")
     if vocab_size is not None and max(value) >= vocab_size:
         raise ConfigError(f"{where}: token id {max(value)} is not below the model's vocabulary size {vocab_size}")
-    return tuple(value)
+    return array("I", value)
 
 
 def _is_int(value: object) -> bool:
