@@ -90,11 +90,11 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     command = [sys.executable, str(SERVER), json.dumps({"model": str(path), "port": port, **settings})]
     tokenizer = read_tokenizer(AutoTokenizer, order)
     server = Server(command, port)
-    told, weights = server.told(), weights_of(path)
+    told, weights = server.until(server.told), weights_of(path)
     if own is None:
         # The server has it open; nobody else needs it.
         path.unlink()
-    props = server.get("/props")
+    props = server.ask("/props")
     engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
     engine.vocab_size = config.vocab_size
     engine.max_in_flight, engine.in_flight_argument = props["total_slots"], "n_parallel"

@@ -6,13 +6,14 @@ them. Imports no vLLM, so that the runner can describe itself at once.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.arguments import json_ready, source_fields
+from wattdock_runner.arguments import Argument, json_ready, source_fields
 from wattdock_runner.backend import Backend
 from wattdock_runner.errors import WrongState
 from wattdock_runner.process import garbage_collection_suspended, package_version
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from wattdock_vllm_engine import VllmEngine
+    from wattdock_vllm_served import VllmServed
 
-    from wattdock_runner.arguments import Argument
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
 # The same engine, built for CUDA and for CPUs; an environment has either.
@@ -44,6 +45,8 @@ REFUSED = {
     **dict.fromkeys(("revision", "code_revision"), _HUB),
     **dict.fromkeys(("speculative_config", "spec_model"), _DRAFT),
 }
+# wattdock's own: behind vLLM's HTTP server instead of in the runner's process.
+SERVE = "serve"
 # vLLM's default is nearly all memory that vLLM believes to be free.
 CPU_KV_CACHE_BYTES = 1 << 31
 # Where vLLM's configuration keeps an engine argument under another name.
@@ -77,7 +80,7 @@ class VllmBackend(Backend):
     packages: tuple[str, ...] = (framework_package, "torch", "transformers", "tokenizers", "safetensors", "numpy")
     supported_versions: str | None = ">=0.26,<0.34"
     can_replicate = True
-    engine: VllmEngine | None = None
+    engine: VllmEngine | VllmServed | None = None
 
     @cached_property
     def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
@@ -89,10 +92,12 @@ class VllmBackend(Backend):
         if find_spec("vllm") is None:
             raise WrongState("vLLM is not installed here; install the backend's requirements file")
         report("importing vllm")
+        given = dict(order.engine_args)
+        serves = given.pop(SERVE, False)
         with garbage_collection_suspended():
-            from wattdock_vllm_engine import load_engine
-
-        self.engine, loaded = load_engine(order, report)
+            module = importlib.import_module("wattdock_vllm_served" if serves else "wattdock_vllm_engine")
+        loaded: LoadedModel
+        self.engine, loaded = module.load_engine(replace(order, engine_args=given), report)
         return loaded
 
     def unload(self) -> None:
@@ -100,7 +105,7 @@ class VllmBackend(Backend):
         # A runner that has loaded nothing must not import vLLM to stop.
         if (module := sys.modules.get("wattdock_vllm_engine")) is None:
             return
-        module.end_engine(self.engine and self.engine.llm)
+        module.end_engine(self.engine)
         # Memory is free only once nothing refers to the engine.
         self.engine = None
         module.free_memory()
@@ -112,7 +117,7 @@ def engine_arguments() -> dict[str, Argument] | None:
     Source: class EngineArgs in vllm/engine/arg_utils.py.
     """
     fields = source_fields("vllm", "engine/arg_utils.py", "EngineArgs")
-    return None if fields is None else settable(fields)
+    return None if fields is None else {**settable(fields), SERVE: Argument((bool,))}
 
 
 def settable(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
@@ -149,6 +154,33 @@ def effective_engine_args(config: Any, names: Iterable[str]) -> dict[str, Any]:
     """
     settings = _settings_of(config)
     return {name: json_ready(settings[name]) for name in sorted({*names, *RESOLVED}) if name in settings}
+
+
+def engine_facts(config: Any, kv_cache: Any) -> dict[str, Any]:
+    """Return what an engine runs with, JSON-ready.
+
+    `cache_blocks`: of the KV cache; None where layers have different kinds of cache.
+
+    Args:
+        config: A VllmConfig.
+        kv_cache: The KVCacheConfig that vLLM made of it.
+    """
+    model, split = config.model_config, config.parallel_config
+    groups = kv_cache.kv_cache_groups
+    plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
+    return {
+        "settings": effective_engine_args(config, engine_arguments() or ()),
+        "generation": json_ready(model.try_get_generation_config()),
+        "value_bytes": model.dtype.itemsize,
+        "is_quantised": model.quantization is not None,
+        "split": [split.tensor_parallel_size, split.pipeline_parallel_size],
+        "vocab_size": model.get_vocab_size(),
+        "context_tokens": model.max_model_len,
+        "max_in_flight": config.scheduler_config.max_num_seqs,
+        "block_tokens": config.cache_config.block_size,
+        # A block is vLLM's placeholder.
+        "cache_blocks": int(kv_cache.num_blocks) - 1 if plain else None,
+    }
 
 
 def _settings_of(config: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 # vLLM reads these when it is imported. The engine core runs in this process, so that a step is a function call, and
 # because vLLM waits for ever for a core process that was killed. Workers of a split model are processes, and spawned,
@@ -26,7 +26,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
-from wattdock_vllm import attention_backend, defaults_for, effective_engine_args, engine_arguments
+from wattdock_vllm import attention_backend, defaults_for
 from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_sockets
 from wattdock_vllm_steps import StepWatch
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
@@ -39,7 +39,9 @@ from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from wattdock_vllm_processes import Fault
 
     from wattdock_runner.backend import LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
@@ -64,6 +66,25 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmEngine, LoadedMod
         InvalidRequest: vLLM refuses the folder, the dtype or an argument's value.
         OutOfMemory: The weights or the KV cache do not fit.
     """
+    plan = plan_load(order, report)
+    engine = _start(plan.settings, order, report)
+    return engine, describe(engine.facts, order, plan)
+
+
+class LoadPlan(NamedTuple):
+    """What a load begins with; `parameters` is None where transformers has no class for the model."""
+
+    gpus: tuple[Gpu, ...]
+    settings: dict[str, Any]
+    parameters: int | None
+
+
+def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
+    """Return the GPUs there are, and all arguments of the engine.
+
+    Raises:
+        WrongState, InvalidRequest: As `load_engine`.
+    """
     gpus = visible_gpus()
     require_gpus(order.gpu_uuids, gpus, "vLLM")
     if not gpus and not current_platform.is_cpu():
@@ -73,10 +94,8 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmEngine, LoadedMod
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
     settings = engine_settings(order, config, on_gpu=bool(gpus))
-    parameters = parameter_count(config, order)
     report("drawing random weights" if order.random_weights else "reading weights")
-    engine = _start(settings, order, report)
-    return engine, _describe(engine.llm, order, gpus, parameters)
+    return LoadPlan(gpus, settings, parameter_count(config, order))
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -152,59 +171,61 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Report) -> VllmEn
         llm = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
     # vLLM raises a plain Exception for a worker that did not start.
     except Exception as error:
-        fault = faults.cause() or fault_of(error)
-        if fault.is_memory:
-            raise OutOfMemory(f"vLLM: {fault.message or fault.kinds[0]}") from error
-        if fault.is_refusal:
-            raise InvalidRequest(f"vLLM cannot load {settings['model']}: {fault.message}") from error
-        if str(error) != fault.message:
-            raise RuntimeError(f"a process of vLLM's engine did not start: {fault}") from error
-        raise
+        raise refusal(faults.cause() or fault_of(error), settings, error) from error
     report("reading the tokenizer")
     engine = VllmEngine(llm, faults, read_tokenizer(AutoTokenizer, order))
     engine.drain()
     return engine
 
 
-def _describe(llm: LLMEngine, order: LoadOrder, gpus: tuple[Gpu, ...], parameters: int | None) -> LoadedModel:
-    config = llm.vllm_config
-    places = llm.collective_rpc("wattdock_place")
-    layers_by_gpu = {nvml_uuid(uuid): layers for uuid, layers in places if uuid is not None}
-    generation = config.model_config.try_get_generation_config()
-    effective = effective_engine_args(config, engine_arguments() or ()) | {
+def refusal(fault: Fault, settings: Mapping[str, Any], error: Exception) -> Exception:
+    """Return what to raise for an engine that did not start."""
+    if fault.is_memory:
+        return OutOfMemory(f"vLLM: {fault.message or fault.kinds[0]}")
+    if fault.is_refusal:
+        return InvalidRequest(f"vLLM cannot load {settings['model']}: {fault.message}")
+    return error if str(error) == fault.message else RuntimeError(f"a process of vLLM's engine did not start: {fault}")
+
+
+def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: LoadPlan) -> LoadedModel:
+    """Return what an engine runs with.
+
+    Args:
+        by_worker: What `wattdock_facts` returned in each worker.
+    """
+    engine = by_worker[0]["engine"]
+    tensor, pipeline = engine["split"]
+    layers_by_gpu = {nvml_uuid(worker["uuid"]): worker["layers"] for worker in by_worker if worker["uuid"] is not None}
+    effective = engine["settings"] | {
         # Each worker chooses for each layer; the configuration only has what was requested.
-        "attention_backend": attention_backend(llm.collective_rpc("wattdock_attention")),
-        "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
+        "attention_backend": attention_backend(worker["attention"] for worker in by_worker),
+        "eos_token_ids": list(eos_token_ids(engine["generation"].get("eos_token_id"))),
     }
     if order.random_weights:
-        effective["random_weights_drawn"] = drawn(llm)
-    weight_bytes = None if parameters is None else parameters * config.model_config.dtype.itemsize
-    if config.model_config.quantization is not None:
-        weight_bytes = sum(llm.collective_rpc("wattdock_weight_bytes"))
-    split = config.parallel_config
+        drew_whole = {worker["drew_whole"] for worker in by_worker}
+        # Only of whole tensors has every split the same model.
+        drawn = "mixed" if len(drew_whole) > 1 else "whole" if drew_whole == {True} else "per shard"
+        effective["random_weights_drawn"] = drawn
+    weight_bytes = None if plan.parameters is None else plan.parameters * engine["value_bytes"]
+    if engine["is_quantised"]:
+        weight_bytes = sum(worker["weight_bytes"] for worker in by_worker)
     return LoadedModel(
-        visible_gpus=gpus,
-        used_gpu_uuids=tuple(gpu.uuid for gpu in gpus if gpu.uuid in layers_by_gpu),
+        visible_gpus=plan.gpus,
+        used_gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus if gpu.uuid in layers_by_gpu),
         effective_engine_args=effective,
-        parallelism=parallelism(split.tensor_parallel_size, split.pipeline_parallel_size, layers_by_gpu),
-        parameter_count=parameters,
+        parallelism=parallelism(tensor, pipeline, layers_by_gpu),
+        parameter_count=plan.parameters,
         weight_bytes=weight_bytes,
-        versions=cuda_versions(torch, gpus),
-        warnings=ignored_settings_warnings(generation),
+        versions=cuda_versions(torch, plan.gpus),
+        warnings=ignored_settings_warnings(engine["generation"]),
     )
 
 
-def drawn(llm: LLMEngine) -> str:
-    """Return how random weights were drawn: "whole", so that every split has the same model, "per shard" or "mixed"."""
-    drew_whole = set(llm.collective_rpc("wattdock_drew_whole"))
-    return "mixed" if len(drew_whole) > 1 else "whole" if drew_whole == {True} else "per shard"
-
-
-def end_engine(llm: LLMEngine | None) -> None:
-    """Stop the engine and its processes; None for an engine that may have failed to start."""
+def end_engine(engine: RoomyEngine | None) -> None:
+    """Stop an engine and its processes; None for an engine that may have failed to start."""
     sockets = open_sockets()
-    if llm is not None:
-        llm.engine_core.shutdown()
+    if engine is not None:
+        engine.end()
     close_sockets(sockets)
 
 
@@ -213,34 +234,24 @@ def free_memory() -> None:
     cleanup_dist_env_and_memory()
 
 
-class VllmEngine(Engine):
-    """A vLLM engine whose core runs in this process.
+class RoomyEngine(Engine):
+    """An engine of vLLM, which must not let requests wait for its KV cache.
 
     Attributes:
-        cache_blocks: Number of blocks of the KV cache; None where layers have different kinds of cache.
-        sockets: Sockets to the engine's processes, referred to here so that the death of a process collects none.
+        facts: What `wattdock_facts` returned in each worker.
     """
 
     in_flight_argument = "max_num_seqs"
 
-    def __init__(self, llm: LLMEngine, faults: ChildFaults, tokenizer: Any) -> None:
-        config = llm.vllm_config
-        self.llm, self.tokenizer = llm, tokenizer
-        self.vocab_size = config.model_config.get_vocab_size()
-        self.context_tokens = config.model_config.max_model_len
-        self.max_in_flight = config.scheduler_config.max_num_seqs
-        self.sockets = open_sockets()
-        core: Any = llm.engine_core
-        self._core, self._scheduler = core.engine_core, core.engine_core.scheduler
-        self.cache_blocks = _cache_blocks(self._scheduler.kv_cache_config)
-        self._block_tokens: int = config.cache_config.block_size
-        knows_context = self.cache_blocks is not None and config.speculative_config is None
-        self._watch = StepWatch(self._core, knows_context=knows_context)
-        llm.collective_rpc("wattdock_watch")
-        self._faults = faults
-        self._sampling: list[SamplingParams] = []
-        # By vLLM's name of a request: the record, and the request as vLLM's scheduler keeps it.
-        self._running: dict[str, tuple[RequestRecord, Any]] = {}
+    def end(self) -> None:
+        """Stop it, and its processes."""
+        raise NotImplementedError
+
+    def __init__(self, facts: Sequence[Mapping[str, Any]], tokenizer: Any) -> None:
+        self.facts, self.tokenizer, engine = facts, tokenizer, facts[0]["engine"]
+        self.vocab_size, self.context_tokens = engine["vocab_size"], engine["context_tokens"]
+        self.max_in_flight = engine["max_in_flight"]
+        self.cache_blocks, self._block_tokens = engine["cache_blocks"], engine["block_tokens"]
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
         """Refuse requests that cannot be in flight together: vLLM would let some wait, or compute them twice.
@@ -248,7 +259,6 @@ class VllmEngine(Engine):
         Raises:
             OutOfMemory: Holds the blocks needed and the blocks there are.
         """
-        self._sampling = [sampling_params(workload, prompt.position, prompt.max_output_tokens) for prompt in prompts]
         if self.cache_blocks is None or workload.arrival not in (Arrival.BATCH, Arrival.CLOSED):
             return
         # Of a request that may end early, only the first token is certain.
@@ -263,6 +273,41 @@ class VllmEngine(Engine):
                 f"{'at their full length' if workload.ignore_eos else 'for their first tokens alone'}, and there are "
                 f"{self.cache_blocks}; {MORE_ROOM}"
             )
+
+
+class VllmEngine(RoomyEngine):
+    """A vLLM engine whose core runs in this process.
+
+    Attributes:
+        sockets: Sockets to the engine's processes, referred to here so that the death of a process collects none.
+    """
+
+    def __init__(self, llm: LLMEngine, faults: ChildFaults, tokenizer: Any) -> None:
+        super().__init__(llm.collective_rpc("wattdock_facts"), tokenizer)
+        self.llm = llm
+        self.sockets = open_sockets()
+        core: Any = llm.engine_core
+        self._core, self._scheduler = core.engine_core, core.engine_core.scheduler
+        knows_context = self.cache_blocks is not None and llm.vllm_config.speculative_config is None
+        self._watch = StepWatch(self._core, knows_context=knows_context)
+        llm.collective_rpc("wattdock_watch")
+        self._faults = faults
+        self._sampling: list[SamplingParams] = []
+        # By vLLM's name of a request: the record, and the request as vLLM's scheduler keeps it.
+        self._running: dict[str, tuple[RequestRecord, Any]] = {}
+
+    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
+        """Make each prompt's sampling parameters.
+
+        Raises:
+            OutOfMemory: As `RoomyEngine`.
+        """
+        self._sampling = [sampling_params(workload, prompt.position, prompt.max_output_tokens) for prompt in prompts]
+        super().prepare(workload, prompts, recorder)
+
+    def end(self) -> None:
+        """Stop vLLM's core, and its workers."""
+        self.llm.engine_core.shutdown()
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; name a failure by what vLLM's processes report, and end all requests."""
@@ -356,14 +401,6 @@ class VllmEngine(Engine):
                 f"the KV cache could not hold what was in flight: {len(self._scheduler.running)} of "
                 f"{len(self._running)} requests ran, and the next one waited for {needed} blocks; {MORE_ROOM}"
             )
-
-
-def _cache_blocks(cache: Any) -> int | None:
-    """Return the size of the KV cache in blocks, where every layer keeps every token."""
-    groups = cache.kv_cache_groups
-    plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
-    # A block is vLLM's placeholder.
-    return int(cache.num_blocks) - 1 if plain else None
 
 
 def most_blocks(lengths: Sequence[int], in_flight: int, block_tokens: int) -> int:

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.platforms import current_platform
+from wattdock_vllm import engine_facts
 from wattdock_vllm_processes import report_to_parent, unlink_once_shared
 from wattdock_vllm_steps import BatchClock
 
@@ -66,20 +67,25 @@ class WorkerExtension:
         """Return when each batch of the pass was computed; see `BatchClock.dates`."""
         return self._wattdock_clock.dates()
 
-    def wattdock_place(self) -> tuple[str | None, int]:
-        """Return the UUID of the worker's GPU as torch writes it (None on a CPU), and the number of its layers."""
-        layers = self.model_config.get_num_layers(self.parallel_config)
-        if self.device.type != "cuda":
-            return None, layers
-        return str(torch.cuda.get_device_properties(self.device).uuid), layers
+    def wattdock_facts(self) -> dict[str, Any]:
+        """Return what the worker holds, JSON-ready: in a server's answer only lists and mappings stay what they are.
 
-    def wattdock_weight_bytes(self) -> int:
-        """Return the size of the worker's weights as they lie in memory; what a split repeats, each worker has."""
+        `uuid` is its GPU's as torch writes it, None on a CPU; `weight_bytes` are those in memory, and what a split
+        repeats, each worker has; `drew_whole` says that random weights were drawn as whole tensors, from which it took
+        its shards; `attention` is None where a layer does not tell; `engine` is `engine_facts`.
+        """
+        on_gpu = self.device.type == "cuda"
         parameters = self.model_runner.get_model().parameters()
-        return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        return {
+            "uuid": str(torch.cuda.get_device_properties(self.device).uuid) if on_gpu else None,
+            "layers": self.model_config.get_num_layers(self.parallel_config),
+            "weight_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+            "drew_whole": UniformLoader.drew_whole,
+            "attention": self._attention(),
+            "engine": engine_facts(self.vllm_config, self.model_runner.kv_cache_config),
+        }
 
-    def wattdock_attention(self) -> list[str] | None:
-        """Return the names of the backends of the worker's attention layers; None where a layer does not tell."""
+    def _attention(self) -> list[str] | None:
         try:
             layers = self.vllm_config.compilation_config.static_forward_context.values()
             # Mixtures of experts are in the context too, and have no attention.
@@ -89,10 +95,6 @@ class WorkerExtension:
         except Exception as error:  # noqa: BLE001 - a model that does not tell can be measured all the same
             log.warning("attention backend unknown: %s: %s", type(error).__name__, error)
             return None
-
-    def wattdock_drew_whole(self) -> bool:
-        """Whether random weights were drawn as whole tensors, from which the worker took its shards."""
-        return UniformLoader.drew_whole
 
 
 @register_model_loader("dummy")

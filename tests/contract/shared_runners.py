@@ -76,5 +76,5 @@ class SharedRunners:
         stand_in = self.stand_in(backend) if subject.stand_in else None
         if subject.stand_in and stand_in and not stand_in.exists():
             subject.stand_in(stand_in)
-        python, variables = Path(subject.python), VARIABLES.get(backend, {})
-        return running(backend, subject.folder, python, stand_in=stand_in, **variables)
+        python, variables = Path(subject.python), VARIABLES.get(subject.backend, {})
+        return running(subject.backend, subject.folder, python, stand_in=stand_in, **variables)

@@ -103,6 +103,11 @@ class Subject:
     tells_steps: bool = True
 
     @property
+    def backend(self) -> str:
+        """Its name, without the way in which it is loaded."""
+        return self.name.partition("-")[0]
+
+    @property
     def load_fields(self) -> dict[str, Any]:
         """What a load of TINY_LLAMA is asked for."""
         return {"engine_args": self.engine_args, "random_weights": WIDE_UNIFORM, "gpu_uuids": self.gpus}
@@ -119,6 +124,14 @@ TENSORRT = Subject(
     statuses=frozenset({"ok", "warn"}),
     tells_steps=False,
 )
+VLLM_SERVED = Subject(
+    "vllm-served",
+    VLLM_FOLDER,
+    VLLM_PYTHON,
+    {"max_num_seqs": 64, "serve": True},
+    unread=VLLM_UNREAD,
+    tells_steps=False,
+)
 SUBJECTS = (
     Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
     Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
@@ -130,6 +143,7 @@ SUBJECTS = (
         tells_steps=False,
     ),
     Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 64}, unread=VLLM_UNREAD),
+    VLLM_SERVED,
     TENSORRT,
 )
 

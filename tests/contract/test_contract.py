@@ -34,12 +34,12 @@ def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Run
     """A client can plan against a runner before anything is loaded."""
     described = idle_runner.stub.Describe(pb.DescribeRequest())
     assert described.protocol_version == 1
-    assert described.backend == subject.name
+    assert described.backend == subject.backend
     assert described.framework_version
     assert "grpcio" in described.package_versions
     assert pb.ARRIVAL_BATCH in described.arrivals
     offered = {pb.Arrival.Name(record).removeprefix("ARRIVAL_").lower() for record in described.arrivals}
-    declared = section_class(subject.name).arrivals
+    declared = section_class(subject.backend).arrivals
     assert declared is None or set(declared) == offered
     assert described.engine_arguments == sorted(described.engine_arguments) != []
     # The engine is not imported until a model is loaded.

@@ -27,6 +27,7 @@ class BareVllmBackend(VllmBackend):
     """Serves a pass as its workload's seed says; see `Way`."""
 
     name = "bare_vllm"
+    engine: VllmEngine | None = None
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run one pass as the vLLM runner does, or bare."""

@@ -17,7 +17,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.request import ProxyHandler, build_opener
+from urllib.request import ProxyHandler, Request, build_opener
 
 import aiohttp
 
@@ -92,14 +92,14 @@ class Server:
     """The process of an engine's server, which ends with this one.
 
     Args:
-        command: Starts it on `port` of the loopback, and prints a line of JSON once it serves, which says what is in
-            effect. All that it prints goes into this process's log.
+        command: Starts it on `port` of the loopback. All that it prints goes into this process's log.
+        environ: Of the server; None is this process's.
 
     Attributes:
         last_lines: What it printed last.
     """
 
-    def __init__(self, command: Sequence[str], port: int) -> None:
+    def __init__(self, command: Sequence[str], port: int, environ: Mapping[str, str] | None = None) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.process = subprocess.Popen(
@@ -107,6 +107,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env=environ,
             text=True,
             errors="replace",
         )
@@ -118,23 +119,36 @@ class Server:
             self.last_lines.append(line.rstrip())
             os.write(2, line.encode(errors="replace"))
 
-    def told(self) -> dict[str, Any]:
-        """Return its line of JSON, once there is one.
+    def until(self, look: Callable[[], T | None]) -> T:
+        """Return what `look` finds, once it finds something.
 
         Raises:
-            OutOfMemory, InvalidRequest: It ended without; holds what it said last.
+            OutOfMemory, InvalidRequest: The server ended before; holds what it said last.
         """
         while True:
             has_ended = self.process.poll() is not None
-            if line := next((line for line in reversed(self.last_lines.copy()) if line.startswith("{")), None):
-                return dict(json.loads(line))
+            if (found := look()) is not None:
+                return found
             if has_ended:
                 raise self.lack() or InvalidRequest(f"the engine's server did not start: {self.said()}")
             time.sleep(READY_POLL_S)
 
-    def get(self, path: str) -> Any:
-        """Return the JSON that it answers; no proxy of the environment stands between."""
-        with build_opener(ProxyHandler({})).open(self.url + path, timeout=ANSWER_S) as reply:
+    def told(self) -> dict[str, Any] | None:
+        """Return the line of JSON that it printed; None without one."""
+        line = next((line for line in reversed(self.last_lines.copy()) if line.startswith("{")), None)
+        return None if line is None else dict(json.loads(line))
+
+    def answers(self, path: str) -> Any:
+        """Return the JSON that it answers; None where nobody answers."""
+        with suppress(OSError):
+            return self.ask(path)
+        return None
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        """Return the JSON that it answers, to a body of JSON if any; no proxy of the environment stands between."""
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self.url + path, data, {"content-type": "application/json"})
+        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as reply:
             return json.load(reply)
 
     def lack(self) -> OutOfMemory | None:

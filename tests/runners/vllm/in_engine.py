@@ -92,14 +92,20 @@ backend = bare.BareVllmBackend()
 backend.load(order, lambda _: None)
 engine = backend.engine
 ways = [served(way) for way in (bare.Way.RUNNER, bare.Way.BARE, bare.Way.BARE_FINAL)]
+
+
+def told(name: str) -> list[Any]:
+    return [facts[name] for facts in engine.llm.collective_rpc("wattdock_facts")]
+
+
 layers = engine.llm.vllm_config.compilation_config.static_forward_context
-attention = [engine.llm.collective_rpc("wattdock_attention")]
+attention = [told("attention")]
 layers["silent"] = Silent()
-attention.append(engine.llm.collective_rpc("wattdock_attention"))
+attention.append(told("attention"))
 del layers["silent"]
-sizes = engine.llm.collective_rpc("wattdock_weight_bytes")
+sizes = told("weight_bytes")
 engine.llm.collective_rpc(quantise)
-sizes += engine.llm.collective_rpc("wattdock_weight_bytes")
+sizes += told("weight_bytes")
 child_logs("CUDA out of memory, so a smaller one is tried")
 passes = {
     "handled before": passed(RuntimeError("a plain one")),

@@ -1,0 +1,115 @@
+"""vLLM behind its own HTTP server (`vllm.serve`): started as `vllm serve` starts it, and asked for token ids."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoTokenizer
+from wattdock_vllm import SERVE
+from wattdock_vllm_engine import RoomyEngine, describe, plan_load, refusal
+from wattdock_vllm_processes import ChildFaults
+from wattdock_vllm_server import MODEL
+
+from wattdock_runner.checkpoint import read_tokenizer
+from wattdock_runner.errors import RunnerFault
+from wattdock_runner.served import Api, Chunk, ServedEngine, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
+    from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.recorder import PassRecorder
+
+PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
+# Its engine is a process of its own, as wherever it serves; /collective_rpc asks the workers.
+AS_SERVED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1"}
+
+
+class VllmApi(Api):
+    """vLLM's completions, which tell ids.
+
+    Source: class CompletionRequest in vllm/entrypoints/openai/completion/protocol.py.
+    """
+
+    path = "/v1/completions"
+
+    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
+        """Return a request that leaves nothing to the server's or the checkpoint's defaults."""
+        sampling = workload.sampling
+        return {
+            "model": MODEL,
+            "prompt": prompt.ids,
+            "max_tokens": prompt.max_output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            "ignore_eos": workload.ignore_eos,
+            "temperature": sampling.temperature,
+            "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+            "top_k": sampling.top_k or 0,
+            "min_p": 0.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "seed": workload.seed + prompt.position if sampling.temperature > 0 else None,
+        }
+
+    def read(self, event: Mapping[str, Any]) -> Chunk:
+        """Return the ids of an event; the last has the counts of tokens, and no ids."""
+        if "error" in event:
+            raise RuntimeError(f"the engine's server: {event['error']}")
+        if not event["choices"]:
+            details = event["usage"].get("prompt_tokens_details") or {}
+            return Chunk(cached_prompt_tokens=details.get("cached_tokens") or 0)
+        [choice] = event["choices"]
+        return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
+
+
+class VllmServed(ServedEngine, RoomyEngine):
+    """vLLM's server, whose KV cache holds what is in flight."""
+
+    def __init__(self, server: Server, facts: Sequence[Mapping[str, Any]], tokenizer: Any) -> None:
+        RoomyEngine.__init__(self, facts, tokenizer)
+        ServedEngine.__init__(self, server, VllmApi(), tokenizer=tokenizer)
+
+    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
+        """Write the requests' bodies.
+
+        Raises:
+            OutOfMemory: As `RoomyEngine`.
+        """
+        RoomyEngine.prepare(self, workload, prompts, recorder)
+        ServedEngine.prepare(self, workload, prompts, recorder)
+
+
+def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedModel]:
+    """Start the server, and return when it answers.
+
+    Raises:
+        WrongState, InvalidRequest, OutOfMemory: As without a server.
+    """
+    plan, tokenizer = plan_load(order, report), read_tokenizer(AutoTokenizer, order)
+    # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
+    settings = plan.settings | {"skip_tokenizer_init": tokenizer is None}
+    faults = ChildFaults()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, str(PROGRAM), json.dumps(settings), str(port)]
+    server = Server(command, port, {**os.environ, **AS_SERVED})
+    report("starting the server")
+    try:
+        server.until(lambda: server.answers("/version"))
+    except RunnerFault as error:
+        raise error if (fault := faults.cause()) is None else refusal(fault, settings, error) from error
+    facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
+    loaded = describe(facts, order, plan)
+    effective = {**loaded.effective_engine_args, SERVE: True}
+    return VllmServed(server, facts, tokenizer), replace(loaded, effective_engine_args=effective)

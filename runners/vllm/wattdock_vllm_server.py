@@ -1,0 +1,30 @@
+"""vLLM's own HTTP server as a program: its engine's arguments as JSON, then the port of the loopback it serves.
+
+Everything that is not an argument of the engine is as vLLM's command has it.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+
+# By which requests name the model.
+MODEL = "model"
+
+
+def main() -> None:
+    """Serve until a signal ends this process."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    settings, port = json.loads(sys.argv[1]), sys.argv[2]
+    # The command line has a form of its own for every type of value.
+    AsyncEngineArgs.from_cli_args = classmethod(lambda arguments, _: arguments(**settings))
+    sys.argv = ["vllm", "--host", "127.0.0.1", "--port", port, "--model", settings["model"]]
+    sys.argv += ["--served-model-name", MODEL, "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
+
+
+# vLLM's processes import this module again, under another name.
+if __name__ == "__main__":
+    main()
