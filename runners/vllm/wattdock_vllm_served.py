@@ -6,18 +6,20 @@ import json
 import os
 import socket
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoTokenizer
 from wattdock_vllm import SERVE
-from wattdock_vllm_engine import RoomyEngine, describe, plan_load, refusal
+from wattdock_vllm_engine import MORE_ROOM, RoomyEngine, describe, plan_load, refusal
 from wattdock_vllm_processes import ChildFaults
 from wattdock_vllm_server import MODEL
 
 from wattdock_runner.checkpoint import read_tokenizer
-from wattdock_runner.errors import RunnerFault
+from wattdock_runner.errors import OutOfMemory, RunnerFault
 from wattdock_runner.served import Api, Chunk, ServedEngine, Server
 
 if TYPE_CHECKING:
@@ -71,6 +73,34 @@ class VllmApi(Api):
         [choice] = event["choices"]
         return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
 
+    def totals(self, server: Server) -> Mapping[str, float]:
+        """Return the sums over labels of all that its metrics page counts."""
+        families = text_string_to_metric_families(server.text("/metrics"))
+        totals = defaultdict[str, float](float)
+        for sample in (sample for family in families for sample in family.samples):
+            totals[sample.name] += sample.value
+        return totals
+
+    def took(self, before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float | None, float | None]:
+        """Return means of its histograms' part of the pass.
+
+        Raises:
+            OutOfMemory: It stopped requests, and computed them again.
+        """
+        grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
+        if stopped := grown.get("vllm:num_preemptions_total"):
+            raise OutOfMemory(
+                f"the KV cache could not hold what was in flight: vLLM stopped requests {stopped:.0f} time(s) and "
+                f"computed them again; {MORE_ROOM}"
+            )
+        first, between = (_mean(grown, name) for name in ("time_to_first_token", "inter_token_latency"))
+        return first, between
+
+
+def _mean(grown: Mapping[str, float], name: str) -> float | None:
+    count = grown.get(f"vllm:{name}_seconds_count")
+    return grown[f"vllm:{name}_seconds_sum"] / count if count else None
+
 
 class VllmServed(ServedEngine, RoomyEngine):
     """vLLM's server, whose KV cache holds what is in flight."""
@@ -98,6 +128,8 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
     plan, tokenizer = plan_load(order, report), read_tokenizer(AutoTokenizer, order)
     # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
     settings = plan.settings | {"skip_tokenizer_init": tokenizer is None}
+    # Its metrics page is among what is measured.
+    settings["disable_log_stats"] = order.engine_args.get("disable_log_stats", False)
     faults = ChildFaults()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

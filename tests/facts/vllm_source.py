@@ -44,10 +44,15 @@ USED = {
         "_CPUSHMDistributed": "_init_cpu_shm() communicator group_name"
     },
     "distributed/parallel_state.py": {"": "cleanup_dist_env_and_memory()"},
-    "engine/arg_utils.py": {"": "EngineArgs"},
+    "engine/arg_utils.py": {"": "AsyncEngineArgs EngineArgs", "EngineArgs": "from_cli_args()"},
+    "entrypoints/openai/completion/protocol.py": {
+        "CompletionRequest": "frequency_penalty ignore_eos max_tokens min_p model presence_penalty prompt "
+        "repetition_penalty return_token_ids seed stream stream_options temperature top_k top_p",
+        "CompletionResponseStreamChoice": "finish_reason token_ids",
+    },
     "envs.py": {
         "": "VLLM_CPU_KVCACHE_SPACE VLLM_ENABLE_V1_MULTIPROCESSING "
-        "VLLM_NO_USAGE_STATS VLLM_RPC_BASE_PATH VLLM_WORKER_MULTIPROC_METHOD"
+        "VLLM_NO_USAGE_STATS VLLM_RPC_BASE_PATH VLLM_SERVER_DEV_MODE VLLM_WORKER_MULTIPROC_METHOD"
     },
     "inputs/engine.py": {"TokensInput": "prompt_token_ids type"},
     "model_executor/layers/attention_layer_base.py": {"AttentionLayerBase": "get_attn_backend()"},
@@ -92,6 +97,8 @@ USED = {
         "KVCacheGroupSpec": "kv_cache_spec",
     },
     "v1/request.py": {"Request": "num_preemptions num_tokens"},
+    "v1/worker/gpu/model_runner.py": {"GPUModelRunner": "kv_cache_config"},
+    "v1/worker/gpu_model_runner.py": {"GPUModelRunner": "kv_cache_config"},
     "v1/worker/worker_base.py": {"WorkerBase": "device model_config parallel_config vllm_config"},
 }
 

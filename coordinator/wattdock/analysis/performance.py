@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wattdock.analysis.occupancy import is_scheduled
 from wattdock.clock import NS_PER_S
-from wattdock.values import Stored, known_max, known_sum
+from wattdock.values import Stored, all_known, known_max, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,6 +46,22 @@ class Quantiles(Stored):
     max_s: float
 
 
+class Serving(Stored):
+    """An engine behind its own server: what the client took in its worst pass, and the server's own times.
+
+    Attributes:
+        client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1.
+        client_late_s: By how much it read late what had come: the 99th percentile.
+        server_ttft_s, server_itl_s: Means by the server's clock over requests, and over gaps between tokens; each pass
+            counts the same. Null where the server does not tell.
+    """
+
+    client_cpu_share: float
+    client_late_s: float
+    server_ttft_s: float | None
+    server_itl_s: float | None
+
+
 class Performance(Stored):
     """Speed over the measured passes.
 
@@ -66,6 +82,7 @@ class Performance(Stored):
             arrival where there was one, else from submission.
         itl: Time between a token and the one before it of the same request, each token after the first counted once;
             null with the reason in `itl_reason`. See `inter_token_latency()`.
+        serving: Null for an engine in the runner's own processes.
     """
 
     duration_s: float
@@ -86,6 +103,7 @@ class Performance(Stored):
     e2e: Quantiles | None
     itl: Quantiles | None = None
     itl_reason: str | None = None
+    serving: Serving | None = None
 
     @property
     def arrivals_left_out(self) -> str | None:
@@ -130,7 +148,21 @@ def performance(passes: Sequence[PassRecord], windows: WindowSummary | None = No
         tpot=quantiles(map(tpot_s, requests)),
         e2e=quantiles(map(e2e_s, requests)),
         **inter_token_latency(passes),
+        serving=serving(passes),
     )
+
+
+def serving(passes: Sequence[PassRecord]) -> Serving | None:
+    """Return what stood between runner and engine; None where nothing did."""
+    share = known_max(measured.client_cpu_share for measured in passes)
+    late_s = known_max(measured.client_late_s for measured in passes)
+    if share is None or late_s is None:
+        return None
+    means = {
+        name: fmean(known) if (known := all_known(getattr(measured, name) for measured in passes)) else None
+        for name in ("server_ttft_s", "server_itl_s")
+    }
+    return Serving(client_cpu_share=share, client_late_s=late_s, **means)
 
 
 def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
@@ -240,14 +272,18 @@ def tpot_s(request: RequestRecord) -> float | None:
 def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
     """Return `itl`, or in `itl_reason` why there is none.
 
+    Where the engine does not tell its steps, of each request's tokens as the runner saw them; those of an answer with
+    several came together. Otherwise:
     An engine decodes one token for each running request in each step, so a token's gap is the time between the ends of
     its step and of the step before. Where an engine lets running requests wait for a step, or works on several batches
     in turn, these gaps do not add up to the requests' times from the first to the last token, and there is no figure.
     """
+    if not all(len(measured.steps.decoded_tokens) for measured in passes):
+        seen = [request.token_gaps_ns or () for measured in passes for request in measured.requests]
+        itl = quantiles(np.concatenate(seen) / NS_PER_S) if any(seen) else None
+        return {"itl": itl, "itl_reason": None if itl else "the engine does not report its steps"}
     if any(measured.replicas for measured in passes):
         return {"itl_reason": "the steps of several engines overlap"}
-    if not all(len(measured.steps.decoded_tokens) for measured in passes):
-        return {"itl_reason": "the engine does not report its steps"}
     gaps_s = np.concatenate([np.diff(measured.steps.end_ns) for measured in passes]) / NS_PER_S
     tokens = np.concatenate([measured.steps.decoded_tokens[1:] for measured in passes])
     requests = (request for measured in passes for request in measured.requests)

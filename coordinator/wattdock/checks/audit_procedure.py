@@ -32,6 +32,7 @@ MIN_TELLING_ARRIVALS = 30
 # An engine this far behind at the end served that much less than was offered: its latencies grow with the pass. The
 # share sees requests that never finish and a jam near the end, the slope a slow growth long before it is 5 % of a pass.
 MAX_SCHEDULE_LAG_SHARE = 0.05
+MAX_CLIENT_SHARE, MAX_CLIENT_LATE_S = 0.8, 0.02
 MAX_BACKLOG_SLOPE = 0.02
 UNKNOWN_ARRIVALS = "the intended arrivals of some pass are not known"
 
@@ -258,6 +259,23 @@ def cached_prompt_tokens(subject: Subject) -> Outcome:
         failed = abs(share - declared_share) > MAX_CACHED_DIFFERENCE
         return Outcome(verdict(failed=failed), f"{figure}, {share:.1%} of all", threshold)
     return Outcome("pass" if not cached else "info" if declared else "fail", figure, threshold)
+
+
+@CHECKS.check(
+    "serving client",
+    group="wrong",
+    threshold=f"its thread busy at most {MAX_CLIENT_SHARE:.0%} of the time, and {MAX_CLIENT_LATE_S * 1000:.0f} ms late",
+    source="the client's own CPU time, and how late its loop does what is due (99th percentile), in the worst pass",
+    remedy="keep other work off its CPUs, or ask for fewer requests in flight: else the figure is the client's",
+)
+def client_keeps_up(subject: Subject) -> Outcome | None:
+    """Whether an engine behind its own server waited for the client, or tokens waited to be read."""
+    speed = subject.result.performance
+    if speed is None or (serving := speed.serving) is None:
+        return None
+    failed = serving.client_cpu_share > MAX_CLIENT_SHARE or serving.client_late_s > MAX_CLIENT_LATE_S
+    figure = f"{serving.client_cpu_share:.0%} busy, {serving.client_late_s * 1000:.1f} ms late"
+    return Outcome(verdict(failed=failed), figure)
 
 
 @CHECKS.check("repeated prompts", group="wrong", threshold="none, or none of them served from a cache")

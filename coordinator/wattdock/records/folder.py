@@ -155,6 +155,7 @@ def requests_schema() -> pa.Schema:
             pa.field("text", pa.string()),
             pa.field("output_ids", pa.list_(pa.uint32())),
             pa.field("replica", pa.int32()),
+            pa.field("token_gaps_ns", pa.list_(pa.int64())),
         ]
     )
 

@@ -43,9 +43,13 @@ def require_possible(measured: PassRecord) -> None:
     for names, most in ((INSTANTS, MAX_NS), (COUNTS, MAX_COUNT)):
         for name in names:
             _within(f"a request's {name}", (getattr(request, name) for request in measured.requests), most)
+    for request in measured.requests:
+        _within("a gap between tokens", request.token_gaps_ns or (), MAX_NS)
     counts = ("output_tokens", "prompt_tokens", "arrivals_due", "cacheable_tokens")
     for name in counts:
         _within(f"the pass's {name}", (getattr(measured, name),), MAX_NS)
+    for name in ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s"):
+        _within(f"the pass's {name}", (getattr(measured, name),), MAX_COUNT)
     # Of the steps, a column that the engine does not know is empty.
     for kind, columns, unknown in (("tokens", vars(measured.tokens), set[int]()), ("steps", vars(measured.steps), {0})):
         first, *others = map(len, columns.values())
@@ -56,7 +60,7 @@ def require_possible(measured: PassRecord) -> None:
             _within(f"{name} of {kind}", ends, MAX_COUNT if name in STEP_COUNTS else MAX_NS)
 
 
-def _within(what: str, values: Iterable[int | None], most: int) -> None:
+def _within(what: str, values: Iterable[float | None], most: int) -> None:
     for value in values:
         if value is not None and not 0 <= value <= most:
             raise ValueError(f"{what} is {str(value)[:30]}")

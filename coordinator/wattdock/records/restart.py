@@ -32,6 +32,7 @@ class RequestRecord:
 
     Attributes:
         replica: The engine that served the request; None with a single engine.
+        token_gaps_ns: From each token to the one after it; None where the engine's steps tell, and of a single token.
     """
 
     index: int
@@ -46,6 +47,7 @@ class RequestRecord:
     text: str | None = None
     output_ids: tuple[int, ...] | None = None
     replica: int | None = None
+    token_gaps_ns: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class PassRecord:
             ended by then.
         cacheable_tokens: Prompt tokens that earlier prompts of the pass held, where conversations were declared.
         arrivals_due: Requests of an open loop that had arrived when the last one was taken; None for other kinds.
+        client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1; like the next three
+            only where the engine is behind its own server.
+        client_late_s: By how much it read late what had come: the 99th percentile.
+        server_ttft_s, server_itl_s: Means over requests, and over gaps between tokens, by the server's own clock; None
+            where it does not tell.
     """
 
     span: Span
@@ -100,6 +107,10 @@ class PassRecord:
     clock_checked: bool = True
     arrivals_due: int | None = None
     cacheable_tokens: int | None = None
+    client_cpu_share: float | None = None
+    client_late_s: float | None = None
+    server_ttft_s: float | None = None
+    server_itl_s: float | None = None
 
     def require_possible(self) -> None:
         """Check that the figures can be, as a runner says them or a file holds them.

@@ -178,6 +178,11 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         tail = {"p95": quantiles.p95_s, "p99": quantiles.p99_s} if quantiles.p95_s else {"largest": quantiles.max_s}
         at = {"p50": quantiles.p50_s, **{part: value_s for part, value_s in tail.items() if value_s is not None}}
         yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items())
+    if serving := performance.serving:
+        told = {"TTFT": serving.server_ttft_s, "ITL": serving.server_itl_s}
+        means = ", ".join(f"{name} {seconds_text(mean_s)}" for name, mean_s in told.items() if mean_s is not None)
+        client = f"client {serving.client_cpu_share:.0%} busy, reads {seconds_text(serving.client_late_s)} late at most"
+        yield "served", f"{client}; means by the server's clock: {means or NOTHING}"
 
 
 def _goodput_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

@@ -274,6 +274,7 @@ def request_record(message: pb.RequestRecord) -> RequestRecord:
         text=optional(message, "text"),
         output_ids=tuple(message.output_ids.ids) if message.HasField("output_ids") else None,
         replica=optional(message, "replica"),
+        token_gaps_ns=tuple(message.token_gaps_ns) or None,
     )
 
 
@@ -330,6 +331,7 @@ class PassParts:
             cached_prompt_tokens=optional(self.summary, "cached_prompt_tokens"),
             prompt_repeats=self.summary.prompt_repeats,
             replicas=tuple(map(_replica_pass, self.summary.replicas)),
+            **{field.name: value for field, value in self.summary.serving.ListFields()},
         )
         record.require_possible()
         return record

@@ -254,7 +254,7 @@ class Heartbeat(_message.Message):
     def __init__(self, at_ns: _Optional[int] = ..., output_tokens: _Optional[int] = ..., requests_finished: _Optional[int] = ..., pass_over: bool = ...) -> None: ...
 
 class RequestRecord(_message.Message):
-    __slots__ = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "text", "output_ids", "replica")
+    __slots__ = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "text", "output_ids", "replica", "token_gaps_ns")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     INTENDED_NS_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_NS_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +267,7 @@ class RequestRecord(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_GAPS_NS_FIELD_NUMBER: _ClassVar[int]
     index: int
     intended_ns: int
     submitted_ns: int
@@ -279,7 +280,8 @@ class RequestRecord(_message.Message):
     text: str
     output_ids: TokenIds
     replica: int
-    def __init__(self, index: _Optional[int] = ..., intended_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., output_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., replica: _Optional[int] = ...) -> None: ...
+    token_gaps_ns: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., intended_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., output_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., replica: _Optional[int] = ..., token_gaps_ns: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RequestChunk(_message.Message):
     __slots__ = ("requests",)
@@ -325,8 +327,20 @@ class ReplicaPass(_message.Message):
     last_token_ns: int
     def __init__(self, gpu_uuids: _Optional[_Iterable[str]] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., last_token_ns: _Optional[int] = ...) -> None: ...
 
+class Serving(_message.Message):
+    __slots__ = ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s")
+    CLIENT_CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_LATE_S_FIELD_NUMBER: _ClassVar[int]
+    SERVER_TTFT_S_FIELD_NUMBER: _ClassVar[int]
+    SERVER_ITL_S_FIELD_NUMBER: _ClassVar[int]
+    client_cpu_share: float
+    client_late_s: float
+    server_ttft_s: float
+    server_itl_s: float
+    def __init__(self, client_cpu_share: _Optional[float] = ..., client_late_s: _Optional[float] = ..., server_ttft_s: _Optional[float] = ..., server_itl_s: _Optional[float] = ...) -> None: ...
+
 class PassSummary(_message.Message):
-    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "replicas")
+    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "replicas", "serving")
     SPAN_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -334,6 +348,7 @@ class PassSummary(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_REPEATS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
     span: Span
     requests: int
     prompt_tokens: int
@@ -341,7 +356,8 @@ class PassSummary(_message.Message):
     output_tokens: int
     prompt_repeats: int
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaPass]
-    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaPass, _Mapping]]] = ...) -> None: ...
+    serving: Serving
+    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaPass, _Mapping]]] = ..., serving: _Optional[_Union[Serving, _Mapping]] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
     __slots__ = ("heartbeat", "requests", "tokens", "summary", "steps")

@@ -220,7 +220,7 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         prompts: Number of prompts that the client sent.
     """
     requests = recorder.requests
-    for chunk in chunked([_request_message(request) for request in requests]):
+    for chunk in chunked([_request_message(request, with_gaps=not recorder.steps) for request in requests]):
         yield pb.GenerateEvent(requests=pb.RequestChunk(requests=chunk))
     instants, counts = recorder.token_series()
     for first in range(0, len(instants), SERIES_POINTS_PER_CHUNK):
@@ -235,6 +235,7 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         output_tokens=sum(request.output_tokens for request in requests),
         prompt_repeats=max(0, len(requests) - 1) // prompts,
         replicas=map(_replica_message, recorder.replicas),
+        serving=None if recorder.serving is None else pb.Serving(**recorder.serving._asdict()),
     )
     yield pb.GenerateEvent(summary=summary)
 
@@ -252,9 +253,12 @@ def _replica_message(replica: ReplicaPass) -> pb.ReplicaPass:
     return pb.ReplicaPass(span=span_message(replica.span), **fields)
 
 
-def _request_message(request: RequestRecord) -> pb.RequestRecord:
+def _request_message(request: RequestRecord, *, with_gaps: bool) -> pb.RequestRecord:
+    gaps_ns = request.token_gaps_ns if with_gaps else []
     ids = pb.TokenIds(ids=request.output_ids) if request.output_ids else None
-    return pb.RequestRecord(output_ids=ids, **{name: getattr(request, name) for name in _REQUEST_FIELDS})
+    return pb.RequestRecord(
+        output_ids=ids, token_gaps_ns=gaps_ns, **{name: getattr(request, name) for name in _REQUEST_FIELDS}
+    )
 
 
 def _sum_if_all_known(counts: Sequence[int | None]) -> int | None:

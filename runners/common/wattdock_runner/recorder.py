@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattdock_runner.clock import Span, now_ns
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     # What another process recorded of a pass.
-    Part = tuple[Span, Sequence["RequestRecord"], Sequence["Step"]]
+    Part = tuple[Span, Sequence["RequestRecord"], Sequence["Step"], "Serving | None"]
 
 
 @dataclass
@@ -57,6 +57,12 @@ class RequestRecord:
         return self.steps[-1][0] if self.steps else None
 
     @property
+    def token_gaps_ns(self) -> list[int]:
+        """From each token to the one after it; tokens of one answer came together."""
+        instants = [at_ns for at_ns, tokens in self.steps for _ in range(tokens)]
+        return [later - earlier for earlier, later in pairwise(instants)]
+
+    @property
     def output_tokens(self) -> int:
         """Number of tokens generated for the request."""
         return sum(tokens for _, tokens in self.steps)
@@ -82,6 +88,15 @@ class Step(NamedTuple):
     sequences: int | None
     context_tokens: int | None
     decoded_tokens: int = 0
+
+
+class Serving(NamedTuple):
+    """What stood between runner and engine in a pass; runner.proto explains the figures."""
+
+    client_cpu_share: float
+    client_late_s: float
+    server_ttft_s: float | None = None
+    server_itl_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,7 @@ class PassRecorder:
         requests: In order of submission, once the pass is over.
         steps: The engine's steps in order of their start, once the pass is over; empty where it does not tell.
         replicas: What each replica did; empty without replicas.
+        serving: None for an engine in the runner's own processes.
     """
 
     def __init__(self) -> None:
@@ -119,6 +135,7 @@ class PassRecorder:
         self.requests: Sequence[RequestRecord] = ()
         self.steps: Sequence[Step] = ()
         self.replicas: tuple[ReplicaPass, ...] = ()
+        self.serving: Serving | None = None
         self._start_ns: int | None = None
         self._span: Span | None = None
 
@@ -168,18 +185,20 @@ class PassRecorder:
 
     def adopt(self, part: Part) -> None:
         """Take over the record of another process."""
-        self._span, self.requests, self.steps = part
+        self._span, self.requests, self.steps, self.serving = part
 
     def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Part]]) -> None:
         """Merge the records of replicas, each with the UUIDs of its GPUs; the last drained replica ends the pass."""
-        for number, (_, (_, requests, _)) in enumerate(parts):
+        for number, (_, (_, requests, *_)) in enumerate(parts):
             for request in requests:
                 request.replica = number
         everything = [request for _, part in parts for request in part[1]]
-        spans = [span for _, (span, _, _) in parts]
+        spans = [span for _, (span, *_) in parts]
         whole = Span("pass", min(span.start_ns for span in spans), max(span.end_ns for span in spans))
         steps = sorted((step for _, part in parts for step in part[2]), key=lambda step: step.start_ns)
-        self.adopt((whole, sorted(everything, key=lambda request: request.index), steps))
+        # The busiest client's: each replica has a server of its own.
+        serving = max(filter(None, (part[3] for _, part in parts)), default=None)
+        self.adopt((whole, sorted(everything, key=lambda request: request.index), steps, serving))
         self.replicas = tuple(
             ReplicaPass(
                 gpu_uuids=uuids,
@@ -188,5 +207,5 @@ class PassRecorder:
                 output_tokens=sum(request.output_tokens for request in requests),
                 last_token_ns=max((request.finished_ns or 0 for request in requests), default=0) or None,
             )
-            for uuids, (span, requests, _) in parts
+            for uuids, (span, requests, *_) in parts
         )

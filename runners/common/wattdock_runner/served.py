@@ -23,6 +23,7 @@ import aiohttp
 
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WorkerDied
+from wattdock_runner.recorder import Serving
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ T = TypeVar("T")
 READY_POLL_S, ANSWER_S, DYING_S, END_S = 0.2, 30.0, 2.0, 10.0
 # The loop looks for a cancelled pass at least so often.
 LOOK_S = 0.5
+PROBE_S = 0.02
 # Of an event, which may repeat a whole prompt.
 MOST_EVENT_BYTES = 1 << 26
 LAST_LINES = 20
@@ -86,6 +88,18 @@ class Api:
     def read(self, event: Mapping[str, Any]) -> Chunk:
         """Return what an event of the answer tells."""
         raise NotImplementedError
+
+    def totals(self, server: Server) -> Mapping[str, float]:  # noqa: ARG002
+        """Return the server's counters; they are read before and after a pass."""
+        return {}
+
+    def took(self, before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float | None, float | None]:  # noqa: ARG002
+        """Return the pass's mean times to the first and between tokens by the server's clock, or refuse what it did.
+
+        Raises:
+            OutOfMemory: The requests in flight did not fit, so that the pass was of other work.
+        """
+        return None, None
 
 
 class Server:
@@ -145,11 +159,15 @@ class Server:
         return None
 
     def ask(self, path: str, body: Any = None) -> Any:
-        """Return the JSON that it answers, to a body of JSON if any; no proxy of the environment stands between."""
+        """Return the JSON that it answers, to a body of JSON if any."""
+        return json.loads(self.text(path, body))
+
+    def text(self, path: str, body: Any = None) -> str:
+        """Return what it answers; no proxy of the environment stands between."""
         data = None if body is None else json.dumps(body).encode()
         request = Request(self.url + path, data, {"content-type": "application/json"})
         with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as reply:
-            return json.load(reply)
+            return str(reply.read().decode())
 
     def lack(self) -> OutOfMemory | None:
         """Return the error of a server that lacked memory, as it said itself; None for any other."""
@@ -184,16 +202,20 @@ class ServedEngine(Engine):
         self._answers: list[Answer] = []
         self._fault: Exception | None = None
 
-    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
+    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
         """Write the requests' bodies before the pass begins."""
+        self._recorder, self._totals = recorder, self._api.totals(self.server)
         self._bodies = {prompt.position: json.dumps(self._api.body(workload, prompt)).encode() for prompt in prompts}
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; end all streams where it fails, and name what became of the server."""
-        self._answers, self._fault = [], None
+        self._answers, self._fault, self._late_s = [], None, list[float]()
         self._loop.run_until_complete(self._open())
+        cpu_s, began_s = time.thread_time(), time.monotonic()
         try:
-            return work()
+            done = work()
+            self._cpu_share = (time.thread_time() - cpu_s) / (time.monotonic() - began_s)
+            return done
         except RunnerFault:
             raise
         except Exception as error:
@@ -216,6 +238,14 @@ class ServedEngine(Engine):
             read_bufsize=MOST_EVENT_BYTES,
             headers={"content-type": "application/json"},
         )
+        self._streams.add(self._loop.create_task(self._time_itself()))
+
+    async def _time_itself(self) -> None:
+        """Note how late the loop, which reads the answers, does what is due."""
+        while True:
+            due_s = self._loop.time() + PROBE_S
+            await asyncio.sleep(PROBE_S)
+            self._late_s.append(self._loop.time() - due_s)
 
     async def _close(self) -> None:
         for stream in self._streams:
@@ -266,6 +296,13 @@ class ServedEngine(Engine):
         except Exception as error:  # noqa: BLE001 - it belongs to the loop's thread, which raises it
             self._fault = self._fault or error
             self._news.set()
+
+    def complete(self, requests: Sequence[RequestRecord]) -> None:  # noqa: ARG002
+        """Say what client and server took."""
+        # Of few, as good as the largest.
+        late_s = sorted(self._late_s)[-1 - len(self._late_s) // 100] if self._late_s else 0.0
+        took = self._api.took(self._totals, self._api.totals(self.server))
+        self._recorder.serving = Serving(self._cpu_share, max(0.0, late_s), *took)
 
     def drain(self) -> None:
         """Return at once: a server that has ended all answers has no more work."""

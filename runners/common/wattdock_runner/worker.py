@@ -128,7 +128,7 @@ class Worker:
         finally:
             over.set()
             reporter.join()
-        return recorder.span, recorder.requests, recorder.steps
+        return recorder.span, recorder.requests, recorder.steps, recorder.serving
 
     def _report_progress(self, recorder: WorkerRecorder, over: threading.Event) -> None:
         while not over.wait(PROGRESS_S):
