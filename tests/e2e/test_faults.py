@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,10 +88,13 @@ def test_a_replica_killed_mid_pass_is_a_classified_result_and_no_process_is_left
 
 
 def test_a_run_that_is_terminated_keeps_the_passes_it_had(wattdock: Command) -> None:
-    """SIGTERM in the second pass stores the first, and exits with 130."""
+    """SIGTERM in a later pass stores the first, and exits with 130; what stores it does without pandas."""
     words = (*SMALL, "--passes", "1000", "--set", "fake.step_s=0.05", "--max-output-tokens", "4")
     running = wattdock.start("run", *words, stderr=subprocess.PIPE)
     wait_for(running, "tokens in")
+    wait_for(running, "tokens in")
+    maps = [Path(f"/proc/{pid}/maps").read_text() for pid in wattdock.processes()]
+    assert [any(package in text for text in maps) for package in ("/pyarrow/", "/pandas/")] == [True, False]
     wattdock.interrupt(signal.SIGTERM)
     _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
