@@ -120,11 +120,11 @@ def wait_for(running: subprocess.Popen[str], text: str) -> None:
     assert any(text in line for line in running.stderr), f"the command ended without a line that holds {text!r}"
 
 
-def wait_in_pass(running: subprocess.Popen[str], number: int) -> None:
-    """Return once `--progress-json` tells tokens of this pass, from 1; those before it are durable."""
+def wait_in_pass(running: subprocess.Popen[str], number: int, of: int | None = None) -> None:
+    """Return once `--progress-json` tells tokens of this pass, from 1, of so many; those before it are durable."""
     assert running.stderr is not None
     stages = (event["stage"] for event in map(json.loads, running.stderr) if event["event"] == "TokensSeen")
-    assert any(stage.startswith(f"pass {number}/") for stage in stages), "the command ended before"
+    assert any(stage.startswith(f"pass {number}/{of or ''}") for stage in stages), "the command ended before"
 
 
 def on_gpus(wattdock: Command, *gpus: fake_nvml.FakeGpu, origin_ns: int | None = None) -> dict[str, str]:

@@ -49,7 +49,9 @@ def pytest_configure() -> None:
 settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
-ENGINES = tuple(f"tests/runners/{name}" for name in ("pytorch/", "tensorrt/", "vllm/", "test_real_engines.py"))
+ENGINES = tuple(
+    f"tests/runners/{name}" for name in ("llamacpp/", "pytorch/", "tensorrt/", "vllm/", "test_real_engines.py")
+)
 # What stays in one process: all that looks at what is on the container engine; what shares a runner's process, what
 # transformers counts, recordings of simulated GPUs, sources as they are parsed, or two measured studies and what draws
 # them.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BY_NAME = {subject.name: subject for subject in SUBJECTS}
 # Longer than a step of two workers takes on busy cores.
-HANG_LIMIT_S = 20
+HANG_LIMIT_S = 10
 # What a test of a backend wants of the environment does not disturb that backend's other tests.
 VARIABLES = {
     "tensorrt": {"WATTDOCK_STANDIN_GPUS": "2"},

@@ -125,11 +125,12 @@ def test_strangers_who_load_the_cpus_are_seen_in_the_result(wattdock: Command) -
     spins = [sys.executable, "-c", "while True: pass"]
     strangers = [subprocess.Popen(spins) for _ in os.sched_getaffinity(0)]
     try:
-        _, err = running.communicate(timeout=240)
+        wait_for(running, "tokens in")
     finally:
         for stranger in strangers:
             stranger.kill()
             stranger.wait()
+    _, err = running.communicate(timeout=240)
     assert running.returncode == 0, err
     [result] = wattdock.results()
     assert check(result, "CPU use by others")[0] == "fail"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from command import wait_for
+from command import wait_in_pass
 from contract.runner_process import VLLM_PYTHON
 
 from wattdock.launch.keeper import descendants
@@ -40,7 +40,8 @@ defaults:
   warmup: {passes: 0}
   timeouts: {stop_s: 5, heartbeat_s: 600, stall_s: 600}
   workload: {prompts: {source: prompts.jsonl, count: 4}, batch_size: 2}
-  vllm: {tensor_parallel_size: 2, enable_prefix_caching: true, block_size: 32, enforce_eager: true}
+  vllm:
+    {tensor_parallel_size: 2, enable_prefix_caching: true, block_size: 32, kv_cache_memory_bytes: 67108864}
 experiments:
 - {name: closed, repeats: {passes: 1}, workload: {arrival: closed, min_requests: 8, max_output_tokens: 2}}
 - {name: endless, repeats: {passes: 2}, workload: {min_duration_s: 600}}
@@ -56,9 +57,9 @@ def split(wattdock: Command) -> Iterator[tuple[Command, subprocess.Popen[str], l
     cores = sorted(os.sched_getaffinity(0))
     # Two of its functions that a split engine calls would be compiled anew in each process, eager or not.
     env = {"VLLM_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}", "TORCH_COMPILE_DISABLE": "1"}
-    with vllm.start("run", vllm.write(STUDY), env=env, stderr=subprocess.PIPE) as running:
+    with vllm.start("run", vllm.write(STUDY), "--progress-json", env=env, stderr=subprocess.PIPE) as running:
         try:
-            wait_for(running, "pass 1/2")
+            wait_in_pass(running, 1, of=2)
             yield vllm, running, descendants(keeper_of(vllm))
         finally:
             vllm.interrupt(signal.SIGKILL)

@@ -67,9 +67,11 @@ def test_memory_that_a_worker_lacks_is_named_though_vllm_keeps_it_in_the_workers
     """vLLM's own exception in the runner says only that some worker did not start; no worker is left."""
     runner = runners.bare("vllm")
     folder = write_config(tmp_path, vocab_size=1_000_000_000)
-    code, detail = runner.refused_load(folder, engine_args={"tensor_parallel_size": 2}, random_weights=SMALL_UNIFORM)
+    code, detail = runner.refused_load(
+        folder, engine_args={"distributed_executor_backend": "mp"}, random_weights=SMALL_UNIFORM
+    )
     assert code == "RESOURCE_EXHAUSTED"
-    assert "can't allocate memory: you tried to allocate 256000000000 bytes" in detail
+    assert "can't allocate memory: you tried to allocate 512000000000 bytes" in detail
     wait_until(lambda: set(runner.children("")) == set(runner.children("resource_tracker")))
 
 
