@@ -100,35 +100,14 @@ def _options(
     """Measure what LLM inference costs in energy."""
 
 
-class _WithoutPandas:
-    """Says, among Python's finders of modules, that there is no pandas.
-
-    No command uses it, but pyarrow imports it to make any array: a third of the CPU time of a short command, and 40 MB,
-    between the passes of a measurement.
-    """
-
-    @staticmethod
-    def find_spec(name: str, *_: object) -> None:
-        """Refuse pandas, and leave all else to the other finders."""
-        if name == "pandas":
-            raise ModuleNotFoundError("wattdock's commands do without pandas", name=name)
-
-    def __enter__(self) -> None:
-        sys.meta_path.insert(0, self)
-
-    def __exit__(self, *_: object) -> None:
-        sys.meta_path.remove(self)
-
-
 def main() -> NoReturn:
     """Run the command; every error that a user can meet becomes one line and a documented exit code."""
     guard_output()
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     try:
-        with _WithoutPandas():
-            # Outside its standalone mode, typer returns the code of an Exit.
-            code = app(standalone_mode=False) or ExitCode.OK
+        # Outside its standalone mode, typer returns the code of an Exit.
+        code = app(standalone_mode=False) or ExitCode.OK
         sys.stdout.flush()
         sys.exit(code)
     except BrokenPipeError:
