@@ -42,7 +42,7 @@ LOOK_S = 0.5
 PROBE_S = 0.02
 # Of an event, which may repeat a whole prompt.
 MOST_EVENT_BYTES = 1 << 26
-LAST_LINES = 20
+LAST_LINES, ERROR_LINES = 50, 3
 DATA, DONE = b"data: ", b"[DONE]"
 BAD_REQUEST, OK = 400, 200
 # Between fork and exec of a process that has gRPC's threads no Python may run, so the new program ties itself.
@@ -175,11 +175,14 @@ class Server:
         return None if line is None else OutOfMemory(f"the engine's server: {line}")
 
     def said(self) -> str:
-        """Return how it ended and what it printed last, in one line."""
+        """Return how it ended, and the last error that it printed or else its last line, in one line."""
         # Its last words may still be on their way.
         time.sleep(0.1)
-        words = next((line for line in reversed(self.last_lines) if line.strip()), "nothing")
-        return f"it ended with code {self.process.poll()}, and said last: {words}"
+        words = [line for line in self.last_lines if line.strip()] or ["nothing"]
+        # An error may take several lines.
+        first = max((i for i, line in enumerate(words) if "Error: " in line), default=len(words) - 1)
+        last = " ".join(line.strip() for line in words[first : first + ERROR_LINES])
+        return f"it ended with code {self.process.poll()}, and said last: {last}"
 
     def end(self) -> None:
         """Stop it, at once if it does not end in time."""

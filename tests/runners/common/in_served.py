@@ -1,0 +1,138 @@
+"""Passes against a server that misbehaves as it is told, in an engine's environment; prints what became of each.
+
+Run by test_served.py. With a port as its argument it is that server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from wattdock_runner.backend import Arrival, Prompt, Workload
+from wattdock_runner.recorder import PassRecorder
+from wattdock_runner.served import Api, Chunk, ServedEngine, Server
+from wattdock_runner.serving import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wattdock_runner.checkpoint import EncodedPrompt
+
+GAP_S = 0.05
+# By the first id of a prompt.
+GOOD, CLOSES, REFUSES, FAILS, TELLS, HANGS, LACKS, DIES, TWO_AT_ONCE = range(1, 10)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers a request as the first id of its prompt says."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        [what, *_] = json.loads(self.rfile.read(int(self.headers["content-length"])))["ids"]
+        if what in (REFUSES, FAILS):
+            return self.send_error(400 if what == REFUSES else 500, "no such thing")
+        if what == LACKS:
+            sys.stdout.write("cuda: out of memory, 5 GiB\n")
+            sys.stdout.flush()
+        if what in (LACKS, DIES):
+            os._exit(7)
+        self.send_response(200)
+        self.send_header("connection", "close")
+        self.end_headers()
+        if what == TELLS:
+            return self._event({"error": "the cache is gone"})
+        if what == TWO_AT_ONCE:
+            return self._event({"ids": [5, 6], "end": "length"})
+        for number in range(3):
+            if number:
+                time.sleep(GAP_S)
+            self._event({"ids": [10 + number], "end": "length" if number == 2 and what == GOOD else None})
+        if what == HANGS:
+            time.sleep(3600)
+        return None
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        self.wfile.write(b": a comment\n\ndata: " + json.dumps(event).encode() + b"\n\ndata: [DONE]\n\n")
+        self.wfile.flush()
+
+
+class ScriptedApi(Api):
+    """What `Handler` understands; its counters grow with each look."""
+
+    path = "/"
+    looks = 0
+
+    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
+        return {"ids": prompt.ids}
+
+    def read(self, event: Mapping[str, Any]) -> Chunk:
+        if "error" in event:
+            raise RuntimeError(str(event["error"]))
+        return Chunk(event["ids"], event["end"])
+
+    def totals(self, server: Server) -> dict[str, float]:
+        self.looks += 1
+        return {"looks": float(self.looks)}
+
+    def took(self, before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:
+        return after["looks"] - before["looks"], 0.0
+
+
+def started() -> ServedEngine:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Server([sys.executable, __file__, str(port)], port)
+    server.until(server.told)
+    return ServedEngine(server, ScriptedApi())
+
+
+def outcome(engine: ServedEngine, *whats: int) -> dict[str, Any]:
+    """Run one request of each kind at once, and tell what became of the pass."""
+    recorder = PassRecorder()
+    if HANGS in whats:
+        threading.Timer(1.0, recorder.cancelled.set).start()
+    try:
+        serve(engine, Workload(Arrival.BATCH, len(whats), 3), [Prompt([what, 2]) for what in whats], recorder)
+    except Exception as error:  # noqa: BLE001 - told
+        return {"kind": type(error).__name__, "message": str(error)}
+    gaps_s = [gap_ns / 1e9 for request in recorder.requests for gap_ns in request.token_gaps_ns]
+    assert recorder.serving
+    return {
+        "tokens": sum(one.output_tokens for one in recorder.requests),
+        "gaps_s": gaps_s,
+        **recorder.serving._asdict(),
+    }
+
+
+def main() -> None:
+    """Serve, or run a pass of each kind."""
+    if len(sys.argv) > 1:
+        server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+        sys.stdout.write("{}\n")
+        sys.stdout.flush()
+        server.serve_forever()
+    told: dict[str, Any] = {}
+    engine = started()
+    for name in ("GOOD", "TWO_AT_ONCE", "CLOSES", "REFUSES", "FAILS", "TELLS", "HANGS"):
+        told[name] = outcome(engine, GOOD, globals()[name])
+    told["afterwards"] = outcome(engine, GOOD)
+    for name in ("DIES", "LACKS"):
+        told[name] = outcome(engine, GOOD, globals()[name])
+        engine.end()
+        engine = started()
+    pid = engine.server.process.pid
+    engine.end()
+    told["left"] = os.path.exists(f"/proc/{pid}")  # noqa: PTH110
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The client of engines behind a server, against a server that does what it should not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.runner_process import LLAMACPP_PYTHON, ROOT
+
+pytestmark = pytest.mark.slow
+PROGRAM = Path(__file__).with_name("in_served.py")
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    if not LLAMACPP_PYTHON.exists():
+        pytest.skip(f"no environment with aiohttp at {LLAMACPP_PYTHON}")
+    paths = f"{ROOT / 'runners/common'}:{ROOT / 'proto'}"
+    # No proxy may stand between.
+    environ = {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "http_proxy": "http://127.0.0.1:9",
+        "HTTP_PROXY": "http://127.0.0.1:9",
+    }
+    done = subprocess.run([LLAMACPP_PYTHON, PROGRAM], env=environ, stdout=subprocess.PIPE, check=True)
+    outcomes: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return outcomes
+
+
+def test_tokens_are_ids_and_their_gaps_what_the_client_saw(told: dict[str, Any]) -> None:
+    """Three events of one id each, and one event of two ids, which came together."""
+    assert told["GOOD"]["tokens"] == 6
+    assert len(told["GOOD"]["gaps_s"]) == 4
+    assert min(told["GOOD"]["gaps_s"]) > 0.03
+    assert told["TWO_AT_ONCE"]["tokens"] == 5
+    assert told["TWO_AT_ONCE"]["gaps_s"][-1] == 0
+
+
+def test_the_client_tells_its_own_cost_and_the_server_s_counters_of_the_pass(told: dict[str, Any]) -> None:
+    """Of a thread that mostly waits, little."""
+    assert 0 < told["GOOD"]["client_cpu_share"] < 0.9
+    assert told["GOOD"]["client_late_s"] >= 0
+    assert told["GOOD"]["server_ttft_s"] == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "words"),
+    [
+        ("CLOSES", "RuntimeError", "the server closed the answer to request 1 before its end"),
+        ("REFUSES", "InvalidRequest", "the engine's server answered 400: "),
+        ("FAILS", "RuntimeError", "the engine's server answered 500: "),
+        ("TELLS", "RuntimeError", "the cache is gone"),
+        ("HANGS", "PassCancelled", "the client cancelled the pass"),
+        ("DIES", "WorkerDied", "the engine's server is gone: it ended with code 7"),
+        ("LACKS", "OutOfMemory", "the engine's server: cuda: out of memory, 5 GiB"),
+    ],
+)
+def test_a_server_s_fault_ends_the_pass_by_its_name(told: dict[str, Any], what: str, kind: str, words: str) -> None:
+    """And the sound request beside it does not hide it."""
+    assert told[what]["kind"] == kind
+    assert words in told[what]["message"]
+
+
+def test_after_a_fault_the_server_serves_on_and_nothing_is_left_at_the_end(told: dict[str, Any]) -> None:
+    """A pass that was given up, too, leaves no request behind."""
+    assert told["afterwards"]["tokens"] == 3
+    assert told["left"] is False
