@@ -57,6 +57,8 @@ def split(wattdock: Command) -> Iterator[tuple[Command, subprocess.Popen[str], l
     cores = sorted(os.sched_getaffinity(0))
     # Two of its functions that a split engine calls would be compiled anew in each process, eager or not.
     env = {"VLLM_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}", "TORCH_COMPILE_DISABLE": "1"}
+    # A worker whose neighbour has died waits for it busily until vLLM ends it.
+    env["VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS"] = "1"
     with vllm.start("run", vllm.write(STUDY), "--progress-json", env=env, stderr=subprocess.PIPE) as running:
         try:
             wait_in_pass(running, 1, of=2)
