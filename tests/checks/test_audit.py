@@ -11,9 +11,9 @@ from fake_nvml import FakeProcess, constant
 
 from wattdock.analysis.energy import NORMAL95
 from wattdock.analysis.gpus import GpuResult
-from wattdock.analysis.performance import Performance
+from wattdock.analysis.performance import Performance, serving
 from wattdock.analysis.procedure import WarmUp
-from wattdock.checks.audit_procedure import arrivals_kept_up_with, gpus_fed, warm_up_converged
+from wattdock.checks.audit_procedure import arrivals_kept_up_with, client_keeps_up, gpus_fed, warm_up_converged
 from wattdock.checks.check import Subject
 from wattdock.config import ExperimentConfig
 from wattdock.launch.choice import LauncherChoice
@@ -101,6 +101,31 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
     outcome = arrivals_kept_up_with(Subject(result))
     assert outcome is not None
     assert outcome.status == status
+
+
+@pytest.mark.parametrize(
+    ("share", "late_s", "status"),
+    [(0.8, 0.02, "pass"), (0.81, 0.001, "fail"), (0.1, 0.021, "fail"), (None, None, None)],
+)
+def test_a_client_that_is_busy_or_late_is_what_is_measured(
+    share: float | None, late_s: float | None, status: str | None
+) -> None:
+    """Of several passes the worst counts; an engine in the runner's own process has no client."""
+    passes: Any = [
+        SimpleNamespace(client_cpu_share=each, client_late_s=late_s, server_ttft_s=ttft_s, server_itl_s=None)
+        for each, ttft_s in ((share and share / 2, 0.1), (share, 0.3))
+    ]
+    found = serving(passes)
+    result: Any = SimpleNamespace(
+        config=OPEN,
+        environment="",
+        energy="",
+        procedure="",
+        performance=Performance.model_construct(serving=found),
+    )
+    outcome = client_keeps_up(Subject(result))
+    assert (outcome and outcome.status) == status
+    assert found is None or (found.server_ttft_s, found.server_itl_s) == (pytest.approx(0.2), None)
 
 
 @pytest.mark.parametrize(

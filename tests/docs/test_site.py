@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -34,6 +35,14 @@ def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def text(site: Path, page: str) -> str:
     return (site / page).read_text(encoding="utf-8")
+
+
+def test_code_that_a_page_shows_whole_is_the_code() -> None:
+    """A block of Python that begins with a path of this repository stands in that file."""
+    pages = [page.read_text(encoding="utf-8") for page in (REPO / "docs").rglob("*.md")]
+    shown = [found for page in pages for found in re.findall(r"```python\n# (\S+\.py)\n(.*?)```", page, re.DOTALL)]
+    assert shown
+    assert [path for path, code in shown if code not in (REPO / path).read_text(encoding="utf-8")] == []
 
 
 def test_the_reference_is_what_it_is_made_from() -> None:

@@ -40,6 +40,16 @@ def test_an_open_loop_that_was_not_kept_up_with_is_called_saturated(
     assert "saturated" not in printed(tmp_path, capsys, "pass")
 
 
+def test_a_served_engine_s_client_and_own_times_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that tells no times has a dash."""
+    serving = {"client_cpu_share": 0.472, "client_late_s": 0.0114, "server_ttft_s": 0.94, "server_itl_s": 0.018}
+    untold = {**serving, "server_ttft_s": None, "server_itl_s": None}
+    for figures, means in ((serving, "TTFT 940.0 ms, ITL 18.0 ms"), (untold, "–")):
+        show([StoredResult(tmp_path, row("a", {"performance.serving": figures}).result)])
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"served client 47% busy, reads 11.4 ms late at most; means by the server's clock: {means}" in said
+
+
 def test_other_programs_that_kept_the_cpus_busy_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing else on the page tells why it was slow."""
     for status, said in (("fail", True), ("pass", False)):

@@ -66,9 +66,9 @@ def test_all_that_the_runner_writes_is_an_argument_there(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_typed_setting_is_an_argument_there_of_that_type(version: str) -> None:
-    """What the section checks before launch is what vLLM takes; replicas are the runner's affair, not an engine's."""
+    """What the section checks before launch is what vLLM takes; replicas and a server are the runner's affair."""
     there = types_in(version)
-    settings = Section.model_fields.keys() - (ReplicableSection.model_fields.keys() - {"dtype"})
+    settings = Section.model_fields.keys() - (ReplicableSection.model_fields.keys() - {"dtype"}) - {"serve"}
     assert settings - there.keys() == set()
     plain = {"int": int, "float": float, "bool": bool, "str": str}
     for name, kind in there.items():

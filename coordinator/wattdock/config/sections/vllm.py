@@ -31,6 +31,7 @@ class Section(ReplicableSection):
         max_num_batched_tokens: Most tokens computed in one step.
         enable_prefix_caching: Off unless set; where on, cached prompt tokens are counted per request.
         enforce_eager: Neither compile nor capture; on a CPU that is so unless set to false.
+        serve: Behind vLLM's own HTTP server, as it is deployed, instead of in the runner's process.
         load_format: Only needed for formats that vLLM does not see by itself; random weights follow from the model.
     """
 
@@ -46,6 +47,7 @@ class Section(ReplicableSection):
     max_num_batched_tokens: Positive | None = None
     enable_prefix_caching: bool = False
     enforce_eager: bool | None = None
+    serve: bool = False
     quantization: str | None = None
     load_format: str | None = None
 
