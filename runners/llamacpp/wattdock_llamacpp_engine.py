@@ -94,7 +94,11 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     if own is None:
         # The server has it open; nobody else needs it.
         path.unlink()
-    props = server.ask("/props")
+    try:
+        props = server.ask("/props")
+    except OSError:
+        server.end()
+        raise
     engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
     engine.vocab_size = config.vocab_size
     engine.max_in_flight, engine.in_flight_argument = props["total_slots"], "n_parallel"

@@ -98,7 +98,7 @@ class VllmBackend(Backend):
             module = importlib.import_module("wattdock_vllm_served" if serves else "wattdock_vllm_engine")
         loaded: LoadedModel
         self.engine, loaded = module.load_engine(replace(order, engine_args=given), report)
-        return loaded
+        return replace(loaded, effective_engine_args={**loaded.effective_engine_args, SERVE: serves})
 
     def unload(self) -> None:
         """Stop the engine and its processes, and give the memory back."""

@@ -7,28 +7,27 @@ import os
 import socket
 import sys
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoTokenizer
-from wattdock_vllm import SERVE
 from wattdock_vllm_engine import MORE_ROOM, RoomyEngine, describe, plan_load, refusal
 from wattdock_vllm_processes import ChildFaults
 from wattdock_vllm_server import MODEL
 
 from wattdock_runner.checkpoint import read_tokenizer
-from wattdock_runner.errors import OutOfMemory, RunnerFault
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault
 from wattdock_runner.served import Api, Chunk, ServedEngine, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder
 
+T = TypeVar("T")
 PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
 # Its engine is a process of its own, as wherever it serves; /collective_rpc asks the workers.
 AS_SERVED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1"}
@@ -41,6 +40,8 @@ class VllmApi(Api):
     """
 
     path = "/v1/completions"
+    # It looks for its engine each five seconds.
+    dying_s = 7.0
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
         """Return a request that leaves nothing to the server's or the checkpoint's defaults."""
@@ -88,13 +89,12 @@ class VllmApi(Api):
             OutOfMemory: It stopped requests, and computed them again.
         """
         grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
-        if stopped := grown.get("vllm:num_preemptions_total"):
+        if stopped := grown["vllm:num_preemptions_total"]:
             raise OutOfMemory(
                 f"the KV cache could not hold what was in flight: vLLM stopped requests {stopped:.0f} time(s) and "
                 f"computed them again; {MORE_ROOM}"
             )
-        first, between = (_mean(grown, name) for name in ("time_to_first_token", "inter_token_latency"))
-        return first, between
+        return _mean(grown, "time_to_first_token"), _mean(grown, "inter_token_latency")
 
 
 def _mean(grown: Mapping[str, float], name: str) -> float | None:
@@ -105,9 +105,20 @@ def _mean(grown: Mapping[str, float], name: str) -> float | None:
 class VllmServed(ServedEngine, RoomyEngine):
     """vLLM's server, whose KV cache holds what is in flight."""
 
-    def __init__(self, server: Server, facts: Sequence[Mapping[str, Any]], tokenizer: Any) -> None:
+    def __init__(self, server: Server, faults: ChildFaults, facts: Sequence[Mapping[str, Any]], tokenizer: Any) -> None:
         RoomyEngine.__init__(self, facts, tokenizer)
         ServedEngine.__init__(self, server, VllmApi(), tokenizer=tokenizer)
+        self._faults = faults
+
+    def guarded(self, doing: str, work: Callable[[], T]) -> T:
+        """Return `work()`; name a lack of memory by what vLLM's processes report."""
+        since = self._faults.reported()
+        try:
+            return super().guarded(doing, work)
+        except Exception as error:
+            if (fault := self._faults.cause(since)) and fault.is_memory:
+                raise OutOfMemory(f"{doing}: {fault.message or fault.kinds[0]}") from error
+            raise
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
         """Write the requests' bodies.
@@ -128,8 +139,9 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
     plan, tokenizer = plan_load(order, report), read_tokenizer(AutoTokenizer, order)
     # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
     settings = plan.settings | {"skip_tokenizer_init": tokenizer is None}
-    # Its metrics page is among what is measured.
-    settings["disable_log_stats"] = order.engine_args.get("disable_log_stats", False)
+    if order.engine_args.get("disable_log_stats"):
+        raise InvalidRequest("disable_log_stats: vllm.serve reads the server's statistics; leave it out")
+    settings["disable_log_stats"] = False
     faults = ChildFaults()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -141,7 +153,11 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
         server.until(lambda: server.answers("/version"))
     except RunnerFault as error:
         raise error if (fault := faults.cause()) is None else refusal(fault, settings, error) from error
-    facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
-    loaded = describe(facts, order, plan)
-    effective = {**loaded.effective_engine_args, SERVE: True}
-    return VllmServed(server, facts, tokenizer), replace(loaded, effective_engine_args=effective)
+    try:
+        facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
+        loaded = describe(facts, order, plan)
+        engine = VllmServed(server, faults, facts, tokenizer)
+    except BaseException:
+        server.end()
+        raise
+    return engine, loaded

@@ -1,6 +1,6 @@
 """vLLM's own HTTP server as a program: its engine's arguments as JSON, then the port of the loopback it serves.
 
-Everything that is not an argument of the engine is as vLLM's command has it.
+Otherwise as vLLM's command has it, but that it logs no requests and tells cached prompt tokens.
 """
 
 from __future__ import annotations

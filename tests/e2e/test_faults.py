@@ -208,9 +208,10 @@ def test_a_runner_that_takes_the_last_of_the_memory_is_ended_before_the_machine_
     full = wattdock.home / "meminfo"
     full.write_text("MemTotal: 20000000 kB\nMemAvailable: 10000 kB\n")
     within = ("unshare", "--mount", "sh", "-c", f'mount --bind {full} /proc/meminfo && exec "$@"', "sh")
-    running = wattdock.start("run", *SMALL, within=within, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    words = (*SMALL, *SLOW)
+    running = wattdock.start("run", *words, within=within, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     _, err = running.communicate(timeout=120)
-    # It may be ready before its keeper looks for the second time.
+    # It may be in a pass before its keeper looks for the second time.
     assert running.returncode in (LAUNCH, RUNNER), err
     [result] = wattdock.results()
     assert result["error"]["cause"] == "out of host memory"

@@ -97,7 +97,8 @@ CAUSES = (
     Cause(
         WORKER,
         SEE_LOG,
-        r"\) died: it |\) stopped answering|a process of vLLM's engine|a process of TensorRT-LLM's engine died",
+        r"\) died: it |\) stopped answering|a process of vLLM's engine|the engine's server is gone"
+        "|a process of TensorRT-LLM's engine died",
     ),
     Cause(RUNNER, SEE_LOG, "the runner died|the runner ended before it answered"),
 )

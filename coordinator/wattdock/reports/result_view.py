@@ -181,7 +181,7 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if serving := performance.serving:
         told = {"TTFT": serving.server_ttft_s, "ITL": serving.server_itl_s}
         means = ", ".join(f"{name} {seconds_text(mean_s)}" for name, mean_s in told.items() if mean_s is not None)
-        client = f"client {serving.client_cpu_share:.0%} busy, reads {seconds_text(serving.client_late_s)} late at most"
+        client = f"client {serving.client_cpu_share:.0%} busy, reads {seconds_text(serving.client_late_s)} late (p99)"
         yield "served", f"{client}; means by the server's clock: {means or NOTHING}"
 
 

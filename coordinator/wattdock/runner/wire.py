@@ -331,10 +331,17 @@ class PassParts:
             cached_prompt_tokens=optional(self.summary, "cached_prompt_tokens"),
             prompt_repeats=self.summary.prompt_repeats,
             replicas=tuple(map(_replica_pass, self.summary.replicas)),
-            **{field.name: value for field, value in self.summary.serving.ListFields()},
+            **_serving(self.summary),
         )
         record.require_possible()
         return record
+
+
+def _serving(summary: pb.PassSummary) -> dict[str, Any]:
+    if not summary.HasField("serving"):
+        return {}
+    client = {name: getattr(summary.serving, name) for name in ("client_cpu_share", "client_late_s")}
+    return client | {name: optional(summary.serving, name) for name in ("server_ttft_s", "server_itl_s")}
 
 
 def _columns(kind: type[S], chunks: Sequence[Message]) -> S:

@@ -196,8 +196,12 @@ class PassRecorder:
         spans = [span for _, (span, *_) in parts]
         whole = Span("pass", min(span.start_ns for span in spans), max(span.end_ns for span in spans))
         steps = sorted((step for _, part in parts for step in part[2]), key=lambda step: step.start_ns)
-        # The busiest client's: each replica has a server of its own.
-        serving = max(filter(None, (part[3] for _, part in parts)), default=None)
+        # Each replica has a server, and a client, of its own: the worst count.
+        servings = [part[3] for _, part in parts if part[3]]
+        serving = None
+        if servings:
+            shares, late_s, *_ = zip(*servings, strict=True)
+            serving = Serving(max(shares), max(late_s))
         self.adopt((whole, sorted(everything, key=lambda request: request.index), steps, serving))
         self.replicas = tuple(
             ReplicaPass(

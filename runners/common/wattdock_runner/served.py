@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READY_POLL_S, ANSWER_S, DYING_S, END_S = 0.2, 30.0, 2.0, 10.0
+READY_POLL_S, ANSWER_S, END_S = 0.2, 30.0, 10.0
 # The loop looks for a cancelled pass at least so often.
 LOOK_S = 0.5
 PROBE_S = 0.02
+# Servers close idle connections after a few seconds (vLLM 5), and a request that meets that is lost.
+KEEP_S = 2.0
 # Of an event, which may repeat a whole prompt.
 MOST_EVENT_BYTES = 1 << 26
 LAST_LINES, ERROR_LINES = 50, 3
@@ -76,10 +78,12 @@ class Api:
     Attributes:
         path: Of requests.
         keeps_alive: Whether a connection serves one request after the other.
+        dying_s: How long after its connections a server ends that has failed.
     """
 
     path: str
     keeps_alive = True
+    dying_s = 2.0
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
         """Return a streaming request for the ids of one prompt."""
@@ -171,14 +175,16 @@ class Server:
 
     def lack(self) -> OutOfMemory | None:
         """Return the error of a server that lacked memory, as it said itself; None for any other."""
-        line = next((line for line in self.last_lines if any(words in line.lower() for words in LACKS_MEMORY)), None)
+        line = next(
+            (line for line in self.last_lines.copy() if any(words in line.lower() for words in LACKS_MEMORY)), None
+        )
         return None if line is None else OutOfMemory(f"the engine's server: {line}")
 
     def said(self) -> str:
         """Return how it ended, and the last error that it printed or else its last line, in one line."""
         # Its last words may still be on their way.
         time.sleep(0.1)
-        words = [line for line in self.last_lines if line.strip()] or ["nothing"]
+        words = [line for line in self.last_lines.copy() if line.strip()] or ["nothing"]
         # An error may take several lines.
         first = max((i for i, line in enumerate(words) if "Error: " in line), default=len(words) - 1)
         last = " ".join(line.strip() for line in words[first : first + ERROR_LINES])
@@ -194,6 +200,29 @@ class Server:
             self.process.wait()
 
 
+class Watch:
+    """What the client takes from a pass's first request on."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._late_s: list[float] = []
+        self._cpu_s, self._began_s = time.thread_time(), time.monotonic()
+        self.task = loop.create_task(self._time(loop))
+
+    async def _time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note how late the loop, which reads the answers, does what is due; a long stall misses several."""
+        due_s = loop.time()
+        while True:
+            due_s += PROBE_S
+            await asyncio.sleep(max(0.0, due_s - loop.time()))
+            self._late_s.append(max(0.0, loop.time() - due_s))
+
+    def told(self) -> tuple[float, float]:
+        """Return the busy share of this thread, and the 99th percentile of lateness (s)."""
+        share = (time.thread_time() - self._cpu_s) / (time.monotonic() - self._began_s)
+        # Of few, the largest.
+        return share, sorted(self._late_s)[-1 - len(self._late_s) // 100] if self._late_s else 0.0
+
+
 class ServedEngine(Engine):
     """Sends requests to a server and returns its answers."""
 
@@ -204,27 +233,30 @@ class ServedEngine(Engine):
         self._streams: set[asyncio.Task[None]] = set()
         self._answers: list[Answer] = []
         self._fault: Exception | None = None
+        self._watch: Watch | None = None
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
         """Write the requests' bodies before the pass begins."""
-        self._recorder, self._totals = recorder, self._api.totals(self.server)
+        self._recorder = recorder
         self._bodies = {prompt.position: json.dumps(self._api.body(workload, prompt)).encode() for prompt in prompts}
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; end all streams where it fails, and name what became of the server."""
-        self._answers, self._fault, self._late_s = [], None, list[float]()
+        self._answers, self._fault = [], None
+        self._watch = None
         self._loop.run_until_complete(self._open())
-        cpu_s, began_s = time.thread_time(), time.monotonic()
         try:
+            before = self._api.totals(self.server)
             done = work()
-            self._cpu_share = (time.thread_time() - cpu_s) / (time.monotonic() - began_s)
+            share, late_s = (0.0, 0.0) if self._watch is None else self._watch.told()
+            self._recorder.serving = Serving(share, late_s, *self._api.took(before, self._api.totals(self.server)))
             return done
         except RunnerFault:
             raise
         except Exception as error:
             # Its connections end before it does.
             with suppress(subprocess.TimeoutExpired):
-                self.server.process.wait(DYING_S)
+                self.server.process.wait(self._api.dying_s)
             if lack := self.server.lack():
                 raise lack from error
             if self.server.process.poll() is not None:
@@ -234,25 +266,18 @@ class ServedEngine(Engine):
             self._loop.run_until_complete(self._close())
 
     async def _open(self) -> None:
+        keeping: Any = {"keepalive_timeout": KEEP_S} if self._api.keeps_alive else {"force_close": True}
         self._session = aiohttp.ClientSession(
             self.server.url,
-            connector=aiohttp.TCPConnector(limit=0, force_close=not self._api.keeps_alive),
+            connector=aiohttp.TCPConnector(limit=0, **keeping),
             timeout=aiohttp.ClientTimeout(total=None),
             read_bufsize=MOST_EVENT_BYTES,
             headers={"content-type": "application/json"},
         )
-        self._streams.add(self._loop.create_task(self._time_itself()))
-
-    async def _time_itself(self) -> None:
-        """Note how late the loop, which reads the answers, does what is due."""
-        while True:
-            due_s = self._loop.time() + PROBE_S
-            await asyncio.sleep(PROBE_S)
-            self._late_s.append(self._loop.time() - due_s)
 
     async def _close(self) -> None:
-        for stream in self._streams:
-            stream.cancel()
+        for task in (*self._streams, *((self._watch.task,) if self._watch else ())):
+            task.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
         self._streams.clear()
         if self._session is not None:
@@ -260,6 +285,7 @@ class ServedEngine(Engine):
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
         """Send a request with the next step."""
+        self._watch = self._watch or Watch(self._loop)
         stream = self._loop.create_task(self._stream(request, self._bodies[prompt.position]))
         self._streams.add(stream)
         stream.add_done_callback(self._streams.discard)
@@ -274,7 +300,8 @@ class ServedEngine(Engine):
         return answers
 
     async def _wait(self, seconds: float) -> None:
-        with suppress(TimeoutError):
+        # Until Python 3.11 it is another error than TimeoutError.
+        with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._news.wait(), seconds)
         self._news.clear()
 
@@ -300,15 +327,14 @@ class ServedEngine(Engine):
             self._fault = self._fault or error
             self._news.set()
 
-    def complete(self, requests: Sequence[RequestRecord]) -> None:  # noqa: ARG002
-        """Say what client and server took."""
-        # Of few, as good as the largest.
-        late_s = sorted(self._late_s)[-1 - len(self._late_s) // 100] if self._late_s else 0.0
-        took = self._api.took(self._totals, self._api.totals(self.server))
-        self._recorder.serving = Serving(self._cpu_share, max(0.0, late_s), *took)
+    def rest(self, seconds: float, cancelled: threading.Event) -> None:  # noqa: ARG002
+        """Let the loop run meanwhile, which sees what the server closes."""
+        self._loop.run_until_complete(self._wait(min(seconds, LOOK_S)))
 
     def drain(self) -> None:
-        """Return at once: a server that has ended all answers has no more work."""
+        """Return when all answers have been read to their ends: what comes after an answer's last token, too."""
+        if self._streams:
+            self._loop.run_until_complete(asyncio.wait(tuple(self._streams), timeout=END_S))
 
     def end(self) -> None:
         """Stop the server."""

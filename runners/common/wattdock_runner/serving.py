@@ -15,6 +15,7 @@ from wattdock_runner.errors import InvalidRequest, WrongState
 from wattdock_runner.recorder import RequestRecord
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Sequence
 
     from wattdock_runner.backend import Prompt, Workload
@@ -70,6 +71,10 @@ class Engine:
             until_ns: When an engine that works by itself must return without answers; None is never.
         """
         raise NotImplementedError
+
+    def rest(self, seconds: float, cancelled: threading.Event) -> None:
+        """Wait with nothing to do, until `cancelled` is set at most; it may return sooner."""
+        cancelled.wait(seconds)
 
     def complete(self, requests: Sequence[RequestRecord]) -> None:
         """Add to the records what was not known during the pass."""
@@ -133,7 +138,7 @@ def _run(
         elif admission.exhausted:
             break
         else:
-            recorder.cancelled.wait(max(0, (wake_ns or 0) - now_ns()) / NS_PER_S)
+            engine.rest(max(0, (wake_ns or 0) - now_ns()) / NS_PER_S, recorder.cancelled)
     engine.drain()
     recorder.close()
     return requests

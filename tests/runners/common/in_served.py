@@ -94,13 +94,15 @@ def started() -> ServedEngine:
     return ServedEngine(server, ScriptedApi())
 
 
-def outcome(engine: ServedEngine, *whats: int) -> dict[str, Any]:
-    """Run one request of each kind at once, and tell what became of the pass."""
+def outcome(engine: ServedEngine, *whats: int, gap_s: float = 0.0) -> dict[str, Any]:
+    """Run one request of each kind, at once or one after the other, and tell what became of the pass."""
     recorder = PassRecorder()
     if HANGS in whats:
         threading.Timer(1.0, recorder.cancelled.set).start()
     try:
-        serve(engine, Workload(Arrival.BATCH, len(whats), 3), [Prompt([what, 2]) for what in whats], recorder)
+        arrivals_ns = tuple(round(number * gap_s * 1e9) for number in range(len(whats))) if gap_s else ()
+        workload = Workload(Arrival.OPEN if gap_s else Arrival.BATCH, len(whats), 3, arrival_ns=arrivals_ns)
+        serve(engine, workload, [Prompt([what, 2]) for what in whats], recorder)
     except Exception as error:  # noqa: BLE001 - told
         return {"kind": type(error).__name__, "message": str(error)}
     gaps_s = [gap_ns / 1e9 for request in recorder.requests for gap_ns in request.token_gaps_ns]
@@ -124,6 +126,7 @@ def main() -> None:
     for name in ("GOOD", "TWO_AT_ONCE", "CLOSES", "REFUSES", "FAILS", "TELLS", "HANGS"):
         told[name] = outcome(engine, GOOD, globals()[name])
     told["afterwards"] = outcome(engine, GOOD)
+    told["rests"] = outcome(engine, GOOD, GOOD, gap_s=1.0)
     for name in ("DIES", "LACKS"):
         told[name] = outcome(engine, GOOD, globals()[name])
         engine.end()

@@ -46,6 +46,9 @@ def test_the_client_tells_its_own_cost_and_the_server_s_counters_of_the_pass(tol
     assert 0 < told["GOOD"]["client_cpu_share"] < 0.9
     assert told["GOOD"]["client_late_s"] >= 0
     assert told["GOOD"]["server_ttft_s"] == 1
+    # A second without a request is no lateness.
+    assert told["rests"]["tokens"] == 6
+    assert told["rests"]["client_late_s"] < 0.5
 
 
 @pytest.mark.parametrize(
