@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from contract.runner_process import ids_prompt, refusal, token_bytes, workload
+from contract.runner_process import PATIENCE_S, ids_prompt, refusal, token_bytes, workload
 from contract.subjects import TINY_LLAMA, write_config
 
 from wattdock.config.sections import section_class
@@ -306,8 +306,11 @@ def test_settling_keeps_quiet_after_the_span(runner: Runner) -> None:
 def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None:
     """A busy engine still says what it is, and ten minutes of work stop at once when the client goes away."""
     call = runner.start_long()
-    assert runner.stub.Describe(pb.DescribeRequest(), timeout=60).protocol_version == 1
-    call.cancel()
+    try:
+        assert runner.stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).protocol_version == 1
+    finally:
+        # Else it would be in the way of all later tests.
+        call.cancel()
     assert runner.generate(workload(), TEN_AND_FIFTY).summary.output_tokens == 10
 
 
