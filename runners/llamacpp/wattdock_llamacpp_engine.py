@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +49,8 @@ class LlamaCppApi(Api):
             "cache_prompt": False,
             "ignore_eos": workload.ignore_eos,
             "temperature": sampling.temperature,
-            "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
-            "top_k": sampling.top_k or 0,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
             "min_p": 0.0,
             "repeat_penalty": 1.0,
             "seed": workload.seed + prompt.position,
@@ -84,21 +83,16 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     ends = eos_token_ids(generation.get("eos_token_id"))
     path = own or write_gguf(order, config, ends, Path.cwd() / "model.gguf")
     settings = settings_for(order, config)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, str(SERVER), json.dumps({"model": str(path), "port": port, **settings})]
     tokenizer = read_tokenizer(AutoTokenizer, order)
-    server = Server(command, port)
+    server = Server(
+        lambda port: [sys.executable, str(SERVER), json.dumps({"model": str(path), "port": port, **settings})]
+    )
     told, weights = server.until(server.told), weights_of(path)
     if own is None:
         # The server has it open; nobody else needs it.
         path.unlink()
-    try:
+    with server.loading():
         props = server.ask("/props")
-    except OSError:
-        server.end()
-        raise
     engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
     engine.vocab_size = config.vocab_size
     engine.max_in_flight, engine.in_flight_argument = props["total_slots"], "n_parallel"

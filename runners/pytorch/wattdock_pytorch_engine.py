@@ -401,9 +401,9 @@ def generation_config(engine: PyTorchEngine, workload: Workload, max_new_tokens:
     is_sampled = sampling.temperature > 0
     settings = {
         "temperature": sampling.temperature,
-        "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+        "top_p": sampling.top_p,
         # 0 switches it off; transformers' own default is 50.
-        "top_k": sampling.top_k or 0,
+        "top_k": sampling.top_k,
     }
     return GenerationConfig(
         max_new_tokens=max_new_tokens,

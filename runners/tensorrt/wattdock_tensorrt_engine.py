@@ -355,8 +355,8 @@ def sampling_params(workload: Workload, position: int, limit: int, eos_ids: Sequ
     return SamplingParams(
         max_tokens=limit,
         temperature=None if is_greedy else sampling.temperature,
-        top_k=1 if is_greedy else sampling.top_k or 0,
-        top_p=None if is_greedy else 1.0 if sampling.top_p is None else sampling.top_p,
+        top_k=1 if is_greedy else sampling.top_k,
+        top_p=None if is_greedy else sampling.top_p,
         seed=None if is_greedy else workload.seed + position,
         # TensorRT-LLM has a single end id; further ids are stop words, which it cuts off unless told to include them.
         end_id=eos_ids[0] if eos_ids else -1,

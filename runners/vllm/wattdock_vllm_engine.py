@@ -181,7 +181,7 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Report) -> VllmEn
 def refusal(fault: Fault, settings: Mapping[str, Any], error: Exception) -> Exception:
     """Return what to raise for an engine that did not start."""
     if fault.is_memory:
-        return OutOfMemory(f"vLLM: {fault.message or fault.kinds[0]}")
+        return OutOfMemory(f"vLLM: {fault.reason}")
     if fault.is_refusal:
         return InvalidRequest(f"vLLM cannot load {settings['model']}: {fault.message}")
     return error if str(error) == fault.message else RuntimeError(f"a process of vLLM's engine did not start: {fault}")
@@ -332,7 +332,7 @@ class VllmEngine(RoomyEngine):
     def _named(self, error: Exception, doing: str, since: int, *, is_dead: bool) -> Exception:
         fault, cause = fault_of(error), self._faults.cause(since)
         if lack := next((candidate for candidate in (cause, fault) if candidate and candidate.is_memory), None):
-            return OutOfMemory(f"{doing}: {lack.message or lack.kinds[0]}")
+            return OutOfMemory(f"{doing}: {lack.reason}")
         why = f"; first reported: {cause}" if cause else ""
         if is_dead:
             return RuntimeError(f"a process of vLLM's engine died during the pass{why}")
@@ -415,8 +415,8 @@ def sampling_params(workload: Workload, position: int, limit: int) -> SamplingPa
     sampling = workload.sampling
     return SamplingParams(
         temperature=sampling.temperature,
-        top_p=1.0 if sampling.top_p is None else sampling.top_p,
-        top_k=sampling.top_k or 0,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
         seed=workload.seed + position if sampling.temperature > 0 else None,
         max_tokens=limit,
         ignore_eos=workload.ignore_eos,

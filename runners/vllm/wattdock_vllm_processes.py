@@ -53,6 +53,11 @@ class Fault:
         return f"{self.kinds[0]}: {self.message}"
 
     @property
+    def reason(self) -> str:
+        """What it says, or else what it is."""
+        return self.message or self.kinds[0]
+
+    @property
     def is_memory(self) -> bool:
         """Whether memory ran out."""
         return bool(MEMORY_KINDS.intersection(self.kinds)) or any(words in self.message for words in MEMORY_WORDS)

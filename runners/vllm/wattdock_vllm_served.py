@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -55,8 +54,8 @@ class VllmApi(Api):
             "return_token_ids": True,
             "ignore_eos": workload.ignore_eos,
             "temperature": sampling.temperature,
-            "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
-            "top_k": sampling.top_k or 0,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
             "min_p": 0.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
@@ -117,7 +116,7 @@ class VllmServed(ServedEngine, RoomyEngine):
             return super().guarded(doing, work)
         except Exception as error:
             if (fault := self._faults.cause(since)) and fault.is_memory:
-                raise OutOfMemory(f"{doing}: {fault.message or fault.kinds[0]}") from error
+                raise OutOfMemory(f"{doing}: {fault.reason}") from error
             raise
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
@@ -143,21 +142,13 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
         raise InvalidRequest("disable_log_stats: vllm.serve reads the server's statistics; leave it out")
     settings["disable_log_stats"] = False
     faults = ChildFaults()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, str(PROGRAM), json.dumps(settings), str(port)]
-    server = Server(command, port, {**os.environ, **AS_SERVED})
+    command = [sys.executable, str(PROGRAM), json.dumps(settings)]
+    server = Server(lambda port: [*command, str(port)], {**os.environ, **AS_SERVED})
     report("starting the server")
     try:
         server.until(lambda: server.answers("/version"))
     except RunnerFault as error:
         raise error if (fault := faults.cause()) is None else refusal(fault, settings, error) from error
-    try:
+    with server.loading():
         facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
-        loaded = describe(facts, order, plan)
-        engine = VllmServed(server, faults, facts, tokenizer)
-    except BaseException:
-        server.end()
-        raise
-    return engine, loaded
+        return VllmServed(server, faults, facts, tokenizer), describe(facts, order, plan)

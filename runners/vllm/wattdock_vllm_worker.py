@@ -46,6 +46,7 @@ class WorkerExtension:
 
     device: Any
     model_runner: Any
+    rank: int
     model_config: Any
     parallel_config: Any
     vllm_config: Any
@@ -72,7 +73,8 @@ class WorkerExtension:
 
         `uuid` is its GPU's as torch writes it, None on a CPU; `weight_bytes` are those in memory, and what a split
         repeats, each worker has; `drew_whole` says that random weights were drawn as whole tensors, from which it took
-        its shards; `attention` is None where a layer does not tell; `engine` is `engine_facts`.
+        its shards; `attention` is None where a layer does not tell; the first worker's `engine` is
+        `engine_facts`, which reads vLLM's source.
         """
         on_gpu = self.device.type == "cuda"
         parameters = self.model_runner.get_model().parameters()
@@ -82,7 +84,7 @@ class WorkerExtension:
             "weight_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
             "drew_whole": UniformLoader.drew_whole,
             "attention": self._attention(),
-            "engine": engine_facts(self.vllm_config, self.model_runner.kv_cache_config),
+            "engine": None if self.rank else engine_facts(self.vllm_config, self.model_runner.kv_cache_config),
         }
 
     def _attention(self) -> list[str] | None:

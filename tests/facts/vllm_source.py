@@ -99,7 +99,7 @@ USED = {
     "v1/request.py": {"Request": "num_preemptions num_tokens"},
     "v1/worker/gpu/model_runner.py": {"GPUModelRunner": "kv_cache_config"},
     "v1/worker/gpu_model_runner.py": {"GPUModelRunner": "kv_cache_config"},
-    "v1/worker/worker_base.py": {"WorkerBase": "device model_config parallel_config vllm_config"},
+    "v1/worker/worker_base.py": {"WorkerBase": "device model_config parallel_config rank vllm_config"},
 }
 
 

@@ -272,10 +272,11 @@ def tpot_s(request: RequestRecord) -> float | None:
 def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
     """Return `itl`, or in `itl_reason` why there is none.
 
-    Where the engine does not tell its steps, of each request's tokens as the runner saw them; those of an answer with
-    several came together. Otherwise:
-    An engine decodes one token for each running request in each step, so a token's gap is the time between the ends of
-    its step and of the step before. Where an engine lets running requests wait for a step, or works on several batches
+    Where the engine does not tell its steps, gaps are those between each request's tokens as the runner saw them;
+    tokens of one answer came together.
+
+    Where it does: an engine decodes one token for each running request in each step, so a token's gap is the time
+    between the ends of its step and of the step before. Where it lets running requests wait, or works on several batches
     in turn, these gaps do not add up to the requests' times from the first to the last token, and there is no figure.
     """
     if not all(len(measured.steps.decoded_tokens) for measured in passes):

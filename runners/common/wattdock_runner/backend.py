@@ -119,11 +119,11 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn; a temperature of 0 is greedy."""
+    """How the next token is drawn; a temperature of 0 is greedy, a top_p of 1 and a top_k of 0 leave none out."""
 
     temperature: float = 0.0
-    top_p: float | None = None
-    top_k: int | None = None
+    top_p: float = 1.0
+    top_k: int = 0
 
 
 @dataclass(frozen=True)

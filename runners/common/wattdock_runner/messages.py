@@ -123,7 +123,7 @@ def _sampling_from(message: pb.Sampling) -> Sampling:
     top_p = _optional(message, "top_p")
     _require(message.temperature >= 0, f"temperature must not be negative: {message.temperature}")
     _require(top_p is None or 0 < top_p <= 1, f"top_p must be in (0, 1], not {top_p}")
-    return Sampling(message.temperature, top_p, _optional(message, "top_k"))
+    return Sampling(message.temperature, 1.0 if top_p is None else top_p, message.top_k)
 
 
 def _arrival_from(number: int) -> Arrival:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.request import ProxyHandler, Request, build_opener
@@ -27,7 +28,7 @@ from wattdock_runner.recorder import Serving
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from wattdock_runner.backend import Workload
     from wattdock_runner.checkpoint import EncodedPrompt
@@ -110,18 +111,22 @@ class Server:
     """The process of an engine's server, which ends with this one.
 
     Args:
-        command: Starts it on `port` of the loopback. All that it prints goes into this process's log.
+        command: Given a port of the loopback, returns what starts it there. All that it prints goes into this
+            process's log.
         environ: Of the server; None is this process's.
 
     Attributes:
         last_lines: What it printed last.
     """
 
-    def __init__(self, command: Sequence[str], port: int, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, command: Callable[[int], Sequence[str]], environ: Mapping[str, str] | None = None) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", TIED, str(os.getpid()), *command],
+            [sys.executable, "-c", TIED, str(os.getpid()), *command(port)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -189,6 +194,15 @@ class Server:
         first = max((i for i, line in enumerate(words) if "Error: " in line), default=len(words) - 1)
         last = " ".join(line.strip() for line in words[first : first + ERROR_LINES])
         return f"it ended with code {self.process.poll()}, and said last: {last}"
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """End it where the block fails: nobody else would."""
+        try:
+            yield
+        except BaseException:
+            self.end()
+            raise
 
     def end(self) -> None:
         """Stop it, at once if it does not end in time."""
@@ -276,9 +290,10 @@ class ServedEngine(Engine):
         )
 
     async def _close(self) -> None:
-        for task in (*self._streams, *((self._watch.task,) if self._watch else ())):
+        tasks = [*self._streams, *([self._watch.task] if self._watch else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._streams, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._streams.clear()
         if self._session is not None:
             await self._session.close()

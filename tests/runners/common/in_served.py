@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import threading
 import time
@@ -86,10 +85,7 @@ class ScriptedApi(Api):
 
 
 def started() -> ServedEngine:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Server([sys.executable, __file__, str(port)], port)
+    server = Server(lambda port: [sys.executable, __file__, str(port)])
     server.until(server.told)
     return ServedEngine(server, ScriptedApi())
 

@@ -63,27 +63,18 @@ def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRun
     assert [command for command in below(runner).values() if "wattdock_vllm_server" in command] == []
 
 
-def test_the_death_of_the_engine_s_process_ends_the_pass_and_the_runner_serves_again(runner: Runner) -> None:
-    """The server closes its answers first, then ends."""
+@pytest.mark.parametrize("name", ["EngineCore", "wattdock_vllm_server"])
+def test_the_death_of_engine_or_server_ends_the_pass_and_leaves_no_process(runner: Runner, name: str) -> None:
+    """Whether a signal or the kernel's lack of memory ended it; an engine's death ends its server."""
     call = runner.start_long()
-    [core] = [pid for pid, command in below(runner).items() if "EngineCore" in command]
-    os.kill(core, signal.SIGKILL)
+    [victim] = [pid for pid, command in below(runner).items() if name in command]
+    os.kill(victim, signal.SIGKILL)
     code, detail = refusal(call)
     assert code == "ABORTED"
     assert "the engine's server is gone" in detail
+    assert name == "EngineCore" or "it ended with code -9" in detail
     runner.unload()
     assert [command for command in below(runner).values() if "EngineCore" in command] == []
-
-
-def test_the_server_s_own_death_ends_the_pass_and_its_engine(runner: Runner) -> None:
-    """Whether a signal or the kernel's lack of memory ended it."""
-    call = runner.start_long()
-    [server] = [pid for pid, command in below(runner).items() if "wattdock_vllm_server" in command]
-    os.kill(server, signal.SIGKILL)
-    code, detail = refusal(call)
-    assert code == "ABORTED"
-    assert "the engine's server is gone: it ended with code -9" in detail
-    runner.unload()
 
 
 def test_replicas_each_have_a_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
