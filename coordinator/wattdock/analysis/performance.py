@@ -277,7 +277,8 @@ def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
 
     Where it does: an engine decodes one token for each running request in each step, so a token's gap is the time
     between the ends of its step and of the step before. Where it lets running requests wait, or works on several
-    batches in turn, these gaps do not add up to the requests' times from the first to the last token, and there is no figure.
+    batches in turn, these gaps do not add up to the requests' times from the first to the last token, and there is no
+    figure.
     """
     if not all(len(measured.steps.decoded_tokens) for measured in passes):
         seen = [request.token_gaps_ns or () for measured in passes for request in measured.requests]
