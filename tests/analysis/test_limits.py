@@ -195,7 +195,7 @@ def test_a_warm_up_s_limits_may_be_reached() -> None:
             WarmUpSample(
                 Span("warm-up", 15 * n * NS_PER_S, 15 * (n + 1) * NS_PER_S), 100, 10.0, {f"{GPU} temperature_c": 50.0}
             )
-            for n in range(4)
+            for n in range(5)
         ]
         samples[-1] = replace(samples[-1], temperature_c={f"{GPU} temperature_c": last_c})
         return warm_up_steadiness(samples, limits, [GPU]).drifting

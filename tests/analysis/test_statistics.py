@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.special import stdtrit
+from scipy.stats import theilslopes
 
 from wattdock.analysis.energy import PassEnergy
 from wattdock.analysis.statistics import (
@@ -21,6 +22,7 @@ from wattdock.analysis.statistics import (
     statistical_j,
     statistics,
 )
+from wattdock.analysis.trend import median_slope
 from wattdock.reports.terminal import plus_minus
 
 ROUNDS = Path(__file__).parents[1] / "data/h200-rounds.json"
@@ -208,3 +210,16 @@ def test_a_comparison_needs_two_repeats_of_each() -> None:
     """One value has no spread."""
     with pytest.raises(ValueError, match="not 1 and 3"):
         difference(Restarts.of_values([1.0]), Restarts.of_values([1.0, 1.1, 1.2]))
+
+
+@pytest.mark.parametrize("count", [5, 6, 8, 13, 30])
+def test_a_median_slope_and_its_interval_are_scipys(count: int) -> None:
+    """Of values with far outliers; fewer than five give no interval of 95 %."""
+    generator = np.random.default_rng(count)
+    at = np.sort(generator.uniform(0, 10, count))
+    values = 100 + 2 * at + 0.1 * generator.standard_cauchy(count)
+    middle, _, low, high = np.array(theilslopes(values, at, 0.95)) / np.median(values)
+    found = median_slope(at, values)
+    assert found is not None
+    assert (found.relative, found.half95) == pytest.approx((middle, max(middle - low, high - middle)))
+    assert median_slope(at[:4], values[:4]) is None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from wattdock.analysis.trend import slope
+from wattdock.analysis.trend import MIN_RANKED, median_slope
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve
 from wattdock.values import Stored
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from wattdock.records import RestartRecord, WarmUpSample
 
 S_PER_MIN = 60.0
-# A slope through fewer points does not tell a trend from noise.
-MIN_SAMPLES = 3
 # Of a warm-up: its first third is left out, in which kernels are compiled and the board heats up fastest.
 WINDOW_SHARE = 2 / 3
 MIN_READINGS = 2
@@ -94,6 +92,9 @@ class Steadiness(Stored):
 def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_uuids: Sequence[str]) -> Steadiness:
     """Judge a warm-up by the passes of its last window.
 
+    What is published, joules per token, must be shown to be steady; of tokens/s, which a busy host moves more, no drift
+    may show. Without GPUs tokens/s alone are there, and must be shown to be steady.
+
     Args:
         gpu_uuids: GPUs whose energy and temperature must be known for the warm-up to be steady.
     """
@@ -101,12 +102,11 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
         return Steadiness(duration_s=0.0, drifting=("not begun",))
     end_ns = samples[-1].span.end_ns
     duration_s = (end_ns - samples[0].span.start_ns) / NS_PER_S
-    # The window holds whole passes: as many as its length needs, and enough for a slope with its interval. It grows, so
-    # that what a short one cannot decide a longer one can.
-    window, recent = (
-        _last(samples, end_ns - round(length_s * NS_PER_S))
-        for length_s in (max(limits.window_s, WINDOW_SHARE * duration_s), limits.window_s)
-    )
+    # Windows hold whole passes: as many as their length needs. That of the slopes holds enough to tell their interval,
+    # and grows, so that what a short one cannot decide a longer one can.
+    recent = _last(samples, end_ns - round(limits.window_s * NS_PER_S))
+    long_s = max(limits.window_s, WINDOW_SHARE * duration_s)
+    window = max(_last(samples, end_ns - round(long_s * NS_PER_S)), samples[-MIN_RANKED:], key=len)
     tokens = _slope_per_min(window, [sample.output_tokens / sample.span.duration_s for sample in window])
     joules = [
         sample.energy_j / sample.output_tokens
@@ -118,8 +118,12 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
     drifting = []
     if duration_s < limits.min_s:
         drifting.append(f"{duration_s:.0f} s of {limits.min_s:g} s")
-    for name, slope_per_min in (("tokens/s", tokens), *([("J/token", energy)] if gpu_uuids else [])):
-        if slope_per_min is None or not slope_per_min.is_within(limits.slope_per_min):
+    for name, slope_per_min, must_be_shown in (
+        ("tokens/s", tokens, not gpu_uuids),
+        *([("J/token", energy, True)] if gpu_uuids else []),
+    ):
+        within = slope_per_min and slope_per_min.is_within(limits.slope_per_min)
+        if slope_per_min is None or within is False or (must_be_shown and within is None):
             text = "unknown" if slope_per_min is None else f"{slope_per_min}/min"
             drifting.append(f"{name} {text} (limit {limits.slope_per_min:.2%}/min)")
     if gpu_uuids and (temperature_c is None or temperature_c > limits.temperature_c):
@@ -138,15 +142,13 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
 
 def _last(samples: Sequence[WarmUpSample], reach_ns: int) -> Sequence[WarmUpSample]:
     first = max((i for i, sample in enumerate(samples) if sample.span.start_ns <= reach_ns), default=0)
-    return samples[max(0, min(first, len(samples) - MIN_SAMPLES)) :]
+    return samples[first:]
 
 
 def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> Change | None:
-    """Return the slope of a line through the passes' middles; None with too few passes, or without a token."""
-    if len(values) < MIN_SAMPLES or not all(values):
-        return None
+    """Return the median slope between the passes' middles; None with too few passes, or without a token."""
     middles_ns = np.array([(sample.span.start_ns + sample.span.end_ns) / 2 for sample in samples])
-    return slope(middles_ns / NS_PER_S / S_PER_MIN, np.array(values))
+    return median_slope(middles_ns / NS_PER_S / S_PER_MIN, np.array(values)) if all(values) else None
 
 
 def _temperature_range_c(samples: Sequence[WarmUpSample], gpu_uuids: Sequence[str]) -> float | None:

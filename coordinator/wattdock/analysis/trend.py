@@ -22,6 +22,9 @@ MIN_FREEDOM = 0.9
 # Values without any scatter still have an uncertainty, which no meter resolves.
 MIN_SCATTER = 1e-9
 ROUNDS = 10
+# Of five values without a trend, those in order are 2 of 120 permutations.
+MIN_RANKED = 5
+NORMAL95 = 1.96
 
 
 class Change(NamedTuple):
@@ -74,6 +77,30 @@ def slope(
             return None
         variance = float(np.sum((seen - matrix @ fitted) ** 2)) / freedom + MIN_SCATTER**2
     return Change(float(fitted[0]) / unit, t_factor(freedom) * sqrt(float(covariance[0, 0])) / unit)
+
+
+def median_slope(at: NDArray[np.float64], values: NDArray[np.float64]) -> Change | None:
+    """Return the median of the slopes between any two values, relative to their median, per unit of `at`.
+
+    Few values that lie far off hardly move it or its interval. Source: P. K. Sen, "Estimates of the regression
+    coefficient based on Kendall's tau", 1968; the wider side of its interval is given for both.
+
+    Args:
+        at: Distinct instants, shape (n,).
+
+    Returns:
+        None with fewer than five values, whose ranks give no interval of 95 %, or where their median is 0.
+    """
+    middle = float(np.median(values)) if len(values) >= MIN_RANKED else 0.0
+    if not middle:
+        return None
+    first, second = np.triu_indices(len(at), 1)
+    slopes = np.sort((values[second] - values[first]) / (at[second] - at[first])) / middle
+    scatter = sqrt(len(at) * (len(at) - 1) * (2 * len(at) + 5) / 18)
+    lowest = max(0, round((len(slopes) - NORMAL95 * scatter) / 2) - 1)
+    slope_middle = float(np.median(slopes))
+    half95 = max(slope_middle - slopes[lowest], slopes[-1 - lowest] - slope_middle)
+    return Change(slope_middle, max(float(half95), MIN_SCATTER))
 
 
 def pooled(changes: Sequence[Change]) -> Change:

@@ -99,8 +99,8 @@ class WarmUpSpec(StrictSettings):
         min_s: A steady warm-up lasts this long at least.
         window_s: Over which nothing may drift; tokens/s and joules per token not over the last two thirds of the
             warm-up either, where these are longer. Passes of a steady warm-up last a quarter of it.
-        slope_per_min: Largest relative change of tokens/s and of joules per token, per minute: their 95 % intervals
-            must lie within it.
+        slope_per_min: Largest relative change per minute: the 95 % interval of that of joules per token must lie within
+            it, that of tokens/s not outside of it; without GPUs that of tokens/s within it.
         temperature_c: Largest change of any GPU or memory temperature within the window.
         cap_s: After this long the passes begin anyway; the result says that the warm-up did not converge.
     """
