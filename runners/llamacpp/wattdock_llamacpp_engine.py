@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoTokenizer
-from wattdock_llamacpp_weights import find_gguf, weights_of, write_gguf
+from wattdock_llamacpp_weights import dtype_named, find_gguf, weights_of, write_gguf
 
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
@@ -103,7 +103,10 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         effective_engine_args={
             **{name: value for name, value in told.items() if name != "at"},
             "build": props["build_info"],
-            "dtype": weights.kind,
+            # Weights of fewer bits are multiplied with activations of float32.
+            "dtype": "float32" if weights.is_quantized else weights.kind,
+            "quantization": weights.kind if weights.is_quantized else None,
+            "kv_cache_dtype": dtype_named(told["cache_type_k"]),
             "eos_token_ids": list(ends),
         },
         parallelism={"kind": "none", "devices": {}},

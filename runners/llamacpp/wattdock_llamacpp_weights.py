@@ -40,6 +40,16 @@ class Weights:
     parameters: int
     bytes: int
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether most of it is of no dtype."""
+        return self.kind not in TYPES
+
+
+def dtype_named(kind: str) -> str:
+    """Return GGUF's name of a type as a dtype's, or as it is."""
+    return next((name for name, each in TYPES.items() if each.name == kind.upper()), kind)
+
 
 def find_gguf(folder: Path) -> Path | None:
     """Return the only GGUF file of a folder; None without one.
@@ -60,8 +70,7 @@ def weights_of(file: Path) -> Weights:
     for tensor in tensors:
         by_kind[tensor.tensor_type.name] = by_kind.get(tensor.tensor_type.name, 0) + int(tensor.n_bytes)
     kind = max(by_kind, key=by_kind.__getitem__)
-    dtypes = {each.name: name for name, each in TYPES.items()}
-    return Weights(dtypes.get(kind, kind), sum(int(tensor.n_elements) for tensor in tensors), sum(by_kind.values()))
+    return Weights(dtype_named(kind), sum(int(tensor.n_elements) for tensor in tensors), sum(by_kind.values()))
 
 
 def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -> Path:

@@ -394,6 +394,14 @@ def test_a_steady_warm_up_and_three_idle_spans_surround_the_measured_passes(mach
     assert result.energy.net_j == pytest.approx(0, abs=0.05 * (result.energy.total_j or 0))
 
 
+def test_weights_say_how_the_engine_holds_them(machine: VirtualMachine) -> None:
+    """What is quantised is not the same model as the whole one; in a table and a comparison the two differ."""
+    run = machine.run(study(experiment("a", fake={"quantization": "Q4_1"}), experiment("b")))
+    weights = [stored.result.environment.model.weights for stored in run.results if stored.result.environment]
+    assert weights[1].startswith("random(")
+    assert weights[0] == f"{weights[1]}, Q4_1"
+
+
 def test_a_warm_up_that_never_settles_ends_at_its_cap_and_the_result_says_so(tmp_path: Path) -> None:
     """Power that climbs by 10 W a second is a drift of joules per token that no cap hides."""
     machine = VirtualMachine(tmp_path, {GPU: lambda at_s: 10 * at_s})

@@ -98,7 +98,7 @@ def clock_trusted(subject: Subject) -> Outcome:
 def weights_real(subject: Subject) -> Outcome:
     """Whether the weights were a trained model's."""
     weights = subject.environment.model.weights
-    return Outcome(verdict(failed=weights != "real"), weights)
+    return Outcome(verdict(failed=not weights.startswith("real")), weights)
 
 
 @CHECKS.check(

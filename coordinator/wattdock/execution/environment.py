@@ -55,7 +55,7 @@ def environment(
         variables=dict(plan.variables),
         backend=config.backend,
         runner=runner or RunnerEnvironment(),
-        model=_model_facts(plan.config.model, model),
+        model=_model_facts(plan.config.model, model, runner),
         dataset=config.prompts.source,
         dataset_sha256=next((measured.prompts_sha256 for measured in record.passes), None),
         seed=config.workload.seed,
@@ -74,14 +74,16 @@ def _topology(plan: ExecutionPlan) -> snapshot.Topology | None:
     return snapshot.Topology(links=links, warnings=list(plan.warnings)) if links else None
 
 
-def _model_facts(spec: ModelSpec, model: ModelFolder | None) -> snapshot.ModelFacts:
+def _model_facts(spec: ModelSpec, model: ModelFolder | None, runner: RunnerEnvironment | None) -> snapshot.ModelFacts:
     low, high = ModelSpec.RANDOM_WEIGHTS
     random = f"random(uniform [{low:g}, {high:g}), seed {spec.weights_seed})"
+    weights = "unknown" if model is None else random if model.random_weights else "real"
+    quantized = runner and runner.engine_args.get("quantization")
     return snapshot.ModelFacts(
         kind=model.kind if model else "unknown",
         name=model.name if model else spec.label,
         revision=model.revision if model else spec.revision,
-        weights="unknown" if model is None else random if model.random_weights else "real",
+        weights=f"{weights}, {quantized}" if quantized else weights,
         trust_remote_code=spec.trust_remote_code,
     )
 

@@ -54,7 +54,11 @@ class Topology(Stored):
 
 
 class ModelFacts(Stored):
-    """The model that ran, and the origin of its weights."""
+    """The model that ran.
+
+    Attributes:
+        weights: Their origin, and how they are quantised: "real", "real, Q4_1", "random(…)", "unknown".
+    """
 
     kind: str
     name: str

@@ -38,7 +38,9 @@ def test_a_server_that_dies_in_a_pass_is_named_and_the_runner_serves_again(
     runner: Runner, checkpoint: Checkpoint
 ) -> None:
     """By the code it ended with; and none is left once the model is unloaded, or the runner killed."""
-    runner.load(checkpoint.folder, engine_args=SMALL)
+    loaded, _ = runner.load(checkpoint.folder, engine_args=SMALL)
+    told = json.loads(loaded.effective_engine_args_json)
+    assert [told[name] for name in ("dtype", "quantization", "kv_cache_dtype")] == ["float32", None, "float16"]
     call = runner.start_long()
     [server] = servers(runner)
     os.kill(server, signal.SIGKILL)
