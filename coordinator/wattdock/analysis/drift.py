@@ -1,7 +1,7 @@
 """Whether a pass cost the same throughout: its energy in blocks of time, at equal work. Pure.
 
-The blocks lie where the engine was full by its own record, or are whole rounds of requests. What chance changes from
-one block to another (prompts, contexts, requests at once) enters a linear fit beside time; what is left is drift.
+The blocks are whole steps where the engine was full by its own record, or whole rounds of requests. What chance changes
+from one block to another (prompts, contexts, requests at once) enters a linear fit beside time; what is left is drift.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def drift(
     about = {"restart": restart.restart, "pass_index": measured.index, "quantity": quantity}
     try:
         instants = Instants.of(measured)
-        edges_ns = _equal(*instants.arriving()) if open_loop else _edges(measured, instants, in_flight)
+        edges_ns = _blocks(measured, *instants.arriving()) if open_loop else _edges(measured, instants, in_flight)
         work = _Work.of(measured, instants, edges_ns)
         seconds = np.diff(edges_ns) / NS_PER_S
         costs = _joules(restart, edges_ns, used, joules_in) if used else seconds
@@ -92,19 +92,29 @@ def _edges(measured: PassRecord, instants: Instants, in_flight: int) -> list[int
     """Return the edges of blocks: between rounds of requests, or of equal length while the engine was full."""
     starts = instants.round_starts()
     if len(starts) == 1 and len(instants.submitted) > in_flight:
-        return _equal(*instants.full(in_flight))
+        return _blocks(measured, *instants.full(in_flight))
     if len(starts) < MIN_ROUNDS:
         raise NoWindowError(f"a pass of {pluralize(len(starts), 'round')} of requests, where {MIN_ROUNDS} are needed")
     cuts_ns = np.array([measured.span.start_ns, *instants.submitted[starts[1:]], measured.span.end_ns])
     wanted_ns = np.linspace(cuts_ns[0], cuts_ns[-1], _count(cuts_ns[-1] - cuts_ns[0], MIN_ROUNDS) + 1)
-    nearest = np.abs(cuts_ns[:, None] - wanted_ns[None, :]).argmin(axis=0)
-    return [int(at_ns) for at_ns in cuts_ns[np.unique(nearest)]]
+    return _nearest(cuts_ns, wanted_ns)
 
 
-def _equal(start_ns: int, end_ns: int) -> list[int]:
+def _blocks(measured: PassRecord, start_ns: int, end_ns: int) -> list[int]:
+    """Return the edges of about equal blocks, each where tokens came: one of whole steps holds their joules, too."""
     if (length_s := (end_ns - start_ns) / NS_PER_S) < MIN_BLOCKS:
         raise NoWindowError(f"the engine was full for {max(length_s, 0):.1f} s, where {MIN_BLOCKS} s are needed")
-    return [int(at_ns) for at_ns in np.linspace(start_ns, end_ns, _count(end_ns - start_ns, MIN_BLOCKS) + 1)]
+    wanted_ns = np.linspace(start_ns, end_ns, _count(end_ns - start_ns, MIN_BLOCKS) + 1)
+    if len(edges_ns := _nearest(measured.tokens.at_ns, wanted_ns)) < len(wanted_ns):
+        raise NoWindowError(f"no token in a block of {np.diff(wanted_ns).min() / NS_PER_S:.1f} s")
+    return edges_ns
+
+
+def _nearest(instants_ns: NDArray[np.int64], wanted_ns: Floats) -> list[int]:
+    """Return the instants next to those wanted, each once; they are in order."""
+    after = np.searchsorted(instants_ns, wanted_ns).clip(1, len(instants_ns) - 1)
+    is_before = wanted_ns - instants_ns[after - 1] < instants_ns[after] - wanted_ns
+    return [int(at_ns) for at_ns in instants_ns[np.unique(after - is_before)]]
 
 
 def _count(length_ns: float, least: int) -> int:
