@@ -1,7 +1,7 @@
 """Whether a pass cost the same throughout: its energy in blocks of time, at equal work. Pure.
 
 The blocks are whole steps where the engine was full by its own record, or whole rounds of requests. What chance changes
-from one block to another (prompts, contexts, requests at once) enters a linear fit beside time; what is left is drift.
+from one block to another (prompts, steps, contexts read) enters a linear fit beside time; what is left is drift.
 """
 
 from __future__ import annotations
@@ -129,44 +129,61 @@ def _joules(restart: RestartRecord, edges_ns: Sequence[int], used: Sequence[str]
 
 
 class _Work(NamedTuple):
-    """What each block held, by the requests' own instants; shape (blocks,) each.
+    """What the engine's steps in each block did, by the requests' own instants; shape (blocks,) each.
 
     Attributes:
-        output_tokens, prompt_tokens: Of prompts, those whose first token lies in the block.
-        decoding: Mean requests between their first and last token.
-        context: Mean sum of the contexts of these, tokens; each grows evenly.
+        output_tokens, steps: Steps that gave tokens; in the last of a pass, fewer requests share one.
+        prompt_tokens: Of requests whose first token lies in the block.
+        context: Sum, over the steps, of the contexts of the requests past their first token; in tokens.
     """
 
     output_tokens: Floats
     prompt_tokens: Floats
-    decoding: Floats
+    steps: Floats
     context: Floats
 
     @classmethod
     def of(cls, measured: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> _Work:
+        at_ns = measured.tokens.at_ns
         requests = sorted(measured.requests, key=lambda request: request.submitted_ns)
         prompts = np.array([request.prompt_tokens or 1 for request in requests], dtype=np.float64)
         outputs = np.array([request.output_tokens or 0 for request in requests], dtype=np.float64)
-        edges = np.array(edges_ns)
-        order = np.argsort(instants.first, kind="stable")
-        until = np.concatenate(([0.0], np.cumsum(prompts[order])))
-        lengths_ns = (instants.finished - instants.first).astype(np.float64)
-        # Per edge and request: time of decoding so far, and the integral of its context over that time.
-        elapsed_ns = np.clip((edges[:, None] - instants.first[None, :]).astype(np.float64), 0, lengths_ns)
-        contexts = prompts * elapsed_ns + outputs * elapsed_ns**2 / (2 * np.maximum(lengths_ns, 1))
-        duration_ns = np.diff(edges)
+        first, finished = (np.searchsorted(at_ns, each) for each in (instants.first, instants.finished))
+        begun = np.bincount(first, prompts, minlength=len(at_ns))
+        context = _contexts(first, finished, prompts, outputs, len(at_ns))
+        steps = np.searchsorted(at_ns, edges_ns, side="right")
         return cls(
             tokens_in(measured, edges_ns).astype(np.float64),
-            np.diff(until[np.searchsorted(instants.first[order], edges, side="right")]),
-            np.diff(elapsed_ns.sum(axis=1)) / duration_ns,
-            np.diff(contexts.sum(axis=1)) / duration_ns,
+            *(
+                np.diff(np.concatenate(([0.0], np.cumsum(each)))[steps])
+                for each in (begun, np.ones(len(at_ns)), context)
+            ),
         )
 
     def per_token(self) -> list[Floats]:
         """What joules per token depend on, were each step's joules a sum over what it does."""
-        decoding = np.maximum(self.decoding, 1e-9)
-        return [self.prompt_tokens / self.output_tokens, self.context / decoding, 1 / decoding]
+        return [amount / self.output_tokens for amount in (self.prompt_tokens, self.steps, self.context)]
 
     def per_second(self, seconds: Floats) -> list[Floats]:
         """What power depends on while the engine keeps up."""
-        return [self.output_tokens / seconds, self.prompt_tokens / seconds, self.context]
+        return [self.output_tokens / seconds, self.prompt_tokens / seconds, self.context / seconds]
+
+
+def _contexts(
+    first: NDArray[np.intp], finished: NDArray[np.intp], prompts: Floats, outputs: Floats, steps: int
+) -> Floats:
+    """Return the sum of the contexts that each step reads, in tokens; shape (steps,).
+
+    Args:
+        first, finished: Indices of the steps that gave each request its first token and its last. Its context grows
+            evenly over the steps between, not over time: when others end, steps get quicker.
+    """
+    rates = outputs / np.maximum(finished - first, 1)
+    # Each request is a line over the steps, added behind its first token and taken away behind its last.
+    lines = np.zeros((2, steps + 2))
+    for at, sign in ((first + 1, 1), (finished + 1, -1)):
+        np.add.at(lines[0], at, sign * (prompts - rates * first))
+        np.add.at(lines[1], at, sign * rates)
+    constant, rate = np.cumsum(lines, axis=1)[:, :steps]
+    contexts: Floats = constant + rate * np.arange(steps)
+    return contexts
