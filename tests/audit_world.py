@@ -15,8 +15,7 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
 
-from wattdock.analysis.result import analyse
-from wattdock.checks.audit import audit
+from wattdock.checks.audit import audited
 from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import NS_PER_S, Clock, ClockCheck
 from wattdock.config import ExperimentConfig
@@ -149,8 +148,7 @@ def result_of(world: World, library: Path) -> ExperimentResult:
         dataclasses.replace(record, environment=_environment(world, record, plan, model), architecture=model.config)
         for record in records
     ]
-    result = analyse(config, restarts)
-    return result.model_copy(update={"audit": audit(result)})
+    return audited(config, restarts)
 
 
 def _environment(

@@ -225,6 +225,21 @@ def test_what_was_stored_of_a_run_is_analysed_anew_under_any_window(called: Call
     assert next(line.split()[1:3] for line in table.splitlines() if line.startswith("drained")) == ["1", "1"]
 
 
+def test_a_stored_verdict_is_audited_again_and_stays_as_it_was_stored(called: Called) -> None:
+    """By the records, whatever result.json says; without them there is nothing to audit."""
+    [folder] = store_golden(RESULTS, "fake-full")
+    content = (folder / "result.json").read_text()
+    was = json.loads(content)
+    of_another_version = {**was, "audit": {**was["audit"], "publishable": True, "reasons": []}}
+    (folder / "result.json").write_text(json.dumps(of_another_version))
+    assert json.loads(called("show", folder, "--again", "--json").stdout) == [was]
+    assert json.loads(called("show", folder, "--json").stdout) == [of_another_version]
+    (folder / "restarts").rename(folder / "elsewhere")
+    refused = called("show", folder, "--again")
+    assert (refused.returncode, refused.stdout) == (7, "")
+    assert "restarts is missing or empty" in " ".join(refused.stderr.split())
+
+
 def test_replicas_and_clocks_of_a_run_are_shown(called: Called) -> None:
     """Strong scaling with its replicas; in a report, the restart that went on after a reboot."""
     replicas, rebooted = store_golden(RESULTS, "fake-replicas", "fake-other-boot")

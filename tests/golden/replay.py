@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts, analyse
-from wattdock.checks.audit import audit
+from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts
+from wattdock.checks.audit import audited
 from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import ClockCheck
 from wattdock.config import ExperimentConfig
@@ -73,8 +73,8 @@ def merged(case: Plain, restarts: Sequence[Plain]) -> Plain:
 def analysed(case: Plain, restarts: Sequence[Plain]) -> tuple[ExperimentResult, list[RestartRecord]]:
     """Return a case's result, and the restarts that it is of."""
     records = restarts_of(case, restarts)
-    result = analyse(_config(case), records)
-    parts: Plain = {"audit": audit(result), "study": StudyFacts(**case["study"])}
+    result = audited(_config(case), records)
+    parts: Plain = {"study": StudyFacts(**case["study"])}
     parts["fallback"] = Fallback(**case["fallback"]) if case["fallback"] else None
     return result.model_copy(update=parts), records
 

@@ -15,8 +15,7 @@ import pytest
 from golden.replay import differences, flatten, load, merged, names, write
 from golden.scenes import KINDS, scene
 
-from wattdock.analysis import analyse
-from wattdock.checks.audit import audit
+from wattdock.checks.audit import audited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +29,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def made_up(kind: str) -> dict[str, Any]:
-    result = analyse(*scene(kind))
-    plain: dict[str, Any] = result.model_copy(update={"audit": audit(result)}).model_dump(mode="json", by_alias=True)
+    plain: dict[str, Any] = audited(*scene(kind)).model_dump(mode="json", by_alias=True)
     return plain
 
 

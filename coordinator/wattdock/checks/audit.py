@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import Audit
+from wattdock.analysis import Audit, analyse
 from wattdock.checks import audit_gpus, audit_procedure
 from wattdock.checks.check import Checklist, Outcome, Subject, verdict
 from wattdock.config import ExperimentConfig
@@ -16,8 +16,10 @@ from wattdock.text import pluralize
 from wattdock.values import all_known
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wattdock.analysis import ExperimentResult
-    from wattdock.records import snapshot
+    from wattdock.records import RestartRecord, snapshot
 
 MIN_WINDOW_S: float = ExperimentConfig.PUBLICATION["workload.min_duration_s"]
 # Changes that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
@@ -38,6 +40,16 @@ def audit(result: ExperimentResult) -> Audit:
     checklists = (CHECKS, audit_procedure.CHECKS, audit_gpus.CHECKS)
     checks = [check for checklist in checklists for check in checklist.run(subject)]
     return Audit.of(checks, result.config.looser_than_published())
+
+
+def audited(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> ExperimentResult:
+    """Return an experiment's result with its audit.
+
+    Raises:
+        ValueError: No restart recorded its environment.
+    """
+    result = analyse(config, restarts)
+    return result.model_copy(update={"audit": audit(result)})
 
 
 @CHECKS.check(Audit.COMPLETION, group="wrong")

@@ -18,7 +18,7 @@ from wattdock.cli.options import (
     typed_again,
     with_flags,
 )
-from wattdock.errors import ConfigError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.output import say
 from wattdock.text import pluralize, typed
 
@@ -134,15 +134,17 @@ def show(
     named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
     checks: Annotated[bool, typer.Option("--checks", help="Show every check behind the verdict.")] = False,
     window: Annotated[Window | None, typer.Option(help="Analyse the result again with this window.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Analyse and audit the stored records again.")] = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Show stored results, or analyse one again under another window.
+    """Show stored results, or analyse them again: as this version of wattdock does, or under another window.
 
     A window defines which part of each pass counts.
     """
     with open_results([named], output_dir) as results:
         if window is None:
+            results = [_analysed_again(stored) for stored in results] if again else results
             _show(results, checks=checks, as_json=as_json)
         elif len(results) == 1:
             _show_window(results[0], window, as_json=as_json)
@@ -159,6 +161,17 @@ def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None
         print_results(results, checks=checks, more=typed_again("--checks"))
         if len(results) == 1 and (later := results[0].replacement()):
             say(f"replaced by a later attempt of its study: {later}")
+
+
+def _analysed_again(stored: "StoredResult") -> "StoredResult":
+    from wattdock.checks import audited
+
+    was = stored.result
+    try:
+        result = audited(was.config, stored.restarts())
+    except ValueError as error:
+        raise StoreError(f"{stored.folder} cannot be analysed again: {error}; see it without --again") from error
+    return replace(stored, result=result.model_copy(update={"study": was.study, "fallback": was.fallback}))
 
 
 def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:

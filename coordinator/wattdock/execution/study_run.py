@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis import ExperimentResult, Fallback, StudyFacts, analyse
-from wattdock.checks import ExecutionPlan, audit, preflight
+from wattdock.analysis import ExperimentResult, Fallback, StudyFacts
+from wattdock.checks import ExecutionPlan, audited, preflight
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
 from wattdock.execution.event_log import EVENTS, EventLog
@@ -307,8 +307,7 @@ class StudyRun:
 
     def _analysed(self, state: ExperimentState, restarts: list[RestartRecord]) -> ExperimentResult:
         try:
-            result = analyse(state.config, restarts)
-            result = result.model_copy(update={"audit": audit(result)})
+            result = audited(state.config, restarts)
         except Exception as error:  # noqa: BLE001  (what was measured is still worth storing)
             self._context.emit(UnexpectedError(traceback.format_exc()))
             message = f"a bug in wattdock: {error}; the folders under restarts hold what was measured"
