@@ -52,7 +52,8 @@ settings.load_profile("busy")
 ENGINES = tuple(
     f"tests/runners/{name}" for name in ("llamacpp/", "pytorch/", "tensorrt/", "vllm/", "test_real_engines.py")
 )
-# What stays in one process: all that looks at what is on the container engine; what shares a runner's process, what
+# What stays in one process: all that looks at what is on the container engine; what shares a served engine, what shares
+# another runner's process, what
 # transformers counts, recordings of simulated GPUs, sources as they are parsed, or two measured studies and what draws
 # them.
 TOGETHER = {
@@ -60,6 +61,7 @@ TOGETHER = {
         "tests/containers/",
         "tests/docs/test_commands.py::test_every_command_of_a_page_succeeds[shared-server]",
     ),
+    "served": ("tests/runners/vllm/test_vllm_served.py",),
     "runners": ("tests/contract/test_contract.py", *ENGINES),
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
     "recordings": tuple(f"tests/checks/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
@@ -70,8 +72,6 @@ TOGETHER = {
 APART = ("tests/containers/test_publication.py",)
 # A long file must not begin last.
 FIRST = (*APART, "tests/fuzz/", "tests/containers/", "tests/docs/", "tests/contract/", "tests/runners/", "tests/e2e/")
-# They end a runner that all others share.
-LAST = "tests/contract/test_contract.py::test_sigterm_"
 
 
 # Engines, containers, the whole command and what the docs say of it; elsewhere a file marks itself as slow.
@@ -90,14 +90,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, and put what takes longest first and LAST last; the rest stays in its order."""
+    """Mark what is slow, and put what takes longest first; the rest stays in its order."""
     for item in items:
         if item.nodeid.startswith(SLOW) or SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
 
     def position(item: pytest.Item) -> int:
-        first = next((at for at, place in enumerate(FIRST) if item.nodeid.startswith(place)), len(FIRST))
-        return len(FIRST) + 1 if item.nodeid.startswith(LAST) else first
+        return next((at for at, place in enumerate(FIRST) if item.nodeid.startswith(place)), len(FIRST))
 
     items.sort(key=position)
 
@@ -112,6 +111,8 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types
     """Keeps a file's tests in one process, and those of TOGETHER."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if "[vllm-served" in nodeid:
+            return "served"
         together = (name for name, places in TOGETHER.items() if nodeid.startswith(places))
         file = str(super()._split_scope(nodeid))
         return file if nodeid.startswith(APART) else next(together, file)

@@ -94,6 +94,9 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
     settings = engine_settings(order, config, on_gpu=bool(gpus))
+    if "load_format" not in settings and not any(order.model_path.glob("*.safetensors")):
+        # Its server would start for half a minute first.
+        raise InvalidRequest(f"vLLM cannot load {order.model_path}: it holds no *.safetensors")
     report("drawing random weights" if order.random_weights else "reading weights")
     return LoadPlan(gpus, settings, parameter_count(config, order))
 

@@ -21,6 +21,7 @@ REPO = Path(__file__).resolve().parents[2]
 WATTDOCK = Path(sys.executable).with_name("wattdock")
 SMALL = "--passes 1 --batch-size 2 --max-output-tokens 8 --accelerator cpu --json --quiet --set warmup.passes=0".split()
 ENGINE_ARGS: Mapping[str, Sequence[str]] = {
+    "llamacpp": (),
     "pytorch": (),
     "vllm": ("--set", "vllm.kv_cache_memory_bytes=200000000"),
 }
@@ -60,7 +61,7 @@ def measured(tmp_path: Path, model: Path, backend: str, launcher: str) -> tuple[
     return row, pq.read_table(stored / "restarts/0/requests.parquet")["output_ids"].to_pylist()
 
 
-@pytest.mark.parametrize("backend", ["pytorch", "vllm"])
+@pytest.mark.parametrize("backend", sorted(ENGINE_ARGS))
 def test_a_container_gives_the_token_ids_that_a_process_gives(backend: str, model: Path, tmp_path: Path) -> None:
     """Same model, same prompts, same engine, another way to start it."""
     image_there(f"wattdock-{backend}")

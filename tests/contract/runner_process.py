@@ -133,7 +133,12 @@ def collect(events: Iterable[pb.GenerateEvent]) -> Pass:
 
 def load_request(model_path: Path, *, engine_args: dict[str, object] | None = None, **fields: Any) -> pb.LoadRequest:
     """Return a request to load `model_path`."""
-    return pb.LoadRequest(model_path=str(model_path), engine_args_json=json.dumps(engine_args or {}), **fields)
+    return pb.LoadRequest(model_path=str(model_path), engine_args_json=_json(engine_args), **fields)
+
+
+def _json(engine_args: dict[str, object] | None) -> str:
+    # Equal loads are equal requests, whoever wrote them.
+    return json.dumps(engine_args or {}, sort_keys=True)
 
 
 def generate_requests(workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Iterator[pb.GenerateRequest]:

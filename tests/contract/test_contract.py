@@ -112,17 +112,13 @@ def test_load_without_weights_or_on_other_gpus_is_refused(
     assert (status, named in detail) == (code, True), detail
 
 
-def test_load_reports_progress_and_what_is_in_effect(idle_runner: Runner, subject: Subject, model_path: Path) -> None:
-    """Loading ends with the environment, effective arguments read back, and a span on the shared clock."""
-    before_ns = time.monotonic_ns()
-    loaded, progress = idle_runner.load(model_path, **subject.load_fields)
-    span = loaded.span
-    assert before_ns < span.start_ns < span.end_ns < time.monotonic_ns()
-    assert span.name == "load"
-    assert progress
+def test_load_tells_what_is_in_effect(runner: Runner, subject: Subject) -> None:
+    """The environment, and arguments read back."""
+    assert runner.model is not None
+    loaded = runner.model[1]
     effective = json.loads(loaded.effective_engine_args_json)
     assert effective["dtype"] == subject.dtype
-    arguments = set(idle_runner.stub.Describe(pb.DescribeRequest()).engine_arguments)
+    arguments = set(runner.stub.Describe(pb.DescribeRequest()).engine_arguments)
     # Left out, for an argument repeated from the order would pass for what is in effect.
     assert arguments - effective.keys() == arguments & subject.unread
     devices = dict.fromkeys(subject.gpus[:1], TINY_LLAMA["num_hidden_layers"])
@@ -349,12 +345,16 @@ def test_diagnose_finds_the_backends_packages(runner: Runner, subject: Subject) 
 
 
 def test_unload_then_load_again_works(runner: Runner, subject: Subject, model_path: Path) -> None:
-    """Unload frees the engine for another model, and is harmless twice."""
+    """Unload frees the engine for another model, and is harmless twice; a load reports progress and its span."""
     runner.unload()
     runner.unload()
     code, _ = runner.refused_pass(workload(), TEN_AND_FIFTY)
     assert code == "FAILED_PRECONDITION"
-    runner.load(model_path, **subject.load_fields)
+    before_ns = time.monotonic_ns()
+    loaded, progress = runner.load(model_path, **subject.load_fields)
+    assert before_ns < loaded.span.start_ns < loaded.span.end_ns < time.monotonic_ns()
+    assert loaded.span.name == "load"
+    assert progress
     assert runner.generate(workload(), TEN_AND_FIFTY).summary.output_tokens == 10
 
 

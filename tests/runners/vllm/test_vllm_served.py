@@ -19,20 +19,19 @@ if TYPE_CHECKING:
     from runners.checkpoints import Checkpoint
 
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
-ARGS = {"serve": True, "max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 26}
-
-
-@pytest.fixture
-def runner(runners: SharedRunners, checkpoint: Checkpoint) -> Runner:
-    return runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)[0]
+ARGS: dict[str, object] = {"serve": True, "max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 26}
+REPLICAS = {**ARGS, "data_parallel_size": 2}
 
 
 def below(runner: Runner) -> dict[int, str]:
     return {pid: command_of(pid) for pid in descendants(runner.process.pid)}
 
 
-def test_the_server_s_own_times_and_the_client_s_cost_are_of_the_pass(runner: Runner) -> None:
+def test_the_server_s_own_times_and_the_client_s_cost_are_of_the_pass(
+    runners: SharedRunners, checkpoint: Checkpoint
+) -> None:
     """By the server's clock the first token comes sooner than the client sees it, and tokens at the same pace."""
+    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
     result = runner.generate(workload(max_output_tokens=40), [ids_prompt(10)] * 2)
     serving = result.summary.serving
     waits_s = [(one.first_token_ns - one.submitted_ns) / 1e9 for one in result.requests]
@@ -63,11 +62,24 @@ def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRun
     assert [command for command in below(runner).values() if "wattdock_vllm_server" in command] == []
 
 
-@pytest.mark.parametrize("name", ["EngineCore", "wattdock_vllm_server"])
-def test_the_death_of_engine_or_server_ends_the_pass_and_leaves_no_process(runner: Runner, name: str) -> None:
-    """Whether a signal or the kernel's lack of memory ended it; an engine's death ends its server."""
+def test_replicas_each_have_a_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
+    """And the pass tells the busiest client."""
+    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=REPLICAS)
+    servers = [pid for pid, command in below(runner).items() if "wattdock_vllm_server" in command]
+    assert len(servers) == 2
+    result = runner.generate(workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2), [ids_prompt(5)] * 4)
+    assert len(result.summary.replicas) == 2
+    assert result.summary.serving.client_cpu_share > 0
+
+
+@pytest.mark.parametrize(("name", "args"), [("EngineCore", REPLICAS), ("wattdock_vllm_server", ARGS)])
+def test_the_death_of_engine_or_server_ends_the_pass_and_leaves_no_process(
+    runners: SharedRunners, checkpoint: Checkpoint, name: str, args: dict[str, object]
+) -> None:
+    """Whether a signal or the kernel ended it; an engine's death ends its server, and the other replica's."""
+    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=args)
     call = runner.start_long()
-    [victim] = [pid for pid, command in below(runner).items() if name in command]
+    victim = next(pid for pid, command in below(runner).items() if name in command)
     os.kill(victim, signal.SIGKILL)
     code, detail = refusal(call)
     assert code == "ABORTED"
@@ -75,13 +87,3 @@ def test_the_death_of_engine_or_server_ends_the_pass_and_leaves_no_process(runne
     assert name == "EngineCore" or "it ended with code -9" in detail
     runner.unload()
     assert [command for command in below(runner).values() if "EngineCore" in command] == []
-
-
-def test_replicas_each_have_a_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
-    """And the pass tells the busiest client."""
-    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args={**ARGS, "data_parallel_size": 2})
-    servers = [pid for pid, command in below(runner).items() if "wattdock_vllm_server" in command]
-    assert len(servers) == 2
-    result = runner.generate(workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2), [ids_prompt(5)] * 4)
-    assert len(result.summary.replicas) == 2
-    assert result.summary.serving.client_cpu_share > 0

@@ -48,10 +48,13 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
         options: More options for `docker build`; they cannot change what the image is built from.
 
     Raises:
-        ConfigError: There is no such image.
+        ConfigError: There is no such image, or not for this hardware.
         PreflightError: The base cannot be pulled, or the build failed.
     """
     base = base or default_base(name, variant)
+    runner = REPO / "runners" / name
+    if runner.is_dir() and not (runner / f"requirements-{variant}.txt").exists():
+        raise ConfigError(f"{name} has no packages for --variant {variant}; take the other one of cpu and cuda")
     labels = build_labels(base, _base_image(base, name))
     # Docker takes the last of several values, so ours stand behind the caller's.
     words = ["build", *shlex.split(options), *labels]
