@@ -28,7 +28,7 @@ ENGINES = {
         "flash_attn": "off",
     },
     "vllm": {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 26},
-    "vllm-served": {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 26, "serve": True},
+    "vllm-served": {"max_num_seqs": 4, "num_gpu_blocks_override": 40, "block_size": 32, "serve": True},
 }
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from runners.checkpoints import Checkpoint
 
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
-ARGS: dict[str, object] = {"serve": True, "max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 26}
+# As in test_real_engines.py, whose load is taken over.
+ARGS: dict[str, object] = {"serve": True, "max_num_seqs": 4, "num_gpu_blocks_override": 40, "block_size": 32}
 REPLICAS = {**ARGS, "data_parallel_size": 2}
 
 
@@ -46,11 +47,31 @@ def test_requests_that_the_cache_cannot_hold_together_are_refused(
     runners: SharedRunners, checkpoint: Checkpoint
 ) -> None:
     """The server would let one wait, and nobody would see it in the figures."""
-    small = {**ARGS, "num_gpu_blocks_override": 4, "block_size": 32, "max_model_len": 64}
-    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=small)
-    code, detail = runner.refused_pass(workload(in_flight=2, max_output_tokens=30), [ids_prompt(20)] * 2)
+    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
+    code, detail = runner.refused_pass(workload(in_flight=4, max_output_tokens=400), [ids_prompt(20)] * 4)
     assert code == "RESOURCE_EXHAUSTED"
-    assert "2 requests in flight need 4 blocks of KV cache at their full length, and there are 3" in detail
+    assert "4 requests in flight need 56 blocks of KV cache at their full length, and there are 39" in detail
+
+
+def kill_in_a_pass(runner: Runner, name: str) -> str:
+    """Return what the pass says of it."""
+    call = runner.start_long()
+    os.kill(next(pid for pid, command in below(runner).items() if name in command), signal.SIGKILL)
+    code, detail = refusal(call)
+    assert code == "ABORTED"
+    runner.unload()
+    assert [command for command in below(runner).values() if "EngineCore" in command] == []
+    return detail
+
+
+def test_the_death_of_a_server_ends_the_pass_and_leaves_no_process(
+    runners: SharedRunners, checkpoint: Checkpoint
+) -> None:
+    """Whether a signal ended it or the kernel."""
+    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
+    detail = kill_in_a_pass(runner, "wattdock_vllm_server")
+    assert "the engine's server is gone" in detail
+    assert "it ended with code -9" in detail
 
 
 def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
@@ -72,18 +93,9 @@ def test_replicas_each_have_a_server(runners: SharedRunners, checkpoint: Checkpo
     assert result.summary.serving.client_cpu_share > 0
 
 
-@pytest.mark.parametrize(("name", "args"), [("EngineCore", REPLICAS), ("wattdock_vllm_server", ARGS)])
-def test_the_death_of_engine_or_server_ends_the_pass_and_leaves_no_process(
-    runners: SharedRunners, checkpoint: Checkpoint, name: str, args: dict[str, object]
+def test_an_engine_s_death_ends_its_server_and_the_other_replica_s(
+    runners: SharedRunners, checkpoint: Checkpoint
 ) -> None:
-    """Whether a signal or the kernel ended it; an engine's death ends its server, and the other replica's."""
-    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=args)
-    call = runner.start_long()
-    victim = next(pid for pid, command in below(runner).items() if name in command)
-    os.kill(victim, signal.SIGKILL)
-    code, detail = refusal(call)
-    assert code == "ABORTED"
-    assert "the engine's server is gone" in detail
-    assert name == "EngineCore" or "it ended with code -9" in detail
-    runner.unload()
-    assert [command for command in below(runner).values() if "EngineCore" in command] == []
+    """The server itself looks for its engine each five seconds."""
+    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=REPLICAS)
+    assert "the engine's server is gone" in kill_in_a_pass(runner, "EngineCore")
