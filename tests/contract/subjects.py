@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from contract.runner_process import (
@@ -124,6 +124,8 @@ TENSORRT = Subject(
     statuses=frozenset({"ok", "warn"}),
     tells_steps=False,
 )
+# vLLM's environment has all that a served engine's runner needs, beside the stand-in.
+TENSORRT_SERVED = replace(TENSORRT, name="tensorrt-served", python=VLLM_PYTHON, engine_args={"serve": True})
 VLLM_SERVED = Subject(
     "vllm-served",
     VLLM_FOLDER,
@@ -145,6 +147,7 @@ SUBJECTS = (
     Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 64}, unread=VLLM_UNREAD),
     VLLM_SERVED,
     TENSORRT,
+    TENSORRT_SERVED,
 )
 
 
