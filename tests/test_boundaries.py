@@ -16,7 +16,7 @@ import tomllib
 from sources import calls, nodes
 
 REPO = Path(__file__).resolve().parents[1]
-ENGINES = {"torch", "transformers", "accelerate", "vllm", "tensorrt_llm"}
+ENGINES = {"torch", "transformers", "accelerate", "vllm", "tensorrt_llm", "sglang"}
 HOST_ONLY = {"pydantic", "docker", "zeus", "pynvml", "wattdock"}
 RUNNER_COMMON = {"grpc", "google", "wattdock_proto", "wattdock_runner"}
 
@@ -181,6 +181,8 @@ def test_what_was_asked_for_is_declared_and_really_imported() -> None:
     assert "vllm" in set().union(*map(imported, sources("runners/vllm")))
     assert "tensorrt-llm" in declared("runners/tensorrt/pyproject.toml", "dependencies")
     assert "tensorrt_llm" in set().union(*map(imported, sources("runners/tensorrt")))
+    assert "sglang" in declared("runners/sglang/pyproject.toml", "dependencies")
+    assert "sglang" in set().union(*map(imported, sources("runners/sglang")))
     used = set().union(*map(imported, sources("coordinator", "proto")))
     assert set(coordinator.values()) <= used
     assert {"torch", "transformers"} <= set().union(*map(imported, sources("runners/pytorch")))
