@@ -50,7 +50,8 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 ENGINES = tuple(
-    f"tests/runners/{name}" for name in ("llamacpp/", "pytorch/", "tensorrt/", "vllm/", "test_real_engines.py")
+    f"tests/runners/{name}"
+    for name in ("llamacpp/", "pytorch/", "sglang/", "tensorrt/", "vllm/", "test_real_engines.py")
 )
 # What stays in one process: all that looks at what is on the container engine; what shares a served engine, what shares
 # another runner's process, what

@@ -16,7 +16,7 @@ import tomllib
 from sources import calls, nodes
 
 REPO = Path(__file__).resolve().parents[1]
-ENGINES = {"torch", "transformers", "accelerate", "vllm", "tensorrt_llm"}
+ENGINES = {"torch", "transformers", "accelerate", "vllm", "tensorrt_llm", "sglang"}
 HOST_ONLY = {"pydantic", "docker", "zeus", "pynvml", "wattdock"}
 RUNNER_COMMON = {"grpc", "google", "wattdock_proto", "wattdock_runner"}
 
@@ -145,9 +145,9 @@ def test_whatever_another_user_may_have_made_is_opened_in_the_one_way_that_waits
 
 
 def test_what_every_runner_shares_needs_grpcio_protobuf_and_the_standard_library_only() -> None:
-    """Whatever engine it stands beside; only what asks an engine's own server needs an HTTP client."""
+    """Whatever engine it stands beside; only what asks an engine's own server needs more, to ask and to read."""
     more = {file.name: imported(file) - RUNNER_COMMON - sys.stdlib_module_names for file in sources("runners/common")}
-    assert {name: names for name, names in more.items() if names} == {"served.py": {"aiohttp"}}
+    assert {name: names for name, names in more.items() if names} == {"served.py": {"aiohttp", "prometheus_client"}}
 
 
 def test_importing_the_command_loads_no_engine_and_nothing_slow() -> None:
@@ -181,6 +181,8 @@ def test_what_was_asked_for_is_declared_and_really_imported() -> None:
     assert "vllm" in set().union(*map(imported, sources("runners/vllm")))
     assert "tensorrt-llm" in declared("runners/tensorrt/pyproject.toml", "dependencies")
     assert "tensorrt_llm" in set().union(*map(imported, sources("runners/tensorrt")))
+    assert "sglang" in declared("runners/sglang/pyproject.toml", "dependencies")
+    assert "sglang" in set().union(*map(imported, sources("runners/sglang")))
     used = set().union(*map(imported, sources("coordinator", "proto")))
     assert set(coordinator.values()) <= used
     assert {"torch", "transformers"} <= set().union(*map(imported, sources("runners/pytorch")))

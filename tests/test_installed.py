@@ -79,7 +79,7 @@ def test_what_it_makes_lies_in_its_home_and_images_are_built_from_a_copy(install
     packaged = next(installed.parents[1].glob("lib/python3*/site-packages/wattdock/packaged"))
     environment = f"home/environments/pytorch-python3.{sys.version_info.minor}/.venv"
     expected = (packaged / "runners/pytorch", tmp_path / environment, tmp_path / "home/images.lock")
-    assert places == f"{' '.join(map(str, expected))} ('llamacpp', 'pytorch', 'tensorrt', 'vllm')"
+    assert places == f"{' '.join(map(str, expected))} ('llamacpp', 'pytorch', 'sglang', 'tensorrt', 'vllm')"
     named = [
         *(".dockerignore", "docker/install_missing.py", "docker/vllm.Dockerfile"),
         "proto/wattdock_proto/v1/runner_pb2.py",

@@ -58,8 +58,6 @@ class LlamaCppApi(Api):
 
     def read(self, event: Mapping[str, Any]) -> Chunk:
         """Return the ids of an event; the last has none."""
-        if "error" in event:
-            raise RuntimeError(f"the engine's server: {event['error']}")
         if not event.get("stop"):
             return Chunk(event["tokens"])
         cached = event.get("timings", {}).get("cache_n")

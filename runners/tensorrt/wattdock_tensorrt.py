@@ -5,11 +5,14 @@ Imports no engine, so that the runner can describe itself at once.
 
 from __future__ import annotations
 
+import importlib
+import os
+from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.arguments import Argument, source_fields
+from wattdock_runner.arguments import Argument, json_ready, source_fields
 from wattdock_runner.backend import Backend, Finding
 from wattdock_runner.errors import WrongState
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from wattdock_tensorrt_engine import TensorrtEngine
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
+    from wattdock_runner.served import ServedEngine
 
 # wattdock sets these from other parts of an experiment.
 SET_BY_WATTDOCK = {
@@ -37,8 +41,25 @@ ELSEWHERE |= {"backend", "mpi_session", "orchestrator_type", "gpus_per_node", "e
 ELSEWHERE |= {"otlp_traces_endpoint", "decoding_config"}
 # model_kwargs changes values of config.json: FLOPs, memory and revision would be those of a model that did not run.
 REFUSED = "another model would run than the one that the result describes; write it into a folder's config.json"
-ADDED = {"tp_size": Argument((int,)), "pp_size": Argument((int,))}
+# wattdock's own: behind trtllm-serve instead of in the runner's process.
+SERVE = "serve"
+OTHER_NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
+ADDED = {SERVE: Argument((bool,)), "tp_size": Argument((int,)), "pp_size": Argument((int,))}
 ADDED |= {"model_kwargs": Argument((dict, type(None)), refused=f"{REFUSED} and give that as model.path")}
+# mpi4py runs this module in each worker that TensorRT-LLM starts.
+WORKER_MODULE = b"mpi4py.futures"
+NO_WORKERS = (
+    "TensorRT-LLM's worker processes could not be told from others; one that is killed would show as a pass that hangs"
+)
+# Read when TensorRT-LLM is imported and when MPI starts. No usage reports while measuring. MPI finds its own processes
+# over loopback, the only network that a runner's container has, where a user without a name may be root.
+ENVIRONMENT = {
+    "TRTLLM_NO_USAGE_STATS": "1",
+    "OMPI_MCA_oob_tcp_if_include": "lo",
+    "OMPI_MCA_btl_tcp_if_include": "lo",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
 NEVER_RUN = "this runner has been run with a stand-in only, never yet with the real TensorRT-LLM"
 FIRST_RUN = "docs/tensorrt.md has the ten minutes that the first person with its image is asked for"
 
@@ -54,6 +75,32 @@ def engine_arguments() -> dict[str, Argument] | None:
     return {name: argument for name, argument in fields.items() if name not in SET_BY_WATTDOCK | ELSEWHERE} | ADDED
 
 
+def engine_settings(order: LoadOrder, dtype: str) -> dict[str, Any]:
+    """Return all arguments of TensorRT-LLM's `LLM`."""
+    engine_args: dict[str, Any] = dict(order.engine_args)
+    return {
+        "tensor_parallel_size": engine_args.pop("tp_size", 1),
+        "pipeline_parallel_size": engine_args.pop("pp_size", 1),
+        **engine_args,
+        # A cached prompt is not computed: the energy per token would be that of another workload.
+        "kv_cache_config": {"enable_block_reuse": False, **(engine_args.get("kv_cache_config") or {})},
+        "model": str(order.model_path),
+        "dtype": dtype,
+        "trust_remote_code": order.trust_remote_code,
+        # Texts are encoded before a pass and decoded after it; the engine sees ids only.
+        "skip_tokenizer_init": True,
+    }
+
+
+def effective_engine_args(args: Any) -> dict[str, Any]:
+    """Return every engine argument as TensorRT-LLM holds it after its checks, JSON-ready.
+
+    Workers do not report what they make of an argument without a value.
+    """
+    names = sorted(set(engine_arguments() or ()) - {SERVE})
+    return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None)) for name in names}
+
+
 class TensorrtBackend(Backend):
     """A model in a TensorRT-LLM engine."""
 
@@ -63,7 +110,7 @@ class TensorrtBackend(Backend):
     packages: tuple[str, ...] = ("tensorrt-llm", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     supported_versions: str | None = ">=1.2,<1.3"
     caveats = (Finding("tensorrt runner", "warn", NEVER_RUN, FIRST_RUN),)
-    engine: TensorrtEngine | None = None
+    engine: TensorrtEngine | ServedEngine | None = None
 
     @cached_property
     def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
@@ -74,15 +121,20 @@ class TensorrtBackend(Backend):
         """Start an engine with the model on the order's GPUs."""
         if find_spec("tensorrt_llm") is None:
             raise WrongState("TensorRT-LLM is not installed here; run the backend in its image")
-        report("importing tensorrt_llm")
-        from wattdock_tensorrt_engine import load_engine
-
-        self.engine, loaded = load_engine(order, report)
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        given = dict(order.engine_args)
+        serves = given.pop(SERVE, False)
+        report("importing torch" if serves else "importing tensorrt_llm")
+        module = importlib.import_module("wattdock_tensorrt_served" if serves else "wattdock_tensorrt_engine")
+        loaded: LoadedModel
+        self.engine, loaded = module.load_engine(replace(order, engine_args=given), report)
+        assert self.engine is not None
         self.engine.drain()
-        return loaded
+        return replace(loaded, effective_engine_args={**loaded.effective_engine_args, SERVE: serves})
 
     def unload(self) -> None:
         """Stop the engine and its processes, and give the memory back."""
         engine, self.engine = self.engine, None
         if engine is not None:
-            engine.stop()
+            engine.end()

@@ -9,48 +9,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
 import queue
-import select
-import shutil
-import signal
-import tempfile
 import threading
 import time
 from concurrent.futures import wait
-from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-# Read when it is imported and when MPI starts. No usage reports while measuring. MPI finds its own processes over
-# loopback, the only network that a runner's container has, where a user without a name may be root.
-os.environ.setdefault("TRTLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("OMPI_MCA_oob_tcp_if_include", "lo")
-os.environ.setdefault("OMPI_MCA_btl_tcp_if_include", "lo")
-os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
-os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-
 import torch
+import transformers
 from safetensors.torch import save_file
 from tensorrt_llm import LLM, SamplingParams
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from wattdock_tensorrt import engine_arguments
+from wattdock_tensorrt import NO_WORKERS, WORKER_MODULE, effective_engine_args, engine_settings
 
-from wattdock_runner import checkpoint
-from wattdock_runner.arguments import json_ready
-from wattdock_runner.backend import LoadedModel
+from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
-from wattdock_runner.gpus import cuda_versions, parallelism, require_gpus, torch_gpus
+from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.folder_model import read_model, weights_folder
+from wattdock_runner.process import Processes, descendants
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from wattdock_runner.backend import LoadOrder, Report, Workload
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.folder_model import FolderModel
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 
@@ -60,18 +46,12 @@ WATCH_S = 0.1
 DRAIN_S = 120.0
 ABORT_S = 20.0
 # Shorter than the ten seconds that a runner has to end.
-SHUTDOWN_S = 8.0
+SHUTDOWN_S, GRACE_S = 8.0, 1.0
 REASONS = ("stop", "length")
 # TensorRT-LLM has no exception class for these, and they come from another process as text.
 MEMORY_WORDS = ("out of memory", "OutOfMemory", "insufficient memory", "Insufficient memory", "not enough memory")
-# mpi4py runs this module in each worker that TensorRT-LLM starts.
-WORKER_MODULE = b"mpi4py.futures"
 # Raised for values that TensorRT-LLM does not take, or not together; pydantic's errors are ValueErrors.
 REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
-OTHER_NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
-NO_WORKERS = (
-    "TensorRT-LLM's worker processes could not be told from others; one that is killed would show as a pass that hangs"
-)
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, LoadedModel]:
@@ -82,62 +62,20 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
         InvalidRequest: TensorRT-LLM refuses the folder, the dtype or an argument's value.
         OutOfMemory: The weights or the KV cache do not fit.
     """
+    model = read_model(torch, transformers, order, "TensorRT-LLM")
+    llm = _start(order, model, report)
+    engine = TensorrtEngine(llm, read_tokenizer(transformers.AutoTokenizer, order), model)
+    effective = effective_engine_args(llm.args)
+    loaded = model.loaded(torch, effective["tp_size"], effective["pp_size"], effective)
+    if not engine.workers:
+        loaded = replace(loaded, warnings=(*loaded.warnings, NO_WORKERS))
+    return engine, loaded
+
+
+def _start(order: LoadOrder, model: FolderModel, report: Report) -> Any:
+    settings = engine_settings(order, model.dtype)
     try:
-        config = checkpoint.read_from_folder(AutoConfig, order)
-        model = checkpoint.meta_model(torch, AutoModelForCausalLM, config, trust_remote_code=order.trust_remote_code)
-    except (OSError, ValueError, ImportError) as error:
-        raise InvalidRequest(f"transformers cannot read {order.model_path}: {error}") from error
-    gpus = torch_gpus(torch.cuda)
-    require_gpus(order.gpu_uuids, gpus, "torch")
-    if not gpus:
-        raise WrongState("TensorRT-LLM runs on NVIDIA GPUs only, and none was asked for; set gpus")
-    settings = engine_settings(order, config)
-    parameters = sum(int(parameter.numel()) for parameter in model.parameters())
-    is_quantised = getattr(config, "quantization_config", None) is not None
-    weight_bytes = None if is_quantised else parameters * int(getattr(torch, settings["dtype"]).itemsize)
-    generation = checkpoint.read_generation_config(GenerationConfig, order, model)
-    llm = _start(order, settings, model, report)
-    text, tokenizer = config.get_text_config(), checkpoint.read_tokenizer(AutoTokenizer, order)
-    engine = TensorrtEngine(llm, tokenizer, checkpoint.eos_token_ids(generation.eos_token_id), text)
-    warnings = checkpoint.ignored_settings_warnings(generation.to_diff_dict())
-    tensor, pipeline = llm.args.tensor_parallel_size, llm.args.pipeline_parallel_size
-    used_gpu_uuids = tuple(gpu.uuid for gpu in gpus[: tensor * pipeline])
-    # Workers do not say which layers they have where stages share them out.
-    layers_by_gpu = dict.fromkeys(used_gpu_uuids, text.num_hidden_layers) if pipeline == 1 else {}
-    return engine, LoadedModel(
-        visible_gpus=gpus,
-        used_gpu_uuids=used_gpu_uuids,
-        effective_engine_args=effective_engine_args(llm.args)
-        | {"dtype": settings["dtype"], "eos_token_ids": list(engine.eos_ids)},
-        parallelism=parallelism(tensor, pipeline, layers_by_gpu),
-        parameter_count=parameters,
-        weight_bytes=weight_bytes,
-        versions=cuda_versions(torch, gpus),
-        warnings=warnings if engine.workers else (*warnings, NO_WORKERS),
-    )
-
-
-def engine_settings(order: LoadOrder, config: Any) -> dict[str, Any]:
-    """Return all arguments of TensorRT-LLM's `LLM`."""
-    engine_args: dict[str, Any] = dict(order.engine_args)
-    named = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or "bfloat16"
-    return {
-        "tensor_parallel_size": engine_args.pop("tp_size", 1),
-        "pipeline_parallel_size": engine_args.pop("pp_size", 1),
-        **engine_args,
-        # A cached prompt is not computed: the energy per token would be that of another workload.
-        "kv_cache_config": {"enable_block_reuse": False, **(engine_args.get("kv_cache_config") or {})},
-        "model": str(order.model_path),
-        "dtype": str(named).removeprefix("torch.") if order.dtype == "auto" else order.dtype,
-        "trust_remote_code": order.trust_remote_code,
-        # Texts are encoded before a pass and decoded after it; the engine sees ids only.
-        "skip_tokenizer_init": True,
-    }
-
-
-def _start(order: LoadOrder, settings: dict[str, Any], model: Any, report: Report) -> Any:
-    try:
-        with _weights(order, model, settings["dtype"], report) as folder:
+        with weights_folder(torch, save_file, order, model, report) as folder:
             report("starting the engine")
             return LLM(**settings | {"model": str(folder)})
     except (MemoryError, *REFUSALS, RuntimeError) as error:
@@ -158,59 +96,21 @@ def _raise_named(error: Exception, model: str) -> NoReturn:
     raise error
 
 
-@contextmanager
-def _weights(order: LoadOrder, model: Any, dtype: str, report: Report) -> Iterator[Path]:
-    """Yield the folder that the engine reads: the model's, or a temporary folder of drawn weights.
-
-    TensorRT-LLM's `load_format: dummy` draws from a range and a seed that no result could state.
-    """
-    if order.random_weights is None:
-        yield order.model_path
-        return
-    report("drawing random weights")
-    # The weights are too large for a container's small /tmp.
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or tempfile.gettempdir())
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="wattdock-drawn-", dir=cache) as name:
-        folder = Path(name)
-        for file in order.model_path.iterdir():
-            if file.is_file() and file.suffix in (".json", ".model", ".py", ".txt"):
-                shutil.copyfile(file, folder / file.name)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        # Older versions of transformers read the first name, newer versions the second.
-        (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": dtype, "dtype": dtype}))
-        drawn = {}
-        for parameter_name, parameter in model.named_parameters():
-            drawn[parameter_name] = torch.empty(parameter.shape, dtype=getattr(torch, dtype))
-            checkpoint.draw_uniform(torch, drawn[parameter_name], parameter_name, order.random_weights)
-        save_file(drawn, folder / "model.safetensors", metadata={"format": "pt"})
-        yield folder
-
-
-def effective_engine_args(args: Any) -> dict[str, Any]:
-    """Return every engine argument as TensorRT-LLM holds it after its checks, JSON-ready.
-
-    Workers do not report what they make of an argument without a value.
-    """
-    names = sorted(engine_arguments() or ())
-    return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None)) for name in names}
-
-
 class TensorrtEngine(Engine):
     """A `tensorrt_llm.LLM` and its workers.
 
     Attributes:
-        workers: Handles (pidfd) of the engine's computing processes.
+        workers: The engine's computing processes.
     """
 
     in_flight_argument = "max_batch_size"
 
-    def __init__(self, llm: Any, tokenizer: Any, eos_ids: tuple[int, ...], text_config: Any) -> None:
-        self.llm, self.tokenizer, self.eos_ids = llm, tokenizer, eos_ids
-        self.vocab_size = text_config.vocab_size
-        self.context_tokens = llm.args.max_seq_len or getattr(text_config, "max_position_embeddings", None)
+    def __init__(self, llm: Any, tokenizer: Any, model: FolderModel) -> None:
+        self.llm, self.tokenizer, self.eos_ids = llm, tokenizer, model.eos_ids
+        self.vocab_size = model.text.vocab_size
+        self.context_tokens = llm.args.max_seq_len or getattr(model.text, "max_position_embeddings", None)
         self.max_in_flight = llm.args.max_batch_size
-        self.workers = [os.pidfd_open(pid) for pid in descendants(os.getpid()) if WORKER_MODULE in _command(pid)]
+        self.workers = Processes(descendants(os.getpid(), WORKER_MODULE))
         self._sampling: list[SamplingParams] = []
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
         self._streams: set[Any] = set()
@@ -242,7 +142,7 @@ class TensorrtEngine(Engine):
                 raise OutOfMemory(f"{doing}: {error}") from error
             raise
         finally:
-            if self._is_alive():
+            if self.workers.all_live():
                 for stream in list(self._streams):
                     self._loop.call_soon_threadsafe(stream.abort)
                 wait(list(self._reading), timeout=ABORT_S)
@@ -315,33 +215,23 @@ class TensorrtEngine(Engine):
             self._require_alive()
         return answers
 
-    def _is_alive(self) -> bool:
-        watch = select.poll()
-        for worker in self.workers:
-            watch.register(worker, select.POLLIN)
-        return not watch.poll(0)
-
     def _require_alive(self) -> None:
         """Raise if a worker has ended: TensorRT-LLM itself would wait for ever."""
-        if not self._is_alive():
+        if not self.workers.all_live():
             raise RuntimeError("a process of TensorRT-LLM's engine died")
 
-    def stop(self) -> None:
+    def end(self) -> None:
         """End the engine with its processes."""
-        everything = descendants(os.getpid())
+        everything = Processes(descendants(os.getpid()))
         # TensorRT-LLM waits without end for workers that may have been killed.
         ending = threading.Thread(target=self.llm.shutdown, name="engine-shutdown", daemon=True)
         ending.start()
-        ending.join(SHUTDOWN_S if self._is_alive() else 0.0)
-        if ending.is_alive():
-            for pid in everything:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        ending.join(SHUTDOWN_S if self.workers.all_live() else 0.0)
+        everything.end(0.0 if ending.is_alive() else GRACE_S)
+        self.workers.end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        for worker in self.workers:
-            os.close(worker)
         gc.collect()
 
 
@@ -365,19 +255,3 @@ def sampling_params(workload: Workload, position: int, limit: int, eos_ids: Sequ
         ignore_eos=workload.ignore_eos,
         detokenize=False,
     )
-
-
-def descendants(pid: int) -> list[int]:
-    """Return all processes below `pid`."""
-    pids: list[int] = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for file in Path(f"/proc/{pid}/task").glob("*/children"):
-            for child in map(int, file.read_text(encoding="ascii").split()):
-                pids += [child, *descendants(child)]
-    return pids
-
-
-def _command(pid: int) -> bytes:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""

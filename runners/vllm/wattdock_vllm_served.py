@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoTokenizer
 from wattdock_vllm_engine import MORE_ROOM, RoomyEngine, describe, plan_load, refusal
 from wattdock_vllm_processes import ChildFaults
@@ -17,7 +15,7 @@ from wattdock_vllm_server import MODEL
 
 from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault
-from wattdock_runner.served import Api, Chunk, ServedEngine, Server
+from wattdock_runner.served import CompletionsApi, ServedEngine, Server, mean_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,73 +30,37 @@ PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
 AS_SERVED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1"}
 
 
-class VllmApi(Api):
+class VllmApi(CompletionsApi):
     """vLLM's completions, which tell ids.
 
     Source: class CompletionRequest in vllm/entrypoints/openai/completion/protocol.py.
     """
 
-    path = "/v1/completions"
+    model = MODEL
     # It looks for its engine each five seconds.
     dying_s = 7.0
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
-        """Return a request that leaves nothing to the server's or the checkpoint's defaults."""
-        sampling = workload.sampling
-        return {
-            "model": MODEL,
-            "prompt": prompt.ids,
-            "max_tokens": prompt.max_output_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-            "ignore_eos": workload.ignore_eos,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": 0.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "repetition_penalty": 1.0,
-            "seed": workload.seed + prompt.position if sampling.temperature > 0 else None,
-        }
-
-    def read(self, event: Mapping[str, Any]) -> Chunk:
-        """Return the ids of an event; the last has the counts of tokens, and no ids."""
-        if "error" in event:
-            raise RuntimeError(f"the engine's server: {event['error']}")
-        if not event["choices"]:
-            details = event["usage"].get("prompt_tokens_details") or {}
-            return Chunk(cached_prompt_tokens=details.get("cached_tokens") or 0)
-        [choice] = event["choices"]
-        return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
+        """Return a request for ids."""
+        return super().body(workload, prompt) | {"return_token_ids": True}
 
     def totals(self, server: Server) -> Mapping[str, float]:
-        """Return the sums over labels of all that its metrics page counts."""
-        families = text_string_to_metric_families(server.text("/metrics"))
-        totals = defaultdict[str, float](float)
-        for sample in (sample for family in families for sample in family.samples):
-            totals[sample.name] += sample.value
-        return totals
+        """Return what its metrics page counts."""
+        return server.metrics()
 
-    def took(self, before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float | None, float | None]:
+    def took(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
         """Return means of its histograms' part of the pass.
 
         Raises:
             OutOfMemory: It stopped requests, and computed them again.
         """
-        grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
         if stopped := grown["vllm:num_preemptions_total"]:
             raise OutOfMemory(
                 f"the KV cache could not hold what was in flight: vLLM stopped requests {stopped:.0f} time(s) and "
                 f"computed them again; {MORE_ROOM}"
             )
-        return _mean(grown, "time_to_first_token"), _mean(grown, "inter_token_latency")
-
-
-def _mean(grown: Mapping[str, float], name: str) -> float | None:
-    count = grown.get(f"vllm:{name}_seconds_count")
-    return grown[f"vllm:{name}_seconds_sum"] / count if count else None
+        first_s = mean_of(grown, "vllm:time_to_first_token_seconds")
+        return first_s, mean_of(grown, "vllm:inter_token_latency_seconds")
 
 
 class VllmServed(ServedEngine, RoomyEngine):

@@ -19,6 +19,7 @@ BY_NAME = {subject.name: subject for subject in SUBJECTS}
 HANG_LIMIT_S = 10
 # What a test of a backend wants of the environment does not disturb that backend's other tests.
 VARIABLES = {
+    "sglang": {"WATTDOCK_STANDIN_GPUS": "2"},
     "tensorrt": {"WATTDOCK_STANDIN_GPUS": "2"},
     "vllm": {
         # For a core in a process of its own, which the runner must not heed.

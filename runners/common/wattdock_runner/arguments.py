@@ -31,6 +31,8 @@ JSON_TYPES: dict[str, tuple[type, ...]] = {
     "None": (type(None),),
     "NonNegativeFloat": (float,),
 }
+# Of an annotation with more than a type, only that counts; the second is SGLang's.
+METADATA = ("Annotated", "A")
 ANY_JSON: tuple[type, ...] = (bool, dict, float, int, list, str, type(None))
 
 
@@ -110,24 +112,32 @@ def _json_name(kind: type) -> str:
     return names.get(kind, kind.__name__)
 
 
-def source_fields(package: str, file: str, *classes: str) -> dict[str, Argument] | None:
-    """Return the public annotated fields of classes in a file of an installed package; None without that file."""
+def source_fields(package: str, files: str, *classes: str) -> dict[str, Argument] | None:
+    """Return the public annotated fields of classes in files of an installed package; None without such a file.
+
+    Args:
+        files: A path, or a pattern of paths.
+        classes: None is all.
+    """
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
-    source = Path(spec.submodule_search_locations[0]) / file
-    return fields_in(source.read_text(encoding="utf-8"), *classes) if source.is_file() else None
+    arguments: dict[str, Argument] = {}
+    for source in sorted(Path(spec.submodule_search_locations[0]).glob(files)):
+        arguments |= fields_in(source.read_text(encoding="utf-8"), *classes)
+    return arguments or None
 
 
 def fields_in(source: str, *classes: str) -> dict[str, Argument]:
-    """Return the public annotated fields of classes in `source`, inherited fields included.
+    """Return the public annotated fields of classes in `source`, inherited fields included; of all without names.
 
     A class or a base that `source` does not define has no fields.
     """
     defined = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     arguments: dict[str, Argument] = {}
-    for node in (defined[name] for name in classes if name in defined):
-        arguments |= fields_in(source, *(base.id for base in node.bases if isinstance(base, ast.Name)))
+    for node in (defined[name] for name in classes or defined if name in defined):
+        if bases := [base.id for base in node.bases if isinstance(base, ast.Name)]:
+            arguments |= fields_in(source, *bases)
         fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
         kinds = {field.target.id: field.annotation for field in fields if isinstance(field.target, ast.Name)}
         arguments |= {name: argument_for(kind) for name, kind in kinds.items() if not name.startswith("_")}
@@ -151,6 +161,8 @@ def _alternatives(annotation: ast.expr) -> tuple[tuple[type, ...], list[object]]
         if name == "Literal":
             values = [item.value for item in inner if isinstance(item, ast.Constant)]
             return tuple(dict.fromkeys(type(value) for value in values)), list(values)
+        if name in METADATA:
+            return _alternatives(inner[0])
         if name in ("Union", "Optional"):
             return _united([*inner, ast.Constant(None)] if name == "Optional" else inner)
         return JSON_TYPES.get(name, ANY_JSON), []

@@ -7,11 +7,13 @@ import ctypes
 import gc
 import logging
 import os
+import select
 import signal
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,6 +37,55 @@ def die_with_parent(parent: int | None = None) -> None:
         log.warning("cannot tie this process to its parent: %s", os.strerror(ctypes.get_errno()))
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def descendants(pid: int, words: bytes = b"") -> list[int]:
+    """Return all processes below `pid` whose commands hold `words`."""
+    pids: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for file in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, file.read_text(encoding="ascii").split()):
+                pids += [child, *descendants(child)]
+    return [child for child in pids if words in _command(child)]
+
+
+def _command(pid: int) -> bytes:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+class Processes:
+    """Handles of processes, which mean no other process once these have ended."""
+
+    def __init__(self, pids: Iterable[int] = ()) -> None:
+        self._handles: list[int] = []
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                self._handles.append(os.pidfd_open(pid))
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def all_live(self) -> bool:
+        """Return whether none of them has ended."""
+        return not any(_has_ended(handle) for handle in self._handles)
+
+    def end(self, grace_s: float = 0.0) -> None:
+        """End those that still live after `grace_s`, and let go of all."""
+        deadline_s = time.monotonic() + grace_s
+        for handle in self._handles:
+            if not _has_ended(handle, max(0.0, deadline_s - time.monotonic())):
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
+        self._handles.clear()
+
+
+def _has_ended(handle: int, wait_s: float = 0.0) -> bool:
+    watch = select.poll()
+    watch.register(handle, select.POLLIN)
+    return bool(watch.poll(wait_s * 1000))
 
 
 def log_to_stderr() -> None:

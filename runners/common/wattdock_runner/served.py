@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +24,7 @@ import aiohttp
 
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WorkerDied
+from wattdock_runner.process import Processes, descendants
 from wattdock_runner.recorder import Serving
 from wattdock_runner.serving import Engine
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READY_POLL_S, ANSWER_S, END_S = 0.2, 30.0, 10.0
+READY_POLL_S, ANSWER_S, END_S, GRACE_S = 0.2, 30.0, 10.0, 1.0
 # The loop looks for a cancelled pass at least so often.
 LOOK_S = 0.5
 PROBE_S = 0.02
@@ -55,7 +56,10 @@ from wattdock_runner.process import die_with_parent
 die_with_parent(int(sys.argv[1]))
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-LACKS_MEMORY = ("out of memory", "failed to allocate", "unable to allocate", "bad_alloc")
+LACKS_MEMORY = (
+    *("out of memory", "outofmemory", "insufficient memory", "not enough memory"),
+    *("failed to allocate", "unable to allocate", "bad_alloc"),
+)
 
 
 @dataclass(frozen=True)
@@ -91,20 +95,59 @@ class Api:
         raise NotImplementedError
 
     def read(self, event: Mapping[str, Any]) -> Chunk:
-        """Return what an event of the answer tells."""
+        """Return what an event of the answer tells, which is no error."""
         raise NotImplementedError
 
     def totals(self, server: Server) -> Mapping[str, float]:  # noqa: ARG002
         """Return the server's counters; they are read before and after a pass."""
         return {}
 
-    def took(self, before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float | None, float | None]:  # noqa: ARG002
+    def took(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:  # noqa: ARG002
         """Return the pass's mean times to the first and between tokens by the server's clock, or refuse what it did.
+
+        Args:
+            grown: By how much each counter grew in the pass.
 
         Raises:
             OutOfMemory: The requests in flight did not fit, so that the pass was of other work.
         """
         return None, None
+
+
+class CompletionsApi(Api):
+    """OpenAI's completions, with what vLLM and TensorRT-LLM alike add to them; a subclass asks for ids."""
+
+    path = "/v1/completions"
+    # What requests call the model.
+    model = "model"
+
+    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
+        """Return a request that leaves nothing to the server's or the checkpoint's defaults."""
+        sampling = workload.sampling
+        return {
+            "model": self.model,
+            "prompt": prompt.ids,
+            "max_tokens": prompt.max_output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "ignore_eos": workload.ignore_eos,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": 0.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "seed": workload.seed + prompt.position if sampling.temperature > 0 else None,
+        }
+
+    def read(self, event: Mapping[str, Any]) -> Chunk:
+        """Return the ids of an event; the last has the counts of tokens, and no ids."""
+        if not event["choices"]:
+            details = event["usage"].get("prompt_tokens_details") or {}
+            return Chunk(cached_prompt_tokens=details.get("cached_tokens") or 0)
+        [choice] = event["choices"]
+        return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
 
 
 class Server:
@@ -117,6 +160,7 @@ class Server:
 
     Attributes:
         last_lines: What it printed last.
+        workers: Processes of its own that it would wait for, for ever, if they died.
     """
 
     def __init__(self, command: Callable[[int], Sequence[str]], environ: Mapping[str, str] | None = None) -> None:
@@ -125,6 +169,7 @@ class Server:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.workers = Processes()
         self.process = subprocess.Popen(
             [sys.executable, "-c", TIED, str(os.getpid()), *command(port)],
             stdin=subprocess.DEVNULL,
@@ -167,6 +212,13 @@ class Server:
             return self.ask(path)
         return None
 
+    def is_up(self, path: str) -> bool | None:
+        """Return whether it answers there that all is well; None while it does not."""
+        with suppress(OSError):
+            self.text(path)
+            return True
+        return None
+
     def ask(self, path: str, body: Any = None) -> Any:
         """Return the JSON that it answers, to a body of JSON if any."""
         return json.loads(self.text(path, body))
@@ -177,6 +229,16 @@ class Server:
         request = Request(self.url + path, data, {"content-type": "application/json"})
         with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as reply:
             return str(reply.read().decode())
+
+    def metrics(self) -> dict[str, float]:
+        """Return the sums over labels of all that its metrics page counts."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        totals = defaultdict[str, float](float)
+        for family in text_string_to_metric_families(self.text("/metrics")):
+            for sample in family.samples:
+                totals[sample.name] += sample.value
+        return dict(totals)
 
     def lack(self) -> OutOfMemory | None:
         """Return the error of a server that lacked memory, as it said itself; None for any other."""
@@ -205,13 +267,23 @@ class Server:
             raise
 
     def end(self) -> None:
-        """Stop it, at once if it does not end in time."""
+        """Stop it, at once if it does not end in time, and whatever it started and left."""
+        started = Processes(descendants(self.process.pid))
         self.process.terminate()
         try:
-            self.process.wait(END_S)
+            # It may wait for ever for a process of its own that is no more.
+            self.process.wait(END_S if self.workers.all_live() else 0.0)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        started.end(GRACE_S)
+        self.workers.end()
+
+
+def mean_of(grown: Mapping[str, float], histogram: str) -> float | None:
+    """Return the mean of what a histogram of a metrics page took in during a pass; None where that was nothing."""
+    count = grown.get(f"{histogram}_count")
+    return grown[f"{histogram}_sum"] / count if count else None
 
 
 class Watch:
@@ -263,7 +335,9 @@ class ServedEngine(Engine):
             before = self._api.totals(self.server)
             done = work()
             share, late_s = (0.0, 0.0) if self._watch is None else self._watch.told()
-            self._recorder.serving = Serving(share, late_s, *self._api.took(before, self._api.totals(self.server)))
+            after = self._api.totals(self.server)
+            grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
+            self._recorder.serving = Serving(share, late_s, *self._api.took(grown))
             return done
         except RunnerFault:
             raise
@@ -306,11 +380,17 @@ class ServedEngine(Engine):
         stream.add_done_callback(self._streams.discard)
 
     def step(self, until_ns: int | None) -> Iterable[Answer]:
-        """Return what has come, after waiting for something; nothing after a while without."""
+        """Return what has come, after waiting for something; nothing after a while without.
+
+        Raises:
+            WorkerDied: A process of the server's ended.
+        """
         wait_s = LOOK_S if until_ns is None else min(LOOK_S, max(0.0, (until_ns - now_ns()) / NS_PER_S))
         self._loop.run_until_complete(self._wait(wait_s))
         if self._fault is not None:
             raise self._fault
+        if not self._answers and not self.server.workers.all_live():
+            raise WorkerDied("a process of the engine's server died")
         answers, self._answers = self._answers, []
         return answers
 
@@ -325,12 +405,15 @@ class ServedEngine(Engine):
             assert self._session is not None
             async with self._session.post(self._api.path, data=body) as reply:
                 if reply.status != OK:
-                    raise _refused(reply.status, await reply.text())
+                    raise refusal(reply.status, await reply.text())
                 is_over = False
                 async for line in reply.content:
                     if not line.startswith(DATA) or line[len(DATA) :].startswith(DONE):
                         continue
-                    chunk = self._api.read(json.loads(line[len(DATA) :]))
+                    event = json.loads(line[len(DATA) :])
+                    if "error" in event:
+                        raise RuntimeError(f"the engine's server: {event['error']}")
+                    chunk = self._api.read(event)
                     is_over |= chunk.finish_reason is not None
                     if chunk.cached_prompt_tokens is not None:
                         request.cached_prompt_tokens = chunk.cached_prompt_tokens
@@ -357,6 +440,7 @@ class ServedEngine(Engine):
         self._loop.close()
 
 
-def _refused(status: int, text: str) -> Exception:
+def refusal(status: int, text: str) -> Exception:
+    """Return the error for an answer of HTTP's that is none."""
     said = f"the engine's server answered {status}: {text.strip()[:500]}"
     return InvalidRequest(said) if status == BAD_REQUEST else RuntimeError(said)

@@ -30,6 +30,7 @@ def test_fields_are_those_of_the_class_and_its_bases() -> None:
     assert fields.keys() == {"model", "max_batch_size", "load"}
     assert fields["max_batch_size"].types == (int,)
     assert fields_in(SOURCE, "Removed") == {}
+    assert fields_in(SOURCE).keys() == fields.keys()
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,8 @@ def test_fields_are_those_of_the_class_and_its_bases() -> None:
         ("Union[str, SamplerType]", set(ANY_JSON), set()),
         ("bool | Literal['auto']", {bool, str}, set()),
         ("int | None", {int, NONE}, set()),
+        ("A[Optional[int], Arg(help='of SGLang')]", {int, NONE}, set()),
+        ("Annotated[bool, 'help']", {bool}, set()),
         ("list[str]", {list}, set()),
         ("dict[str, int] | None", {dict, NONE}, set()),
         ("'dict[str, int] | Other'", set(ANY_JSON), set()),

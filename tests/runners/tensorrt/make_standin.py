@@ -14,6 +14,7 @@ from typing import Any
 
 FACTS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "facts/tensorrt-llm-1.2.json").read_text("utf-8"))
 BEHAVIOUR = Path(__file__).with_name("standin")
+GPUS = Path(__file__).parents[1] / "standin/sitecustomize.py"
 VERSION = "1.2.1+standin"
 # Defaults that matter here; others are what their type starts from.
 DEFAULTS = {
@@ -38,9 +39,7 @@ from typing import Any, List, Optional, Union
 @dataclass(slots=True, kw_only=True)
 class SamplingParams:
 """
-INIT = """import torch
-from tensorrt_llm import _gpu
-from tensorrt_llm.llmapi.llm import LLM
+INIT = """from tensorrt_llm.llmapi.llm import LLM
 from tensorrt_llm.sampling_params import SamplingParams
 __version__ = {version!r}
 """
@@ -55,7 +54,11 @@ def make_standin(folder: Path) -> Path:
     _write(package / "llmapi/llm_args.py", _arguments(FACTS["classes"]))
     _write(package / "sampling_params.py", SAMPLING_HEADER + _fields(FACTS["classes"]["SamplingParams"]["fields"]))
     shutil.copyfile(BEHAVIOUR / "llm.py", package / "llmapi/llm.py")
-    shutil.copyfile(BEHAVIOUR / "gpu.py", package / "_gpu.py")
+    shutil.copy(GPUS, folder)
+    (package / "commands").mkdir()
+    _write(package / "commands/__init__.py", "")
+    _write(package / "commands/facts.json", json.dumps(FACTS))
+    shutil.copyfile(BEHAVIOUR / "serve.py", package / "commands/serve.py")
     (folder / "mpi4py/futures").mkdir(parents=True)
     _write(folder / "mpi4py/__init__.py", "")
     _write(folder / "mpi4py/futures/__init__.py", "")

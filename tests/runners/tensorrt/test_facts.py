@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +16,10 @@ from wattdock.config.sections.tensorrt import KvCacheSettings, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SOURCES = {file.name: ast.parse(file.read_text(encoding="utf-8")) for file in TENSORRT_FOLDER.glob("*.py")}
+COMMON = TENSORRT_FOLDER.parent / "common/wattdock_runner"
 # What wattdock calls otherwise, or asks of its own runner.
 OF_WATTDOCK = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
 INHERITED: dict[str, tuple[str, ...]] = {
@@ -63,7 +66,7 @@ def test_every_setting_that_wattdock_writes_exists_in_its_engine() -> None:
     """Settings travel as a mapping, which no type checker looks into."""
     (written,) = [
         node
-        for node in ast.walk(SOURCES["wattdock_tensorrt_engine.py"])
+        for node in ast.walk(SOURCES["wattdock_tensorrt.py"])
         if isinstance(node, ast.FunctionDef) and node.name == "engine_settings"
     ]
     (returned,) = [node.value for node in written.body if isinstance(node, ast.Return)]
@@ -83,6 +86,8 @@ def test_every_typed_setting_exists_with_its_type() -> None:
         (KvCacheSettings, members("KvCacheConfig")),
     ):
         for name, field in model.model_fields.items():
+            if name == wattdock_tensorrt.SERVE:
+                continue
             kind = there[OF_WATTDOCK.get(name, name)]
             plain = [word for word in ("int", "float", "bool", "str") if kind in (word, f"Optional[{word}]")]
             assert all(word in str(field.annotation) or "Literal" in str(field.annotation) for word in plain), name
@@ -91,6 +96,38 @@ def test_every_typed_setting_exists_with_its_type() -> None:
 def test_names_that_are_left_out_exist() -> None:
     """A name that the release does not have would leave out nothing."""
     assert members("TorchLlmArgs").keys() >= wattdock_tensorrt.SET_BY_WATTDOCK | wattdock_tensorrt.ELSEWHERE
+
+
+def keys_in(file: Path, kind: str, method: str) -> set[str]:
+    """Return the texts that are keys of a mapping in a method of a class."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    [node] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind]
+    [function] = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == method]
+    mappings = [mapping for mapping in ast.walk(function) if isinstance(mapping, ast.Dict)]
+    return {str(key.value) for mapping in mappings for key in mapping.keys if isinstance(key, ast.Constant)}
+
+
+def test_every_field_of_a_served_request_exists_for_its_server_refuses_others() -> None:
+    """What vLLM's server shares with it, and its own."""
+    written = keys_in(COMMON / "served.py", "CompletionsApi", "body")
+    written |= keys_in(TENSORRT_FOLDER / "wattdock_tensorrt_served.py", "TensorrtApi", "body")
+    written |= {"temperature", "top_k", "top_p"}
+    assert {"stop_token_ids", "detokenize", "stream_options"} <= written
+    assert written - members("CompletionRequest").keys() - members("StreamOptions").keys() == set()
+    assert {"token_ids", "finish_reason"} <= members("CompletionResponseStreamChoice").keys()
+    assert {"choices", "usage"} <= members("CompletionStreamResponse").keys()
+    assert "prompt_tokens_details" in members("UsageInfo")
+    assert "cached_tokens" in members("PromptTokensDetails")
+
+
+def test_the_command_has_the_options_and_names_that_the_runner_uses_and_the_server_its_routes() -> None:
+    """Of the command one function is put in another's place."""
+    source = (TENSORRT_FOLDER / "wattdock_tensorrt_server.py").read_text(encoding="utf-8")
+    options = set(re.findall(r'"(--\w+)"', source))
+    assert len(options) == 4
+    assert options <= set(FACTS["serve"]["options"])
+    assert set(re.findall(r"serve\.(\w+)", source)) - {"json", "yaml", "py"} <= set(FACTS["serve"]["names"])
+    assert {"/version", "/v1/completions"} <= set(FACTS["routes"])
 
 
 @pytest.mark.parametrize("name", ["CompletionOutput", "RequestOutput", "BaseLLM", "LLM"])

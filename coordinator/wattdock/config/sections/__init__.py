@@ -96,7 +96,7 @@ class EngineMemory:
 
 
 # Ways to split one model over GPUs, as the sections call them.
-SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "tp_plan", "device_map")
+SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "tp_size", "pp_size", "tp_plan", "device_map")
 
 
 class BackendSection(BaseModel):
@@ -186,6 +186,31 @@ class BackendSection(BaseModel):
     def engine_args(self) -> dict[str, Any]:
         """Return what the runner's engine is given, apart from `dtype`; defaults are left to the engine."""
         return self.model_dump(exclude={"dtype"}, exclude_unset=True, exclude_defaults=True)
+
+
+class TensorPipelineSection(BackendSection):
+    """A section of an engine that calls its split `tp_size` and `pp_size`; a subclass says what these mean."""
+
+    tp_size: Positive = 1
+    pp_size: Positive = 1
+
+    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
+        """Return every other split into tensor-parallel and pipeline-parallel parts."""
+        alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
+        pairs = [pair for pair in factor_pairs(gpus) if pair != (self.tp_size, self.pp_size)]
+        return tuple({"tp_size": tp_size, "pp_size": pp_size} | alone for tp_size, pp_size in pairs)
+
+    def unsplit(self) -> dict[str, Any]:
+        """Return the settings of a model that is not split."""
+        return {"tp_size": 1, "pp_size": 1}
+
+    def gpus_per_model(self) -> int:
+        """Return the number of the engine's workers, each of which takes one GPU."""
+        return self.tp_size * self.pp_size
+
+    def split(self, gpus: int) -> Split:  # noqa: ARG002
+        """Return tensor and pipeline parallelism, or replicas."""
+        return Split(self.tp_size, self.pp_size, self.replicas)
 
 
 class ReplicableSection(BackendSection):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattdock.config.lengths import Positive
-from wattdock.config.sections import BackendSection, EngineMemory, Split, factor_pairs
+from wattdock.config.sections import EngineMemory, TensorPipelineSection
 
 # TensorRT-LLM's own default of max_num_tokens.
 STEP_TOKENS = 8192
@@ -33,7 +33,7 @@ class KvCacheSettings(BaseModel):
     dtype: str | None = None
 
 
-class Section(BackendSection):
+class Section(TensorPipelineSection):
     """`tensorrt:` in an experiment; any other argument of its LLM may stand here too, and None is its own choice.
 
     Attributes:
@@ -43,6 +43,7 @@ class Section(BackendSection):
         max_batch_size: Most requests served at a time; at least `workload.batch_size`.
         max_num_tokens: Most tokens computed in one step; without `enable_chunked_prefill` also of the longest prompt.
         max_seq_len: Tokens of the longest request, answer included.
+        serve: Behind trtllm-serve, as it is deployed, instead of in the runner's process.
     """
 
     arrivals: ClassVar = ("batch", "closed", "open", "single")
@@ -50,13 +51,12 @@ class Section(BackendSection):
     prefix_cache: ClassVar = "kv_cache_config: {enable_block_reuse: true}"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    tp_size: Positive = 1
-    pp_size: Positive = 1
     max_batch_size: Positive | None = None
     max_num_tokens: Positive | None = None
     max_seq_len: Positive | None = None
     max_input_len: Positive | None = None
     enable_chunked_prefill: bool = False
+    serve: bool = False
     kv_cache_config: KvCacheSettings = KvCacheSettings()
 
     @model_validator(mode="before")
@@ -67,23 +67,10 @@ class Section(BackendSection):
                 raise ValueError(f"{other} is called {name} here")
         return settings
 
-    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
-        """Return every other split into tensor-parallel and pipeline-parallel parts."""
-        pairs = [pair for pair in factor_pairs(gpus) if pair != (self.tp_size, self.pp_size)]
-        return tuple({"tp_size": tp_size, "pp_size": pp_size} for tp_size, pp_size in pairs)
-
     @property
     def caches_prefixes(self) -> bool:
         """Whether the engine's prefix cache was switched on."""
         return self.kv_cache_config.enable_block_reuse
-
-    def gpus_per_model(self) -> int:
-        """Return the number of TensorRT-LLM's workers, each of which takes one GPU."""
-        return self.tp_size * self.pp_size
-
-    def split(self, gpus: int) -> Split:  # noqa: ARG002
-        """Return TensorRT-LLM's tensor and pipeline parallelism."""
-        return Split(tensor=self.tp_size, pipeline=self.pp_size)
 
     def memory(self) -> EngineMemory | None:
         """Return what follows from the settings; the engine itself has not been measured."""

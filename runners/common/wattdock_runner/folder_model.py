@@ -1,0 +1,142 @@
+"""A model that an engine reads from a folder by itself: what transformers knows of it, and its random weights as files.
+
+Torch, transformers and safetensors are duck-typed: nothing is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattdock_runner import checkpoint
+from wattdock_runner.backend import LoadedModel
+from wattdock_runner.errors import InvalidRequest, WrongState
+from wattdock_runner.gpus import cuda_versions, parallelism, require_gpus, torch_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from wattdock_runner.backend import Gpu, LoadOrder, Report
+
+KEPT_SUFFIXES = (".json", ".model", ".py", ".txt")
+
+
+@dataclass(frozen=True)
+class FolderModel:
+    """What transformers knows of a model, and where it is to run.
+
+    Attributes:
+        gpus: As torch sees them.
+        text: The config of its language model.
+        meta: The model, without values.
+        dtype: What it runs in: the order's, or the checkpoint's own.
+        generation: The checkpoint's generation settings.
+        weight_bytes: Of a copy in that dtype; None where a checkpoint is quantised.
+    """
+
+    gpus: tuple[Gpu, ...]
+    text: Any
+    meta: Any
+    dtype: str
+    generation: Mapping[str, Any]
+    parameters: int
+    weight_bytes: int | None
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The ids that end an answer."""
+        return checkpoint.eos_token_ids(self.generation.get("eos_token_id"))
+
+    def loaded(self, torch: Any, tensor: int, pipeline: int, effective: Mapping[str, object]) -> LoadedModel:
+        """Return what an engine runs with that takes the first GPUs, one for each part of the model.
+
+        Args:
+            effective: The engine's arguments, read back.
+        """
+        used = tuple(gpu.uuid for gpu in self.gpus[: tensor * pipeline])
+        # Workers do not say which layers they have where stages share them out.
+        layers_by_gpu = dict.fromkeys(used, self.text.num_hidden_layers) if pipeline == 1 else {}
+        return LoadedModel(
+            visible_gpus=self.gpus,
+            used_gpu_uuids=used,
+            effective_engine_args={**effective, "dtype": self.dtype, "eos_token_ids": list(self.eos_ids)},
+            parallelism=parallelism(tensor, pipeline, layers_by_gpu),
+            parameter_count=self.parameters,
+            weight_bytes=self.weight_bytes,
+            versions=cuda_versions(torch, self.gpus),
+            warnings=checkpoint.ignored_settings_warnings(self.generation),
+        )
+
+
+def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> FolderModel:
+    """Return what transformers reads from the folder of `order`, without its weights, for an engine that needs a GPU.
+
+    Raises:
+        InvalidRequest: Transformers cannot read it, or it has no weights where none are to be drawn.
+        WrongState: Torch sees other GPUs than asked for, or none.
+    """
+    try:
+        config = checkpoint.read_from_folder(transformers.AutoConfig, order)
+        meta = checkpoint.meta_model(
+            torch, transformers.AutoModelForCausalLM, config, trust_remote_code=order.trust_remote_code
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise InvalidRequest(f"transformers cannot read {order.model_path}: {error}") from error
+    if order.random_weights is None and not any(order.model_path.glob("*.safetensors")):
+        raise InvalidRequest(f"cannot load {order.model_path}: it holds no *.safetensors")
+    gpus = torch_gpus(torch.cuda)
+    require_gpus(order.gpu_uuids, gpus, "torch")
+    if not gpus:
+        raise WrongState(f"{engine} runs on NVIDIA GPUs only, and none was asked for; set gpus")
+    named = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or "bfloat16"
+    dtype = str(named).removeprefix("torch.") if order.dtype == "auto" else order.dtype
+    parameters = sum(int(parameter.numel()) for parameter in meta.parameters())
+    is_quantised = getattr(config, "quantization_config", None) is not None
+    generation = checkpoint.read_generation_config(transformers.GenerationConfig, order, meta)
+    return FolderModel(
+        gpus=gpus,
+        text=config.get_text_config(),
+        meta=meta,
+        dtype=dtype,
+        generation=generation.to_diff_dict(),
+        parameters=parameters,
+        weight_bytes=None if is_quantised else parameters * int(getattr(torch, dtype).itemsize),
+    )
+
+
+@contextmanager
+def weights_folder(torch: Any, save_file: Any, order: LoadOrder, model: FolderModel, report: Report) -> Iterator[Path]:
+    """Yield the folder that an engine reads: the order's, or a temporary folder of drawn weights.
+
+    Engines' own dummy weights have ranges and seeds that no result could state.
+
+    Args:
+        save_file: Of safetensors.torch.
+    """
+    if order.random_weights is None:
+        yield order.model_path
+        return
+    report("drawing random weights")
+    # The weights are too large for a container's small /tmp.
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or tempfile.gettempdir())
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="wattdock-drawn-", dir=cache) as name:
+        folder = Path(name)
+        for file in order.model_path.iterdir():
+            if file.is_file() and file.suffix in KEPT_SUFFIXES:
+                shutil.copyfile(file, folder / file.name)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        # Older versions of transformers read the first name, newer versions the second.
+        (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": model.dtype, "dtype": model.dtype}))
+        drawn = {}
+        for parameter_name, parameter in model.meta.named_parameters():
+            drawn[parameter_name] = torch.empty(parameter.shape, dtype=getattr(torch, model.dtype))
+            checkpoint.draw_uniform(torch, drawn[parameter_name], parameter_name, order.random_weights)
+        save_file(drawn, folder / "model.safetensors", metadata={"format": "pt"})
+        yield folder

@@ -1,0 +1,82 @@
+"""The SGLang backend: its own HTTP server, in a process of its own, asked for token ids.
+
+Knows engine arguments (names and types come from SGLang's source) and their defaults. Imports no engine, so that the
+runner can describe itself at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from wattdock_runner.arguments import Argument, source_fields
+from wattdock_runner.backend import Backend, Finding
+from wattdock_runner.errors import WrongState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Report
+    from wattdock_runner.served import ServedEngine
+
+# wattdock sets these from other parts of an experiment, or needs them as they are.
+SET_BY_WATTDOCK = {"dtype", "host", "incremental_streaming_output", "model_path", "port", "served_model_name"}
+SET_BY_WATTDOCK |= {"skip_tokenizer_init", "tokenizer_path", "trust_remote_code"}
+# Secrets and Python's objects do not belong into a study, and a runner has one engine on one host that speaks HTTP.
+ELSEWHERE = {"admin_api_key", "api_key", "custom_sigquit_handler", "stat_loggers", "use_ray"}
+ELSEWHERE |= {"dp_size", "enable_dp_attention", "enable_http2", "encoder_only", "grpc_mode", "is_embedding"}
+ELSEWHERE_PREFIXES = (
+    *("dist_", "disaggregation_", "encoder_", "gated_", "grpc_", "nnodes", "node_"),
+    *("remote_instance_", "sidecar", "smg_", "ssl_", "watermark_"),
+)
+# FLOPs, memory and revision of a result describe the model of the folder's config.json, and its safetensors.
+OTHER_MODEL = "another model would run than the one that the result describes; leave it out, and give that as model"
+REFUSED = {"custom_weight_loader", "json_model_override_args", "load_format", "lora_paths", "model_loader_extra_config"}
+REFUSED |= {"revision", "speculative_draft_load_format", "speculative_draft_model_path"}
+# A cached prompt is not computed: the energy per token would be that of another workload.
+DEFAULTS: dict[str, object] = {"disable_radix_cache": True, "enable_metrics": True, "random_seed": 0}
+NEVER_RUN = "this runner has been run with a stand-in for SGLang's server only, never yet with the real SGLang"
+FIRST_RUN = "docs/not-run.md says what stands behind it; compare its first figures with another engine's"
+
+
+class SglangBackend(Backend):
+    """A model behind SGLang's server."""
+
+    name = "sglang"
+    framework = "sglang"
+    framework_package = "sglang"
+    packages: tuple[str, ...] = ("sglang", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+    supported_versions: str | None = ">=0.5.20,<0.5.24"
+    can_replicate = True
+    caveats = (Finding("sglang runner", "warn", NEVER_RUN, FIRST_RUN),)
+    engine: ServedEngine | None = None
+
+    @cached_property
+    def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
+        """Server arguments of the installed SGLang that wattdock does not set, some refused; None without SGLang.
+
+        Source: the classes of sglang/srt/arg_groups/fields, of whose fields sglang/srt/server_args.py makes ServerArgs.
+        """
+        fields = source_fields("sglang", "srt/arg_groups/fields/*.py")
+        return fields and {
+            name: replace(argument, refused=OTHER_MODEL if name in REFUSED else "")
+            for name, argument in fields.items()
+            if name not in SET_BY_WATTDOCK | ELSEWHERE and not name.startswith(ELSEWHERE_PREFIXES)
+        }
+
+    def load(self, order: LoadOrder, report: Report) -> LoadedModel:
+        """Start the server with the model on the order's GPUs."""
+        if (arguments := self.engine_arguments) is None:
+            raise WrongState("SGLang is not installed here; run the backend in its image")
+        report("importing torch")
+        from wattdock_sglang_engine import load_engine
+
+        self.engine, loaded = load_engine(order, report, sorted(arguments))
+        return loaded
+
+    def unload(self) -> None:
+        """Stop the server, and its processes."""
+        if self.engine is not None:
+            self.engine.end()
+        self.engine = None

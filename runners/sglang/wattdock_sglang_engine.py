@@ -1,0 +1,148 @@
+"""Start SGLang's server with a model, and ask it over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from wattdock_sglang import DEFAULTS
+
+from wattdock_runner.checkpoint import read_tokenizer
+from wattdock_runner.errors import OutOfMemory
+from wattdock_runner.folder_model import read_model, weights_folder
+from wattdock_runner.served import Api, Chunk, ServedEngine, Server, mean_of, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
+    from wattdock_runner.checkpoint import EncodedPrompt
+
+PROGRAM = Path(__file__).with_name("wattdock_sglang_server.py")
+# SGLang asks itself for its first answer, by a library that heeds proxies.
+DIRECT = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+ALL_TOKENS = -1
+SERVER_ERROR = 500
+
+
+class SglangApi(Api):
+    """SGLang's own endpoint, which tells ids.
+
+    Source: class GenerateReqInput in sglang/srt/managers/io_struct.py, class SamplingParams in
+    sglang/srt/sampling/sampling_params.py, and method _handle_batch_output of class TokenizerManager in
+    sglang/srt/managers/tokenizer_manager.py, which sends new ids only where `incremental_streaming_output` is set.
+    """
+
+    path = "/generate"
+    # It looks for its processes each second, and then ends with all of them.
+    dying_s = 5.0
+
+    def __init__(self, *, tells_metrics: bool) -> None:
+        self._tells_metrics = tells_metrics
+
+    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
+        """Return a request that leaves nothing to the server's or the checkpoint's defaults.
+
+        SGLang heeds its seed only with `enable_deterministic_inference`.
+        """
+        sampling = workload.sampling
+        return {
+            "input_ids": prompt.ids,
+            "stream": True,
+            "sampling_params": {
+                "max_new_tokens": prompt.max_output_tokens,
+                "ignore_eos": workload.ignore_eos,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or ALL_TOKENS,
+                "min_p": 0.0,
+                "frequency_penalty": 0.0,
+                "presence_penalty": 0.0,
+                "repetition_penalty": 1.0,
+                "sampling_seed": workload.seed + prompt.position,
+            },
+        }
+
+    def read(self, event: Mapping[str, Any]) -> Chunk:
+        """Return the ids of an event.
+
+        Raises:
+            OutOfMemory: The server stopped the request, and computed it again.
+            InvalidRequest, RuntimeError: It gave the request up.
+        """
+        meta = event["meta_info"]
+        if stopped := meta["num_retractions"]:
+            raise OutOfMemory(
+                f"the KV cache could not hold what was in flight: SGLang stopped a request {stopped} time(s) and "
+                "computed it again; lower batch_size, or raise mem_fraction_static"
+            )
+        reason = meta["finish_reason"] or {"type": None}
+        if reason["type"] == "abort":
+            raise refusal(reason.get("status_code") or SERVER_ERROR, str(reason["message"]))
+        return Chunk(event["output_ids"], reason["type"], meta["cached_tokens"])
+
+    def totals(self, server: Server) -> Mapping[str, float]:
+        """Return what its metrics page counts, if it has one."""
+        return server.metrics() if self._tells_metrics else {}
+
+    def took(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
+        """Return means of its histograms' part of the pass.
+
+        Source: class TokenizerMetricsCollector in sglang/srt/observability/metrics_collector.py.
+        """
+        first_s = mean_of(grown, "sglang:time_to_first_token_seconds")
+        return first_s, mean_of(grown, "sglang:inter_token_latency_seconds")
+
+
+def load_engine(order: LoadOrder, report: Report, arguments: Sequence[str]) -> tuple[ServedEngine, LoadedModel]:
+    """Start the server, and return when it has answered its own first request.
+
+    Args:
+        arguments: Names of the server's arguments that a result tells.
+
+    Raises:
+        WrongState: Torch sees other GPUs than requested.
+        InvalidRequest: The folder cannot be read, or the server refuses an argument's value.
+        OutOfMemory: The weights or the KV cache do not fit.
+    """
+    model = read_model(torch, transformers, order, "SGLang as wattdock drives it")
+    tokenizer = read_tokenizer(transformers.AutoTokenizer, order)
+    with weights_folder(torch, save_file, order, model, report) as folder:
+        report("starting the server")
+        fixed = _fixed(order, folder, model.dtype, has_words=tokenizer is not None)
+        command = [sys.executable, str(PROGRAM), json.dumps({**DEFAULTS, **order.engine_args, **fixed})]
+        server = Server(lambda port: [*command, str(port)], {**os.environ, **DIRECT})
+        server.until(lambda: server.is_up("/ready"))
+    with server.loading():
+        info = server.ask("/server_info")
+        engine = ServedEngine(server, SglangApi(tells_metrics=info["enable_metrics"]), tokenizer=tokenizer)
+        engine.vocab_size = model.text.vocab_size
+        # SGLang makes an answer shorter, without a word, that a few positions more would not hold.
+        engine.context_tokens = info["max_req_input_len"]
+        # What it made of these.
+        told = {
+            "max_running_requests": info["internal_states"][0]["effective_max_running_requests_per_dp"],
+            "max_total_num_tokens": info["max_total_num_tokens"],
+        }
+        engine.max_in_flight, engine.in_flight_argument = told["max_running_requests"], "max_running_requests"
+        effective = {name: info[name] for name in arguments if name in info} | told
+        return engine, model.loaded(torch, info["tp_size"], info["pp_size"], effective)
+
+
+def _fixed(order: LoadOrder, folder: Path, dtype: str, *, has_words: bool) -> dict[str, object]:
+    """Return the server's arguments that nobody chooses."""
+    return {
+        "model_path": str(folder),
+        "dtype": dtype,
+        "trust_remote_code": order.trust_remote_code,
+        # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
+        "skip_tokenizer_init": not has_words,
+        # Otherwise each event repeats all ids before.
+        "incremental_streaming_output": True,
+    }

@@ -1,0 +1,99 @@
+"""TensorRT-LLM behind its own HTTP server (`tensorrt.serve`), asked for token ids."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from wattdock_tensorrt import NO_WORKERS, WORKER_MODULE, engine_settings
+from wattdock_tensorrt_server import EFFECTIVE, SETTINGS
+
+from wattdock_runner.checkpoint import read_tokenizer
+from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.folder_model import read_model, weights_folder
+from wattdock_runner.process import Processes, descendants
+from wattdock_runner.served import CompletionsApi, ServedEngine, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
+    from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.folder_model import FolderModel
+
+PROGRAM = Path(__file__).with_name("wattdock_tensorrt_server.py")
+GREEDY = {"temperature": 1.0, "top_k": 1, "top_p": 1.0}
+
+
+class TensorrtApi(CompletionsApi):
+    """trtllm-serve's completions, which tell ids where they make no text.
+
+    Source: class CompletionRequest in tensorrt_llm/serve/openai_protocol.py, which refuses fields that it lacks, and
+    completion_stream_post_processor in tensorrt_llm/serve/postprocess_handlers.py.
+    """
+
+    def __init__(self, eos_ids: Sequence[int]) -> None:
+        self._eos_ids = list(eos_ids)
+
+    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
+        """Return a request for ids; the server ends an answer at its tokenizer's end id only, unless told more."""
+        own = {
+            "detokenize": False,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": False},
+            "stop_token_ids": [] if workload.ignore_eos else self._eos_ids,
+            "include_stop_str_in_output": True,
+        }
+        # A top_k of 1 is greedy by itself, in process, too.
+        return super().body(workload, prompt) | own | (GREEDY if workload.sampling.temperature == 0 else {})
+
+
+def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedModel]:
+    """Start the server, and return when it answers.
+
+    Raises:
+        WrongState, InvalidRequest, OutOfMemory: As without a server.
+    """
+    model = read_model(torch, transformers, order, "TensorRT-LLM")
+    tokenizer = read_tokenizer(transformers.AutoTokenizer, order)
+    if tokenizer is None and order.random_weights is None:
+        raise InvalidRequest(
+            f"serve: trtllm-serve answers no request without a tokenizer, and {order.model_path} has none"
+        )
+    settings = engine_settings(order, model.dtype) | {"skip_tokenizer_init": False}
+    with weights_folder(torch, save_file, order, model, report) as folder:
+        if tokenizer is None:
+            write_numbers(folder, model)
+        Path(SETTINGS).write_text(json.dumps({name: value for name, value in settings.items() if name != "model"}))
+        report("starting the server")
+        command = [sys.executable, str(PROGRAM), str(folder)]
+        # What MPI may have set in this process is not passed on.
+        server = Server(lambda port: [*command, str(port)], dict(os.environ))
+        server.until(lambda: server.answers("/version"))
+    with server.loading():
+        server.workers = Processes(descendants(server.process.pid, WORKER_MODULE))
+        effective = json.loads(Path(EFFECTIVE).read_text())
+        loaded = model.loaded(torch, effective["tp_size"], effective["pp_size"], effective)
+        if not server.workers:
+            loaded = replace(loaded, warnings=(*loaded.warnings, NO_WORKERS))
+        engine = ServedEngine(server, TensorrtApi(model.eos_ids), tokenizer=tokenizer)
+        engine.vocab_size = model.text.vocab_size
+        engine.context_tokens = effective["max_seq_len"] or getattr(model.text, "max_position_embeddings", None)
+        engine.max_in_flight, engine.in_flight_argument = effective["max_batch_size"], "max_batch_size"
+        return engine, loaded
+
+
+def write_numbers(folder: Path, model: FolderModel) -> None:
+    """Write a tokenizer of numbers: the server asks its tokenizer for a size and an end, though it gets ids only."""
+    words = {f"<{number}>": number for number in range(model.text.vocab_size)}
+    end = {"eos_token": f"<{model.eos_ids[0]}>"} if model.eos_ids else {}
+    numbers = Tokenizer(WordLevel(words, unk_token="<0>"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=numbers, **end).save_pretrained(folder)

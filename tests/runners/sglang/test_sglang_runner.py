@@ -1,0 +1,223 @@
+"""The SGLang runner over a stand-in for its server: ids, cached tokens, the server's own times, and what fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from contract.runner_process import SGLANG_FOLDER, ids_prompt, output_ids, refusal, running, token_bytes, workload
+from contract.subjects import SGLANG, SMALL_UNIFORM, write_config, write_tokenizer
+
+from wattdock.launch.keeper import descendants
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract.runner_process import Pass, Runner
+    from contract.shared_runners import SharedRunners
+
+PYTHON = Path(SGLANG.python)
+GPUS = SGLANG.gpus
+
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with torch and aiohttp at {PYTHON}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model folder with a tokenizer and no weights."""
+    made = write_config(tmp_path_factory.mktemp("model"))
+    write_tokenizer(made)
+    return made
+
+
+@pytest.fixture
+def bare(runners: SharedRunners) -> Runner:
+    """Return a runner with nothing loaded."""
+    return runners.bare("sglang")
+
+
+@pytest.fixture
+def load(bare: Runner, folder: Path) -> Any:
+    """Return what loads the model with some settings."""
+
+    def loading(**engine_args: object) -> pb.Loaded:
+        return bare.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS)[0]
+
+    return loading
+
+
+@pytest.fixture
+def fault(runners: SharedRunners) -> Iterator[Path]:
+    """Return the file in which the stand-in reads what goes wrong."""
+    file = runners.stand_in("sglang") / "fault"
+    yield file
+    file.unlink(missing_ok=True)
+
+
+def run(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:
+    """Run one pass that returns ids."""
+    return runner.generate(workload(**{"return_token_ids": True, **fields}), prompts)
+
+
+def test_the_id_that_ends_an_answer_counts_and_ids_are_told_once_each(bare: Runner, load: Any) -> None:
+    """Though a stream of SGLang's repeats all ids, unless it is told otherwise."""
+    load()
+    prompts = [pb.Prompt(token_ids=token_bytes([first, 9, 9])) for first in (7, 8)]
+    stopped = run(bare, prompts, ignore_eos=False, max_output_tokens=6).requests
+    full = run(bare, prompts, max_output_tokens=6).requests
+    assert [(r.output_tokens, r.finish_reason) for r in stopped] == [(3, "stop"), (6, "length")]
+    assert list(stopped[0].output_ids.ids)[-1] == 2
+    assert [(r.output_tokens, r.finish_reason) for r in full] == [(6, "length")] * 2
+    assert len(stopped[1].token_gaps_ns) == 5
+
+
+def test_what_is_in_effect_is_read_back_with_the_radix_cache_off(bare: Runner, load: Any) -> None:
+    """What the server was started with, and what it made of it."""
+    loaded = load(max_running_requests=4, mem_fraction_static=0.5)
+    effective = json.loads(loaded.effective_engine_args_json)
+    named = {"disable_radix_cache": True, "enable_metrics": True, "mem_fraction_static": 0.5, "tp_size": 1}
+    assert effective.items() >= (named | {"max_running_requests": 4, "max_total_num_tokens": 65536}).items()
+    assert "model_path" not in effective
+    assert loaded.environment.used_gpu_uuids == [GPUS[0]]
+    code, detail = bare.refused_pass(workload(in_flight=5), [ids_prompt(3)] * 5)
+    assert (code, "raise max_running_requests" in detail) == ("INVALID_ARGUMENT", True)
+
+
+def test_cached_prompt_tokens_are_counted_where_the_radix_cache_is_on(bare: Runner, load: Any) -> None:
+    """Per request, as the server counts them."""
+    load(disable_radix_cache=False)
+    first, second = (run(bare, [ids_prompt(70)]) for _ in range(2))
+    assert [done.summary.cached_prompt_tokens for done in (first, second)] == [0, 69]
+
+
+def test_the_server_s_own_times_are_of_the_pass_if_it_tells_them(bare: Runner, load: Any) -> None:
+    """From its metrics page, which a setting takes away."""
+    load()
+    run(bare, [ids_prompt(5)])
+    serving = run(bare, [ids_prompt(10)], max_output_tokens=20).summary.serving
+    assert 0.003 < serving.server_itl_s < 0.1
+    assert 0.003 < serving.server_ttft_s < 1
+    bare.unload()
+    load(enable_metrics=False)
+    serving = run(bare, [ids_prompt(10)]).summary.serving
+    assert not serving.HasField("server_ttft_s")
+    assert serving.client_cpu_share > 0
+
+
+def test_replicas_each_have_a_server_and_a_gpu(runners: SharedRunners, bare: Runner, folder: Path) -> None:
+    """And serve one queue."""
+    assert bare.model is None
+    with running("sglang", SGLANG_FOLDER, PYTHON, gpus="0,1", stand_in=runners.stand_in("sglang")) as runner:
+        order = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS, "engine_args": {"data_parallel_size": 2}}
+        loaded, _ = runner.load(folder, **order)
+        assert len(runner.children("wattdock_sglang_server")) == 2
+        assert loaded.environment.used_gpu_uuids == list(GPUS)
+        result = runner.generate(workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2), [ids_prompt(5)] * 4)
+        assert len(result.summary.replicas) == 2
+
+
+def test_a_model_is_split_over_two_gpus_and_nothing_is_left_of_it(bare: Runner, load: Any) -> None:
+    """The first GPUs are taken."""
+    loaded = load(tp_size=2)
+    split = json.loads(loaded.environment.parallelism_json)
+    assert split == {"kind": "tensor", "tensor_parallel_size": 2, "devices": dict.fromkeys(GPUS, 2)}
+    assert loaded.environment.used_gpu_uuids == list(GPUS)
+    bare.unload()
+    assert list(descendants(bare.process.pid)) == []
+
+
+def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(
+    runners: SharedRunners, bare: Runner, folder: Path
+) -> None:
+    """The same seed gives the same answers, another one others."""
+    answers = []
+    for seed in (1, 1, 2):
+        weights = pb.RandomWeights(low=-0.5, high=0.5, seed=seed)
+        bare.load(folder, random_weights=weights, gpu_uuids=GPUS)
+        answers.append(output_ids(run(bare, [ids_prompt(5)])))
+        bare.unload()
+    assert answers[0] == answers[1] != answers[2]
+    assert list((runners.stand_in("sglang") / "cache").glob("wattdock-drawn-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "code", "named"),
+    [
+        ({"load_format": "dummy"}, "INVALID_ARGUMENT", "another model would run"),
+        ({"json_model_override_args": "{}"}, "INVALID_ARGUMENT", "another model would run"),
+        ({"mem_fraction_statik": 0.5}, "INVALID_ARGUMENT", "did you mean 'mem_fraction_static'?"),
+        ({"mem_fraction_static": "x"}, "INVALID_ARGUMENT", "must be a number or null"),
+        ({"api_key": "x"}, "INVALID_ARGUMENT", "unknown engine argument 'api_key'"),
+        ({"mem_fraction_static": 7.0}, "INVALID_ARGUMENT", "mem_fraction_static must be in (0, 1), got 7.0"),
+    ],
+)
+def test_an_argument_that_cannot_be_had_is_refused(
+    bare: Runner, folder: Path, engine_args: dict[str, object], code: str, named: str
+) -> None:
+    """By its name and type before anything starts, or by the server itself."""
+    order = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS, "engine_args": engine_args}
+    status, detail = bare.refused_load(folder, **order)
+    assert (status, named in detail) == (code, True), detail
+    assert list(descendants(bare.process.pid)) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "named"),
+    [
+        ("bad request", "INVALID_ARGUMENT", "the engine's server answered 400: "),
+        ("refuses", "INTERNAL", "The input is too long"),
+        ("gives up", "INTERNAL", "the engine's server answered 503: Aborted by a test"),
+        ("retracts", "RESOURCE_EXHAUSTED", "SGLang stopped a request 1 time(s) and computed it again"),
+    ],
+)
+def test_a_request_that_the_server_does_not_serve_as_asked_fails_the_pass(
+    bare: Runner, load: Any, fault: Path, what: str, code: str, named: str
+) -> None:
+    """By what the server said; and the next pass is served."""
+    load()
+    fault.write_text(what)
+    status, detail = bare.refused_pass(workload(), [ids_prompt(10)] * 2)
+    assert (status, named in detail) == (code, True), detail
+    fault.unlink()
+    assert run(bare, [ids_prompt(3)]).summary.output_tokens == 5
+
+
+def test_running_out_of_memory_at_load_is_resource_exhausted(bare: Runner, folder: Path, fault: Path) -> None:
+    """As the server's last words say."""
+    fault.write_text("oom at load")
+    code, detail = bare.refused_load(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS)
+    assert (code, "CUDA out of memory" in detail) == ("RESOURCE_EXHAUSTED", True), detail
+
+
+@pytest.mark.parametrize("victim", ["sglang::scheduler", "wattdock_sglang_server"])
+def test_the_death_of_scheduler_or_server_ends_the_pass_by_name(bare: Runner, load: Any, victim: str) -> None:
+    """The server looks for its processes each second, and ends with them; nothing is left."""
+    load()
+    call = bare.start_long()
+    os.kill(bare.children(victim)[0], signal.SIGKILL)
+    code, detail = refusal(call)
+    assert (code, "the engine's server is gone" in detail) == ("ABORTED", True), detail
+    bare.unload()
+    assert bare.children("wattdock_sglang_server") == []
+
+
+def test_diagnosis_says_that_it_has_never_met_the_real_one(bare: Runner) -> None:
+    """And whether the installed package has all that the runner sets."""
+    findings = {finding.name: finding for finding in bare.stub.Diagnose(pb.DiagnoseRequest()).findings}
+    proven = findings["sglang runner"]
+    assert (proven.status, "never yet with the real SGLang" in proven.value) == ("warn", True)
+    assert findings["engine arguments"].status == "ok"
+
+
+def test_without_sglang_the_runner_says_what_is_missing(folder: Path) -> None:
+    """It answers all the same: in an environment of another backend, or in an image that went wrong."""
+    with running("sglang", SGLANG_FOLDER, PYTHON) as runner:
+        described = runner.stub.Describe(pb.DescribeRequest())
+        assert (described.framework, described.framework_version) == ("sglang", "")
+        code, detail = runner.refused_load(folder)
+        assert (code, "SGLang is not installed here" in detail) == ("FAILED_PRECONDITION", True), detail
