@@ -74,6 +74,12 @@ def test_the_death_of_a_server_ends_the_pass_and_leaves_no_process(
     assert "it ended with code -9" in detail
 
 
+def test_an_engine_s_death_ends_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
+    """The server itself looks for its engine each five seconds."""
+    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
+    assert "the engine's server is gone" in kill_in_a_pass(runner, "EngineCore")
+
+
 def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
     """Nothing of it is left."""
     runner = runners.bare(VLLM_SERVED.name)
@@ -91,11 +97,3 @@ def test_replicas_each_have_a_server(runners: SharedRunners, checkpoint: Checkpo
     result = runner.generate(workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2), [ids_prompt(5)] * 4)
     assert len(result.summary.replicas) == 2
     assert result.summary.serving.client_cpu_share > 0
-
-
-def test_an_engine_s_death_ends_its_server_and_the_other_replica_s(
-    runners: SharedRunners, checkpoint: Checkpoint
-) -> None:
-    """The server itself looks for its engine each five seconds."""
-    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=REPLICAS)
-    assert "the engine's server is gone" in kill_in_a_pass(runner, "EngineCore")
