@@ -13,6 +13,7 @@ from wattdock_llamacpp_weights import dtype_named, find_gguf, weights_of, write_
 
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
+from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.gpus import require_gpus
 from wattdock_runner.served import Api, Chunk, ServedEngine, Server
 
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
 
 SERVER = Path(__file__).with_name("wattdock_llamacpp_server.py")
 FINISHED = {"limit": "length", "eos": "stop"}
+# A GGUF file may set any of these.
+NEUTRAL: dict[str, Any] = {
+    "samplers": ["top_k", "top_p", "temperature"],
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "dynatemp_range": 0.0,
+    "mirostat": 0,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+}
 # Without settings: as many requests at once, with so much context each.
 PARALLEL, CONTEXT = 8, 4096
 
@@ -51,17 +66,16 @@ class LlamaCppApi(Api):
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
-            "min_p": 0.0,
-            "repeat_penalty": 1.0,
+            **NEUTRAL,
             "seed": workload.seed + prompt.position,
         }
 
     def read(self, event: Mapping[str, Any]) -> Chunk:
-        """Return the ids of an event; the last has none."""
+        """Return the ids of an event; it sends none for a token that ends within a character, but counts it."""
         if not event.get("stop"):
-            return Chunk(event["tokens"])
+            return Chunk(event["tokens"], output_tokens=event["tokens_predicted"])
         cached = event.get("timings", {}).get("cache_n")
-        return Chunk(event["tokens"], FINISHED.get(event["stop_type"], "stop"), cached)
+        return Chunk(event["tokens"], FINISHED.get(event["stop_type"], "stop"), cached, event["tokens_predicted"])
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedModel]:
@@ -80,28 +94,36 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     generation = _generation_settings(order, config)
     ends = eos_token_ids(generation.get("eos_token_id"))
     path = own or write_gguf(order, config, ends, Path.cwd() / "model.gguf")
+    weights = weights_of(path)
+    if own and order.dtype not in ("auto", weights.kind):
+        raise InvalidRequest(f"dtype {order.dtype}: {own.name} holds {weights.kind}; leave it out")
     settings = settings_for(order, config)
     tokenizer = read_tokenizer(AutoTokenizer, order)
     server = Server(
         lambda port: [sys.executable, str(SERVER), json.dumps({"model": str(path), "port": port, **settings})]
     )
-    told, weights = server.until(server.told), weights_of(path)
-    if own is None:
-        # The server has it open; nobody else needs it.
-        path.unlink()
     with server.loading():
+        try:
+            told = server.until(server.told)
+        finally:
+            if own is None:
+                # The server has it open; nobody else needs it.
+                path.unlink()
         props = server.ask("/props")
+    slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]
     engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
     engine.vocab_size = config.vocab_size
-    engine.max_in_flight, engine.in_flight_argument = props["total_slots"], "n_parallel"
-    engine.context_tokens = props["default_generation_settings"]["n_ctx"]
+    engine.max_in_flight, engine.in_flight_argument = slots, "n_parallel"
+    engine.context_tokens = slot_tokens
     return engine, LoadedModel(
         visible_gpus=(),
         used_gpu_uuids=(),
         effective_engine_args={
             **{name: value for name, value in told.items() if name != "at"},
+            # It makes each slot's share a round number.
+            "n_ctx": slot_tokens if told["kv_unified"] else slots * slot_tokens,
             "build": props["build_info"],
-            # Weights of fewer bits are multiplied with activations of float32.
+            # Of what is not quantised; a CPU multiplies quantised weights with activations of 8 bits.
             "dtype": "float32" if weights.is_quantized else weights.kind,
             "quantization": weights.kind if weights.is_quantized else None,
             "kv_cache_dtype": dtype_named(told["cache_type_k"]),
@@ -129,4 +151,6 @@ def settings_for(order: LoadOrder, config: Any) -> dict[str, Any]:
     defaults = {"n_parallel": parallel, "n_ctx": parallel * context, "n_threads": threads, "n_threads_batch": threads}
     # Each answer holds a thread of the server's until its end.
     fixed = {"n_threads_http": parallel + 4, "verbosity": 1, "fit_params": False, "ctx_shift": False}
+    # A cached prompt is never used, so none is kept: the server would copy it within the pass.
+    fixed |= {"cache_ram_mib": 0, "cache_idle_slots": False, "n_ctx_checkpoints": 0}
     return defaults | given | fixed

@@ -16,6 +16,8 @@ SPLIT_MODES = {
 FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 FLASH_ATTENTION = {name: xllamacpp.llama_flash_attn_type[f"LLAMA_FLASH_ATTN_TYPE_{own}"] for name, own in FLASH.items()}
 CACHE_TYPES = {kind.name.removeprefix("GGML_TYPE_").lower(): kind for kind in xllamacpp.ggml_type}
+# For GPUs, and without effect where the library was built for CPUs.
+GPU_SETTINGS = {"n_gpu_layers", "main_gpu", "tensor_split", "split_mode"}
 # Settings that the library has elsewhere, or by another type.
 PLACES = {"n_threads": "cpuparams", "n_threads_batch": "cpuparams_batch"}
 OTHER_NAMES = {"flash_attn": "flash_attn_type"}
@@ -32,6 +34,10 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     parameters = xllamacpp.CommonParams()
     parameters.model.path = settings.pop("model")
+    cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+    unused = GPU_SETTINGS if all(device["type"] == cpu for device in xllamacpp.get_device_info()) else set()
+    if refused := sorted(unused & settings.keys()):
+        raise ValueError(f"{refused[0]} has no effect, as this build of llama.cpp finds no GPU; leave it out")
     for name, value in settings.items():
         if name == "tensor_split":
             value = [*map(float, value), *([0.0] * (len(parameters.tensor_split) - len(value)))]
@@ -39,7 +45,8 @@ def main() -> None:
         setattr(place, own, KINDS[name][value] if name in KINDS else value)
     # Kept, since the server ends with its object.
     server = xllamacpp.Server(parameters)
-    told_all = {name: told(parameters, name) for name in LlamaCppBackend.engine_arguments or ()}
+    names = LlamaCppBackend.engine_arguments or ()
+    told_all = {name: None if name in unused else told(parameters, name) for name in names}
     sys.stdout.write(json.dumps({"at": server.listening_address, **told_all}) + "\n")
     sys.stdout.flush()
     signal.pause()

@@ -25,6 +25,8 @@ TYPES = {
     "float16": gguf.GGMLQuantizationType.F16,
     "bfloat16": gguf.GGMLQuantizationType.BF16,
 }
+# Types of safetensors, which have GGUF's names.
+STORED = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,15 @@ def find_gguf(folder: Path) -> Path | None:
 
 
 def weights_of(file: Path) -> Weights:
-    """Return what a file holds."""
-    tensors = gguf.GGUFReader(file).tensors
+    """Return what a file holds.
+
+    Raises:
+        InvalidRequest: It is no GGUF file.
+    """
+    try:
+        tensors = gguf.GGUFReader(file).tensors
+    except ValueError as error:
+        raise InvalidRequest(f"cannot read {file.name}: {error}") from error
     by_kind: dict[str, int] = {}
     for tensor in tensors:
         by_kind[tensor.tensor_type.name] = by_kind.get(tensor.tensor_type.name, 0) + int(tensor.n_bytes)
@@ -83,6 +92,12 @@ def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -
         raise InvalidRequest(
             f"model_type {config.model_type!r} cannot be written as GGUF; give a folder with a .gguf file"
         )
+    rope = config.rope_parameters
+    others = [name for name in ("attention_bias", "mlp_bias", "quantization_config") if getattr(config, name, None)]
+    if rope.get("rope_type", "default") != "default":
+        others.append("rope_type")
+    if others:
+        raise InvalidRequest(f"{others[0]} of this model cannot be written as GGUF; give a folder with a .gguf file")
     if len(ends) > MOST_ENDS:
         raise InvalidRequest(f"{len(ends)} ids end an answer of this model, and GGUF has places for {MOST_ENDS}")
     kind = TYPES["float32" if order.dtype == "auto" else order.dtype]
@@ -99,7 +114,7 @@ def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -
     writer.add_value_length(head_size)
     writer.add_rope_dimension_count(head_size)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
@@ -131,15 +146,19 @@ def _tensors(order: LoadOrder, config: Any) -> Iterator[tuple[str, NDArray[np.fl
             drawn = np.random.default_rng(seed_of(name, weights)).random(shape, np.float32)
             yield str(names.get_name(name, (".weight",))), weights.low + (weights.high - weights.low) * drawn
         return
-    from safetensors import safe_open
+    from safetensors import deserialize
 
     if not (files := sorted(order.model_path.glob("*.safetensors"))):
         raise InvalidRequest(f"cannot load {order.model_path}: it has neither a .gguf file nor safetensors")
     for file in files:
-        with safe_open(file, "np") as stored:
-            for name in stored.keys():  # noqa: SIM118 - it is no mapping
-                values = stored.get_tensor(name).astype(np.float32)
-                yield str(names.get_name(name, (".weight",))), values
+        for name, stored in deserialize(file.read_bytes()):  # type: ignore[no-untyped-call]
+            if (kind := stored["dtype"]) not in STORED:
+                raise InvalidRequest(
+                    f"{file.name}: {kind} of {name} cannot be written as GGUF; valid: {', '.join(STORED)}"
+                )
+            octets = np.frombuffer(stored["data"], np.uint8).reshape(*stored["shape"][:-1], -1)
+            values = gguf.quants.dequantize(octets, gguf.GGMLQuantizationType[kind]).reshape(stored["shape"])
+            yield str(names.get_name(name, (".weight",))), values.astype(np.float32)
 
 
 def _shapes(config: Any) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -16,7 +16,7 @@ from wattdock_sglang import DEFAULTS
 from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.errors import OutOfMemory
 from wattdock_runner.folder_model import read_model, weights_folder
-from wattdock_runner.served import Api, Chunk, ServedEngine, Server, mean_of, refusal
+from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, Server, mean_of, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,6 @@ PROGRAM = Path(__file__).with_name("wattdock_sglang_server.py")
 # SGLang asks itself for its first answer, by a library that heeds proxies.
 DIRECT = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 ALL_TOKENS = -1
-SERVER_ERROR = 500
 
 
 class SglangApi(Api):
@@ -77,15 +76,17 @@ class SglangApi(Api):
             InvalidRequest, RuntimeError: It gave the request up.
         """
         meta = event["meta_info"]
+        reason = meta["finish_reason"] or {"type": None}
+        # It tells nothing else of a request that it gives up.
+        if reason["type"] == "abort":
+            raise refusal(reason.get("status_code") or SERVER_ERROR, str(reason["message"]))
         if stopped := meta["num_retractions"]:
             raise OutOfMemory(
                 f"the KV cache could not hold what was in flight: SGLang stopped a request {stopped} time(s) and "
                 "computed it again; lower batch_size, or raise mem_fraction_static"
             )
-        reason = meta["finish_reason"] or {"type": None}
-        if reason["type"] == "abort":
-            raise refusal(reason.get("status_code") or SERVER_ERROR, str(reason["message"]))
-        return Chunk(event["output_ids"], reason["type"], meta["cached_tokens"])
+        counted = meta["completion_tokens"] if reason["type"] else None
+        return Chunk(event["output_ids"], reason["type"], meta["cached_tokens"], counted)
 
     def totals(self, server: Server) -> Mapping[str, float]:
         """Return what its metrics page counts, if it has one."""
@@ -125,7 +126,7 @@ def load_engine(order: LoadOrder, report: Report, arguments: Sequence[str]) -> t
         engine.vocab_size = model.text.vocab_size
         # SGLang makes an answer shorter, without a word, that a few positions more would not hold.
         engine.context_tokens = info["max_req_input_len"]
-        # What it made of these.
+        # Limits that it has computed.
         told = {
             "max_running_requests": info["internal_states"][0]["effective_max_running_requests_per_dp"],
             "max_total_num_tokens": info["max_total_num_tokens"],

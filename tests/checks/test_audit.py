@@ -104,19 +104,26 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
 
 
 @pytest.mark.parametrize(
-    ("share", "late_s", "status"),
-    [(0.8, 0.02, "pass"), (0.81, 0.001, "fail"), (0.1, 0.021, "fail"), (None, None, None)],
+    ("share", "late_s", "gap_s", "status"),
+    [
+        (0.8, 0.02, None, "pass"),
+        (0.81, 0.001, 0.05, "fail"),
+        (0.1, 0.021, 0.05, "fail"),
+        (0.1, 0.003, 0.0066, "pass"),
+        (0.1, 0.0034, 0.0066, "fail"),
+        (None, None, None, None),
+    ],
 )
 def test_a_client_that_is_busy_or_late_is_what_is_measured(
-    share: float | None, late_s: float | None, status: str | None
+    share: float | None, late_s: float | None, gap_s: float | None, status: str | None
 ) -> None:
-    """Of several passes the worst counts; an engine in the runner's own process has no client."""
+    """Of several passes the worst counts, late by what matters beside a gap; without a server there is no client."""
     passes: Any = [
         SimpleNamespace(client_cpu_share=each, client_late_s=late_s, server_ttft_s=ttft_s, server_itl_s=None)
         for each, ttft_s in ((share and share / 2, 0.1), (share, 0.3))
     ]
     found = serving(passes)
-    speed = SimpleNamespace(serving=found)
+    speed = SimpleNamespace(serving=found, itl=gap_s and SimpleNamespace(p50_s=gap_s))
     result: Any = SimpleNamespace(config=OPEN, environment="", energy="", procedure="", performance=speed)
     outcome = client_keeps_up(Subject(result))
     assert (outcome and outcome.status) == status

@@ -217,7 +217,7 @@ def running(
     with log.open("wb") as out:
         # A group of its own, so that its end takes along what it started: here is no keeper that would.
         # It works in a folder that goes away, as a launched one does: engines leave sockets there.
-        options: dict[str, Any] = {"cwd": home, "start_new_session": True}
+        options: dict[str, Any] = {"cwd": home, "process_group": 0}
         process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, **options)
     # A channel that finds no socket at first waits a second before it tries again.
     channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.initial_reconnect_backoff_ms", 50)])

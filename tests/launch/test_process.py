@@ -156,7 +156,7 @@ def test_a_keeper_asked_to_end_stops_its_runner_first(behaviour: str, launcher: 
     assert left(launch_spec.log_path) == []
 
 
-def test_a_runner_gets_a_session_a_private_folder_and_no_foreign_descriptor(
+def test_a_runner_gets_a_process_group_a_private_folder_and_no_foreign_descriptor(
     spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lifeline held by a sibling's runner would keep that sibling alive after the coordinator."""
@@ -166,7 +166,7 @@ def test_a_runner_gets_a_session_a_private_folder_and_no_foreign_descriptor(
         wait_until(lambda: not runner.alive())
         runner_view = json.loads(spec("show").log_path.read_text().partition("json ")[2])
         assert runner_view["descriptors"] == [0, 1, 2]
-        assert runner_view["session"] == runner_view["group"] == runner.pid
+        assert (runner_view["session"], runner_view["group"]) == (os.getsid(0), runner.pid)
         assert runner_view["cwd"] == str(folder_of(runner.address))
         assert "HF_TOKEN" not in runner_view["environ"]
         assert runner_view["arguments"] == [

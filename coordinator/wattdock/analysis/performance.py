@@ -166,7 +166,10 @@ def serving(passes: Sequence[PassRecord]) -> Serving | None:
 
 
 def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
-    """Return where a pass's count differs from its requests' counts, their ids, or the end of its token series."""
+    """Return where a pass's count differs from its requests' counts, their ids, or the end of its token series.
+
+    Tokens that a server only counted are told, too.
+    """
     disagreements = []
     for measured in passes:
         ids = [request.output_ids for request in measured.requests if request.output_ids is not None]
@@ -176,9 +179,13 @@ def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
             "series": int(measured.tokens.output_tokens[-1]) if len(measured.tokens.output_tokens) else 0,
         }
         if len(ids) == len(measured.requests):
-            counts["ids"] = sum(map(len, ids))
+            counts["ids"] = sum(map(len, ids)) + measured.tokens_without_ids
         if len(set(counts.values())) > 1:
             disagreements.append(f"pass {measured.index + 1}: {counts}")
+        elif without_ids := measured.tokens_without_ids:
+            disagreements.append(
+                f"pass {measured.index + 1}: of {without_ids} of {measured.output_tokens} tokens the server told no ids"
+            )
     return disagreements
 
 

@@ -121,7 +121,7 @@ def wake_on_signals() -> int:
 
 
 def start(command: list[str]) -> int:
-    """Start the runner in a session of its own, so that it dies with this process; return its pid."""
+    """Start the runner in a process group of its own, so that it dies with this process; return its pid."""
     keeper = os.getpid()
 
     def die_with_keeper() -> None:
@@ -134,7 +134,7 @@ def start(command: list[str]) -> int:
         command,
         stdin=subprocess.DEVNULL,
         stdout=LOG_FD,
-        start_new_session=True,
+        process_group=0,
         preexec_fn=die_with_keeper,
     )
     # Reaped by waitpid below; Popen must not wait for it too.

@@ -66,8 +66,9 @@ class ProcessLauncher:
                     env=process_variables(
                         spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=self._keep_pythonpath
                     ),
-                    # A terminal's Ctrl-C is the coordinator's to handle.
-                    start_new_session=True,
+                    # A terminal's Ctrl-C is the coordinator's to handle. Not a session of its own: some kernels share
+                    # the CPUs out by session, and an engine that yields while it waits then starves the coordinator.
+                    process_group=0,
                     # Whatever is left of the folder when both are killed is removed by the next command.
                     pass_fds=(*spec.lease_fds, folder.descriptor),
                 )

@@ -45,7 +45,7 @@ def require_possible(measured: PassRecord) -> None:
             _within(f"a request's {name}", (getattr(request, name) for request in measured.requests), most)
     for request in measured.requests:
         _within("a gap between tokens", request.token_gaps_ns or (), MAX_NS)
-    counts = ("output_tokens", "prompt_tokens", "arrivals_due", "cacheable_tokens")
+    counts = ("output_tokens", "prompt_tokens", "arrivals_due", "cacheable_tokens", "tokens_without_ids")
     for name in counts:
         _within(f"the pass's {name}", (getattr(measured, name),), MAX_NS)
     for name in ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s"):

@@ -87,6 +87,7 @@ class PassRecord:
         client_late_s: By how much it read late what had come: the 99th percentile.
         server_ttft_s, server_itl_s: Means over requests, and over gaps between tokens, by the server's own clock; None
             where it does not tell.
+        tokens_without_ids: Output tokens that the server counted without telling their ids.
     """
 
     span: Span
@@ -111,6 +112,7 @@ class PassRecord:
     client_late_s: float | None = None
     server_ttft_s: float | None = None
     server_itl_s: float | None = None
+    tokens_without_ids: int = 0
 
     def require_possible(self) -> None:
         """Check that the figures can be, as a runner says them or a file holds them.

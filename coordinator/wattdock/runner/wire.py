@@ -340,7 +340,9 @@ class PassParts:
 def _serving(summary: pb.PassSummary) -> dict[str, Any]:
     if not summary.HasField("serving"):
         return {}
-    client = {name: getattr(summary.serving, name) for name in ("client_cpu_share", "client_late_s")}
+    client = {
+        name: getattr(summary.serving, name) for name in ("client_cpu_share", "client_late_s", "tokens_without_ids")
+    }
     return client | {name: optional(summary.serving, name) for name in ("server_ttft_s", "server_itl_s")}
 
 

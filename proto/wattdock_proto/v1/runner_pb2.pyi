@@ -328,16 +328,18 @@ class ReplicaPass(_message.Message):
     def __init__(self, gpu_uuids: _Optional[_Iterable[str]] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., last_token_ns: _Optional[int] = ...) -> None: ...
 
 class Serving(_message.Message):
-    __slots__ = ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s")
+    __slots__ = ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s", "tokens_without_ids")
     CLIENT_CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_LATE_S_FIELD_NUMBER: _ClassVar[int]
     SERVER_TTFT_S_FIELD_NUMBER: _ClassVar[int]
     SERVER_ITL_S_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_WITHOUT_IDS_FIELD_NUMBER: _ClassVar[int]
     client_cpu_share: float
     client_late_s: float
     server_ttft_s: float
     server_itl_s: float
-    def __init__(self, client_cpu_share: _Optional[float] = ..., client_late_s: _Optional[float] = ..., server_ttft_s: _Optional[float] = ..., server_itl_s: _Optional[float] = ...) -> None: ...
+    tokens_without_ids: int
+    def __init__(self, client_cpu_share: _Optional[float] = ..., client_late_s: _Optional[float] = ..., server_ttft_s: _Optional[float] = ..., server_itl_s: _Optional[float] = ..., tokens_without_ids: _Optional[int] = ...) -> None: ...
 
 class PassSummary(_message.Message):
     __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "replicas", "serving")

@@ -97,6 +97,7 @@ class Serving(NamedTuple):
     client_late_s: float
     server_ttft_s: float | None = None
     server_itl_s: float | None = None
+    tokens_without_ids: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,8 @@ class PassRecorder:
         servings = [part[3] for _, part in parts if part[3]]
         serving = None
         if servings:
-            shares, late_s, *_ = zip(*servings, strict=True)
-            serving = Serving(max(shares), max(late_s))
+            shares, late_s, _, _, without_ids = zip(*servings, strict=True)
+            serving = Serving(max(shares), max(late_s), tokens_without_ids=sum(without_ids))
         self.adopt((whole, sorted(everything, key=lambda request: request.index), steps, serving))
         self.replicas = tuple(
             ReplicaPass(

@@ -38,17 +38,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READY_POLL_S, ANSWER_S, END_S, GRACE_S = 0.2, 30.0, 10.0, 1.0
+# The coordinator gives a runner five seconds to end.
+READY_POLL_S, ANSWER_S, DRAIN_S, END_S, GRACE_S = 0.2, 30.0, 10.0, 3.0, 1.0
 # The loop looks for a cancelled pass at least so often.
 LOOK_S = 0.5
 PROBE_S = 0.02
 # Servers close idle connections after a few seconds (vLLM 5), and a request that meets that is lost.
 KEEP_S = 2.0
-# Of an event, which may repeat a whole prompt.
+# An event may repeat a whole prompt.
 MOST_EVENT_BYTES = 1 << 26
 LAST_LINES, ERROR_LINES = 50, 3
 DATA, DONE = b"data: ", b"[DONE]"
-BAD_REQUEST, OK = 400, 200
+# Stands for a token that the server counted and told no id of.
+NO_ID = -1
+BAD_REQUEST, SERVER_ERROR, OK = 400, 500, 200
 # Between fork and exec of a process that has gRPC's threads no Python may run, so the new program ties itself.
 TIED = """
 import os, sys
@@ -70,11 +73,13 @@ class Chunk:
         ids: New token ids.
         finish_reason: "stop" or "length" in the last event with tokens, else None.
         cached_prompt_tokens: Prompt tokens that came from a cache; None where this event does not say.
+        output_tokens: Tokens of the answer up to this event, by the server's own count; None where it does not say.
     """
 
     ids: Sequence[int] = ()
     finish_reason: str | None = None
     cached_prompt_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 class Api:
@@ -144,8 +149,9 @@ class CompletionsApi(Api):
     def read(self, event: Mapping[str, Any]) -> Chunk:
         """Return the ids of an event; the last has the counts of tokens, and no ids."""
         if not event["choices"]:
-            details = event["usage"].get("prompt_tokens_details") or {}
-            return Chunk(cached_prompt_tokens=details.get("cached_tokens") or 0)
+            usage = event["usage"]
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+            return Chunk(cached_prompt_tokens=cached, output_tokens=usage["completion_tokens"])
         [choice] = event["choices"]
         return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
 
@@ -195,7 +201,9 @@ class Server:
         """
         while True:
             has_ended = self.process.poll() is not None
-            if (found := look()) is not None:
+            found = look()
+            # Another program may have its port since.
+            if found is not None and not has_ended:
                 return found
             if has_ended:
                 raise self.lack() or InvalidRequest(f"the engine's server did not start: {self.said()}")
@@ -305,7 +313,7 @@ class Watch:
     def told(self) -> tuple[float, float]:
         """Return the busy share of this thread, and the 99th percentile of lateness (s)."""
         share = (time.thread_time() - self._cpu_s) / (time.monotonic() - self._began_s)
-        # Of few, the largest.
+        # The largest where there are few.
         return share, sorted(self._late_s)[-1 - len(self._late_s) // 100] if self._late_s else 0.0
 
 
@@ -329,7 +337,9 @@ class ServedEngine(Engine):
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; end all streams where it fails, and name what became of the server."""
         self._answers, self._fault = [], None
-        self._watch = None
+        self._watch, self._without_ids = None, 0
+        # What it printed earlier explains no failure of this pass.
+        self.server.last_lines.clear()
         self._loop.run_until_complete(self._open())
         try:
             before = self._api.totals(self.server)
@@ -337,7 +347,7 @@ class ServedEngine(Engine):
             share, late_s = (0.0, 0.0) if self._watch is None else self._watch.told()
             after = self._api.totals(self.server)
             grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
-            self._recorder.serving = Serving(share, late_s, *self._api.took(grown))
+            self._recorder.serving = Serving(share, late_s, *self._api.took(grown), self._without_ids)
             return done
         except RunnerFault:
             raise
@@ -406,7 +416,7 @@ class ServedEngine(Engine):
             async with self._session.post(self._api.path, data=body) as reply:
                 if reply.status != OK:
                     raise refusal(reply.status, await reply.text())
-                is_over = False
+                is_over, received = False, 0
                 async for line in reply.content:
                     if not line.startswith(DATA) or line[len(DATA) :].startswith(DONE):
                         continue
@@ -414,10 +424,19 @@ class ServedEngine(Engine):
                     if "error" in event:
                         raise RuntimeError(f"the engine's server: {event['error']}")
                     chunk = self._api.read(event)
-                    is_over |= chunk.finish_reason is not None
+                    was_over, is_over = is_over, is_over or chunk.finish_reason is not None
                     if chunk.cached_prompt_tokens is not None:
                         request.cached_prompt_tokens = chunk.cached_prompt_tokens
-                    self._answers.append((request, now_ns(), chunk.ids, chunk.finish_reason))
+                    received += len(chunk.ids)
+                    counted = received if chunk.output_tokens is None else chunk.output_tokens
+                    if counted < received or (counted > received and was_over):
+                        raise RuntimeError(
+                            f"the server sent {received} ids of the {counted} tokens of request {request.index}"
+                        )
+                    ids = [*[NO_ID] * (counted - received), *chunk.ids]
+                    self._without_ids += counted - received
+                    received = counted
+                    self._answers.append((request, now_ns(), ids, chunk.finish_reason))
                     self._news.set()
                 if not is_over:
                     raise RuntimeError(f"the server closed the answer to request {request.index} before its end")
@@ -432,7 +451,16 @@ class ServedEngine(Engine):
     def drain(self) -> None:
         """Return when all answers have been read to their ends: what comes after an answer's last token, too."""
         if self._streams:
-            self._loop.run_until_complete(asyncio.wait(tuple(self._streams), timeout=END_S))
+            self._loop.run_until_complete(asyncio.wait(tuple(self._streams), timeout=DRAIN_S))
+        if self._streams:
+            raise RuntimeError(f"the server ended its answers not within {DRAIN_S:g} s of their last tokens")
+        if self._fault is not None:
+            raise self._fault
+
+    def complete(self, requests: Sequence[RequestRecord]) -> None:
+        """Keep the ids that are known."""
+        for request in requests:
+            request.output_ids = [each for each in request.output_ids if each != NO_ID]
 
     def end(self) -> None:
         """Stop the server."""
@@ -441,6 +469,6 @@ class ServedEngine(Engine):
 
 
 def refusal(status: int, text: str) -> Exception:
-    """Return the error for an answer of HTTP's that is none."""
+    """Return the error for an HTTP error status."""
     said = f"the engine's server answered {status}: {text.strip()[:500]}"
-    return InvalidRequest(said) if status == BAD_REQUEST else RuntimeError(said)
+    return InvalidRequest(said) if BAD_REQUEST <= status < SERVER_ERROR else RuntimeError(said)

@@ -13,6 +13,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+from wattdock_runner import served
 from wattdock_runner.backend import Arrival, Prompt, Workload
 from wattdock_runner.recorder import PassRecorder
 from wattdock_runner.served import Api, Chunk, ServedEngine, Server
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
 GAP_S = 0.05
 # By the first id of a prompt.
-GOOD, CLOSES, REFUSES, FAILS, TELLS, HANGS, LACKS, DIES, TWO_AT_ONCE = range(1, 10)
+NAMES: tuple[str, ...] = ("GOOD", "CLOSES", "REFUSES", "FAILS", "TELLS", "HANGS", "LACKS", "DIES", "TWO_AT_ONCE")
+NAMES += ("STAYS_OPEN", "TELLS_LATE", "COUNTS_MORE", "COUNTS_LESS", "WARNS")
+GOOD, CLOSES, REFUSES, FAILS, TELLS, HANGS, LACKS, DIES, TWO_AT_ONCE, *MORE = range(1, len(NAMES) + 1)
+STAYS_OPEN, TELLS_LATE, COUNTS_MORE, COUNTS_LESS, WARNS = MORE
+ENDING = {GOOD, *MORE}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -49,11 +54,18 @@ class Handler(BaseHTTPRequestHandler):
             return self._event({"error": "the cache is gone"})
         if what == TWO_AT_ONCE:
             return self._event({"ids": [5, 6], "end": "length"})
+        if what == WARNS:
+            sys.stdout.write("warning: this may run out of memory\n")
+            sys.stdout.flush()
+        counts = {COUNTS_MORE: 2, COUNTS_LESS: -1}.get(what, 0)
         for number in range(3):
             if number:
                 time.sleep(GAP_S)
-            self._event({"ids": [10 + number], "end": "length" if number == 2 and what == GOOD else None})
-        if what == HANGS:
+            end = "length" if number == 2 and what in ENDING else None
+            self._event({"ids": [10 + number], "end": end, "counted": number + 1 + counts * (number == 2)})
+        if what == TELLS_LATE:
+            self._event({"error": "the cache is gone"})
+        if what in (HANGS, STAYS_OPEN):
             time.sleep(3600)
         return None
 
@@ -72,7 +84,7 @@ class ScriptedApi(Api):
         return {"ids": prompt.ids}
 
     def read(self, event: Mapping[str, Any]) -> Chunk:
-        return Chunk(event["ids"], event["end"])
+        return Chunk(event["ids"], event["end"], output_tokens=event.get("counted"))
 
     def totals(self, server: Server) -> dict[str, float]:
         self.looks += 1
@@ -116,8 +128,9 @@ def main() -> None:
         sys.stdout.flush()
         server.serve_forever()
     told: dict[str, Any] = {}
+    served.DRAIN_S = 0.5
     engine = started()
-    for name in ("GOOD", "TWO_AT_ONCE", "CLOSES", "REFUSES", "FAILS", "TELLS", "HANGS"):
+    for name in ("GOOD", "TWO_AT_ONCE", "CLOSES", "REFUSES", "WARNS", "FAILS", "TELLS", "HANGS", *NAMES[9:13]):
         told[name] = outcome(engine, GOOD, globals()[name])
     told["afterwards"] = outcome(engine, GOOD)
     told["rests"] = outcome(engine, GOOD, GOOD, gap_s=1.0)

@@ -41,6 +41,12 @@ def test_tokens_are_ids_and_their_gaps_what_the_client_saw(told: dict[str, Any])
     assert told["TWO_AT_ONCE"]["gaps_s"][-1] == 0
 
 
+def test_tokens_without_ids_are_counted_as_the_server_counts_them(told: dict[str, Any]) -> None:
+    """Two of five; and none where it sends all."""
+    assert (told["COUNTS_MORE"]["tokens"], told["COUNTS_MORE"]["tokens_without_ids"]) == (8, 2)
+    assert told["GOOD"]["tokens_without_ids"] == 0
+
+
 def test_the_client_tells_its_own_cost_and_the_server_s_counters_of_the_pass(told: dict[str, Any]) -> None:
     """Of a thread that mostly waits, little."""
     assert 0 < told["GOOD"]["client_cpu_share"] < 0.9
@@ -58,13 +64,17 @@ def test_the_client_tells_its_own_cost_and_the_server_s_counters_of_the_pass(tol
         ("REFUSES", "InvalidRequest", "the engine's server answered 400: "),
         ("FAILS", "RuntimeError", "the engine's server answered 500: "),
         ("TELLS", "RuntimeError", "the cache is gone"),
+        ("TELLS_LATE", "RuntimeError", "the cache is gone"),
+        ("STAYS_OPEN", "RuntimeError", "the server ended its answers not within 0.5 s of their last tokens"),
+        ("COUNTS_LESS", "RuntimeError", "the server sent 3 ids of the 2 tokens of request 1"),
         ("HANGS", "PassCancelled", "the client cancelled the pass"),
         ("DIES", "WorkerDied", "the engine's server is gone: it ended with code 7"),
         ("LACKS", "OutOfMemory", "the engine's server: cuda: out of memory, 5 GiB"),
     ],
 )
 def test_a_server_s_fault_ends_the_pass_by_its_name(told: dict[str, Any], what: str, kind: str, words: str) -> None:
-    """And the sound request beside it does not hide it."""
+    """And the sound request beside it does not hide it, nor does a warning of an earlier pass explain it."""
+    assert told["WARNS"]["tokens"] == 6
     assert told[what]["kind"] == kind
     assert words in told[what]["message"]
 

@@ -1,4 +1,4 @@
-"""llama.cpp's server as a process of its own: its death, what it refuses, and a file that is quantised already."""
+"""llama.cpp's server as a process of its own: its death, what it refuses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
-from contract.runner_process import LLAMACPP_FOLDER, LLAMACPP_PYTHON, command_of, refusal, running
+from contract.runner_process import (
+    LLAMACPP_FOLDER,
+    LLAMACPP_PYTHON,
+    command_of,
+    ids_prompt,
+    output_ids,
+    refusal,
+    running,
+    workload,
+)
 from contract.subjects import ONE_THREAD
+from safetensors.numpy import load_file, save_file
 
 from wattdock.launch.keeper import descendants
 
@@ -56,15 +67,45 @@ def test_a_server_that_dies_in_a_pass_is_named_and_the_runner_serves_again(
         pass
 
 
+def test_weights_of_sixteen_bits_are_read(runner: Runner, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """As bfloat16, which numpy does not know, they give the ids of the same numbers as float32."""
+    (tmp_path / "config.json").write_text((checkpoint.folder / "config.json").read_text())
+    weights = load_file(checkpoint.folder / "model.safetensors")
+    halves = {name: values.view(np.uint32) >> 16 for name, values in weights.items()}
+    save_file({name: (bits << 16).view(np.float32) for name, bits in halves.items()}, tmp_path / "model.safetensors")
+    asked = workload(max_output_tokens=12, return_token_ids=True)
+    runner.load(tmp_path, dtype="float32", engine_args=SMALL)
+    ids = output_ids(runner.generate(asked, [ids_prompt(9)]))
+    runner.unload()
+    save_file({name: bits.astype(np.uint16) for name, bits in halves.items()}, tmp_path / "model.safetensors")
+    content = (tmp_path / "model.safetensors").read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:end].replace(b'"U16"', b'"BF16"')
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+    runner.load(tmp_path, dtype="float32", engine_args=SMALL)
+    assert output_ids(runner.generate(asked, [ids_prompt(9)])) == ids
+
+
 def test_a_server_that_does_not_come_up_says_why(runner: Runner, checkpoint: Checkpoint, tmp_path: Path) -> None:
     """A file that is no GGUF; a model of another kind."""
     (tmp_path / "config.json").write_text((checkpoint.folder / "config.json").read_text())
     (tmp_path / "x.gguf").write_bytes(b"no gguf" * 100)
     code, detail = runner.refused_load(tmp_path, engine_args=SMALL)
     assert code == "INVALID_ARGUMENT"
-    assert "the engine's server did not start: it ended with code" in detail
+    assert "cannot read x.gguf: " in detail
     assert servers(runner) == []
     (tmp_path / "x.gguf").unlink()
+    code, detail = runner.refused_load(checkpoint.folder, engine_args={**SMALL, "n_gpu_layers": 9})
+    assert (code, "n_gpu_layers has no effect, as this build of llama.cpp finds no GPU" in detail) == (
+        "INVALID_ARGUMENT",
+        True,
+    )
+    assert servers(runner) == []
+    scaled = {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}
+    given = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(given | scaled))
+    code, detail = runner.refused_load(tmp_path, engine_args=SMALL)
+    assert (code, "rope_type of this model cannot be written as GGUF" in detail) == ("INVALID_ARGUMENT", True)
     other = json.loads((tmp_path / "config.json").read_text()) | {"model_type": "gpt2"}
     (tmp_path / "config.json").write_text(json.dumps(other))
     code, detail = runner.refused_load(tmp_path, engine_args=SMALL)

@@ -146,7 +146,8 @@ class Handler(BaseHTTPRequestHandler):
                 histogram[1] += 1
             at_s = now_s
             told = ids[-1:] if self.args.incremental_streaming_output else ids
-            self._event({"output_ids": told, "meta_info": {**meta, "finish_reason": reason}})
+            counted = {} if fault == "gives up" else {**meta, "completion_tokens": len(ids)}
+            self._event({"output_ids": told, "meta_info": {**counted, "finish_reason": reason}})
             if reason:
                 return None
 

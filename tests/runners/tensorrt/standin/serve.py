@@ -85,7 +85,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._event(self._choice(body, output))
             if (body["stream_options"] or {}).get("include_usage"):
                 details = {"cached_tokens": output.cached_tokens}
-                self._event({"choices": [], "usage": {"prompt_tokens_details": details}})
+                counted = {"completion_tokens": len(output.outputs[0].token_ids), "prompt_tokens_details": details}
+                self._event({"choices": [], "usage": counted})
             self.wfile.write(b"data: [DONE]\n\n")
         except OSError:
             # The client has gone; what comes until the engine has heard of it, must be taken.
