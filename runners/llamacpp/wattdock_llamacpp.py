@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
-    from wattdock_runner.served import ServedEngine
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 INTEGER, NUMBERS = Argument((int,)), Argument((list,))
@@ -45,7 +44,6 @@ class LlamaCppBackend(Backend):
         "cache_type_v": Argument((str,), CACHE_TYPES),
         "kv_unified": Argument((bool,)),
     }
-    engine: ServedEngine | None = None
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Find or write the GGUF file, and start the server with it."""
@@ -56,9 +54,3 @@ class LlamaCppBackend(Backend):
 
         self.engine, loaded = load_engine(order, report)
         return loaded
-
-    def unload(self) -> None:
-        """Stop the server."""
-        if self.engine is not None:
-            self.engine.end()
-        self.engine = None

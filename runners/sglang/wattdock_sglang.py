@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
-    from wattdock_runner.served import ServedEngine
 
 # wattdock sets these from other parts of an experiment, or needs them as they are.
 SET_BY_WATTDOCK = {"dtype", "host", "incremental_streaming_output", "model_path", "port", "served_model_name"}
@@ -50,7 +49,6 @@ class SglangBackend(Backend):
     supported_versions: str | None = ">=0.5.20,<0.5.24"
     can_replicate = True
     caveats = (Finding("sglang runner", "warn", NEVER_RUN, FIRST_RUN),)
-    engine: ServedEngine | None = None
 
     @cached_property
     def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
@@ -74,9 +72,3 @@ class SglangBackend(Backend):
 
         self.engine, loaded = load_engine(order, report, sorted(arguments))
         return loaded
-
-    def unload(self) -> None:
-        """Stop the server, and its processes."""
-        if self.engine is not None:
-            self.engine.end()
-        self.engine = None

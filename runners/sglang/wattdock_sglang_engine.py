@@ -132,6 +132,10 @@ def load_engine(order: LoadOrder, report: Report, arguments: Sequence[str]) -> t
             "max_total_num_tokens": info["max_total_num_tokens"],
         }
         engine.max_in_flight, engine.in_flight_argument = told["max_running_requests"], "max_running_requests"
+        # Requests beyond would wait, or be computed twice.
+        engine.block_tokens = info["page_size"] or 1
+        engine.cache_blocks = told["max_total_num_tokens"] // engine.block_tokens
+        engine.cache_arguments = "mem_fraction_static"
         effective = {name: info[name] for name in arguments if name in info} | told
         return engine, model.loaded(torch, info["tp_size"], info["pp_size"], effective)
 

@@ -77,7 +77,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         command = [sys.executable, str(PROGRAM), str(folder)]
         # What MPI may have set in this process is not passed on.
         server = Server(lambda port: [*command, str(port)], dict(os.environ))
-        server.until(lambda: server.answers("/version"))
+        server.until(lambda: server.is_up("/version"))
     with server.loading():
         server.workers = Processes(descendants(server.process.pid, WORKER_MODULE))
         effective = json.loads(Path(EFFECTIVE).read_text())

@@ -31,7 +31,7 @@ from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_s
 from wattdock_vllm_steps import StepWatch
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 
-from wattdock_runner.backend import Arrival, Gpu, LoadedModel
+from wattdock_runner.backend import Gpu, LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WrongState
@@ -55,7 +55,8 @@ _SERIAL = count()
 ANSWER_LIMIT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 # They read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
 PICKLED_FORMATS = ("npcache", "pt")
-MORE_ROOM = "lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
+CACHE_ARGUMENTS = "kv_cache_memory_bytes or gpu_memory_utilization"
+MORE_ROOM = f"lower batch_size, or raise {CACHE_ARGUMENTS}"
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[VllmEngine, LoadedModel]:
@@ -244,38 +245,13 @@ class RoomyEngine(Engine):
         facts: What `wattdock_facts` returned in each worker.
     """
 
-    in_flight_argument = "max_num_seqs"
-
-    def end(self) -> None:
-        """Stop it, and its processes."""
-        raise NotImplementedError
+    in_flight_argument, cache_arguments = "max_num_seqs", CACHE_ARGUMENTS
 
     def __init__(self, facts: Sequence[Mapping[str, Any]], tokenizer: Any) -> None:
         self.facts, self.tokenizer, engine = facts, tokenizer, facts[0]["engine"]
         self.vocab_size, self.context_tokens = engine["vocab_size"], engine["context_tokens"]
         self.max_in_flight = engine["max_in_flight"]
-        self.cache_blocks, self._block_tokens = engine["cache_blocks"], engine["block_tokens"]
-
-    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
-        """Refuse requests that cannot be in flight together: vLLM would let some wait, or compute them twice.
-
-        Raises:
-            OutOfMemory: Holds the blocks needed and the blocks there are.
-        """
-        if self.cache_blocks is None or workload.arrival not in (Arrival.BATCH, Arrival.CLOSED):
-            return
-        # Of a request that may end early, only the first token is certain.
-        lengths = [len(prompt.ids) + (prompt.max_output_tokens if workload.ignore_eos else 1) for prompt in prompts]
-        # Without minima each prompt is run once.
-        most = None if workload.min_duration_s else workload.min_requests or len(lengths)
-        in_flight = workload.in_flight if most is None else min(workload.in_flight, most)
-        needed = most_blocks(lengths, in_flight, self._block_tokens)
-        if needed > self.cache_blocks:
-            raise OutOfMemory(
-                f"{in_flight} requests in flight need {needed} blocks of KV cache "
-                f"{'at their full length' if workload.ignore_eos else 'for their first tokens alone'}, and there are "
-                f"{self.cache_blocks}; {MORE_ROOM}"
-            )
+        self.cache_blocks, self.block_tokens = engine["cache_blocks"], engine["block_tokens"]
 
 
 class VllmEngine(RoomyEngine):
@@ -397,20 +373,13 @@ class VllmEngine(RoomyEngine):
         request, cache = self._scheduler.waiting.peek_request(), self._scheduler.kv_cache_manager
         # A prompt takes fewer blocks where a prefix cache has some of it, or layers see a part: then one block will do.
         is_plain = self.cache_blocks is not None and not cache.enable_caching
-        prompt_blocks = -(-request.num_tokens // self._block_tokens) if is_plain else 1
+        prompt_blocks = -(-request.num_tokens // self.block_tokens) if is_plain else 1
         needed = prompt_blocks + (cache.watermark_blocks if self._scheduler.running else 0)
         if needed > cache.block_pool.get_num_free_blocks() and not request.num_preemptions:
             raise OutOfMemory(
                 f"the KV cache could not hold what was in flight: {len(self._scheduler.running)} of "
                 f"{len(self._running)} requests ran, and the next one waited for {needed} blocks; {MORE_ROOM}"
             )
-
-
-def most_blocks(lengths: Sequence[int], in_flight: int, block_tokens: int) -> int:
-    """Return the most KV cache blocks that `in_flight` successive requests take at full length; prompts repeat."""
-    blocks = [-(-length // block_tokens) for length in lengths]
-    ring = blocks * (1 + -(-in_flight // len(blocks)))
-    return max(sum(ring[first : first + in_flight]) for first in range(len(blocks)))
 
 
 def sampling_params(workload: Workload, position: int, limit: int) -> SamplingParams:

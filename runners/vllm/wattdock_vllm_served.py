@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.recorder import PassRecorder
 
 T = TypeVar("T")
 PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
@@ -81,15 +80,6 @@ class VllmServed(ServedEngine, RoomyEngine):
                 raise OutOfMemory(f"{doing}: {fault.reason}") from error
             raise
 
-    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
-        """Write the requests' bodies.
-
-        Raises:
-            OutOfMemory: As `RoomyEngine`.
-        """
-        RoomyEngine.prepare(self, workload, prompts, recorder)
-        ServedEngine.prepare(self, workload, prompts, recorder)
-
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedModel]:
     """Start the server, and return when it answers.
@@ -108,7 +98,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
     server = Server(lambda port: [*command, str(port)], {**os.environ, **AS_SERVED})
     report("starting the server")
     try:
-        server.until(lambda: server.answers("/version"))
+        server.until(lambda: server.is_up("/version"))
     except RunnerFault as error:
         raise error if (fault := faults.cause()) is None else refusal(fault, settings, error) from error
     with server.loading():

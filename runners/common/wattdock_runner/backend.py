@@ -217,7 +217,9 @@ class Backend:
         serve(self.engine, workload, prompts, recorder)
 
     def unload(self) -> None:
-        """Free the model and the accelerators' memory; harmless when nothing is loaded."""
+        """Stop the engine, and free the accelerators' memory; harmless when nothing is loaded."""
+        if self.engine is not None:
+            self.engine.end()
         self.engine = None
 
 

@@ -214,12 +214,6 @@ class Server:
         line = next((line for line in reversed(self.last_lines.copy()) if line.startswith("{")), None)
         return None if line is None else dict(json.loads(line))
 
-    def answers(self, path: str) -> Any:
-        """Return the JSON that it answers; None where nobody answers."""
-        with suppress(OSError):
-            return self.ask(path)
-        return None
-
     def is_up(self, path: str) -> bool | None:
         """Return whether it answers there that all is well; None while it does not."""
         with suppress(OSError):

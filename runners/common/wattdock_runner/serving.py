@@ -11,7 +11,7 @@ from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival
 from wattdock_runner.checkpoint import decode, encode_prompts, require_servable
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import InvalidRequest, WrongState
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.recorder import RequestRecord
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Engine:
         context_tokens: Positions that prompt and answer share; None is unlimited.
         max_in_flight: Number of requests served at a time at most; None is unlimited.
         in_flight_argument: The engine argument that raises `max_in_flight`.
+        cache_blocks, block_tokens: Blocks of the KV cache, and tokens in each; None where requests never wait for it.
+        cache_arguments: Engine arguments that give the cache more room.
         steps: The steps of a pass in order, which an engine that knows them appends in `step` or `complete`; empty at
             the beginning of a pass.
     """
@@ -48,6 +50,9 @@ class Engine:
     context_tokens: int | None = None
     max_in_flight: int | None = None
     in_flight_argument: str = ""
+    cache_blocks: int | None = None
+    block_tokens: int = 1
+    cache_arguments: str = ""
     steps: list[Step]
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
@@ -76,6 +81,9 @@ class Engine:
         """Wait with nothing to do, until `cancelled` is set at most; it may return sooner."""
         cancelled.wait(seconds)
 
+    def end(self) -> None:
+        """Stop what it started."""
+
     def complete(self, requests: Sequence[RequestRecord]) -> None:
         """Add to the records what was not known during the pass."""
 
@@ -102,6 +110,7 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
         )
     encoded = encode_prompts(engine.tokenizer, workload, prompts)
     require_servable(encoded, engine.vocab_size, engine.context_tokens)
+    require_cache_room(engine, workload, encoded)
     engine.steps = []
     engine.prepare(workload, encoded, recorder)
     doing = f"generating with {workload.in_flight} in flight"
@@ -113,6 +122,35 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
     recorder.requests = requests
     recorder.take_steps(engine.steps)
     recorder.steps = engine.dated(recorder.steps)
+
+
+def require_cache_room(engine: Engine, workload: Workload, prompts: Sequence[EncodedPrompt]) -> None:
+    """Refuse requests that cannot be in flight together: the engine would let some wait, or compute them twice.
+
+    Raises:
+        OutOfMemory: Holds the blocks needed and the blocks there are.
+    """
+    if engine.cache_blocks is None or workload.arrival not in (Arrival.BATCH, Arrival.CLOSED):
+        return
+    # Of a request that may end early, only the first token is certain.
+    lengths = [len(prompt.ids) + (prompt.max_output_tokens if workload.ignore_eos else 1) for prompt in prompts]
+    # Without minima each prompt is run once.
+    most = None if workload.min_duration_s else workload.min_requests or len(lengths)
+    in_flight = workload.in_flight if most is None else min(workload.in_flight, most)
+    needed = most_blocks(lengths, in_flight, engine.block_tokens)
+    if needed > engine.cache_blocks:
+        raise OutOfMemory(
+            f"{in_flight} requests in flight need {needed} blocks of KV cache "
+            f"{'at their full length' if workload.ignore_eos else 'for their first tokens alone'}, and there are "
+            f"{engine.cache_blocks}; lower batch_size, or raise {engine.cache_arguments}"
+        )
+
+
+def most_blocks(lengths: Sequence[int], in_flight: int, block_tokens: int) -> int:
+    """Return the most KV cache blocks that `in_flight` successive requests take at full length; prompts repeat."""
+    blocks = [-(-length // block_tokens) for length in lengths]
+    ring = blocks * (1 + -(-in_flight // len(blocks)))
+    return max(sum(ring[first : first + in_flight]) for first in range(len(blocks)))
 
 
 def _run(

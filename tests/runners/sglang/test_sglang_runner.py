@@ -64,6 +64,16 @@ def run(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:
     return runner.generate(workload(**{"return_token_ids": True, **fields}), prompts)
 
 
+def test_requests_that_the_cache_cannot_hold_together_are_refused(bare: Runner, load: Any) -> None:
+    """Two of 39 tokens take three blocks of 16 each; SGLang would let one wait, unseen."""
+    load(max_total_tokens=64, page_size=16)
+    code, detail = bare.refused_pass(workload(max_output_tokens=30), [ids_prompt(9)] * 2)
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "2 requests in flight need 6 blocks of KV cache at their full length, and there are 4" in detail
+    assert "raise mem_fraction_static" in detail
+    assert run(bare, [ids_prompt(9)], max_output_tokens=30).summary.output_tokens == 30
+
+
 def test_the_id_that_ends_an_answer_counts_and_ids_are_told_once_each(bare: Runner, load: Any) -> None:
     """Though a stream of SGLang's repeats all ids, unless it is told otherwise."""
     load()

@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/server_info":
             positions = self.args.context_length or self.config["max_position_embeddings"]
             own = {
-                "max_total_num_tokens": 65536,
+                "max_total_num_tokens": self.args.max_total_tokens or 65536,
                 "max_req_input_len": positions - 6,
                 "startup_time": 1.0,
                 "version": "0",
