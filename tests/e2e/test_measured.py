@@ -76,7 +76,7 @@ def test_a_meter_card_is_kept_and_results_use_what_it_found(wattdock: Command) -
     found = {"lag_s": 0.021, "lag_std_s": 0.002, "pulses": 100, "smoothing_periods": 0.0, "additivity": 0.0}
     # Where power does not follow work, its own costs are noise around 0, or undecided.
     costs = {
-        "j_per_operation": {"16": 4e-13},
+        "j_per_operation": {"32": 4e-13},
         "j_per_byte": 5e-11,
         "constant_w": 120.0,
         "worst_misfit": 0.01,

@@ -126,6 +126,9 @@ def start(command: list[str]) -> int:
 
     def die_with_keeper() -> None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # The kernel hangs up a group that loses its parent while a member is stopped, and the group's resource tracker
+        # has shared memory to unlink.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if os.getppid() != keeper:
             os._exit(1)
 
