@@ -207,8 +207,6 @@ def test_a_prompts_own_limit_overrides_the_workloads(runner: Runner) -> None:
     prompts = [ids_prompt(4, max_output_tokens=3), ids_prompt(4)]
     result = runner.generate(workload(max_output_tokens=9), prompts)
     assert [record.output_tokens for record in result.requests] == [3, 9]
-    short, long = result.requests
-    assert short.finished_ns < long.finished_ns
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,6 @@ def test_the_death_of_a_server_ends_the_pass_and_leaves_no_process(
     assert "it ended with code -9" in detail
 
 
-def test_an_engine_s_death_ends_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
-    """The server itself looks for its engine each five seconds."""
-    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
-    assert "the engine's server is gone" in kill_in_a_pass(runner, "EngineCore")
-
-
 def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
     """Nothing of it is left."""
     runner = runners.bare(VLLM_SERVED.name)
@@ -89,11 +83,14 @@ def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRun
     assert [command for command in below(runner).values() if "wattdock_vllm_server" in command] == []
 
 
-def test_replicas_each_have_a_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
-    """And the pass tells the busiest client."""
+def test_replicas_each_have_a_server_which_an_engine_s_death_ends(
+    runners: SharedRunners, checkpoint: Checkpoint
+) -> None:
+    """A pass tells the busiest client; a server looks for its engine each five seconds."""
     runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=REPLICAS)
     servers = [pid for pid, command in below(runner).items() if "wattdock_vllm_server" in command]
     assert len(servers) == 2
     result = runner.generate(workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2), [ids_prompt(5)] * 4)
     assert len(result.summary.replicas) == 2
     assert result.summary.serving.client_cpu_share > 0
+    assert "the engine's server is gone" in kill_in_a_pass(runner, "EngineCore")
