@@ -77,7 +77,7 @@ FIRST = (*APART, "tests/fuzz/", "tests/containers/", "tests/docs/", "tests/contr
 
 # Engines, containers, the whole command and what the docs say of it; elsewhere a file marks itself as slow.
 SLOW = (
-    *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/", "tests/fuzz/"),
+    *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/", "tests/fuzz/", "tests/slurm/"),
     *("tests/docs/test_commands.py", "tests/docs/test_site.py", "tests/reports/test_browser.py", *ENGINES),
 )
 # Transformers' own counts, the embedded model, and Chromium.

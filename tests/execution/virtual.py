@@ -343,7 +343,7 @@ class VirtualMachine:
         *,
         gpus: Sequence[str] | None = None,
         on: Callable[[events.Event], None] = lambda _: None,
-        **options: bool,
+        **options: Any,
     ) -> StudyRun:
         """Run a study to its end; `on` is called with each event. The run is returned after errors as `last`, too."""
         self.emitted = []

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -47,6 +47,9 @@ Resume = Annotated[
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Like --resume, and measure failed experiments again.")
 ]
+On = Annotated[
+    Literal["local", "slurm"], typer.Option(help="This machine, or the nodes of a cluster: load groups are its tasks.")
+]
 ProgressJson = Annotated[bool, typer.Option("--progress-json", help="Print progress as JSON lines on standard error.")]
 
 
@@ -63,6 +66,7 @@ def run(
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     progress_json: ProgressJson = False,
+    on: On = "local",
 ) -> None:
     """Measure an experiment or a study, and store the results."""
     from wattdock.cli.progress import progress_for
@@ -75,6 +79,14 @@ def run(
     study = study_of(begun.settings, flags) if begun and not file else _study(file, flags, publishable=publishable)
     progress, home = progress_for(quiet=quiet, json_lines=progress_json), folders.wattdock_home()
     which = begun.path.name if begun else resume or retry_failed
+    if on == "slurm":
+        from wattdock.cli.fleet import run_on_slurm
+
+        how: dict[str, Any] = {"resume": which, "retry_failed": retry_failed, "as_json": as_json}
+        found = run_on_slurm(study, progress, output_dir=output_dir, **how)
+        if publishable or require_publishable:
+            _require_publishable([stored.result for stored in found])
+        return
     if not which and (left := unfinished_study(study, output_dir)):
         progress.say(f"{left.unfinished(study)}; to go on: {typed_again('--resume', left.name)}")
     plans = plan_study(study, output_dir=output_dir, home=home, emit=progress)
@@ -134,6 +146,7 @@ def plan(
     output_dir: OutputDir = RESULTS,
     publishable: Publishable = False,
     online: Annotated[bool, typer.Option("--online", help="Ask the hub for its models, as run does.")] = False,
+    on: On = "local",
     as_json: Json = False,
 ) -> None:
     """Check and show what `run` would do, and start nothing."""
@@ -143,6 +156,11 @@ def plan(
     from wattdock.reports import Plan, show
 
     study = _study(file, flags, publishable=publishable)
+    if on == "slurm":
+        from wattdock.cli.fleet import plan_on_slurm
+
+        plan_on_slurm(study, output_dir, as_json=as_json)
+        return
     home = folders.wattdock_home()
     checked = preflight(study.experiments, output_dir=output_dir, home=home, online=online)
     show(Plan(study, checked, forecast(study.experiments, output_dir), online), as_json=as_json)

@@ -13,6 +13,7 @@ from wattdock.cli.bundles import reproduce
 from wattdock.cli.estimate import estimate
 from wattdock.cli.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_is_gone, usage_line
 from wattdock.cli.experiments import plan, run
+from wattdock.cli.fleet import app as fleet_app
 from wattdock.cli.images import app as images_app
 from wattdock.cli.machine import doctor, gpus, reap
 from wattdock.cli.options import in_help
@@ -48,7 +49,12 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         reap: ("reap", "reap --every 60"),
     },
 }
-SUB_APPS = {"results": (results_app, "Look"), "bundle": (bundle_app, "Publish"), "images": (images_app, "Publish")}
+SUB_APPS = {
+    "fleet": (fleet_app, "Measure"),
+    "results": (results_app, "Look"),
+    "bundle": (bundle_app, "Publish"),
+    "images": (images_app, "Publish"),
+}
 
 
 class _Grouped(TyperGroup):

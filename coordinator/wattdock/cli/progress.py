@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.live import Live as InPlace
 
-__all__ = ["Progress", "progress_for"]
+__all__ = ["Progress", "in_place", "progress_for"]
 
 # A line for each heartbeat would drown a log file.
 PLAIN_INTERVAL_S = 5.0
@@ -158,6 +158,11 @@ def progress_for(*, quiet: bool, json_lines: bool = False) -> Progress:
     if display := _display():
         return Notebook(display)
     return Live() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Plain()
+
+
+def in_place(progress: Progress) -> bool:
+    """Whether it has a terminal, where what is shown can change in place."""
+    return isinstance(progress, Live)
 
 
 def _display() -> Callable[..., Any] | None:

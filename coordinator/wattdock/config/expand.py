@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config.experiment import ExperimentConfig, model_mapping
+from wattdock.config.fleet import FleetSpec
 from wattdock.config.study import ZIP, Settings, StudyError, points
 from wattdock.config.workload import prompts_mapping
 from wattdock.errors import ConfigError
@@ -51,6 +52,7 @@ class Study:
         experiments: Each different from all others, in the order written; names are unique.
         notes: What a person should know about the expansion, such as duplicates that were merged.
         stop_after_failures: Failures of one kind in a row before a backend is given up; None for never.
+        fleet: How a cluster is asked to run it.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Study:
     order: Literal["shuffled", "written"] = "shuffled"
     seed: int = 0
     stop_after_failures: int | None = 3
+    fleet: FleetSpec = field(default_factory=FleetSpec)
 
     @property
     def digest(self) -> str:
@@ -90,6 +93,7 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
         order=written.order,
         seed=written.seed,
         stop_after_failures=written.stop_after_failures,
+        fleet=written.fleet,
     )
 
 

@@ -232,7 +232,8 @@ def _message(error: ErrorDetails, location: Location) -> str:
 
 def _nearest(wrong: str, parents: Location) -> str | None:
     """Return the key that is most like `wrong`, written from the top unless it belongs under `parents`."""
-    paths = [tuple(path.split(".")) for path in _paths(ExperimentConfig)]
+    fleet = (path for path in _paths(StudyFile) if path.startswith("fleet."))
+    paths = [tuple(path.split(".")) for path in (*_paths(ExperimentConfig), *fleet)]
     siblings = {path[-1] for path in paths if path[:-1] == parents} | (set() if parents else {*StudyFile.model_fields})
     if beside := difflib.get_close_matches(wrong, sorted(siblings - {wrong}), n=1, cutoff=ALIKE):
         return beside[0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from wattdock.config.fleet import FleetSpec
 from wattdock.config.lengths import StrictSettings
 from wattdock.config.workload import Seed
 from wattdock.errors import ConfigError
@@ -45,6 +46,7 @@ class StudyFile(StrictSettings):
         exclude: Settings of points to leave out; a point goes if it has all the settings of one entry. A list stands
             for any of its values.
         experiments: Each laid over the defaults; not swept.
+        fleet: How a cluster is asked to run it; means nothing to a run on this machine.
     """
 
     name: str = ""
@@ -55,6 +57,7 @@ class StudyFile(StrictSettings):
     sweep: Settings = Field(default_factory=dict)
     exclude: list[Settings] = Field(default_factory=list)
     experiments: list[Settings] = Field(default_factory=list)
+    fleet: FleetSpec = FleetSpec()
 
 
 class StudyError(ConfigError):

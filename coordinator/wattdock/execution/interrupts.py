@@ -1,7 +1,8 @@
-"""Ctrl-C, SIGTERM and SIGHUP interrupt the work only where it may be interrupted; elsewhere they are remembered.
+"""Signals that ask to end interrupt the work only where it may be interrupted; elsewhere they are remembered.
 
-Results are analysed and stored outside those places, so no signal can cost them. After a first Ctrl-C the pass that is
-being measured ends; after a second one, SIGTERM or SIGHUP it is cut off.
+Results are analysed and stored outside those places, so no signal can cost them. After a first Ctrl-C or a
+SIGUSR1, which schedulers send before a time limit, the pass that is being measured ends; after a second one, SIGTERM or
+SIGHUP it is cut off.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from wattdock.execution.events import Emit
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENT = (signal.SIGINT, signal.SIGUSR1)
+SIGNALS = (*PATIENT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
@@ -74,7 +76,7 @@ class Interrupts:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Let a first Ctrl-C wait for the end of the block; a second one, SIGTERM and SIGHUP do not wait."""
+        """Let a first Ctrl-C or SIGUSR1 wait for the end of the block; a second one, SIGTERM and SIGHUP do not wait."""
         try:
             self._patient = True
             yield
@@ -82,7 +84,7 @@ class Interrupts:
             self._patient = False
 
     def _handle(self, number: int, _: object) -> None:
-        self._urgent = self._requested or number != signal.SIGINT
+        self._urgent = self._requested or number not in PATIENT
         self._requested = True
         if self._allowed:
             raise KeyboardInterrupt

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock import __version__
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, PreflightError, StoreError
+from wattdock.execution.events import Note
 from wattdock.execution.experiment import ExperimentState
 from wattdock.execution.study_folder import (
     FAILED,
@@ -39,11 +40,12 @@ if TYPE_CHECKING:
 
     from wattdock.checks import ExecutionPlan
     from wattdock.config import Study
+    from wattdock.execution.events import Emit
     from wattdock.execution.study_folder import Line
     from wattdock.records import RestartRecord
 
 # Settings of a study that are not its experiments'.
-OF_STUDY = ("name", "order", "seed", "stop_after_failures")
+OF_STUDY = ("name", "order", "seed", "stop_after_failures", "fleet")
 # Changed experiments that a message names.
 MAX_NAMED = 3
 
@@ -108,6 +110,11 @@ class BegunStudy:
         failed = any(history.status == FAILED for history in self.histories(study).values())
         return not self.passes(study)[0] and not (retry_failed and failed)
 
+    @property
+    def in_tasks(self) -> bool:
+        """Whether it was begun on a cluster, and its tasks measure it."""
+        return "fleet" in self.head
+
     def is_running(self) -> bool:
         """Whether a coordinator works in its folder, or that cannot be found out."""
         try:
@@ -146,7 +153,7 @@ def unfinished_study(study: Study, output_dir: Path) -> BegunStudy | None:
                 continue
             is_left = not all(history.is_done(retry_failed=False) for history in begun.histories(study).values())
             is_equal = begun.head["digest"] == study.digest
-            if is_equal and is_left and begun.passes(study)[0] and not begun.is_running():
+            if is_equal and is_left and not begun.in_tasks and begun.passes(study)[0] and not begun.is_running():
                 return begun
     return None
 
@@ -182,7 +189,7 @@ def open_study(
     if isinstance(resume, str):
         candidates = [find_study(resume, output_dir)]
     else:
-        begun = list(_begun(output_dir / STUDIES, study))
+        begun = [one for one in begun_studies(output_dir / STUDIES, study) if not one.in_tasks]
         candidates = [one for one in begun if one.head["digest"] == study.digest]
         candidates = candidates or [one for one in begun if one.head["name"] == study.name]
     if not candidates:
@@ -194,12 +201,41 @@ def open_study(
             f"the study has changed since {path.name} was begun: {difference(chosen.head, study)}; "
             "undo that, or run it as a new study without --resume"
         )
+    if chosen.in_tasks:
+        raise ConfigError(f"{chosen.name} was begun on a cluster; add --on slurm, or run it here without --resume")
     _check_machine(chosen.head, machine, path)
-    try:
-        folder = StudyFolder(path)
-    except OSError as error:
-        raise StoreError(f"cannot write to {path}: {error.strerror or error}; see its owner and free space") from error
+    folder = StudyFolder.open(path)
     folder.note(RESUMED)
+    return folder
+
+
+def open_task(study: Study, path: Path, *, plans: Sequence[ExecutionPlan], emit: Emit) -> StudyFolder:
+    """Return the folder of one task of a study, made or gone on with.
+
+    Where it was begun on another machine, or other GPUs, what was measured of unfinished experiments is dropped: an
+    experiment's joules are of one set of GPUs.
+
+    Args:
+        study: The task's experiments.
+        path: `<the study's folder>/tasks/<number>`.
+
+    Raises:
+        StoreError: The folder cannot be read or made, or another coordinator works in it.
+    """
+    # A text: GPUs' order in a list says nothing.
+    machine = machine_identity(plans) | {"gpus": " ".join(sorted({gpu.uuid for plan in plans for gpu in plan.gpus}))}
+    folder = StudyFolder.open(path)
+    if not folder.lines:
+        try:
+            folder.begin(study, path.parent.parent.name, machine=machine, task=int(path.name))
+        except OSError as error:
+            raise StoreError(f"cannot write to {path}: {error.strerror or error}; free some space") from error
+        return folder
+    before = next(line["machine"] for line in reversed(folder.lines) if "machine" in line)
+    if changes := _changes(before, machine):
+        emit(Note(f"another machine than before ({'; '.join(changes)}): unfinished experiments begin anew"))
+        folder.drop(None)
+    folder.note(RESUMED, machine=machine)
     return folder
 
 
@@ -303,7 +339,7 @@ def difference(head: Line, study: Study) -> str:
     return "; ".join([*study_changes, *changes[:MAX_NAMED], *more]) or "another order of experiments"
 
 
-def _begun(studies: Path, study: Study) -> Iterator[BegunStudy]:
+def begun_studies(studies: Path, study: Study) -> Iterator[BegunStudy]:
     """Yield every study that was begun.
 
     A journal that cannot be read is skipped where the folder is another user's, or is not named like this study.

@@ -217,8 +217,25 @@ class StudyFolder:
         self._journal = Journal(path / JOURNAL)
 
     @classmethod
-    def create(cls, study: Study, output_dir: Path, *, machine: Mapping[str, Any]) -> Self:
+    def open(cls, path: Path) -> Self:
+        """Return the folder at `path`, made where it is missing.
+
+        Raises:
+            StoreError: Another coordinator works in it, its journal is malformed, or it cannot be written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            return cls(path)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"cannot write to {path}: {reason}; see its owner and free space") from error
+
+    @classmethod
+    def create(cls, study: Study, output_dir: Path, *, machine: Mapping[str, Any], **more: Any) -> Self:
         """Make the folder of a study that begins now.
+
+        Args:
+            more: Further values of the journal's first line.
 
         Raises:
             StoreError: The folder cannot be made.
@@ -227,23 +244,32 @@ class StudyFolder:
         try:
             path = _numbered(path)
             folder = cls(path)
-            folder._journal.append(
-                STUDY,
-                schema=JOURNAL_SCHEMA,
-                study_id=path.name,
-                name=study.name,
-                digest=study.digest,
-                order=study.order,
-                seed=study.seed,
-                stop_after_failures=study.stop_after_failures,
-                machine=machine,
-                experiments={config.experiment_id: config.model_dump(mode="json") for config in study.experiments},
-            )
+            folder.begin(study, path.name, machine=machine, **more)
         except OSError as error:
             raise StoreError(
                 f"cannot make the study's folder {path}: {error.strerror or error}; choose another with --output-dir"
             ) from error
         return folder
+
+    def begin(self, study: Study, study_id: str, *, machine: Mapping[str, Any], **more: Any) -> None:
+        """Write the journal's first line.
+
+        Raises:
+            OSError: There is no room.
+        """
+        self._journal.append(
+            STUDY,
+            schema=JOURNAL_SCHEMA,
+            study_id=study_id,
+            name=study.name,
+            digest=study.digest,
+            order=study.order,
+            seed=study.seed,
+            stop_after_failures=study.stop_after_failures,
+            machine=machine,
+            experiments={config.experiment_id: config.model_dump(mode="json") for config in study.experiments},
+            **more,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -253,13 +279,18 @@ class StudyFolder:
 
     @property
     def study_id(self) -> str:
-        """Name of the study: that of its folder."""
-        return self.path.name
+        """Name of the study, which its results hold: that of its folder, or of the folder that a task belongs to."""
+        return str(self.lines[0]["study_id"])
 
     @property
     def resumed(self) -> bool:
         """Whether this run goes on with an earlier one."""
         return any(line["event"] == RESUMED for line in self.lines)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the study was done, and nothing has gone on with it since."""
+        return bool(self.lines[-1]["event"] == ENDED)
 
     @property
     def lines(self) -> list[Line]:
@@ -296,9 +327,9 @@ class StudyFolder:
         folders = RestartRecord.find(self.path / RECORDS, f"{experiment_id[:16]}-")
         return {folder.name: _saved(RestartRecord.read(folder), folder) for folder in folders}
 
-    def drop(self, experiment_id: str) -> None:
-        """Remove the records and the log of an experiment: its stored result holds them."""
-        for path in (self.path / RECORDS).glob(f"{experiment_id[:16]}-*"):
+    def drop(self, experiment_id: str | None) -> None:
+        """Remove the records and the log of an experiment, whose stored result holds them, or of all."""
+        for path in (self.path / RECORDS).glob(f"{experiment_id[:16]}-*" if experiment_id else "*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:

@@ -30,7 +30,14 @@ from wattdock.execution.events import (
 )
 from wattdock.execution.failures import fallback_steps
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.resume import machine_identity, open_study, require_same_prompts, restore, stored_result
+from wattdock.execution.resume import (
+    machine_identity,
+    open_study,
+    open_task,
+    require_same_prompts,
+    restore,
+    stored_result,
+)
 from wattdock.execution.schedule import CircuitBreaker, duration, earlier_pass_s, schedule
 from wattdock.execution.session import RunDependencies, Session, SessionContext
 from wattdock.execution.study_folder import FAILED, OK, RECORDS, STORED, UNFINISHED, History, histories
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
     from wattdock.execution.events import Emit, Event
     from wattdock.execution.experiment import ExperimentState
     from wattdock.execution.failures import FallbackStep
+    from wattdock.execution.study_folder import StudyFolder
     from wattdock.records import RestartRecord
 
 # A runner that has just ended may still be on its GPU for a moment.
@@ -90,6 +98,7 @@ class StudyRun:
         home: WATTDOCK_HOME.
         resume: Continue the latest equal study that was begun before, if there is one; or the study of this name.
         retry_failed: When resuming, measure failed experiments again.
+        task: Folder of the task of a larger study that this run is, begun or gone on with; instead of `resume`.
         dependencies: The clock, meter and launcher; those of this machine unless given.
 
     Attributes:
@@ -106,10 +115,11 @@ class StudyRun:
         home: Path,
         resume: bool | str = False,
         retry_failed: bool = False,
+        task: Path | None = None,
         dependencies: RunDependencies | None = None,
     ) -> None:
         self._study, self.plans, self._output_dir, self._home = study, plans, output_dir, home
-        self._resume, self._retry_failed = resume, retry_failed
+        self._resume, self._retry_failed, self._task = resume, retry_failed, task
         self._dependencies = dependencies or RunDependencies()
         self.results: list[StoredResult] = []
         self.study_id: str | None = None
@@ -139,7 +149,7 @@ class StudyRun:
             emit = self._context.emit
             self._restore()
             folder = self._context.folder
-            resumed = folder.resumed if self._resume else None
+            resumed = folder.resumed or (False if self._resume else None)
             emit(StudyStarted(folder.study_id, resumed, len(self.results), *self._remaining()))
             try:
                 self._measure()
@@ -175,13 +185,11 @@ class StudyRun:
     @contextmanager
     def _opened(self, emit: Emit) -> Iterator[SessionContext]:
         """Take the leases, check that the GPUs are free, and open the study's folder."""
-        machine = machine_identity(self.plans)
         with folders.scratch_folder() as scratch, Interrupts(emit) as interrupts, ExitStack() as stack:
             with interrupts.allowed():
                 held = stack.enter_context(leases.hold(_lease_request(self.plans), notes(emit)))
                 _require_free_gpus(self.plans, self._dependencies)
-            how: dict[str, Any] = {"resume": self._resume, "retry_failed": self._retry_failed}
-            with open_study(self._study, self._output_dir, machine=machine, **how) as folder:
+            with self._folder(emit) as folder:
                 self.study_id = folder.study_id
                 log = EventLog(folder.path / RECORDS / EVENTS)
                 stack.callback(log.close)
@@ -193,6 +201,12 @@ class StudyRun:
                 yield SessionContext(
                     folder, self._home, scratch, held, told, interrupts, self._dependencies, self._remaining
                 )
+
+    def _folder(self, emit: Emit) -> StudyFolder:
+        if self._task:
+            return open_task(self._study, self._task, plans=self.plans, emit=emit)
+        how: dict[str, Any] = {"resume": self._resume, "retry_failed": self._retry_failed}
+        return open_study(self._study, self._output_dir, machine=machine_identity(self.plans), **how)
 
     def _restore(self) -> None:
         """Find out what earlier runs have stored and measured."""

@@ -1,0 +1,264 @@
+"""`wattdock fleet …`, and `run` and `plan` with `--on slurm`."""
+
+import shlex
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wattdock.cli.exits import exit_if_failed, fail, interruptible
+from wattdock.cli.options import RESULTS, Json, OutputDir, Quiet, in_help, typed_again
+from wattdock.errors import ExitCode, LaunchError
+from wattdock.output import harmless, say, unguarded
+from wattdock.text import pluralize, untimed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.cli.progress import Progress
+    from wattdock.config import Study
+    from wattdock.execution import Forecast
+    from wattdock.fleet import Fleet, Job, TaskState
+    from wattdock.store import StoredResult
+
+app = typer.Typer(help="See, end and gather the tasks of studies on a cluster.")
+POLL_S = 5.0
+# A file system of several machines shows late what another one has written.
+LATE_S = 10.0
+COLUMNS = ("task", "state", "node", "GPUs", "done", "passes", "experiments", "why")
+# Of a terminal, while a study is followed.
+MOST_ROWS = 20
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A study that `run --on slurm` began, or the beginning of its name.")
+]
+
+
+@dataclass(frozen=True)
+class TaskTable:
+    """What the tasks of a study do."""
+
+    states: "Sequence[TaskState]"
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return every task."""
+        return [asdict(state) for state in self.states]
+
+    def as_view(self) -> list[Any]:
+        """Return a table of the tasks and a line about all."""
+        from rich.table import Table
+
+        from wattdock.fleet import summary
+
+        table = Table(*COLUMNS, box=None, pad_edge=False)
+        for of_task in self.states:
+            done = f"{of_task.done} of {of_task.experiments}"
+            figures = (str(of_task.gpus), done, f"{of_task.measured} of {of_task.passes}")
+            cells = (str(of_task.task), of_task.state, of_task.node, *figures, of_task.label, of_task.detail)
+            table.add_row(*(harmless(cell).replace("[", "\\[") for cell in cells))
+        return [table, summary(self.states)]
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """The job arrays that a study would be, and how long each takes in all, by earlier results."""
+
+    jobs: "Sequence[Job]"
+    forecasts: "Sequence[Forecast]"
+    total: "Forecast"
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return every array, with its script."""
+        return [
+            asdict(job) | {"expected": expected.total} for job, expected in zip(self.jobs, self.forecasts, strict=True)
+        ]
+
+    def as_view(self) -> list[str]:
+        """Return the scripts, and a line about each array and about all."""
+        lines = [line for job in self.jobs for line in ("", f"{job.file_name}:", *job.script.splitlines())]
+        for job, expected in zip(self.jobs, self.forecasts, strict=True):
+            passes = pluralize(expected.passes, "pass", "passes")
+            lines.append(f"{job.file_name}: {job.words}, {passes}, expected one after the other: {expected.total}")
+        return [*lines, f"{pluralize(len(self.jobs), 'job array')}, expected in all: {self.total.total}"]
+
+
+def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
+    """Show what `run_on_slurm` would submit, and submit nothing."""
+    from wattdock.execution import forecast
+    from wattdock.execution.tasks import tasks_of
+    from wattdock.fleet import jobs_of
+    from wattdock.reports import show
+
+    path = output_dir.resolve() / "studies" / f"TIME-{study.name}-N"
+    tasks = tasks_of(study, path)
+    jobs = jobs_of(study, tasks, path=path)
+    experiments = [[config for number in job.tasks for config in tasks[number].study.experiments] for job in jobs]
+    forecasts = [forecast(of_job, output_dir) for of_job in experiments]
+    show(FleetPlan(jobs, forecasts, forecast(study.experiments, output_dir)), as_json=as_json)
+
+
+def run_on_slurm(
+    study: "Study",
+    progress: "Progress",
+    *,
+    output_dir: Path,
+    resume: bool | str,
+    retry_failed: bool,
+    as_json: bool,
+) -> "list[StoredResult]":
+    """Queue what is left of a study, follow its tasks to their end, and show its results as `run` does."""
+    from wattdock.execution.tasks import find_tasks
+    from wattdock.fleet import Fleet
+
+    path = find_tasks(study, output_dir, resume=resume)
+    fleet = Fleet(study, path, retry_failed=retry_failed) if path else Fleet.begin(study, output_dir)
+    name = untimed(fleet.path.name)
+    again = typed_again(*([] if path else ["--resume", name]))
+    with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {name}"):
+        progress.say(f"{name}: {fleet.path}")
+        for line in fleet.submit():
+            progress.say(line)
+        states = _follow(fleet, progress)
+    return _ended(fleet, states, name, output_dir=output_dir, as_json=as_json, to_go_on=again)
+
+
+def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
+    """Show how the tasks go on until Slurm has none of them; return their states then."""
+    from wattdock.fleet import summary
+
+    last, queued_s = "", time.monotonic()
+    with _Panel(progress) as panel:
+        while True:
+            states: list[TaskState] = []
+            try:
+                states = fleet.states()
+                line = summary(states)
+            except LaunchError as error:
+                # A controller may be started again; its jobs go on.
+                line = f"{error}; asked again every {POLL_S:g} s"
+            if line != last:
+                panel.show(states, line)
+                last = line
+            if not states or any(state.job for state in states):
+                queued_s = time.monotonic()
+            elif time.monotonic() - queued_s > LATE_S or not any(state.state == "unfinished" for state in states):
+                return states
+            time.sleep(POLL_S)
+
+
+class _Panel:
+    """The table of tasks: in place on a terminal, elsewhere a line whenever something has changed."""
+
+    def __init__(self, progress: "Progress") -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        from wattdock.cli.progress import in_place
+
+        self._progress = progress
+        console = Console(file=unguarded(sys.stderr))
+        self._live = Live(console=console, auto_refresh=False, transient=True) if in_place(progress) else None
+
+    def __enter__(self) -> "_Panel":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, states: "Sequence[TaskState]", line: str) -> None:
+        """Show what tasks do, those that run or wait first."""
+        if not self._live:
+            self._progress.say(line)
+            return
+        from rich.console import Group
+
+        first = sorted(states, key=lambda state: (not state.node, not state.job, state.task))[:MOST_ROWS]
+        self._live.update(Group(TaskTable(first).as_view()[0], line), refresh=True)
+
+
+def _ended(
+    fleet: "Fleet", states: "Sequence[TaskState]", name: str, *, output_dir: Path, as_json: bool, to_go_on: str
+) -> "list[StoredResult]":
+    """Gather and show the results; end as `run` would, with an exit code of its where a task is unfinished."""
+    from wattdock.reports import show
+
+    found = fleet.collect()
+    named = name if output_dir == RESULTS else f"{name} --output-dir {shlex.quote(str(output_dir))}"
+    results = [stored.result for stored in found]
+    show(results if as_json else found, as_json=as_json, errors=False, more=f"wattdock show {named} --checks")
+    if not as_json:
+        say(f"next: wattdock show {named}, wattdock report {named}" if found else "nothing was measured")
+    left = [state for state in states if state.state == "unfinished"]
+    for state in left:
+        say(f"wattdock: task {state.task}: {state.detail}; log: {fleet.log(state.task)}", err=True)
+    exit_if_failed(result for result in results if not (left and result.status == "interrupted"))
+    if left:
+        fail(f"unfinished: {pluralize(len(left), 'task')}; to go on: {to_go_on}", ExitCode(left[0].exit_code))
+    return found
+
+
+@app.command(epilog=in_help("fleet status study", "fleet status study-2 --json"))
+def status(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+    """Show what each task of a study does: waits, runs, is done, or has ended unfinished."""
+    from wattdock.reports import show
+
+    show(TaskTable(_found(name, output_dir).states()), as_json=as_json)
+
+
+@app.command(epilog=in_help("fleet cancel study"))
+def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
+    """End all tasks of a study, waiting and running.
+
+    What was measured stays, and `run --on slurm --resume NAME` goes on from there.
+    """
+    fleet = _found(name, output_dir)
+    fleet.cancel()
+    say(f"{untimed(fleet.path.name)}: its tasks are ended")
+
+
+@app.command(epilog=in_help("fleet collect study"))
+def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+    """Gather and show what the tasks of a study have stored so far, as `run` does in the end."""
+    fleet = _found(name, output_dir)
+    short = untimed(fleet.path.name)
+    how = f"wattdock run --on slurm --resume {short}"
+    _ended(fleet, fleet.states(), short, output_dir=output_dir, as_json=as_json, to_go_on=how)
+
+
+@app.command(hidden=True)
+def task(
+    folder: Path,
+    number: int,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure one task of a study: what a job array's script runs."""
+    from wattdock.cli.progress import progress_for
+    from wattdock.fleet import run_task
+
+    progress = progress_for(quiet=quiet)
+    with interruptible(lambda: "what was measured is stored"):
+        results = run_task(folder.resolve(), number, retry_failed=retry_failed, emit=progress)
+    exit_if_failed(stored.result for stored in results)
+
+
+def _found(name: str, output_dir: Path) -> "Fleet":
+    """Return the study on a cluster that a person named.
+
+    Raises:
+        ConfigError: There is none, or it was begun on this machine.
+    """
+    from wattdock.config import load_study
+    from wattdock.errors import ConfigError
+    from wattdock.execution import find_study
+    from wattdock.fleet import Fleet
+
+    begun = find_study(name, output_dir)
+    if not begun.in_tasks:
+        raise ConfigError(f"{begun.name} was begun on this machine and has no tasks; see wattdock show {begun.name}")
+    return Fleet(load_study(begun.settings, {}), begun.path)

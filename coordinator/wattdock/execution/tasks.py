@@ -1,0 +1,164 @@
+"""A study in tasks, each measured by a coordinator of its own: task n is load group n, in all its restarts.
+
+In: a `Study`, or one that `find_study` found. Out: its folder, made; a `Task` for each load group, as its own journal
+tells; `collect` adds to the study's journal what its tasks have stored. A task itself is a `StudyRun` with `task`.
+Must not know: what queues and starts tasks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import ConfigError, PreflightError
+from wattdock.execution.interrupts import Interrupts
+from wattdock.execution.resume import BegunStudy, begun_studies, difference, find_study
+from wattdock.execution.schedule import load_groups
+from wattdock.execution.study_folder import FAILED, STORED, History, StudyFolder, read_journal
+from wattdock.execution.study_run import StudyRun, plan_study
+from wattdock.files import JOURNAL, STUDIES
+from wattdock.host import folders
+from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from wattdock.config import Study
+    from wattdock.execution.events import Emit
+    from wattdock.store import StoredResult
+
+__all__ = ["TASKS", "Task", "begin_tasks", "collect", "find_tasks", "measure", "open_folder", "tasks_of"]
+
+# In a study's folder: a folder per task, of this name and the task's number, and their logs.
+TASKS = "tasks"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One load group of a study, as far as it is measured.
+
+    Attributes:
+        number: Of the load group, from 0.
+        study: Its experiments, under the study's name and settings.
+        begun: Its folder and journal; without lines before it was begun.
+    """
+
+    number: int
+    study: Study
+    begun: BegunStudy
+
+    @cached_property
+    def histories(self) -> dict[str, History]:
+        """What became of each experiment, by id."""
+        return self.begun.histories(self.study)
+
+    @property
+    def failed(self) -> int:
+        """How many experiments have failed."""
+        return sum(history.status == FAILED for history in self.histories.values())
+
+    def done(self, *, retry_failed: bool = False) -> int:
+        """Return how many experiments have nothing left to measure."""
+        return sum(history.is_done(retry_failed=retry_failed) for history in self.histories.values())
+
+    def is_done(self, *, retry_failed: bool = False) -> bool:
+        """Whether nothing is left to measure."""
+        return self.done(retry_failed=retry_failed) == len(self.study.experiments)
+
+
+def begin_tasks(study: Study, output_dir: Path) -> Path:
+    """Make the folder of a study that its tasks will measure, and return it.
+
+    Raises:
+        StoreError: The folder cannot be made.
+    """
+    fleet = study.fleet.model_dump(mode="json", exclude_defaults=True)
+    with StudyFolder.create(study, output_dir, machine={}, fleet=fleet) as folder:
+        (folder.path / TASKS).mkdir()
+    return folder.path
+
+
+def find_tasks(study: Study, output_dir: Path, *, resume: bool | str) -> Path | None:
+    """Return the folder of the study in tasks that is to be gone on with: of this name, or the latest equal one.
+
+    Raises:
+        ConfigError: The name means no study, several, one of this machine, or one that has changed since.
+        StoreError: Its journal cannot be read.
+    """
+    if not resume:
+        return None
+    if isinstance(resume, bool):
+        equal = (begun for begun in begun_studies(output_dir / STUDIES, study) if begun.head["digest"] == study.digest)
+        return max((begun.path for begun in equal if begun.in_tasks), default=None, key=lambda path: path.name)
+    begun = find_study(resume, output_dir)
+    if not begun.in_tasks:
+        raise ConfigError(f"{begun.name} was begun on this machine; leave out --on")
+    if begun.head["digest"] != study.digest:
+        changes = difference(begun.head, study)
+        raise ConfigError(f"the study has changed since {begun.name} was begun: {changes}; undo that, or begin anew")
+    return begun.path
+
+
+def tasks_of(study: Study, path: Path) -> list[Task]:
+    """Return every task of the study whose folder is `path`.
+
+    Raises:
+        StoreError: A task's journal cannot be read.
+    """
+    groups = load_groups(study.experiments)
+    parts = (dataclasses.replace(study, experiments=tuple(study.experiments[at] for at in group)) for group in groups)
+    return [Task(number, part, _begun(path / TASKS / str(number))) for number, part in enumerate(parts)]
+
+
+def open_folder(path: Path) -> StudyFolder:
+    """Return the folder of a study in tasks, open: nobody else queues or collects them meanwhile.
+
+    Raises:
+        StoreError: Somebody does, or the folder cannot be written.
+    """
+    return StudyFolder.open(path)
+
+
+def _begun(path: Path) -> BegunStudy:
+    return BegunStudy(path, read_journal(path / JOURNAL) if (path / JOURNAL).exists() else [])
+
+
+def measure(task: Task, *, gpus: int, retry_failed: bool, emit: Emit) -> list[StoredResult]:
+    """Measure on this machine what a task has left, and return all its results.
+
+    Args:
+        gpus: How many the scheduler was asked for.
+
+    Raises:
+        ConfigError, PreflightError, LaunchError, StoreError: As `plan_study` and `StudyRun.run`.
+        KeyboardInterrupt: It was told to end; everything measured so far is stored.
+    """
+    output_dir, home = task.begun.path.parents[3], folders.wattdock_home()
+    with Interrupts(emit) as interrupts, interrupts.allowed():
+        plans = plan_study(task.study, output_dir=output_dir, home=home, emit=emit)
+    if gpus and (few := [plan for plan in plans if len(plan.gpus) < gpus]):
+        had = pluralize(len(few[0].gpus), "GPU")
+        raise PreflightError(f"{few[0].config.label} needs {pluralize(gpus, 'GPU')}, and this node gives it {had}")
+    how: dict[str, Any] = {"task": task.begun.path, "retry_failed": retry_failed}
+    run = StudyRun(task.study, plans, output_dir=output_dir, home=home, **how)
+    run.run(emit)
+    return run.results
+
+
+def collect(folder: StudyFolder, tasks: Sequence[Task]) -> None:
+    """Add to the study's journal each result that its tasks have stored, once; end it where all is done.
+
+    Raises:
+        StoreError: There is no room.
+    """
+    known = {line["folder"] for line in folder.lines if line["event"] == STORED}
+    for line in (line for task in tasks for line in task.begun.lines):
+        if line["event"] == STORED and line["folder"] not in known:
+            folder.note(STORED, **{key: line[key] for key in ("experiment", "status", "folder")})
+    if all(task.is_done() for task in tasks) and not folder.ended:
+        folder.end()
+    if folder.broken:
+        raise folder.broken

@@ -1,0 +1,102 @@
+"""Slurm's commands: the only place that starts them and reads what they print.
+
+Needs no accounting: what is queued or running is asked for by the jobs' name, which is the study's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattdock.errors import LaunchError, PreflightError
+from wattdock.fleet.script import BLOCK, block_of
+
+# A busy controller answers late.
+LONGEST_ANSWER_S = 120
+# Job, index in the array, state, why so, node, script; split at a character that no name of ours holds.
+FORMAT = "%F_%K|%K|%T|%r|%N|%o"
+
+
+@dataclass(frozen=True)
+class QueuedTask:
+    """A task that Slurm knows of, waiting or running.
+
+    Attributes:
+        number: Of the task in its study.
+        job: As Slurm's commands take it: 12_3.
+        state: Slurm's word for it, such as PENDING or RUNNING.
+        reason: Why it waits, in Slurm's words.
+        node: Where it runs; empty before.
+    """
+
+    number: int
+    job: str
+    state: str
+    reason: str
+    node: str
+
+
+def submit(script: Path) -> str:
+    """Queue a job array and return its id.
+
+    Raises:
+        PreflightError: Slurm's commands are not here.
+        LaunchError: Slurm refuses it; says why.
+    """
+    return _asked("sbatch", "--parsable", str(script)).strip().split(";")[0]
+
+
+def queued(name: str) -> list[QueuedTask]:
+    """Return the tasks of this user's jobs called `name` that have not ended.
+
+    Raises:
+        PreflightError, LaunchError: As `submit`.
+    """
+    lines = _asked("squeue", f"--name={name}", "--me", "--noheader", "--array", f"--format={FORMAT}").splitlines()
+    tasks = []
+    for line in lines:
+        job, index, state, reason, node, script = line.split("|", maxsplit=5)
+        number = block_of(Path(script.split()[0]).name) * BLOCK + int(index)
+        tasks.append(QueuedTask(number, job, state, reason, node))
+    return tasks
+
+
+def cancel(name: str) -> None:
+    """End all jobs called `name`, waiting and running.
+
+    Raises:
+        PreflightError, LaunchError: As `submit`.
+    """
+    _asked("scancel", f"--name={name}")
+
+
+def requeue(job: str) -> bool:
+    """Queue a running task again, which ends it; whether that was done. One that is being ended by others is left.
+
+    Raises:
+        PreflightError, LaunchError: As `submit`.
+    """
+    if _asked("squeue", "--noheader", f"--jobs={job}", "--format=%T").split() != ["RUNNING"]:
+        return False
+    _asked("scontrol", "requeue", job)
+    return True
+
+
+def _asked(*words: str) -> str:
+    try:
+        # sbatch passes it on to the task.
+        done = subprocess.run(
+            words, env=dict(os.environ), capture_output=True, text=True, timeout=LONGEST_ANSWER_S, check=False
+        )
+    except FileNotFoundError as error:
+        raise PreflightError(
+            f"{words[0]}: no such command here; --on slurm needs Slurm's, as a cluster's login node has them"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s; see whether `sinfo` answers") from error
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise LaunchError(f"{words[0]}: {said.removeprefix(f'{words[0]}: ').removeprefix('error: ')}")
+    return done.stdout

@@ -1,0 +1,86 @@
+"""What each task of a study does: what Slurm has queued and what its journal says, together. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wattdock.errors import ExitCode
+from wattdock.fleet.script import gpus_of
+from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wattdock.execution.tasks import Task
+    from wattdock.fleet.slurm import QueuedTask
+    from wattdock.fleet.task import Ending
+
+DONE, FAILED, UNFINISHED = "done", "failed", "unfinished"
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """One task of a study.
+
+    Attributes:
+        state: "done"; "failed" where all is measured or has failed; Slurm's word, in small letters, for what is queued;
+            "unfinished" for what is neither done nor queued.
+        detail: Why it waits, why it ended unfinished, or empty.
+        gpus: How many GPUs it needs.
+        experiments, done: How many there are, and how many have nothing left to measure.
+        passes, measured: Measured passes that are asked for, and that there are, failed experiments' aside.
+        label: Its first experiment, and how many more.
+        exit_code: With which code it ended unfinished, 130 where it was killed; else 0.
+    """
+
+    task: int
+    state: str
+    node: str
+    job: str
+    detail: str
+    gpus: int
+    experiments: int
+    done: int
+    passes: int
+    measured: int
+    label: str
+    exit_code: int
+
+
+def states_of(tasks: Sequence[Task], queued: Iterable[QueuedTask], endings: Sequence[Ending | None]) -> list[TaskState]:
+    """Return the state of every task.
+
+    Args:
+        endings: How each task ended with work left, where it tells.
+    """
+    by_number = {waiting.number: waiting for waiting in queued}
+    states = []
+    for task, ending in zip(tasks, endings, strict=True):
+        slurm, experiments, exit_code = by_number.get(task.number), task.study.experiments, 0
+        if slurm:
+            state, detail = slurm.state.lower(), "" if slurm.reason == "None" else slurm.reason
+        elif task.is_done():
+            state, detail = (FAILED, pluralize(task.failed, "experiment")) if task.failed else (DONE, "")
+        else:
+            state, detail = UNFINISHED, ending.why if ending else "killed" if task.begun.lines else "not begun"
+            exit_code = ending.exit_code if ending else ExitCode.INTERRUPTED
+        measured, passes = task.begun.passes(task.study)
+        more = f" and {len(experiments) - 1} more" if len(experiments) > 1 else ""
+        states.append(
+            TaskState(
+                *(task.number, state, slurm.node if slurm else "", slurm.job if slurm else "", detail),
+                *(gpus_of(task), len(experiments), task.done(), passes, measured),
+                *(f"{experiments[0].label}{more}", exit_code),
+            )
+        )
+    return states
+
+
+def summary(states: Sequence[TaskState]) -> str:
+    """Return a line about all tasks: "12 tasks: 4 running, 8 done; 30 of 48 passes"."""
+    counts = Counter(state.state for state in states)
+    passes = f"{sum(state.measured for state in states)} of {sum(state.passes for state in states)} passes"
+    each = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    return f"{pluralize(len(states), 'task')}: {each}; {passes}"

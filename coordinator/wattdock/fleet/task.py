@@ -1,0 +1,105 @@
+"""One task, as a script runs it on a node: measure a load group, and queue it again where it was told to end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from wattdock.config import load_study
+from wattdock.errors import ConfigError, ExitCode, LaunchError, WattdockError
+from wattdock.execution import events, find_study
+from wattdock.execution.tasks import TASKS, measure, tasks_of
+from wattdock.files import read_regular, write_whole
+from wattdock.fleet import slurm
+from wattdock.fleet.script import gpus_of
+from wattdock.text import from_json, json_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.store import StoredResult
+
+# In a task's folder.
+ENDING = "ending.json"
+# Told to end so often without a new pass, a task needs somebody to look at it.
+MOST_IN_VAIN = 3
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a task ended with work left.
+
+    Attributes:
+        passes: Measured then.
+        in_vain: Endings in a row that came before a new pass.
+    """
+
+    why: str
+    exit_code: int
+    passes: int
+    in_vain: int
+
+    @classmethod
+    def read(cls, folder: Path) -> Ending | None:
+        """Return how the task of this folder ended; None where it was killed, or does not tell."""
+        try:
+            return cls(**from_json(read_regular(folder / ENDING)))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) -> list[StoredResult]:
+    """Measure what task `number` of the study at `path` has left, and return its results.
+
+    Where Slurm told it to end, it is queued again, unless it has been so several times without a new pass.
+
+    Raises:
+        ConfigError: There is no such task.
+        PreflightError, LaunchError, StoreError: It cannot be measured here.
+        KeyboardInterrupt: It was told to end.
+    """
+    output_dir = path.parents[1]
+    study = load_study(find_study(path.name, output_dir).settings, {})
+    tasks = tasks_of(study, path)
+    if not 0 <= number < len(tasks):
+        raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}")
+    task, folder = tasks[number], path / TASKS / str(number)
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = Ending.read(folder)
+    (folder / ENDING).unlink(missing_ok=True)
+
+    def end(why: str, exit_code: int) -> Ending:
+        now = tasks_of(study, path)[number]
+        passes = now.begun.passes(now.study)[0]
+        before = earlier.in_vain if earlier and earlier.passes == passes else 0
+        ending = Ending(why, int(exit_code), passes, before + 1)
+        write_whole(folder / ENDING, json_text(asdict(ending)).encode())
+        return ending
+
+    # The job itself starts again without the flag: a failure is retried once.
+    retry_failed = retry_failed and not int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    try:
+        results = measure(task, gpus=gpus_of(task), retry_failed=retry_failed, emit=emit)
+    except KeyboardInterrupt:
+        ending = end("told to end", ExitCode.INTERRUPTED)
+        if ending.in_vain >= MOST_IN_VAIN:
+            why = f"told to end {ending.in_vain} times without a new pass; raise `time:` of `fleet:`"
+            emit(events.Note(end(why, ExitCode.INTERRUPTED).why))
+        elif job := os.environ.get("WATTDOCK_JOB"):
+            emit(events.Note("told to end: what was measured is stored" + _again(job)))
+        raise
+    except WattdockError as error:
+        end(str(error), error.exit_code)
+        raise
+    if not tasks_of(study, path)[number].is_done():
+        end("gave up: experiments failed alike, or one failed under on_failure: stop", ExitCode.RUNNER)
+    return results
+
+
+def _again(job: str) -> str:
+    """Queue the task again, and return in words whether that was done."""
+    try:
+        return ", and the task is queued again" if slurm.requeue(job) else "; somebody else ends the task"
+    except LaunchError as error:
+        return f"; cannot queue the task again: {error}"
