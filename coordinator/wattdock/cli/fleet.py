@@ -1,7 +1,7 @@
 """`wattdock fleet …`, and `run` and `plan` with `--on slurm`."""
 
+import functools
 import shlex
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,11 +12,13 @@ import typer
 from wattdock.cli.exits import exit_if_failed, fail, interruptible
 from wattdock.cli.options import RESULTS, Json, OutputDir, Quiet, in_help, typed_again
 from wattdock.errors import ExitCode, LaunchError
-from wattdock.output import harmless, say, unguarded
+from wattdock.output import one_line, say
 from wattdock.text import pluralize, untimed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.console import RenderableType
 
     from wattdock.cli.progress import Progress
     from wattdock.config import Study
@@ -49,6 +51,7 @@ class TaskTable:
     def as_view(self) -> list[Any]:
         """Return a table of the tasks and a line about all."""
         from rich.table import Table
+        from rich.text import Text
 
         from wattdock.fleet import summary
 
@@ -57,7 +60,7 @@ class TaskTable:
             done = f"{of_task.done} of {of_task.experiments}"
             figures = (str(of_task.gpus), done, f"{of_task.measured} of {of_task.passes}")
             cells = (str(of_task.task), of_task.state, of_task.node, *figures, of_task.label, of_task.detail)
-            table.add_row(*(harmless(cell).replace("[", "\\[") for cell in cells))
+            table.add_row(*(Text(one_line(cell)) for cell in cells))
         return [table, summary(self.states)]
 
 
@@ -129,56 +132,32 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
     from wattdock.fleet import summary
 
     last, queued_s = "", time.monotonic()
-    with _Panel(progress) as panel:
-        while True:
-            states: list[TaskState] = []
-            try:
-                states = fleet.states()
-                line = summary(states)
-            except LaunchError as error:
-                # A controller may be started again; its jobs go on.
-                line = f"{error}; asked again every {POLL_S:g} s"
-            if line != last:
-                panel.show(states, line)
-                last = line
-            if not states or any(state.job for state in states):
-                queued_s = time.monotonic()
-            elif time.monotonic() - queued_s > LATE_S or not any(state.state == "unfinished" for state in states):
-                return states
-            time.sleep(POLL_S)
+    while True:
+        states: list[TaskState] = []
+        try:
+            states = fleet.states()
+            line = summary(states)
+        except LaunchError as error:
+            # A controller may be started again; its jobs go on.
+            line = f"{error}; asked again every {POLL_S:g} s"
+        if line != last:
+            progress.show(line, functools.partial(_table, states, line))
+            last = line
+        if not states or any(state.job for state in states):
+            queued_s = time.monotonic()
+        elif time.monotonic() - queued_s > LATE_S or not any(state.state == "unfinished" for state in states):
+            progress.close()
+            return states
+        time.sleep(POLL_S)
 
 
-class _Panel:
-    """The table of tasks: in place on a terminal, elsewhere a line whenever something has changed."""
+def _table(states: "Sequence[TaskState]", line: str) -> "RenderableType":
+    """Return the table of those tasks that run or wait first, above a line about all."""
+    from rich.console import Group
+    from rich.text import Text
 
-    def __init__(self, progress: "Progress") -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        from wattdock.cli.progress import in_place
-
-        self._progress = progress
-        console = Console(file=unguarded(sys.stderr))
-        self._live = Live(console=console, auto_refresh=False, transient=True) if in_place(progress) else None
-
-    def __enter__(self) -> "_Panel":
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def show(self, states: "Sequence[TaskState]", line: str) -> None:
-        """Show what tasks do, those that run or wait first."""
-        if not self._live:
-            self._progress.say(line)
-            return
-        from rich.console import Group
-
-        first = sorted(states, key=lambda state: (not state.node, not state.job, state.task))[:MOST_ROWS]
-        self._live.update(Group(TaskTable(first).as_view()[0], line), refresh=True)
+    first = sorted(states, key=lambda state: (not state.node, not state.job, state.task))[:MOST_ROWS]
+    return Group(TaskTable(first).as_view()[0], Text(one_line(line)))
 
 
 def _ended(

@@ -15,9 +15,10 @@ from wattdock.text import json_text, pluralize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.console import RenderableType
     from rich.live import Live as InPlace
 
-__all__ = ["Progress", "in_place", "progress_for"]
+__all__ = ["Progress", "progress_for"]
 
 # A line for each heartbeat would drown a log file.
 PLAIN_INTERVAL_S = 5.0
@@ -33,6 +34,9 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Show a line."""
+
+    def show(self, line: str, table: Callable[[], RenderableType], /) -> None:
+        """Show a state in place of the one before: its table on a terminal, else a line."""
 
     def close(self) -> None:
         """Remove the line that changes in place, if there is any."""
@@ -58,6 +62,10 @@ class Plain(Progress):
         """Print one line; a reader who has gone must not end the measurement."""
         with suppress(BrokenPipeError):
             say(line, err=True)
+
+    def show(self, line: str, _: Callable[[], RenderableType], /) -> None:
+        """Print the line."""
+        self.say(line)
 
     def _show_pass(self, text: str) -> None:
         if time.monotonic() - self._last_s >= PLAIN_INTERVAL_S:
@@ -92,11 +100,18 @@ class Live(Plain):
                 self._panel.stop()
         self._panel = None
 
+    def show(self, _: str, table: Callable[[], RenderableType], /) -> None:
+        """Show the table below the lines."""
+        self._show_in_place(table())
+
     def _show_pass(self, _: str) -> None:
+        from wattdock.cli.panel import panel
+
+        self._show_in_place(panel(self._state, panel_line(self._state)))
+
+    def _show_in_place(self, shown: RenderableType) -> None:
         from rich.console import Console
         from rich.live import Live as InPlace
-
-        from wattdock.cli.panel import panel
 
         with suppress(BrokenPipeError):
             if self._panel is None:
@@ -104,7 +119,7 @@ class Live(Plain):
                 how: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "transient": True}
                 self._panel = InPlace(console=console, auto_refresh=False, **how)
                 self._panel.start()
-            self._panel.update(panel(self._state, panel_line(self._state)), refresh=True)
+            self._panel.update(shown, refresh=True)
 
 
 class Notebook(Plain):
@@ -158,11 +173,6 @@ def progress_for(*, quiet: bool, json_lines: bool = False) -> Progress:
     if display := _display():
         return Notebook(display)
     return Live() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Plain()
-
-
-def in_place(progress: Progress) -> bool:
-    """Whether it has a terminal, where what is shown can change in place."""
-    return isinstance(progress, Live)
 
 
 def _display() -> Callable[..., Any] | None:

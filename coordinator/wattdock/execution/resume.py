@@ -204,7 +204,7 @@ def open_study(
     if chosen.in_tasks:
         raise ConfigError(f"{chosen.name} was begun on a cluster; add --on slurm, or run it here without --resume")
     _check_machine(chosen.head, machine, path)
-    folder = StudyFolder.open(path)
+    folder = StudyFolder.at(path)
     folder.note(RESUMED)
     return folder
 
@@ -224,7 +224,7 @@ def open_task(study: Study, path: Path, *, plans: Sequence[ExecutionPlan], emit:
     """
     # A text: GPUs' order in a list says nothing.
     machine = machine_identity(plans) | {"gpus": " ".join(sorted({gpu.uuid for plan in plans for gpu in plan.gpus}))}
-    folder = StudyFolder.open(path)
+    folder = StudyFolder.at(path)
     if not folder.lines:
         try:
             folder.begin(study, path.parent.parent.name, machine=machine, task=int(path.name))

@@ -217,7 +217,7 @@ class StudyFolder:
         self._journal = Journal(path / JOURNAL)
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def at(cls, path: Path) -> Self:
         """Return the folder at `path`, made where it is missing.
 
         Raises:

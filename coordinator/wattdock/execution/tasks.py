@@ -119,7 +119,7 @@ def open_folder(path: Path) -> StudyFolder:
     Raises:
         StoreError: Somebody does, or the folder cannot be written.
     """
-    return StudyFolder.open(path)
+    return StudyFolder.at(path)
 
 
 def _begun(path: Path) -> BegunStudy:

@@ -1,0 +1,194 @@
+"""Studies on a real Slurm of two simulated nodes with two simulated GPUs each, everything as an unprivileged user."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fake_nvml
+import pytest
+from command import Command
+from fake_nvml import FakeGpu
+from unprivileged import give_to_user, user_home
+
+sys.path.append(str(Path(__file__).parent))
+from cluster import NODES, Cluster, cluster, missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+# Ends what hangs.
+LONGEST_S = 600.0
+# Each node is a machine of its own: its GPUs, its leases.
+SETUP = "export LD_LIBRARY_PATH=$HOME/nvml-$SLURMD_NODENAME WATTDOCK_LEASES=$HOME/leases-$SLURMD_NODENAME"
+# Twelve load groups of four passes each; the first one's take seconds, so that it meets its limit.
+STUDY = f"""
+defaults:
+  backend: fake
+  model: 'shape:tiny-llama'
+  exclusive: gpus
+  workload: {{max_output_tokens: 5, batch_size: 1}}
+  warmup: {{passes: 0}}
+  repeats: {{restarts: 2, passes: 2}}
+sweep:
+  fake.step_s: [1.0, 0.3, 0.31, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.11, 0.12]
+fleet:
+  time: "1"
+  end_before_s: 25
+  tasks_at_once: 4
+  setup: ['{SETUP}']
+"""
+INTERRUPTED = 130
+SLOW, TO_REQUEUE, TO_KILL = 0, 1, 2
+
+
+@pytest.fixture
+def slurm(wattdock: Command) -> Iterator[Cluster]:
+    home = wattdock.home
+    for number, node in enumerate(NODES):
+        library, leases = home / f"nvml-{node}", home / f"leases-{node}"
+        library.mkdir()
+        leases.mkdir()
+        leases.chmod(0o1777)
+        fake_nvml.build(library)
+        gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1 + 2 * number + at)) for at in range(2)]
+        fake_nvml.config(library, gpus=gpus)
+        for file in filter(Path.is_file, library.iterdir()):
+            give_to_user(file)
+    with cluster(home, wattdock.env()) as running:
+        yield running
+
+
+@pytest.fixture
+def wattdock(tmp_path: Path) -> Command:
+    home = user_home(tmp_path)
+    (home / "work").mkdir()
+    give_to_user(home / "work")
+    return Command(home, home / "work")
+
+
+def start(wattdock: Command, slurm: Cluster, *words: str) -> subprocess.Popen[str]:
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "within": slurm.within}
+    return wattdock.start(*words, env=slurm.env, **how)
+
+
+def call(wattdock: Command, slurm: Cluster, *words: str) -> tuple[int, str, str]:
+    with start(wattdock, slurm, *words) as running:
+        out, err = running.communicate(timeout=LONGEST_S)
+    return running.returncode, out, err
+
+
+def wait_until(what: Callable[[], Any]) -> Any:
+    """Return the first true answer."""
+    deadline = time.monotonic() + LONGEST_S
+    while not (answer := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return answer
+
+
+def coordinator(wattdock: Command, task: int) -> int | None:
+    """Return the process of a task's coordinator, if it runs."""
+    found = (pid for pid, line in wattdock.processes().items() if re.search(rf" fleet task \S+ {task} $", line))
+    return next(found, None)
+
+
+def in_pass(wattdock: Command, task: int) -> int | None:
+    """Return the process of a task that has a pass on disk and measures another."""
+    records = wattdock.folder.glob(f"results/studies/*/tasks/{task}/records/[!.]*/record.json")
+    return coordinator(wattdock, task) if any(records) else None
+
+
+@pytest.fixture
+def local(wattdock: Command, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The same study, measured on this machine meanwhile, with results in a folder of its own."""
+    folder = tmp_path / "local"
+    for place in (folder, folder / "tmp"):
+        place.mkdir()
+        give_to_user(place)
+    (folder / "leases").mkdir()
+    (folder / "leases").chmod(0o1777)
+    (folder / "x.yaml").write_text(STUDY)
+    env = {"LD_LIBRARY_PATH": str(wattdock.home / "nvml-n1")}
+    how: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": (folder / "log").open("w")}
+    with (
+        how["stderr"],
+        Command(folder, folder).start("run", "x.yaml", env=env, reach=[wattdock.home], **how) as running,
+    ):
+        yield running
+        running.terminate()
+
+
+def said(running: subprocess.Popen[str], text: str) -> None:
+    """Return once a command has said this on its error stream."""
+    assert running.stderr
+    lines = list(itertools.takewhile(lambda line: text not in line, running.stderr))
+    assert running.poll() is None, "".join(lines)
+
+
+def by_experiment(results: list[dict[str, Any]]) -> dict[str, int]:
+    return {result["experiment_id"]: result["performance"]["output_tokens"] for result in results}
+
+
+def test_every_experiment_has_one_whole_row_whatever_happens_to_its_tasks(
+    wattdock: Command, slurm: Cluster, local: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """A task killed, one requeued, one out of time, the controller killed and started again, the submitter killed."""
+    file = wattdock.write(STUDY)
+    submitter = start(wattdock, slurm, "run", file, "--on", "slurm")
+    wait_until(lambda: in_pass(wattdock, TO_REQUEUE) and in_pass(wattdock, TO_KILL))
+    slurm("scontrol", "requeue", f"1_{TO_REQUEUE}")
+    os.kill(coordinator(wattdock, TO_KILL) or 0, signal.SIGKILL)
+    [own] = [pid for pid, line in wattdock.processes().items() if f"wattdock run {file} --on slurm" in line]
+    os.kill(own, signal.SIGKILL)
+    submitter.communicate(timeout=LONGEST_S)
+    resumed = start(wattdock, slurm, "run", "--on", "slurm", "--resume", "x")
+    said(resumed, "running")
+    slurm.stop("slurmctld", signal.SIGKILL)
+    said(resumed, "asked again")
+    slurm.start_controller()
+    _, err = resumed.communicate(timeout=LONGEST_S)
+    # The killed task is no longer queued, or was queued again when the study was.
+    for _ in range(3):
+        if resumed.returncode == 0:
+            break
+        assert (resumed.returncode, "to go on: wattdock run --on slurm --resume x" in err) == (INTERRUPTED, True), err
+        resumed = start(wattdock, slurm, "run", "--on", "slurm", "--resume", "x")
+        _, err = resumed.communicate(timeout=LONGEST_S)
+    assert resumed.returncode == 0, err
+    [study] = wattdock.folder.glob("results/studies/*")
+    logs = {int(log.stem): log.read_text() for log in study.glob("tasks/*.log")}
+    assert "told to end: what was measured is stored, and the task is queued again" in logs[SLOW]
+    assert logs[TO_REQUEUE].count("launcher: process") > 1
+    whole = [result for result in wattdock.results() if result["status"] == "ok"]
+    assert len(whole) == len(by_experiment(whole)) == 12
+    passes = Counter((r["experiment_id"], p["restart"], p["pass"]) for r in whole for p in r["energy"]["passes"])
+    assert (len(passes), set(passes.values())) == (48, {1})
+    assert {result["study"]["study_id"] for result in wattdock.results()} == {study.name}
+    events = Counter(json.loads(line)["event"] for line in (study / "journal.jsonl").read_text().splitlines())
+    assert (events["study"], events["stored"] >= 12, events["ended"]) == (1, True, 1)
+    never_shared(wattdock.results())
+    assert local.wait(LONGEST_S) == 0, (tmp_path / "local" / "log").read_text()
+    assert by_experiment(whole) == by_experiment(Command(tmp_path, tmp_path / "local").results())
+
+
+def never_shared(results: list[dict[str, Any]]) -> None:
+    """No two passes were measured on one GPU at one time."""
+    spans: dict[str, set[tuple[int, int]]] = {}
+    for result in results:
+        [gpu] = result["environment"]["leased"]
+        measured = {(span["start_ns"], span["end_ns"]) for span in result["spans"] if span["name"] == "pass"}
+        spans.setdefault(gpu, set()).update(measured)
+    assert len(spans) == 4
+    for of_gpu in spans.values():
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(sorted(of_gpu)))
