@@ -11,7 +11,7 @@ import pytest
 from wattdock.execution.interrupts import Interrupts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_outside_the_allowed_places_waits_for_the_next(number: signal.Signals) -> None:
     """Storing goes on; the next pass does not begin."""
     stored = False
@@ -46,3 +46,12 @@ def test_handlers_are_put_back() -> None:
     with Interrupts():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(("number", "waits"), [(signal.SIGINT, True), (signal.SIGUSR1, True), (signal.SIGTERM, False)])
+def test_the_first_ctrl_c_and_a_schedulers_warning_let_a_pass_end(number: signal.Signals, waits: bool) -> None:
+    """SIGTERM cuts it off."""
+    ends = contextlib.nullcontext() if waits else pytest.raises(KeyboardInterrupt)
+    with Interrupts() as interrupts, ends, interrupts.patient():
+        os.kill(os.getpid(), number)
+        interrupts.check()

@@ -44,6 +44,11 @@ class Interrupts:
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
 
+    @property
+    def urgent(self) -> bool:
+        """Whether a signal came that does not wait for the end of a pass."""
+        return self._urgent
+
     @contextmanager
     def allowed(self) -> Iterator[None]:
         """Let signals raise KeyboardInterrupt inside; one that came earlier raises it at once.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.checks import ExecutionPlan
 from wattdock.clock import NS_PER_S, Clock, HostClock
-from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
+from wattdock.errors import ConfigError, ExitCode, LaunchError, MeterError, RunnerError, WattdockError
 from wattdock.execution.events import (
     ExperimentFailed,
     Loading,
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 METER_LEAD_S = 1.0
 # What an interrupted run leaves its runner for its own end; who interrupts waits.
 INTERRUPTED_STOP_S = 3.0
+# Between the processes of one job that are told to end.
+SIGNALS_APART_S = 0.2
 SEE_DOCTOR = "`wattdock doctor` says what to do"
 
 
@@ -142,7 +144,11 @@ class Session:
         except KeyboardInterrupt as error:
             self._fail(error)
             raise
-        except Exception as error:  # noqa: BLE001  (a bug in one experiment must not cost the others)
+        except Exception as error:
+            if self._is_interruption(error):
+                interruption = KeyboardInterrupt()
+                self._fail(interruption)
+                raise interruption from error
             if not isinstance(error, WattdockError):
                 self._emit(UnexpectedError(traceback.format_exc()))
             self._fail(error)
@@ -338,6 +344,13 @@ class Session:
                 check(state.config)
             except ConfigError as error:
                 self._set_failure(self._begin(state), error)
+
+    def _is_interruption(self, error: Exception) -> bool:
+        """Whether a runner failed because a scheduler ends the job: it signals runner and coordinator, one by one."""
+        if not isinstance(error, RunnerError | LaunchError):
+            return False
+        self._clock.sleep(SIGNALS_APART_S)
+        return self._context.interrupts.urgent
 
     def _fail(self, error: BaseException) -> None:
         """Put a failure where it belongs: on the current experiment, or on all that the runner was to serve."""

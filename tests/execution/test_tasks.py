@@ -1,0 +1,109 @@
+"""A task of a larger study: its folder, and what becomes of it on another machine; the study's own folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from execution.virtual import VirtualMachine, experiment, study
+
+from wattdock.errors import ConfigError
+from wattdock.execution.events import PassFinished, PassStarted
+from wattdock.execution.resume import open_study, unfinished_study
+from wattdock.execution.tasks import TASKS, begin_tasks, find_tasks, tasks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from wattdock.execution.events import Event
+
+ONE, OTHER = "GPU-1", "GPU-2"
+PAIR = study(*(experiment(f"{step}", fake={"step_s": step}, repeats={"restarts": 2}) for step in (0.1, 0.2)))
+
+
+@pytest.fixture(autouse=True)
+def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> VirtualMachine:
+    return VirtualMachine(tmp_path / "machine", {ONE: lambda _: 300.0, OTHER: lambda _: 300.0})
+
+
+def end_after(passes: int, number: signal.Signals = signal.SIGUSR1) -> Callable[[Event], None]:
+    """Return what to call with each event, so that the process gets a signal once so many passes were measured."""
+    left = [passes]
+
+    def on(event: Event) -> None:
+        left[0] -= isinstance(event, PassFinished) and event.stage.startswith("pass")
+        if not left[0]:
+            os.kill(os.getpid(), number)
+            left[0] = -1
+
+    return on
+
+
+@pytest.mark.parametrize(("second", "measured_then"), [(ONE, 1), (OTHER, 4)])
+def test_a_task_goes_on_where_it_stopped_and_begins_anew_on_other_gpus(
+    machine: VirtualMachine, second: str, measured_then: int
+) -> None:
+    """Its results are the study's; an experiment's joules are of one set of GPUs."""
+    path = begin_tasks(PAIR, machine.results)
+    task = tasks_of(PAIR, path)[1]
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(task.study, gpus=[ONE], task=task.begun.path, on=end_after(3))
+    run = machine.run(task.study, gpus=[second], task=task.begun.path)
+    assert sum(isinstance(event, PassFinished) for event in machine.emitted) == measured_then
+    assert any(note.startswith("another machine than before") for note in machine.notes()) == (second == OTHER)
+    [stored] = run.results
+    assert (stored.result.status, stored.result.config.name) == ("ok", "0.2")
+    assert stored.result.study
+    assert (stored.result.study.study_id, stored.result.study.attempt) == (path.name, 2)
+    assert stored.result.environment
+    assert stored.result.environment.leased_gpus == [second]
+    [first, other] = tasks_of(PAIR, path)
+    assert (first.is_done(), other.is_done()) == (False, True)
+    assert not (path / TASKS / "0").exists()
+
+
+def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_round(machine: VirtualMachine) -> None:
+    """By name each is told; without one neither is taken for the other."""
+    path = begin_tasks(PAIR, machine.results)
+    with pytest.raises(ConfigError, match="s-1 was begun on a cluster; add --on slurm"):
+        open_study(PAIR, machine.results, machine={}, resume="s-1")
+    assert unfinished_study(PAIR, machine.results) is None
+    machine.run(PAIR, gpus=[ONE], resume=True)
+    with pytest.raises(ConfigError, match="s-2 was begun on this machine; leave out --on"):
+        find_tasks(PAIR, machine.results, resume="s-2")
+    assert find_tasks(PAIR, machine.results, resume=True) == path
+    assert find_tasks(PAIR, machine.results, resume="s-1") == path
+    assert find_tasks(study(PAIR.experiments[0]), machine.results, resume=True) is None
+    with pytest.raises(ConfigError, match="the study has changed since s-1 was begun: without "):
+        find_tasks(study(PAIR.experiments[0]), machine.results, resume="s-1")
+
+
+def test_a_study_in_tasks_holds_its_cluster_settings(machine: VirtualMachine) -> None:
+    """So that it can be gone on with by its name alone."""
+    path = begin_tasks(PAIR, machine.results)
+    head = json.loads((path / "journal.jsonl").read_text())
+    assert (head["fleet"], head["machine"], len(head["experiments"])) == ({}, {}, 2)
+
+
+def test_a_runner_that_ends_with_its_job_is_an_interruption_no_failure(machine: VirtualMachine) -> None:
+    """A scheduler signals the runner and the coordinator at once; whichever is first, the pass is measured later."""
+    fragile = study(experiment("fragile", fake={"pass_fault": "die"}))
+
+    def end(event: Event) -> None:
+        if isinstance(event, PassStarted):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(fragile, gpus=[ONE], on=end)
+    assert [stored.result.status for stored in machine.last.results] == ["interrupted"]
+    [stored] = machine.run(fragile, gpus=[ONE]).results
+    assert stored.result.status == "failed"

@@ -1,0 +1,109 @@
+"""From a study to the scripts that Slurm is given."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattdock.config import Study, load_study
+from wattdock.errors import ConfigError, PreflightError
+from wattdock.execution.tasks import tasks_of
+from wattdock.fleet import Job, jobs_of
+from wattdock.fleet.script import block_of
+
+PATH = Path("/shared/re sults/studies/20260101T000000-x-1")
+
+
+def study(*experiments: dict[str, Any], fleet: dict[str, Any] | None = None) -> Study:
+    defaults = {"backend": "fake", "model": "shape:tiny-llama"}
+    return load_study({"defaults": defaults, "experiments": list(experiments), "fleet": fleet or {}}, {})
+
+
+def jobs(of: Study) -> list[Job]:
+    return jobs_of(of, tasks_of(of, PATH), path=PATH)
+
+
+def options(job: Job) -> list[str]:
+    return re.findall("^#SBATCH (.*)$", job.script, re.MULTILINE)
+
+
+def test_tasks_of_equally_many_gpus_are_one_array() -> None:
+    """An experiment takes as many as its own settings need, none on the CPU; a load group is one task."""
+    one, two = {"name": "one"}, {"name": "two", "gpus": {"count": 2}}
+    cpu, other = {"name": "cpu", "accelerator": "cpu"}, {"name": "other", "fake": {"step_s": 0.5}}
+    again = {"name": "again", "workload": {"batch_size": 8}}
+    found = jobs(study(one, two, cpu, other, again))
+    assert [(job.file_name, job.gpus, job.tasks) for job in found] == [
+        ("gpus-0.sh", 0, (2,)),
+        ("gpus-1.sh", 1, (0, 3)),
+        ("gpus-2.sh", 2, (1,)),
+    ]
+    arrays = [option for job in found for option in options(job) if re.match("--(array|gres)=", option)]
+    assert arrays == ["--array=2", "--gres=gpu:1", "--array=0,3", "--gres=gpu:2", "--array=1"]
+
+
+def test_an_array_is_as_large_as_slurm_takes_it() -> None:
+    """Places are below 1000, and a task's number is told from its script and its place; logs have that number."""
+    of = study(*({"name": f"{at}", "fake": {"step_s": at / 1e4}} for at in range(1, 1004)), fleet={"tasks_at_once": 8})
+    first, second = jobs(of)
+    assert (len(first.tasks), second.tasks) == (1000, (1000, 1001, 1002))
+    assert {"--array=0-999%8"} < set(options(first))
+    assert {"--array=0-2%8", f"--output='{PATH}/tasks/1%3a.log'"} < set(options(second))
+    assert (block_of(first.file_name), block_of(second.file_name)) == (0, 1)
+    assert '"$((1000 + SLURM_ARRAY_TASK_ID))"' in second.script
+
+
+def test_a_script_is_shell_and_holds_what_the_fleet_section_says() -> None:
+    """Other options come first, so that none of ours is overridden."""
+    fleet = {
+        "partition": "gpu",
+        "account": "me",
+        "time": "1-12",
+        "end_before_s": 60,
+        "constraint": "h100&nvlink",
+        "setup": ["module load cuda", "echo '$ready'"],
+        "more": ["--qos=low", "--signal=TERM"],
+    }
+    [job] = jobs(study({"exclusive": "machine"}, fleet=fleet))
+    subprocess.run(["bash", "-n"], input=job.script, text=True, check=True)
+    assert options(job)[:2] == fleet["more"]
+    expected = ("--partition=gpu", "--account=me", "--time=1-12", "--constraint=h100&nvlink", "--exclusive")
+    assert set(options(job)) >= {*expected, f"--job-name={PATH.name}", "--signal=B:USR1@60", "--requeue"}
+    *_, module, echo, task = job.script.splitlines()
+    assert [module, echo] == fleet["setup"]
+    assert task.startswith("exec ")
+    assert f"fleet task '{PATH}' " in task
+
+
+@pytest.mark.parametrize(("setting", "asked"), [(None, False), (True, True)])
+def test_a_node_is_shared_where_experiments_share_their_machine(setting: bool | None, asked: bool) -> None:
+    """`exclusive: machine`, the default of experiments, asks for a whole node; the section may say otherwise."""
+    [job] = jobs(study({"exclusive": "gpus"}, fleet={"exclusive": setting}))
+    assert ("--exclusive" in options(job)) == asked
+
+
+def test_gpus_of_one_machine_are_refused() -> None:
+    """Slurm chooses GPUs; the line says what to write."""
+    with pytest.raises(PreflightError, match=r"^a: gpus: 0,2 are .*; write gpus: \{count: 2\}$"):
+        jobs(study({"name": "a", "gpus": [0, 2]}))
+
+
+@pytest.mark.parametrize(
+    ("fleet", "words"),
+    [
+        ({"partion": "x"}, "unknown key 'partion'; did you mean 'partition'"),
+        ({"time": "an hour"}, "fleet.time"),
+        ({"partition": "a b"}, "fleet.partition"),
+        ({"setup": ["a\n#SBATCH --x"]}, "fleet.setup"),
+        ({"more": ["qos=low"]}, "fleet.more"),
+        ({"tasks_at_once": 0}, "fleet.tasks_at_once: write 1 or more, not 0"),
+    ],
+)
+def test_a_mistake_in_the_section_is_told_with_its_place(fleet: dict[str, Any], words: str) -> None:
+    """Nothing but what was meant reaches a script."""
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        study({}, fleet=fleet)
