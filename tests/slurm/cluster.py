@@ -26,7 +26,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd")
 MUNGE = ("key-file", "socket", "pid-file", "log-file", "seed-file")
 NODES, GPUS_EACH = ("n1", "n2"), 2
 # Ends what hangs.
-LONGEST_START_S = 60.0
+LONGEST_START_S = 30.0
 # Where Debian has daemons.
 PATH = f"{os.environ['PATH']}:/usr/sbin"
 CONF = """\
@@ -58,7 +58,10 @@ MailProg=/bin/true
 GresTypes=gpu
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=64 Gres=gpu:2
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=64 Gres=gpu:2
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=10
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 GRES = "NodeName=n1 Name=gpu File={folder}/gpu[0-1]\nNodeName=n2 Name=gpu File={folder}/gpu[2-3]\n"
 
@@ -122,7 +125,7 @@ class Cluster:
     def wait_until_idle(self) -> None:
         """Return once every node takes jobs."""
         deadline = time.monotonic() + LONGEST_START_S
-        while (states := self("sinfo", "-h", "-N", "-o", "%T").split()) != ["idle"] * len(NODES):
+        while (states := self("sinfo", "-h", "-N", "-p", "main", "-o", "%T").split()) != ["idle"] * len(NODES):
             logs = "".join(file.read_text()[-2000:] for file in sorted(self.folder.glob("*.log")))
             assert time.monotonic() < deadline, f"nodes are {states}\n{logs}"
             time.sleep(0.1)

@@ -41,7 +41,7 @@ defaults:
   warmup: {{passes: 0}}
   repeats: {{restarts: 2, passes: 2}}
 sweep:
-  fake.step_s: [1.0, 0.3, 0.31, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.11, 0.12]
+  fake.step_s: [1.5, 0.3, 0.31, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.11, 0.12]
 fleet:
   time: "1"
   end_before_s: 25
@@ -192,3 +192,68 @@ def never_shared(results: list[dict[str, Any]]) -> None:
     assert len(spans) == 4
     for of_gpu in spans.values():
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(sorted(of_gpu)))
+
+
+# One load group of twelve passes of two seconds.
+ONE = f"""
+defaults:
+  backend: fake
+  model: 'shape:tiny-llama'
+  exclusive: gpus
+  workload: {{max_output_tokens: 5, batch_size: 1}}
+  warmup: {{passes: 0}}
+  repeats: {{passes: 12}}
+experiments:
+  - {{fake: {{step_s: 0.2}}}}
+fleet:
+  setup: ['{SETUP}']
+"""
+
+
+def test_a_task_whose_node_is_taken_goes_on_later(wattdock: Command, slurm: Cluster) -> None:
+    """Pre-emption by jobs of another partition, with time to store what was measured."""
+    file = wattdock.write(ONE)
+    running = start(wattdock, slurm, "run", file, "--on", "slurm")
+    wait_until(lambda: in_pass(wattdock, 0))
+    slurm("sbatch", "--partition=urgent", "--exclusive", "--array=0-1", "--wrap=sleep 5", "--output=/dev/null")
+    _, err = running.communicate(timeout=LONGEST_S)
+    assert running.returncode == 0, err
+    [log] = [file.read_text() for file in wattdock.folder.glob("results/studies/*/tasks/0000.log")]
+    assert "interrupted, stored in" in log
+    assert log.count("launcher: process") == 2
+    assert sorted(result["status"] for result in wattdock.results()) == ["interrupted", "ok"]
+
+
+def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: Command, slurm: Cluster) -> None:
+    """No task queues itself again; status, collect and a resumption say where the study stands."""
+    file = wattdock.write(ONE)
+    running = start(wattdock, slurm, "run", file, "--on", "slurm")
+    wait_until(lambda: in_pass(wattdock, 0))
+    assert call(wattdock, slurm, "fleet", "cancel", "x")[0] == 0
+    _, err = running.communicate(timeout=LONGEST_S)
+    assert running.returncode == INTERRUPTED, err
+    assert "unfinished: 1 task; to go on: wattdock run x.yaml --on slurm " in err
+    assert slurm("squeue", "--noheader").split() == []
+    code, out, err = call(wattdock, slurm, "fleet", "status", "x", "--json")
+    assert code == 0, err
+    [task] = json.loads(out)
+    assert (task["state"], task["detail"], task["done"], task["passes"]) == ("unfinished", "told to end", 0, 12)
+    code, out, err = call(wattdock, slurm, "fleet", "collect", "x")
+    assert (code, "interrupted" in out) == (INTERRUPTED, True), err
+    code, out, err = call(wattdock, slurm, "run", "--on", "slurm", "--resume", "x")
+    assert code == 0, err
+    assert "next: wattdock show x-1" in out
+    assert "1 task: 1 done; 12 of 12 passes" in call(wattdock, slurm, "fleet", "status", "x")[1]
+    assert call(wattdock, slurm, "show", "x-1")[0] == 0
+
+
+def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Command, slurm: Cluster) -> None:
+    """A partition that is not, more GPUs than any node has; in the end the file is put right."""
+    wrong = wattdock.write(ONE + "  partition: nowhere\n")
+    for words in ((), ("--resume", "--gpus", "count:9")):
+        code, _, err = call(wattdock, slurm, "run", wrong, "--on", "slurm", *words)
+        last = err.splitlines()[-1]
+        assert (code, last.startswith("wattdock: sbatch: "), "Traceback" in err) == (4, True, False), err
+    right = wattdock.write(ONE.replace("passes: 12", "passes: 1"))
+    code, _, err = call(wattdock, slurm, "run", right, "--on", "slurm", "--resume")
+    assert code == 0, err

@@ -36,9 +36,10 @@ class Fleet:
         """Make the folder of a study that begins now.
 
         Raises:
-            PreflightError: An experiment names GPUs of one machine.
+            PreflightError: An experiment names GPUs of one machine, or Slurm's commands are not here.
             StoreError: The folder cannot be made.
         """
+        slurm.check()
         for task in tasks_of(study, output_dir):
             gpus_of(task)
         return cls(study, begin_tasks(study, output_dir))

@@ -38,6 +38,15 @@ class QueuedTask:
     node: str
 
 
+def check() -> None:
+    """Refuse where Slurm's commands are not.
+
+    Raises:
+        PreflightError: They are not here.
+    """
+    _asked("sbatch", "--version")
+
+
 def submit(script: Path) -> str:
     """Queue a job array and return its id.
 
@@ -73,12 +82,15 @@ def cancel(name: str) -> None:
 
 
 def requeue(job: str) -> bool:
-    """Queue a running task again, which ends it; whether that was done. One that is being ended by others is left.
+    """Queue a task again that runs or is out of time, which ends it; whether that was done.
+
+    One that somebody cancels, or that Slurm has queued again itself, is left.
 
     Raises:
         PreflightError, LaunchError: As `submit`.
     """
-    if _asked("squeue", "--noheader", f"--jobs={job}", "--format=%T").split() != ["RUNNING"]:
+    state, _, reason = _asked("squeue", "--noheader", f"--jobs={job}", "--format=%T %r").strip().partition(" ")
+    if state != "RUNNING" and reason != "TimeLimit":
         return False
     _asked("scontrol", "requeue", job)
     return True
