@@ -154,7 +154,7 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     for child, subcommand in sorted(getattr(command, "commands", {}).items()):
         if getattr(subcommand, "commands", None):
             yield from _commands(subcommand, f"{name} {child}")
-        else:
+        elif not subcommand.hidden:
             yield f"{name} {child}", subcommand
 
 

@@ -13,7 +13,7 @@ from execution.virtual import VirtualMachine, experiment, study
 from wattdock.errors import ConfigError
 from wattdock.execution.events import PassFinished, PassStarted
 from wattdock.execution.resume import open_study, unfinished_study
-from wattdock.execution.tasks import TASKS, begin_tasks, find_tasks, tasks_of
+from wattdock.execution.tasks import TASKS, begin_tasks, begun_before, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,12 +79,13 @@ def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_
     assert unfinished_study(PAIR, machine.results) is None
     machine.run(PAIR, gpus=[ONE], resume=True)
     with pytest.raises(ConfigError, match="s-2 was begun on this machine; leave out --on"):
-        find_tasks(PAIR, machine.results, resume="s-2")
-    assert find_tasks(PAIR, machine.results, resume=True) == path
-    assert find_tasks(PAIR, machine.results, resume="s-1") == path
-    assert find_tasks(study(PAIR.experiments[0]), machine.results, resume=True) is None
-    with pytest.raises(ConfigError, match="the study has changed since s-1 was begun: without "):
-        find_tasks(study(PAIR.experiments[0]), machine.results, resume="s-1")
+        begun_before(PAIR, machine.results, resume="s-2", in_tasks=True)
+    for resume in (True, "s-1"):
+        begun = begun_before(PAIR, machine.results, resume=resume, in_tasks=True)
+        assert begun
+        assert begun.path == path
+    with pytest.raises(ConfigError, match=r"^the study has changed since \S+-s-1 was begun: without "):
+        begun_before(study(PAIR.experiments[0]), machine.results, resume="s-1", in_tasks=True)
 
 
 def test_a_study_in_tasks_holds_its_cluster_settings(machine: VirtualMachine) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fleet.test_script import study
 
 from wattdock.execution.study_folder import STORED, StudyFolder
-from wattdock.execution.tasks import TASKS, begin_tasks, collect, open_folder, tasks_of
+from wattdock.execution.tasks import TASKS, begin_tasks, collect, tasks_of
 from wattdock.fleet import summary
 from wattdock.fleet.slurm import QueuedTask
 from wattdock.fleet.states import states_of
@@ -52,8 +52,8 @@ def test_what_tasks_have_stored_is_gathered_once(tmp_path: Path) -> None:
     for number in range(5):
         store(path, FIVE, number, "interrupted", "ok" if number else "failed")
         for _ in range(2):
-            with open_folder(path) as folder:
+            with StudyFolder.at(path) as folder:
                 collect(folder, tasks_of(FIVE, path))
-    with open_folder(path) as folder:
+    with StudyFolder.at(path) as folder:
         assert [line["event"] for line in folder.lines] == ["study", *["stored"] * 10, "ended"]
         assert {line["folder"] for line in folder.lines[1:-1]} == {f"{task}-{at}" for task in range(5) for at in (0, 1)}

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,10 +17,8 @@ import fake_nvml
 import pytest
 from command import Command
 from fake_nvml import FakeGpu
+from slurm.cluster import NODES, Cluster, cluster, missing
 from unprivileged import give_to_user, user_home
-
-sys.path.append(str(Path(__file__).parent))
-from cluster import NODES, Cluster, cluster, missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +49,7 @@ fleet:
   tasks_at_once: 4
   setup: ['{SETUP}']
 """
-INTERRUPTED = 130
+RUNNER, INTERRUPTED = 5, 130
 SLOW, TO_REQUEUE, TO_KILL = 0, 1, 2
 
 
@@ -231,12 +228,22 @@ def test_a_task_whose_node_is_taken_goes_on_later(wattdock: Command, slurm: Clus
 def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: Command, slurm: Cluster) -> None:
     """No task queues itself again; status, collect and a resumption say where the study stands."""
     file = wattdock.write(ONE)
-    running = start(wattdock, slurm, "run", file, "--on", "slurm")
+    submitter = start(wattdock, slurm, "run", file, "--on", "slurm")
     wait_until(lambda: in_pass(wattdock, 0))
+    [own] = [pid for pid, line in wattdock.processes().items() if f"wattdock run {file} --on slurm" in line]
+    os.kill(own, signal.SIGINT)
+    _, err = submitter.communicate(timeout=LONGEST_S)
+    assert submitter.returncode == INTERRUPTED
+    assert re.search(
+        "the tasks go on; to follow them: wattdock run .* --resume x-1; .*: wattdock fleet cancel x-1$", err
+    )
+    assert coordinator(wattdock, 0)
+    running = start(wattdock, slurm, "run", "--on", "slurm", "--resume", "x-1")
+    said(running, "running")
     assert call(wattdock, slurm, "fleet", "cancel", "x")[0] == 0
     _, err = running.communicate(timeout=LONGEST_S)
     assert running.returncode == INTERRUPTED, err
-    assert "unfinished: 1 task; to go on: wattdock run x.yaml --on slurm " in err
+    assert "unfinished: 1 task; to go on: wattdock run --on slurm --resume x-1" in err
     assert slurm("squeue", "--noheader").split() == []
     code, out, err = call(wattdock, slurm, "fleet", "status", "x", "--json")
     assert code == 0, err
@@ -252,12 +259,14 @@ def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: C
 
 
 def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Command, slurm: Cluster) -> None:
-    """A partition that is not, more GPUs than any node has; in the end the file is put right."""
+    """A partition that is not, more GPUs than any node has; then an experiment fails, which ends it as a local run ends."""
     wrong = wattdock.write(ONE + "  partition: nowhere\n")
     for words in ((), ("--resume", "--gpus", "count:9")):
         code, _, err = call(wattdock, slurm, "run", wrong, "--on", "slurm", *words)
         last = err.splitlines()[-1]
         assert (code, last.startswith("wattdock: sbatch: "), "Traceback" in err) == (4, True, False), err
-    right = wattdock.write(ONE.replace("passes: 12", "passes: 1"))
-    code, _, err = call(wattdock, slurm, "run", right, "--on", "slurm", "--resume")
-    assert code == 0, err
+    dying = "  - {name: dying, fake: {pass_fault: die}}\nfleet:"
+    right = wattdock.write(ONE.replace("passes: 12", "passes: 1").replace("fleet:", dying))
+    code, out, err = call(wattdock, slurm, "run", right, "--on", "slurm", "--resume")
+    assert (code, err.count("died during")) == (RUNNER, 1), err
+    assert sorted(result["status"] for result in wattdock.results()) == ["failed", "ok"]

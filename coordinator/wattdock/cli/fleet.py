@@ -1,6 +1,5 @@
 """`wattdock fleet …`, and `run` and `plan` with `--on slurm`."""
 
-import functools
 import shlex
 import time
 from dataclasses import asdict, dataclass
@@ -12,18 +11,16 @@ import typer
 from wattdock.cli.exits import exit_if_failed, fail, interruptible
 from wattdock.cli.options import RESULTS, Json, OutputDir, Quiet, in_help, typed_again
 from wattdock.errors import ExitCode, LaunchError
-from wattdock.output import one_line, say
+from wattdock.files import STUDIES
+from wattdock.output import one_line, print_json, say
 from wattdock.text import pluralize, untimed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
-
     from wattdock.cli.progress import Progress
     from wattdock.config import Study
-    from wattdock.execution import Forecast
-    from wattdock.fleet import Fleet, Job, TaskState
+    from wattdock.fleet import Fleet, TaskState
     from wattdock.store import StoredResult
 
 app = typer.Typer(help="See, end and gather the tasks of studies on a cluster.")
@@ -48,58 +45,43 @@ class TaskTable:
         """Return every task."""
         return [asdict(state) for state in self.states]
 
-    def as_view(self) -> list[Any]:
-        """Return a table of the tasks and a line about all."""
+    def as_view(self, most: int | None = None) -> list[Any]:
+        """Return a table of the tasks, or of so many that run or wait, and a line about all."""
         from rich.table import Table
         from rich.text import Text
 
         from wattdock.fleet import summary
 
         table = Table(*COLUMNS, box=None, pad_edge=False)
-        for of_task in self.states:
+        first = sorted(self.states, key=lambda state: (not state.node, not state.job, state.task)) if most else ()
+        for of_task in first[:most] or self.states:
             done = f"{of_task.done} of {of_task.experiments}"
             figures = (str(of_task.gpus), done, f"{of_task.measured} of {of_task.passes}")
             cells = (str(of_task.task), of_task.state, of_task.node, *figures, of_task.label, of_task.detail)
             table.add_row(*(Text(one_line(cell)) for cell in cells))
-        return [table, summary(self.states)]
-
-
-@dataclass(frozen=True)
-class FleetPlan:
-    """The job arrays that a study would be, and how long each takes in all, by earlier results."""
-
-    jobs: "Sequence[Job]"
-    forecasts: "Sequence[Forecast]"
-    total: "Forecast"
-
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return every array, with its script."""
-        return [
-            asdict(job) | {"expected": expected.total} for job, expected in zip(self.jobs, self.forecasts, strict=True)
-        ]
-
-    def as_view(self) -> list[str]:
-        """Return the scripts, and a line about each array and about all."""
-        lines = [line for job in self.jobs for line in ("", f"{job.file_name}:", *job.script.splitlines())]
-        for job, expected in zip(self.jobs, self.forecasts, strict=True):
-            passes = pluralize(expected.passes, "pass", "passes")
-            lines.append(f"{job.file_name}: {job.words}, {passes}, expected one after the other: {expected.total}")
-        return [*lines, f"{pluralize(len(self.jobs), 'job array')}, expected in all: {self.total.total}"]
+        return [table, Text(summary(self.states))]
 
 
 def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
-    """Show what `run_on_slurm` would submit, and submit nothing."""
+    """Show what `run_on_slurm` would submit, and how long it takes by earlier results; submit nothing."""
     from wattdock.execution import forecast
     from wattdock.execution.tasks import tasks_of
     from wattdock.fleet import jobs_of
-    from wattdock.reports import show
 
-    path = output_dir.resolve() / "studies" / f"TIME-{study.name}-N"
+    path = output_dir.resolve() / STUDIES / f"TIME-{study.name}-N"
     tasks = tasks_of(study, path)
-    jobs = jobs_of(study, tasks, path=path)
-    experiments = [[config for number in job.tasks for config in tasks[number].study.experiments] for job in jobs]
-    forecasts = [forecast(of_job, output_dir) for of_job in experiments]
-    show(FleetPlan(jobs, forecasts, forecast(study.experiments, output_dir)), as_json=as_json)
+    jobs, lines = jobs_of(study, tasks, path=path), []
+    for job in jobs:
+        expected = forecast([config for number in job.tasks for config in tasks[number].study.experiments], output_dir)
+        passes = pluralize(expected.passes, "pass", "passes")
+        lines.append(f"{job.file_name}: {job.words}, {passes}, expected one after the other: {expected.total}")
+    if as_json:
+        print_json([asdict(job) | {"expected": line} for job, line in zip(jobs, lines, strict=True)])
+        return
+    scripts = [line for job in jobs for line in (f"{job.file_name}:", *job.script.splitlines(), "")]
+    total = forecast(study.experiments, output_dir).total
+    for line in (*scripts, *lines, f"{pluralize(len(jobs), 'job array')}, expected in all: {total}"):
+        say(line)
 
 
 def run_on_slurm(
@@ -112,13 +94,13 @@ def run_on_slurm(
     as_json: bool,
 ) -> "list[StoredResult]":
     """Queue what is left of a study, follow its tasks to their end, and show its results as `run` does."""
-    from wattdock.execution.tasks import find_tasks
+    from wattdock.execution.tasks import begun_before
     from wattdock.fleet import Fleet
 
-    path = find_tasks(study, output_dir, resume=resume)
-    fleet = Fleet(study, path, retry_failed=retry_failed) if path else Fleet.begin(study, output_dir)
+    begun = begun_before(study, output_dir, resume=resume, in_tasks=True)
+    fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
     name = untimed(fleet.path.name)
-    again = typed_again(*([] if path else ["--resume", name]))
+    again = typed_again(*([] if begun else ["--resume", name]))
     with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {name}"):
         progress.say(f"{name}: {fleet.path}")
         for line in fleet.submit():
@@ -129,6 +111,9 @@ def run_on_slurm(
 
 def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
     """Show how the tasks go on until Slurm has none of them; return their states then."""
+    from rich.console import Group
+    from rich.text import Text
+
     from wattdock.fleet import summary
 
     last, queued_s = "", time.monotonic()
@@ -141,7 +126,8 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
             # A controller may be started again; its jobs go on.
             line = f"{error}; asked again every {POLL_S:g} s"
         if line != last:
-            progress.show(line, functools.partial(_table, states, line))
+            view = TaskTable(states).as_view(MOST_ROWS) if states else [Text(one_line(line))]
+            progress.show(line, Group(*view))
             last = line
         if not states or any(state.job for state in states):
             queued_s = time.monotonic()
@@ -149,15 +135,6 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
             progress.close()
             return states
         time.sleep(POLL_S)
-
-
-def _table(states: "Sequence[TaskState]", line: str) -> "RenderableType":
-    """Return the table of those tasks that run or wait first, above a line about all."""
-    from rich.console import Group
-    from rich.text import Text
-
-    first = sorted(states, key=lambda state: (not state.node, not state.job, state.task))[:MOST_ROWS]
-    return Group(TaskTable(first).as_view()[0], Text(one_line(line)))
 
 
 def _ended(

@@ -35,7 +35,7 @@ class Progress:
     def say(self, line: str) -> None:
         """Show a line."""
 
-    def show(self, line: str, table: Callable[[], RenderableType], /) -> None:
+    def show(self, line: str, table: RenderableType, /) -> None:
         """Show a state in place of the one before: its table on a terminal, else a line."""
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Plain(Progress):
         with suppress(BrokenPipeError):
             say(line, err=True)
 
-    def show(self, line: str, _: Callable[[], RenderableType], /) -> None:
+    def show(self, line: str, _: RenderableType, /) -> None:
         """Print the line."""
         self.say(line)
 
@@ -100,9 +100,9 @@ class Live(Plain):
                 self._panel.stop()
         self._panel = None
 
-    def show(self, _: str, table: Callable[[], RenderableType], /) -> None:
+    def show(self, _: str, table: RenderableType, /) -> None:
         """Show the table below the lines."""
-        self._show_in_place(table())
+        self._show_in_place(table)
 
     def _show_pass(self, _: str) -> None:
         from wattdock.cli.panel import panel

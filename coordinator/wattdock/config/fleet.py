@@ -29,7 +29,7 @@ class FleetSpec(StrictSettings):
         exclusive: Whether a task has its node to itself; by default, where an experiment has `exclusive: machine`.
         tasks_at_once: Most tasks of an array that run at one time; an array holds tasks with equally many GPUs.
         setup: Shell lines before each task, as in `module load cuda`.
-        more: Other options of sbatch, as in `--qos=low`.
+        more: Other options of sbatch, as in `--cpus-per-gpu=16`; those that a task depends on win over them.
     """
 
     partition: Word | None = None

@@ -164,6 +164,47 @@ def _read(path: Path) -> BegunStudy | None:
     return BegunStudy(path, lines) if lines and lines[0]["event"] == STUDY else None
 
 
+def begun_before(
+    study: Study, output_dir: Path, *, resume: bool | str, in_tasks: bool, retry_failed: bool = False
+) -> BegunStudy | None:
+    """Return the study that is to be resumed; None where a new one is to begin.
+
+    Args:
+        resume: As in `open_study`.
+        in_tasks: Whether tasks on a cluster measure it, or this machine.
+
+    Raises:
+        ConfigError: The study has changed since it was begun, the name means no study or several, or one of the other
+            kind.
+        StoreError: The study's folder cannot be read.
+    """
+    if not resume:
+        return None
+    if isinstance(resume, str):
+        candidates = [find_study(resume, output_dir)]
+    else:
+        begun = [one for one in _begun(output_dir / STUDIES, study) if one.in_tasks == in_tasks]
+        candidates = [one for one in begun if one.head["digest"] == study.digest]
+        candidates = candidates or [one for one in begun if one.head["name"] == study.name]
+    if not candidates:
+        return None
+
+    def worth(begun: BegunStudy) -> tuple[bool, str]:
+        # What tasks have measured is in their own folders.
+        return in_tasks or not begun.is_empty(study, retry_failed=retry_failed), begun.path.name
+
+    chosen = max(candidates, key=worth)
+    if chosen.in_tasks != in_tasks:
+        where = "this machine; leave out --on" if in_tasks else "a cluster; add --on slurm"
+        raise ConfigError(f"{chosen.name} was begun on {where}, or run it as a new study without --resume")
+    if chosen.head["digest"] != study.digest:
+        raise ConfigError(
+            f"the study has changed since {chosen.path.name} was begun: {difference(chosen.head, study)}; "
+            "undo that, or run it as a new study without --resume"
+        )
+    return chosen
+
+
 def open_study(
     study: Study,
     output_dir: Path,
@@ -184,27 +225,11 @@ def open_study(
         PreflightError: The machine has changed.
         StoreError: The study's folder cannot be read or made, or another coordinator works in it.
     """
-    if not resume:
+    chosen = begun_before(study, output_dir, resume=resume, in_tasks=False, retry_failed=retry_failed)
+    if not chosen:
         return StudyFolder.create(study, output_dir, machine=machine)
-    if isinstance(resume, str):
-        candidates = [find_study(resume, output_dir)]
-    else:
-        begun = [one for one in begun_studies(output_dir / STUDIES, study) if not one.in_tasks]
-        candidates = [one for one in begun if one.head["digest"] == study.digest]
-        candidates = candidates or [one for one in begun if one.head["name"] == study.name]
-    if not candidates:
-        return StudyFolder.create(study, output_dir, machine=machine)
-    chosen = max(candidates, key=lambda one: (not one.is_empty(study, retry_failed=retry_failed), one.path.name))
-    path = chosen.path
-    if chosen.head["digest"] != study.digest:
-        raise ConfigError(
-            f"the study has changed since {path.name} was begun: {difference(chosen.head, study)}; "
-            "undo that, or run it as a new study without --resume"
-        )
-    if chosen.in_tasks:
-        raise ConfigError(f"{chosen.name} was begun on a cluster; add --on slurm, or run it here without --resume")
-    _check_machine(chosen.head, machine, path)
-    folder = StudyFolder.at(path)
+    _check_machine(chosen.head, machine, chosen.path)
+    folder = StudyFolder.at(chosen.path)
     folder.note(RESUMED)
     return folder
 
@@ -339,7 +364,7 @@ def difference(head: Line, study: Study) -> str:
     return "; ".join([*study_changes, *changes[:MAX_NAMED], *more]) or "another order of experiments"
 
 
-def begun_studies(studies: Path, study: Study) -> Iterator[BegunStudy]:
+def _begun(studies: Path, study: Study) -> Iterator[BegunStudy]:
     """Yield every study that was begun.
 
     A journal that cannot be read is skipped where the folder is another user's, or is not named like this study.

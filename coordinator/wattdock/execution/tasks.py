@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import PreflightError
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.resume import BegunStudy, begun_studies, difference, find_study
+from wattdock.execution.resume import BegunStudy, begun_before
 from wattdock.execution.schedule import load_groups
 from wattdock.execution.study_folder import FAILED, STORED, History, StudyFolder, read_journal
 from wattdock.execution.study_run import StudyRun, plan_study
-from wattdock.files import JOURNAL, STUDIES
+from wattdock.files import JOURNAL
 from wattdock.host import folders
 from wattdock.text import pluralize
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wattdock.execution.events import Emit
     from wattdock.store import StoredResult
 
-__all__ = ["TASKS", "Task", "begin_tasks", "collect", "find_tasks", "measure", "open_folder", "tasks_of"]
+__all__ = ["TASKS", "StudyFolder", "Task", "begin_tasks", "begun_before", "collect", "measure", "tasks_of"]
 
 # In a study's folder: a folder per task, of this name and the task's number, and their logs.
 TASKS = "tasks"
@@ -81,27 +81,6 @@ def begin_tasks(study: Study, output_dir: Path) -> Path:
     return folder.path
 
 
-def find_tasks(study: Study, output_dir: Path, *, resume: bool | str) -> Path | None:
-    """Return the folder of the study in tasks that is to be gone on with: of this name, or the latest equal one.
-
-    Raises:
-        ConfigError: The name means no study, several, one of this machine, or one that has changed since.
-        StoreError: Its journal cannot be read.
-    """
-    if not resume:
-        return None
-    if isinstance(resume, bool):
-        equal = (begun for begun in begun_studies(output_dir / STUDIES, study) if begun.head["digest"] == study.digest)
-        return max((begun.path for begun in equal if begun.in_tasks), default=None, key=lambda path: path.name)
-    begun = find_study(resume, output_dir)
-    if not begun.in_tasks:
-        raise ConfigError(f"{begun.name} was begun on this machine; leave out --on")
-    if begun.head["digest"] != study.digest:
-        changes = difference(begun.head, study)
-        raise ConfigError(f"the study has changed since {begun.name} was begun: {changes}; undo that, or begin anew")
-    return begun.path
-
-
 def tasks_of(study: Study, path: Path) -> list[Task]:
     """Return every task of the study whose folder is `path`.
 
@@ -111,15 +90,6 @@ def tasks_of(study: Study, path: Path) -> list[Task]:
     groups = load_groups(study.experiments)
     parts = (dataclasses.replace(study, experiments=tuple(study.experiments[at] for at in group)) for group in groups)
     return [Task(number, part, _begun(path / TASKS / str(number))) for number, part in enumerate(parts)]
-
-
-def open_folder(path: Path) -> StudyFolder:
-    """Return the folder of a study in tasks, open: nobody else queues or collects them meanwhile.
-
-    Raises:
-        StoreError: Somebody does, or the folder cannot be written.
-    """
-    return StudyFolder.at(path)
 
 
 def _begun(path: Path) -> BegunStudy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.execution.tasks import TASKS, begin_tasks, collect, open_folder, tasks_of
+from wattdock.execution.tasks import TASKS, StudyFolder, begin_tasks, collect, tasks_of
 from wattdock.files import write_whole
 from wattdock.fleet import slurm
 from wattdock.fleet.script import gpus_of, jobs_of
@@ -52,8 +52,8 @@ class Fleet:
             StoreError: Another process submits this study, or a script cannot be written.
         """
         lines = []
-        with open_folder(self.path):
-            waiting = {task.number for task in slurm.queued(self.path.name)}
+        with StudyFolder.at(self.path):
+            waiting = {task.number for task in slurm.queued(self.path)}
             tasks = tasks_of(self._study, self.path)
             left = [
                 task
@@ -74,7 +74,7 @@ class Fleet:
             StoreError: A task's journal cannot be read.
         """
         # In this order: a task that ends between the two is done.
-        queued = slurm.queued(self.path.name)
+        queued = slurm.queued(self.path)
         tasks = tasks_of(self._study, self.path)
         return states_of(tasks, queued, [Ending.read(task.begun.path) for task in tasks])
 
@@ -85,17 +85,16 @@ class Fleet:
             StoreError: Another process works on the study, or there is no room.
         """
         tasks = tasks_of(self._study, self.path)
-        with open_folder(self.path) as folder:
+        with StudyFolder.at(self.path) as folder:
             collect(folder, tasks)
         if not any(history.folders for task in tasks for history in task.histories.values()):
             return []
         found = find_results([str(self.path)], self.path.parents[1], lambda bundle: bundle)
         order = {config.experiment_id: place for place, config in enumerate(self._study.experiments)}
 
-        def place(stored: StoredResult) -> tuple[int, int]:
-            result = stored.result
-            fallback = result.fallback
-            return order[fallback.fallback_of if fallback else result.experiment_id], fallback.step if fallback else 0
+        def place(stored: StoredResult) -> int:
+            fallback = stored.result.fallback
+            return order[fallback.fallback_of if fallback else stored.result.experiment_id]
 
         return sorted(found, key=place)
 
@@ -109,4 +108,5 @@ class Fleet:
         Raises:
             PreflightError, LaunchError: Slurm is not here, or refuses.
         """
-        slurm.cancel(self.path.name)
+        if jobs := {task.job for task in slurm.queued(self.path)}:
+            slurm.cancel(sorted(jobs))

@@ -8,10 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.fleet.script import BLOCK, block_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 # A busy controller answers late.
 LONGEST_ANSWER_S = 120
@@ -57,28 +61,30 @@ def submit(script: Path) -> str:
     return _asked("sbatch", "--parsable", str(script)).strip().split(";")[0]
 
 
-def queued(name: str) -> list[QueuedTask]:
-    """Return the tasks of this user's jobs called `name` that have not ended.
+def queued(path: Path) -> list[QueuedTask]:
+    """Return the tasks of this user that have not ended and whose scripts lie in a study's folder.
 
     Raises:
         PreflightError, LaunchError: As `submit`.
     """
-    lines = _asked("squeue", f"--name={name}", "--me", "--noheader", "--array", f"--format={FORMAT}").splitlines()
+    named = f"--name={path.name}"
     tasks = []
-    for line in lines:
+    for line in _asked("squeue", named, "--me", "--noheader", "--array", f"--format={FORMAT}").splitlines():
         job, index, state, reason, node, script = line.split("|", maxsplit=5)
-        number = block_of(Path(script.split()[0]).name) * BLOCK + int(index)
-        tasks.append(QueuedTask(number, job, state, reason, node))
+        # Another folder of results may hold a study of the same name and second.
+        if script.startswith(f"{path}/"):
+            number = block_of(script.strip().removeprefix(f"{path}/")) * BLOCK + int(index)
+            tasks.append(QueuedTask(number, job, state, reason, node))
     return tasks
 
 
-def cancel(name: str) -> None:
-    """End all jobs called `name`, waiting and running.
+def cancel(jobs: Iterable[str]) -> None:
+    """End jobs, waiting and running.
 
     Raises:
         PreflightError, LaunchError: As `submit`.
     """
-    _asked("scancel", f"--name={name}")
+    _asked("scancel", *jobs)
 
 
 def requeue(job: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.config import load_study
-from wattdock.errors import ConfigError, ExitCode, LaunchError, WattdockError
+from wattdock.errors import ConfigError, ExitCode, WattdockError
 from wattdock.execution import events, find_study
 from wattdock.execution.tasks import TASKS, measure, tasks_of
 from wattdock.files import read_regular, write_whole
@@ -72,8 +72,10 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     def end(why: str, exit_code: int) -> Ending:
         now = tasks_of(study, path)[number]
         passes = now.begun.passes(now.study)[0]
-        before = earlier.in_vain if earlier and earlier.passes == passes else 0
-        ending = Ending(why, int(exit_code), passes, before + 1)
+        in_vain = 1 + (earlier.in_vain if earlier and earlier.passes == passes else 0)
+        if exit_code == ExitCode.INTERRUPTED and in_vain >= MOST_IN_VAIN:
+            why = f"told to end {in_vain} times without a new pass; raise `time:` of `fleet:`"
+        ending = Ending(why, int(exit_code), passes, in_vain)
         write_whole(folder / ENDING, json_text(asdict(ending)).encode())
         return ending
 
@@ -82,12 +84,9 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     try:
         results = measure(task, gpus=gpus_of(task), retry_failed=retry_failed, emit=emit)
     except KeyboardInterrupt:
-        ending = end("told to end", ExitCode.INTERRUPTED)
-        if ending.in_vain >= MOST_IN_VAIN:
-            why = f"told to end {ending.in_vain} times without a new pass; raise `time:` of `fleet:`"
-            emit(events.Note(end(why, ExitCode.INTERRUPTED).why))
-        elif job := os.environ.get("WATTDOCK_JOB"):
-            emit(events.Note("told to end: what was measured is stored" + _again(job)))
+        job, ending = os.environ.get("WATTDOCK_JOB"), end("told to end", ExitCode.INTERRUPTED)
+        again = _again(job) if job and ending.in_vain < MOST_IN_VAIN else ""
+        emit(events.Note(f"{ending.why}: what was measured is stored{again}"))
         raise
     except WattdockError as error:
         end(str(error), error.exit_code)
@@ -101,5 +100,5 @@ def _again(job: str) -> str:
     """Queue the task again, and return in words whether that was done."""
     try:
         return ", and the task is queued again" if slurm.requeue(job) else "; somebody else ends the task"
-    except LaunchError as error:
+    except WattdockError as error:
         return f"; cannot queue the task again: {error}"
