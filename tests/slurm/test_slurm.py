@@ -259,14 +259,15 @@ def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: C
 
 
 def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Command, slurm: Cluster) -> None:
-    """A partition that is not, more GPUs than any node has; then an experiment fails, which ends it as a local run ends."""
-    wrong = wattdock.write(ONE + "  partition: nowhere\n")
-    for words in ((), ("--resume", "--gpus", "count:9")):
+    """A partition that is not, more GPUs than any node has; then an experiment fails, and the code is a local run's."""
+    dying = "  - {name: dying, fake: {pass_fault: die}}\nfleet:"
+    study = ONE.replace("passes: 12", "passes: 1").replace("fleet:", dying)
+    wrong = wattdock.write(study + "  partition: nowhere\n")
+    for words in ((), ("--gpus", "count:9")):
         code, _, err = call(wattdock, slurm, "run", wrong, "--on", "slurm", *words)
         last = err.splitlines()[-1]
         assert (code, last.startswith("wattdock: sbatch: "), "Traceback" in err) == (4, True, False), err
-    dying = "  - {name: dying, fake: {pass_fault: die}}\nfleet:"
-    right = wattdock.write(ONE.replace("passes: 12", "passes: 1").replace("fleet:", dying))
-    code, out, err = call(wattdock, slurm, "run", right, "--on", "slurm", "--resume")
+    code, _, err = call(wattdock, slurm, "run", wattdock.write(study), "--on", "slurm", "--resume")
     assert (code, err.count("died during")) == (RUNNER, 1), err
+    assert err.startswith("x-1: ")
     assert sorted(result["status"] for result in wattdock.results()) == ["failed", "ok"]
