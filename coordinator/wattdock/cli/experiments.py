@@ -1,6 +1,5 @@
 """`wattdock run` and `wattdock plan`."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +15,7 @@ from wattdock.cli.options import (
     OutputDir,
     Quiet,
     SettingFlags,
+    named,
     study_of,
     typed_again,
     with_flags,
@@ -201,4 +201,4 @@ def _named(study_run: "StudyRun", output_dir: Path) -> str:
     """Return the words that name what was measured, as the last ones of a command."""
     results = study_run.results
     name = results[0].folder.name if len(results) == 1 else untimed(study_run.study_id or "")
-    return name if output_dir == RESULTS else f"{name} --output-dir {shlex.quote(str(output_dir))}"
+    return named(name, output_dir)

@@ -1,6 +1,5 @@
 """`wattdock fleet …`, and `run` and `plan` with `--on slurm`."""
 
-import shlex
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattdock.cli.exits import exit_if_failed, fail, interruptible
-from wattdock.cli.options import RESULTS, Json, OutputDir, Quiet, in_help, typed_again
+from wattdock.cli.options import RESULTS, Json, OutputDir, Quiet, in_help, named, typed_again
 from wattdock.errors import ExitCode, LaunchError
 from wattdock.files import STUDIES
 from wattdock.output import one_line, print_json, say
@@ -100,13 +99,13 @@ def run_on_slurm(
     begun = begun_before(study, output_dir, resume=resume, in_tasks=True)
     fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
     name = untimed(fleet.path.name)
-    again = typed_again(*([] if begun else ["--resume", name]))
-    with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {name}"):
+    again, shown = typed_again(*([] if begun else ["--resume", name])), named(name, output_dir)
+    with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {shown}"):
         progress.say(f"{name}: {fleet.path}")
         for line in fleet.submit():
             progress.say(line)
         states = _follow(fleet, progress)
-    return _ended(fleet, states, name, output_dir=output_dir, as_json=as_json, to_go_on=again)
+    return _ended(fleet, states, shown, as_json=as_json, to_go_on=again)
 
 
 def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
@@ -138,19 +137,18 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
 
 
 def _ended(
-    fleet: "Fleet", states: "Sequence[TaskState]", name: str, *, output_dir: Path, as_json: bool, to_go_on: str
+    fleet: "Fleet", states: "Sequence[TaskState]", shown: str, *, as_json: bool, to_go_on: str
 ) -> "list[StoredResult]":
-    """Gather and show the results; end as `run` would, with an exit code of its where a task is unfinished."""
+    """Gather and show the results of the study that `shown` names; end as `run` does, or as an unfinished task did."""
     from wattdock.reports import show
 
     found = fleet.collect()
-    named = name if output_dir == RESULTS else f"{name} --output-dir {shlex.quote(str(output_dir))}"
     results = [stored.result for stored in found]
-    show(results if as_json else found, as_json=as_json, errors=False, more=f"wattdock show {named} --checks")
+    show(results if as_json else found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
     if not as_json:
-        say(f"next: wattdock show {named}, wattdock report {named}" if found else "nothing was measured")
+        say(f"next: wattdock show {shown}, wattdock report {shown}" if found else "nothing was measured")
     left = [state for state in states if state.state == "unfinished"]
-    for state in left:
+    for state in left[:MOST_ROWS]:
         say(f"wattdock: task {state.task}: {state.detail}; log: {fleet.log(state.task)}", err=True)
     exit_if_failed(result for result in results if not (left and result.status == "interrupted"))
     if left:
@@ -181,9 +179,8 @@ def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
 def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Gather and show what the tasks of a study have stored so far, as `run` does in the end."""
     fleet = _found(name, output_dir)
-    short = untimed(fleet.path.name)
-    how = f"wattdock run --on slurm --resume {short}"
-    _ended(fleet, fleet.states(), short, output_dir=output_dir, as_json=as_json, to_go_on=how)
+    shown = named(untimed(fleet.path.name), output_dir)
+    _ended(fleet, fleet.states(), shown, as_json=as_json, to_go_on=f"wattdock run --on slurm --resume {shown}")
 
 
 @app.command(hidden=True)

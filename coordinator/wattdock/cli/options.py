@@ -161,6 +161,11 @@ def typed_again(*more: str) -> str:
     return shlex.join(["wattdock", *sys.argv[1:], *more])
 
 
+def named(name: str, output_dir: Path) -> str:
+    """Return the last words of a command that names a result or a study."""
+    return name if output_dir == RESULTS else f"{name} --output-dir {shlex.quote(str(output_dir))}"
+
+
 def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publishable: bool = False) -> "Study":
     """Return the experiments of `file`, or of what it holds, each overridden by `flags`; see `load_study`.
 
