@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command import wait_for
+from command import SMALL, wait_for
 from unprivileged import run_as_user
 
 if TYPE_CHECKING:
@@ -77,6 +77,20 @@ def test_a_task_that_cannot_be_measured_here_says_so_in_one_line(
     assert not wattdock.results()
     if told := ending(study, int(task)):
         assert (told["why"], told["exit_code"]) == (words, code)
+
+
+def test_a_task_whose_machine_is_leased_says_by_whom_and_ends(wattdock: Command, study: Path) -> None:
+    """Slurm may give a node to somebody who measures without it."""
+    slow = ("--set", "fake.step_s=0.05", "--passes", "1000", "--set", "warmup.passes=0")
+    other = wattdock.start("run", *SMALL, *slow, stderr=subprocess.PIPE)
+    wait_for(other, "tokens in")
+    done = wattdock("fleet", "task", study, "1")
+    assert (done.returncode, "this machine is in exclusive use by" in done.stderr.splitlines()[-1]) == (3, True)
+    told = ending(study, 1)
+    assert told
+    assert (f"wattdock: {told['why']}", told["exit_code"]) == (done.stderr.splitlines()[-1], 3)
+    wattdock.interrupt()
+    other.communicate(timeout=240)
 
 
 def test_a_task_that_is_told_to_end_again_and_again_without_a_new_pass_says_what_to_do(

@@ -25,8 +25,11 @@ RUNNING = replace(DONE, task=1, state="running", node="n1", job="7_1", done=0, m
 WAITING = replace(DONE, task=2, state="pending", job="7_2", detail=f"Priority{HOSTILE}", done=0, measured=0)
 
 
-def test_all_tasks_are_printed_and_their_names_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_tasks_are_printed_and_their_names_steer_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In their order, with a line about all."""
+    monkeypatch.delenv("COLUMNS", raising=False)
     show(TaskTable([DONE, RUNNING, WAITING]))
     out = capsys.readouterr().out
     assert [line.split()[:2] for line in out.splitlines()[1:4]] == [["0", "done"], ["1", "running"], ["2", "pending"]]
