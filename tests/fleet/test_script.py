@@ -82,8 +82,9 @@ def test_a_script_is_shell_and_holds_what_the_fleet_section_says() -> None:
 @pytest.mark.parametrize(("setting", "asked"), [(None, False), (True, True)])
 def test_a_node_is_shared_where_experiments_share_their_machine(setting: bool | None, asked: bool) -> None:
     """`exclusive: machine`, the default of experiments, asks for a whole node; the section may say otherwise."""
-    [job] = jobs(study({"exclusive": "gpus"}, fleet={"exclusive": setting}))
-    assert ("--exclusive" in options(job)) == asked
+    share, alone = {"exclusive": "gpus"}, {"gpus": {"count": 2}}
+    first, second = jobs(study(share, alone, fleet={"exclusive": setting}))
+    assert ("--exclusive" in options(first), "--exclusive" in options(second)) == (asked, True)
 
 
 def test_gpus_of_one_machine_are_refused() -> None:

@@ -66,18 +66,18 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
     Raises:
         PreflightError: An experiment names GPUs of one machine.
     """
-    numbers: dict[tuple[int, int], list[int]] = {}
+    blocks: dict[tuple[int, int], list[Task]] = {}
     for task in tasks:
-        numbers.setdefault((gpus_of(task), task.number // BLOCK), []).append(task.number)
+        blocks.setdefault((gpus_of(task), task.number // BLOCK), []).append(task)
     jobs = []
-    for (gpus, block), of_block in sorted(numbers.items()):
+    for (gpus, block), of_block in sorted(blocks.items()):
         file_name = f"gpus-{gpus}{f'-block-{block}' if block else ''}.sh"
         options = "\n".join(f"#SBATCH {option}" for option in _options(study, path, gpus, block, of_block))
         setup = "".join(f"{line}\n" for line in study.fleet.setup)
         more = " --retry-failed" if retry_failed else ""
         words = {"command": shlex.join(COMMAND), "folder": shlex.quote(str(path)), "first": block * BLOCK, "more": more}
         script = SCRIPT.format(study_id=path.name, options=options, setup=setup, **words)
-        jobs.append(Job(file_name, gpus, tuple(of_block), script))
+        jobs.append(Job(file_name, gpus, tuple(task.number for task in of_block), script))
     return jobs
 
 
@@ -102,20 +102,20 @@ def gpus_of(task: Task) -> int:
     return max(0 if config.accelerator == "cpu" else config.gpus_asked for config in task.study.experiments)
 
 
-def _options(study: Study, path: Path, gpus: int, block: int, numbers: Sequence[int]) -> Iterator[str]:
+def _options(study: Study, path: Path, gpus: int, block: int, tasks: Sequence[Task]) -> Iterator[str]:
     """Yield the options of sbatch; ours come last, and so win over others."""
     fleet = study.fleet
     yield from fleet.more
     for name in ("partition", "account", "time", "constraint"):
         if value := getattr(fleet, name):
             yield f"--{name}={value}"
-    alone = any(config.exclusive == "machine" for config in study.experiments)
+    alone = any(config.exclusive == "machine" for task in tasks for config in task.study.experiments)
     if alone if fleet.exclusive is None else fleet.exclusive:
         yield "--exclusive"
     if gpus:
         yield f"--gres=gpu:{gpus}"
     at_once = f"%{fleet.tasks_at_once}" if fleet.tasks_at_once else ""
-    yield f"--array={_ranges([number - block * BLOCK for number in numbers])}{at_once}"
+    yield f"--array={_ranges([task.number - block * BLOCK for task in tasks])}{at_once}"
     yield f"--job-name={path.name}"
     # Of task 12 tasks/0012.log.
     yield f"--output={shlex.quote(f'{path}/{TASKS}/{block}%3a.log')}"
