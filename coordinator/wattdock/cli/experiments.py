@@ -26,8 +26,10 @@ from wattdock.text import pluralize, untimed
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
+    from wattdock.cli.progress import Progress
     from wattdock.config import Study
     from wattdock.execution import StudyRun
+    from wattdock.store import StoredResult
 
 SUFFIXES = (".yaml", ".yml", ".json")
 RequirePublishable = Annotated[
@@ -69,29 +71,43 @@ def run(
     on: On = "local",
 ) -> None:
     """Measure an experiment or a study, and store the results."""
+    from wattdock.cli.fleet import run_on_slurm
     from wattdock.cli.progress import progress_for
-    from wattdock.execution import StudyRun, find_study, plan_study, unfinished_study
-    from wattdock.host import folders
-    from wattdock.reports import show
+    from wattdock.execution import find_study
 
     file, name = _file_and_name(file, name, resume=resume or retry_failed)
     begun = find_study(name, output_dir) if name else None
     study = study_of(begun.settings, flags) if begun and not file else _study(file, flags, publishable=publishable)
-    progress, home = progress_for(quiet=quiet, json_lines=progress_json), folders.wattdock_home()
+    progress = progress_for(quiet=quiet, json_lines=progress_json)
     which = begun.path.name if begun else resume or retry_failed
-    if on == "slurm":
-        from wattdock.cli.fleet import run_on_slurm
+    how: dict[str, Any] = {"output_dir": output_dir, "resume": which, "retry_failed": retry_failed, "as_json": as_json}
+    found = run_on_slurm(study, progress, **how) if on == "slurm" else _run_here(study, progress, **how)
+    results = [stored.result for stored in found]
+    exit_if_failed(results)
+    if publishable or require_publishable:
+        _require_publishable(results)
 
-        how: dict[str, Any] = {"resume": which, "retry_failed": retry_failed, "as_json": as_json}
-        found = run_on_slurm(study, progress, output_dir=output_dir, **how)
-        if publishable or require_publishable:
-            _require_publishable([stored.result for stored in found])
-        return
-    if not which and (left := unfinished_study(study, output_dir)):
+
+def _run_here(
+    study: "Study",
+    progress: "Progress",
+    *,
+    output_dir: Path,
+    resume: bool | str,
+    retry_failed: bool,
+    as_json: bool,
+) -> "list[StoredResult]":
+    """Measure a study on this machine and show its results."""
+    from wattdock.execution import StudyRun, plan_study, unfinished_study
+    from wattdock.host import folders
+    from wattdock.reports import show
+
+    home = folders.wattdock_home()
+    if not resume and (left := unfinished_study(study, output_dir)):
         progress.say(f"{left.unfinished(study)}; to go on: {typed_again('--resume', left.name)}")
     plans = plan_study(study, output_dir=output_dir, home=home, emit=progress)
-    study_run = StudyRun(study, plans, output_dir=output_dir, home=home, resume=which, retry_failed=retry_failed)
-    with interruptible(lambda: _stored(study_run.study_id, is_new=not which)):
+    study_run = StudyRun(study, plans, output_dir=output_dir, home=home, resume=resume, retry_failed=retry_failed)
+    with interruptible(lambda: _stored(study_run.study_id, is_new=not resume)):
         try:
             study_run.run(progress)
         finally:
@@ -105,10 +121,7 @@ def run(
     if not as_json:
         words = [f"wattdock {verb} {_named(study_run, output_dir)}" for verb in ("show", "report")]
         say(f"next: {', '.join(words)}" if study_run.results else "nothing was measured")
-    results = [stored.result for stored in study_run.results]
-    exit_if_failed(results)
-    if publishable or require_publishable:
-        _require_publishable(results)
+    return study_run.results
 
 
 def _file_and_name(file: Path | None, name: str | None, *, resume: bool) -> tuple[Path | None, str | None]:

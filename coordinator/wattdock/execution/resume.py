@@ -174,23 +174,19 @@ def begun_before(
         in_tasks: Whether tasks on a cluster measure it, or this machine.
 
     Raises:
-        ConfigError: The study has changed since it was begun, the name means no study or several, or one of the other
-            kind.
+        ConfigError: The study has changed since; the name means none, several, or one of the other kind.
         StoreError: The study's folder cannot be read.
     """
-    if not resume:
-        return None
-    if isinstance(resume, str):
-        candidates = [find_study(resume, output_dir)]
-    else:
+    candidates = [find_study(resume, output_dir)] if isinstance(resume, str) else []
+    if resume is True:
         begun = [one for one in _begun(output_dir / STUDIES, study) if one.in_tasks == in_tasks]
         candidates = [one for one in begun if one.head["digest"] == study.digest]
         candidates = candidates or [one for one in begun if one.head["name"] == study.name]
     if not candidates:
         return None
 
+    # What tasks have measured is in their own folders.
     def worth(begun: BegunStudy) -> tuple[bool, str]:
-        # What tasks have measured is in their own folders.
         return in_tasks or not begun.is_empty(study, retry_failed=retry_failed), begun.path.name
 
     chosen = max(candidates, key=worth)
@@ -237,8 +233,7 @@ def open_study(
 def open_task(study: Study, path: Path, *, plans: Sequence[ExecutionPlan], emit: Emit) -> StudyFolder:
     """Return the folder of one task of a study, made or gone on with.
 
-    Where it was begun on another machine, or other GPUs, what was measured of unfinished experiments is dropped: an
-    experiment's joules are of one set of GPUs.
+    On another machine than before, or other GPUs, unfinished experiments begin anew: joules are of one set of GPUs.
 
     Args:
         study: The task's experiments.
