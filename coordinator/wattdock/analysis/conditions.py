@@ -19,7 +19,7 @@ ENGINE, PACKAGE, VARIABLE = "engine: ", "package: ", "variable: "
 # What differs from run to run without being a condition, and what `_environment` yields in a form of its own.
 EXCLUDED: Any = {
     **dict.fromkeys(("clock", "changes", "launcher_reason", "meter_reason", "leased"), True),
-    **dict.fromkeys(("host_gpus", "gpu_uuids", "model", "topology", "container", "variables"), True),
+    **dict.fromkeys(("host_gpus", "gpu_uuids", "model", "topology", "container", "variables", "job"), True),
     "runner": {
         **dict.fromkeys(("visible_gpu_uuids", "used_gpu_uuids", "parameter_count", "weight_bytes"), True),
         **dict.fromkeys(("package_versions", "engine_args"), True),
@@ -126,6 +126,9 @@ def _environment(environment: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "GPU MIG", _every(gpu.mig for gpu in used)
     yield "GPUs of the host", len(environment.host_gpus)
     yield "GPU links", _every(link.label for link in environment.topology.links) if environment.topology else None
+    if environment.job:
+        yield "node", environment.job.node
+        yield "node to itself", environment.job.exclusive
     if environment.container:
         yield "image id", environment.container.image_id
     if environment.variables is None:

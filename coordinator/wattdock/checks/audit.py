@@ -256,6 +256,24 @@ def other_gpus_idle(subject: Subject) -> Outcome | None:
     return Outcome("warn", _processes(others)) if others else None
 
 
+@CHECKS.check(
+    "other jobs on the node",
+    threshold="none, or every GPU of the node visible, so that other checks see who uses it",
+    source="the scheduler's answer when the task began",
+    remedy="set fleet.exclusive: true, which exclusive: machine does, too",
+)
+def node_alone(subject: Subject) -> Outcome | None:
+    """Whether the job had its node alone: a scheduler may hide the GPUs of other jobs, and who heats them."""
+    if (job := subject.environment.job) is None:
+        return None
+    if job.exclusive:
+        return Outcome("pass", f"job {job.id} had {job.node} alone")
+    seen = len(subject.environment.host_gpus)
+    known = job.node_gpus is not None and seen >= job.node_gpus
+    of_all = "" if job.node_gpus is None else f" of {job.node_gpus}"
+    return Outcome(verdict(failed=False, known=known), f"{job.node} is shared; {seen}{of_all} GPUs visible")
+
+
 def _own_gpus(subject: Subject) -> set[str]:
     environment = subject.environment
     return set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ImagesLock
     from wattdock.metering import Meter, MeterChoice
+    from wattdock.records import snapshot
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class ExecutionPlan:
         meter: Which meter, and why.
         variables: Engine settings that reach its runner from the environment here; "set" for what may be secret.
         memory: Whether the model fits, in words; None on the CPU.
+        job: Of a cluster's scheduler, where one gave the machine.
     """
 
     config: ExperimentConfig
@@ -68,6 +70,7 @@ class ExecutionPlan:
     meter: MeterChoice
     variables: Mapping[str, str] = field(default_factory=dict)
     memory: str | None = None
+    job: snapshot.Job | None = None
 
     def on(self, host_gpus: GpuInventory) -> ExecutionPlan:
         """Return the plan with the GPUs in their present state; unchanged where one is gone: its runner will fail."""

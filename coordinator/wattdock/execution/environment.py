@@ -46,6 +46,7 @@ def environment(
         leased=list(plan.lease_names),
         exclusive=config.exclusive,
         **dataclasses.asdict(plan.machine),
+        job=plan.job,
         coordinator_python=platform.python_version(),
         wattdock_version=__version__,
         launcher=plan.launch.name,

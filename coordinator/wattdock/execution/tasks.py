@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from wattdock.config import Study
     from wattdock.execution.events import Emit
+    from wattdock.records import snapshot
     from wattdock.store import StoredResult
 
 __all__ = ["TASKS", "StudyFolder", "Task", "begin_tasks", "begun_before", "collect", "measure", "tasks_of"]
@@ -96,11 +97,12 @@ def _begun(path: Path) -> BegunStudy:
     return BegunStudy(path, read_journal(path / JOURNAL) if (path / JOURNAL).exists() else [])
 
 
-def measure(task: Task, *, gpus: int, retry_failed: bool, emit: Emit) -> list[StoredResult]:
+def measure(task: Task, *, gpus: int, job: snapshot.Job | None, retry_failed: bool, emit: Emit) -> list[StoredResult]:
     """Measure on this machine what a task has left, and return all its results.
 
     Args:
         gpus: How many the scheduler was asked for.
+        job: What it tells of the job, where one runs the task.
 
     Raises:
         ConfigError, PreflightError, LaunchError, StoreError: As `plan_study` and `StudyRun.run`.
@@ -108,7 +110,10 @@ def measure(task: Task, *, gpus: int, retry_failed: bool, emit: Emit) -> list[St
     """
     output_dir, home = task.begun.path.parents[3], folders.wattdock_home()
     with Interrupts(emit) as interrupts, interrupts.allowed():
-        plans = plan_study(task.study, output_dir=output_dir, home=home, emit=emit)
+        plans = [
+            dataclasses.replace(plan, job=job)
+            for plan in plan_study(task.study, output_dir=output_dir, home=home, emit=emit)
+        ]
     if gpus and (few := [plan for plan in plans if len(plan.gpus) < gpus]):
         had = pluralize(len(few[0].gpus), "GPU")
         raise PreflightError(f"{few[0].config.label} needs {pluralize(gpus, 'GPU')}, and this node gives it {had}")

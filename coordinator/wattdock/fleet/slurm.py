@@ -6,12 +6,15 @@ Needs no accounting: what is queued or running is asked for by the jobs' name, w
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.fleet.script import BLOCK, block_of
+from wattdock.records import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
 LONGEST_ANSWER_S = 120
 # Job, index in the array, state, why so, node, script; split at a character that no name of ours holds.
 FORMAT = "%F_%K|%K|%T|%r|%N|%o"
+# squeue's word for a job whose node takes no other.
+EXCLUSIVE = "NO"
+# In a node's "Gres=gpu:a100:4(S:0-1),shard:8".
+GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,19 @@ def cancel(jobs: Iterable[str]) -> None:
         PreflightError, LaunchError: As `submit`.
     """
     _asked("scancel", *jobs)
+
+
+def job_here() -> snapshot.Job | None:
+    """Return the job that this process is in; None outside of any."""
+    if not (number := os.environ.get("SLURM_JOB_ID")):
+        return None
+    node, alone, gpus = os.environ.get("SLURMD_NODENAME", ""), None, None
+    # A task that has its GPUs goes on, whether or not the controller answers.
+    with suppress(LaunchError):
+        shared = _asked("squeue", "--noheader", f"--jobs={number}", "--format=%h").strip()
+        gres = re.search(r" Gres=(\S+)", _asked("scontrol", "--oneliner", "show", "node", node))
+        alone, gpus = shared == EXCLUSIVE, sum(map(int, GPUS.findall(gres[1]))) if gres else None
+    return snapshot.Job(id=os.environ.get("WATTDOCK_JOB", number), node=node, exclusive=alone, node_gpus=gpus)
 
 
 def requeue(job: str) -> bool:

@@ -82,7 +82,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     # The job itself starts again without the flag: a failure is retried once.
     retry_failed = retry_failed and not int(os.environ.get("SLURM_RESTART_COUNT", 0))
     try:
-        results = measure(task, gpus=gpus_of(task), retry_failed=retry_failed, emit=emit)
+        results = measure(task, gpus=gpus_of(task), job=slurm.job_here(), retry_failed=retry_failed, emit=emit)
     except KeyboardInterrupt:
         job, ending = os.environ.get("WATTDOCK_JOB"), end("told to end", ExitCode.INTERRUPTED)
         again = _again(job) if job and ending.in_vain < MOST_IN_VAIN else ""

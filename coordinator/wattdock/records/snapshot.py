@@ -139,6 +139,22 @@ class ContainerFacts(Stored):
     pids_limit: int | None = None
 
 
+class Job(Stored):
+    """The job of a cluster's scheduler in which a coordinator measures, as the scheduler tells.
+
+    Attributes:
+        id: As its commands take it: 12_3 is task 3 of array 12.
+        node: Its name of the machine.
+        exclusive: Whether it lets no other job onto the node; null where it does not answer.
+        node_gpus: How many GPUs the node has, those of other jobs included; null where it does not say.
+    """
+
+    id: str
+    node: str
+    exclusive: bool | None
+    node_gpus: int | None
+
+
 class EnvironmentSnapshot(Stored):
     """Everything a reader needs to judge, compare or repeat an experiment.
 
@@ -149,6 +165,7 @@ class EnvironmentSnapshot(Stored):
         leased: GPU UUIDs, or "cpu", that were leased for the run.
         exclusive: "machine" where no other user of wattdock could measure on this machine at the same time.
         wattdock_commit, wattdock_dirty: Of wattdock's checkout; null where wattdock was installed without one.
+        job: Null where no scheduler gave the machine.
         launcher, launcher_reason: How the runner was started, and why.
         image_digest: "repository@sha256:…", to pull the same image; null for an image that is in no registry.
         container: Null for a runner that is a plain process.
@@ -177,6 +194,7 @@ class EnvironmentSnapshot(Stored):
     wattdock_version: str
     wattdock_commit: str | None = None
     wattdock_dirty: bool | None = None
+    job: Job | None = None
     launcher: str
     launcher_reason: str
     image_digest: str | None = None

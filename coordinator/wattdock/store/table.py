@@ -137,6 +137,8 @@ class Row:
     fallback: Annotated[str | None, Column("fallback.change", "fallback")]
     fallback_of: Annotated[str | None, Column("fallback.fallback_of")]
     study_id: Annotated[str | None, Column("study.study_id", "study")]
+    node: Annotated[str | None, Column("environment.job.node", "node")]
+    job: Annotated[str | None, Column("environment.job.id", "job")]
     attempt: Annotated[int | None, Column("study.attempt")]
     superseded: bool
     experiment_id: Annotated[str, Column("experiment_id")]
