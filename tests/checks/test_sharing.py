@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from wattdock.analysis.gpus import GpuResult, ListedProcess
-from wattdock.checks.audit import cpus_alone, gpus_alone, machine_alone, other_gpus_idle
+from wattdock.checks.audit import cpus_alone, gpus_alone, machine_alone, node_alone, other_gpus_idle
 from wattdock.checks.check import Outcome, Subject
+from wattdock.records import snapshot
 
 SHARING = {
     "other measurements": machine_alone,
     "CPU use by others": cpus_alone,
     "processes on the GPUs": gpus_alone,
     "processes on other GPUs": other_gpus_idle,
+    "other jobs on the node": node_alone,
 }
 
 
@@ -39,6 +41,7 @@ def outcome(
     leased: tuple[str, ...] = (),
     cpu_others: tuple[float | None, ...] = (0.02,),
     lease_faults: tuple[str | None, ...] = (None,),
+    job: snapshot.Job | None = None,
 ) -> dict[str, Outcome]:
     lists = {process.gpu_uuid: 4 for process in processes if process.of_runner}
     gpus = {
@@ -49,7 +52,7 @@ def outcome(
     passes += [SimpleNamespace(cpu_others_share=cpu_others[0], lease_fault=fault) for fault in lease_faults if fault]
     energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
     environment: Any = SimpleNamespace(
-        gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive
+        gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive, job=job, host_gpus=[0, 1]
     )
     result: Any = SimpleNamespace(gpus=gpus, config={}, environment=environment, energy=energy, procedure="")
     subject = Subject(result)
@@ -125,3 +128,21 @@ def test_whoever_else_uses_the_cpus_in_any_pass_is_seen(
     check = outcome(cpu_others=shares)["CPU use by others"]
     assert check.status == status
     assert words in check.figure
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "node_gpus", "status", "figure"),
+    [
+        (True, 8, "pass", "job 7_1 had n1 alone"),
+        (False, 2, "pass", "n1 is shared; 2 of 2 GPUs visible"),
+        (False, 8, "unknown", "n1 is shared; 2 of 8 GPUs visible"),
+        (None, None, "unknown", "n1 may be shared; 2 GPUs visible"),
+    ],
+)
+def test_who_uses_gpus_that_a_scheduler_hides_is_unknown(
+    exclusive: bool | None, node_gpus: int | None, status: str, figure: str
+) -> None:
+    """Two GPUs are visible; where all are, the process lists tell their users."""
+    job = snapshot.Job(id="7_1", node="n1", exclusive=exclusive, node_gpus=node_gpus)
+    check = outcome(job=job)["other jobs on the node"]
+    assert (check.status, check.figure) == (status, figure)

@@ -256,6 +256,23 @@ def test_the_command_ends_with_its_verdict(called: Called) -> None:
         assert done.stderr.removeprefix("wattdock: ").startswith(line)
 
 
+def test_results_of_different_gpu_models_are_compared_only_where_that_is_asked(called: Called) -> None:
+    """Their difference is the GPUs', too; on other boards of one model no word is needed."""
+    for side, name, board in (("h100", "H100", "GPU-a"), ("other", "H100", "GPU-b"), ("h200", "H200", "GPU-c")):
+        put(Path(side), "20260101T000000-fake-0", [0.99, 1.0, 1.01])
+        file = Path(side, "20260101T000000-fake-0/result.json")
+        result = json.loads(file.read_text())
+        result["environment"] |= {"gpu_names": [name], "gpu_uuids": [board], "gpu_count": 1}
+        file.write_text(json.dumps(result))
+    done = called("compare", "h100", "h200")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "A ran on H100, B on H200" in done.stderr
+    assert "--across-models" in done.stderr
+    assert called("compare", "h100", "h200", "--across-models").returncode == 0
+    done = called("compare", "h100", "other")
+    assert (done.returncode, "A and B ran on different boards" in done.stdout) == (0, True)
+
+
 def test_two_studies_of_one_thing_do_not_differ_and_the_json_says_so(called: Called, gpu_study: Path) -> None:
     """A study against itself: no difference, the failing experiment named as not measured."""
     done = called("compare", gpu_study, gpu_study, "--json")

@@ -179,6 +179,9 @@ def test_every_experiment_has_one_whole_row_whatever_happens_to_its_tasks(
     events = Counter(json.loads(line)["event"] for line in (study / "journal.jsonl").read_text().splitlines())
     assert (events["study"], events["stored"] >= 12, events["ended"]) == (1, True, 1)
     never_shared(wattdock.results())
+    jobs = [result["environment"]["job"] for result in whole]
+    assert {(job["node"], job["exclusive"], job["node_gpus"]) for job in jobs} == {("n1", False, 2), ("n2", False, 2)}
+    assert {int(job["id"].partition("_")[2]) for job in jobs} == set(range(9))
     assert local.wait(LONGEST_S) == 0, (tmp_path / "local" / "log").read_text()
     assert by_experiment(whole) == by_experiment(Command(tmp_path, tmp_path / "local").results())
 
@@ -267,7 +270,8 @@ def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Comman
         code, _, err = call(wattdock, slurm, "run", wrong, "--on", "slurm", *words)
         last = err.splitlines()[-1]
         assert (code, last.startswith("wattdock: sbatch: "), "Traceback" in err) == (4, True, False), err
-    code, _, err = call(wattdock, slurm, "run", wattdock.write(study), "--on", "slurm", "--resume")
+    code, _, err = call(wattdock, slurm, "run", wattdock.write(study + "  exclusive: true\n"), "--on", "slurm", "--resume")
     assert (code, err.count("died during")) == (RUNNER, 1), err
     assert err.startswith("x-1: ")
     assert sorted(result["status"] for result in wattdock.results()) == ["failed", "ok"]
+    assert [result["environment"]["job"]["exclusive"] for result in wattdock.results()] == [True, True]

@@ -270,8 +270,9 @@ def node_alone(subject: Subject) -> Outcome | None:
         return Outcome("pass", f"job {job.id} had {job.node} alone")
     seen = len(subject.environment.host_gpus)
     known = job.node_gpus is not None and seen >= job.node_gpus
+    shared = "may be shared" if job.exclusive is None else "is shared"
     of_all = "" if job.node_gpus is None else f" of {job.node_gpus}"
-    return Outcome(verdict(failed=False, known=known), f"{job.node} is shared; {seen}{of_all} GPUs visible")
+    return Outcome(verdict(failed=False, known=known), f"{job.node} {shared}; {seen}{of_all} GPUs visible")
 
 
 def _own_gpus(subject: Subject) -> set[str]:

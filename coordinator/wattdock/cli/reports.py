@@ -68,6 +68,9 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=f"Baseline. {RESULTS_HELP}")],
     second: Annotated[str, typer.Argument(metavar="B", help="Results to compare with the baseline.")],
     max_regression: Allowed = None,
+    across_models: Annotated[
+        bool, typer.Option("--across-models", help="Compare results of different GPU models, too.")
+    ] = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -84,6 +87,8 @@ def compare(
     if not compared.pairs:
         alone = f"{len(compared.only_in_a)} and {len(compared.only_in_b)} results"
         raise ConfigError(f"{first} and {second}: no experiment of one has a counterpart in the other ({alone})")
+    if compared.across_models and not across_models:
+        raise ConfigError(f"{compared.across_models}; what differs may be the GPUs': if that is asked, --across-models")
     show(compared, as_json=as_json)
     judged = compared.regression
     if judged and judged.verdict == "regression":

@@ -150,6 +150,16 @@ class Comparison:
     disturbed: tuple[str, ...] = ()
     method: str = METHOD
 
+    @property
+    def across_models(self) -> str:
+        """The first pair whose sides ran on different GPU models, in words; empty without one."""
+        for pair in self.pairs:
+            environments = (row.result.environment for row in pair.rows)
+            a, b = (set(environment.gpu_names) if environment else set() for environment in environments)
+            if a and b and a != b:
+                return f"{pair.label}: A ran on {', '.join(sorted(a))}, B on {', '.join(sorted(b))}"
+        return ""
+
     def as_view(self) -> View:
         """Yield the pairs, what else differs, results without a partner, and the verdict on a regression."""
         if all(pair.a == pair.b for pair in self.pairs):
