@@ -24,7 +24,7 @@ def study(*experiments: dict[str, Any], fleet: dict[str, Any] | None = None) -> 
 
 
 def jobs(of: Study) -> list[Job]:
-    return jobs_of(of, tasks_of(of, PATH), path=PATH)
+    return [job for job in jobs_of(of, tasks_of(of, PATH), path=PATH) if job.tasks]
 
 
 def options(job: Job) -> list[str]:
@@ -77,6 +77,24 @@ def test_a_script_is_shell_and_holds_what_the_fleet_section_says() -> None:
     assert [module, echo] == fleet["setup"]
     assert task.startswith("exec ")
     assert f"fleet task '{PATH}' " in task
+
+
+def test_a_first_job_makes_what_tasks_need_unless_that_is_done_elsewhere() -> None:
+    """It has no GPU; tasks ask no hub for what it has fetched; nothing left to measure needs nothing."""
+    fleet = {"partition": "gpu", "setup": ["module load cuda"], "prepare": "job"}
+    of = study({}, fleet=fleet)
+    first, array = jobs_of(of, tasks_of(of, PATH), path=PATH)
+    subprocess.run(["bash", "-n"], input=first.script, text=True, check=True)
+    log = f"--output='{PATH}/tasks/prepare.log'"
+    assert options(first) == ["--partition=gpu", f"--job-name={PATH.name}", log, "--open-mode=append", "--requeue"]
+    *_, module, made = first.script.splitlines()
+    assert (module, made.endswith(f" fleet prepare '{PATH}'")) == ("module load cuda", True)
+    assert array.script.index("export HF_HUB_OFFLINE=1") < array.script.index("module load cuda")
+    assert jobs_of(of, [], path=PATH) == []
+    for where, offline in (("here", True), ("none", False)):
+        of = study({}, fleet={"prepare": where})
+        [array] = jobs_of(of, tasks_of(of, PATH), path=PATH)
+        assert ("HF_HUB_OFFLINE" in array.script) == offline
 
 
 @pytest.mark.parametrize(("setting", "asked"), [(None, False), (True, True)])

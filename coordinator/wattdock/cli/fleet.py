@@ -71,6 +71,9 @@ def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
     tasks = tasks_of(study, path)
     jobs, lines = jobs_of(study, tasks, path=path), []
     for job in jobs:
+        if not job.tasks:
+            lines.append(f"{job.file_name}: {job.words}")
+            continue
         expected = forecast([config for number in job.tasks for config in tasks[number].study.experiments], output_dir)
         passes = pluralize(expected.passes, "pass", "passes")
         lines.append(f"{job.file_name}: {job.words}, {passes}, expected one after the other: {expected.total}")
@@ -102,7 +105,7 @@ def run_on_slurm(
     again, shown = typed_again(*([] if begun else ["--resume", name])), named(name, output_dir)
     with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {shown}"):
         progress.say(f"{name}: {fleet.path}")
-        for line in fleet.submit():
+        for line in fleet.submit(progress):
             progress.say(line)
         states = _follow(fleet, progress)
     return _ended(fleet, states, shown, as_json=as_json, to_go_on=again)
@@ -181,6 +184,16 @@ def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) 
     fleet = _found(name, output_dir)
     shown = named(untimed(fleet.path.name), output_dir)
     _ended(fleet, fleet.states(), shown, as_json=as_json, to_go_on=f"wattdock run --on slurm --resume {shown}")
+
+
+@app.command(hidden=True)
+def prepare(folder: Path, quiet: Quiet = False) -> None:
+    """Make models and environments for the tasks of a study: what its first job runs."""
+    from wattdock.cli.progress import progress_for
+    from wattdock.fleet import prepare_tasks
+
+    with interruptible(lambda: "what was made stays"):
+        prepare_tasks(folder.resolve(), emit=progress_for(quiet=quiet))
 
 
 @app.command(hidden=True)

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import PreflightError
+from wattdock.execution.events import notes
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.resume import BegunStudy, begun_before
 from wattdock.execution.schedule import load_groups
@@ -20,7 +21,9 @@ from wattdock.execution.study_folder import FAILED, STORED, History, StudyFolder
 from wattdock.execution.study_run import StudyRun, plan_study
 from wattdock.files import JOURNAL
 from wattdock.host import folders
-from wattdock.text import pluralize
+from wattdock.inputs import resolve_model
+from wattdock.launch import LauncherChoice, find_runner
+from wattdock.text import json_text, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from wattdock.records import snapshot
     from wattdock.store import StoredResult
 
-__all__ = ["TASKS", "StudyFolder", "Task", "begin_tasks", "begun_before", "collect", "measure", "tasks_of"]
+__all__ = ["TASKS", "StudyFolder", "Task", "begin_tasks", "begun_before", "collect", "measure", "prepare", "tasks_of"]
 
 # In a study's folder: a folder per task, of this name and the task's number, and their logs.
 TASKS = "tasks"
@@ -95,6 +98,27 @@ def tasks_of(study: Study, path: Path) -> list[Task]:
 
 def _begun(path: Path) -> BegunStudy:
     return BegunStudy(path, read_journal(path / JOURNAL) if (path / JOURNAL).exists() else [])
+
+
+def prepare(study: Study, emit: Emit) -> None:
+    """Make once what the study's tasks need: models, and environments of backends whose runners are processes.
+
+    Raises:
+        ConfigError, PreflightError, LaunchError: A model cannot be fetched, or an environment cannot be made.
+    """
+    home, say = folders.wattdock_home(), notes(emit)
+    processes = [
+        config
+        for config in study.experiments
+        if not (config.runner_python or config.container.locked or config.launcher == "docker")
+    ]
+    with Interrupts(emit) as interrupts, interrupts.allowed():
+        for model in {json_text(config.model): config.model for config in study.experiments}.values():
+            resolve_model(model, home=home, progress=say)
+        for backend, on_gpu in dict.fromkeys((config.backend, config.accelerator != "cpu") for config in processes):
+            launch = LauncherChoice("process", "asked for", runner_dir=find_runner(backend))
+            with launch.launcher(on_gpu=on_gpu, say=say):
+                say(f"{backend}: its environment is ready")
 
 
 def measure(task: Task, *, gpus: int, job: snapshot.Job | None, retry_failed: bool, emit: Emit) -> list[StoredResult]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.execution.tasks import TASKS, StudyFolder, begin_tasks, collect, tasks_of
+from wattdock.execution.tasks import TASKS, StudyFolder, begin_tasks, collect, prepare, tasks_of
 from wattdock.files import write_whole
 from wattdock.fleet import slurm
 from wattdock.fleet.script import gpus_of, jobs_of
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
+    from wattdock.execution.events import Emit
     from wattdock.fleet.states import TaskState
     from wattdock.store import StoredResult
 
@@ -44,14 +45,15 @@ class Fleet:
             gpus_of(task)
         return cls(study, begin_tasks(study, output_dir))
 
-    def submit(self) -> list[str]:
-        """Queue every task that is neither done nor queued; return a line for each array.
+    def submit(self, emit: Emit) -> list[str]:
+        """Queue every task that is neither done nor queued; return a line for each job.
 
         Raises:
-            PreflightError, LaunchError: Slurm is not here, or refuses; what it took before stays queued.
+            ConfigError, PreflightError, LaunchError: Slurm is not here, or refuses; what it took before stays queued.
+                Or what the tasks need cannot be made here, where that was asked.
             StoreError: Another process submits this study, or a script cannot be written.
         """
-        lines = []
+        lines, before = [], None
         with StudyFolder.at(self.path):
             waiting = {task.number for task in slurm.queued(self.path)}
             tasks = tasks_of(self._study, self.path)
@@ -60,10 +62,14 @@ class Fleet:
                 for task in tasks
                 if task.number not in waiting and not task.is_done(retry_failed=self._retry_failed)
             ]
+            if left and self._study.fleet.prepare == "here":
+                prepare(self._study, emit)
             for job in jobs_of(self._study, left, path=self.path, retry_failed=self._retry_failed):
                 script = self.path / job.file_name
                 write_whole(script, job.script.encode())
-                lines.append(f"job {slurm.submit(script)}: {job.words}, {script}")
+                number = slurm.submit(script, after=before)
+                before = before if job.tasks else number
+                lines.append(f"job {number}: {job.words}, {script}")
         return lines
 
     def states(self) -> list[TaskState]:
@@ -76,7 +82,9 @@ class Fleet:
         # In this order: a task that ends between the two is done.
         queued = slurm.queued(self.path)
         tasks = tasks_of(self._study, self.path)
-        return states_of(tasks, queued, [Ending.read(task.begun.path) for task in tasks])
+        before = Ending.read(self.path / TASKS)
+        endings = [Ending.read(task.begun.path) or (None if task.begun.lines else before) for task in tasks]
+        return states_of(tasks, queued, endings)
 
     def collect(self) -> list[StoredResult]:
         """Note in the study's journal what its tasks have stored; return the study's results, in its order.

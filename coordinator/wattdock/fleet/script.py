@@ -30,18 +30,27 @@ SCRIPT = """\
 
 # A task reads what is left to do from its own journal, so it may be ended and started at any time.
 export WATTDOCK_JOB="${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
-{setup}exec {command} fleet task {folder} "$(({first} + SLURM_ARRAY_TASK_ID))"{more}
+{offline}{setup}exec {command} fleet task {folder} "$(({first} + SLURM_ARRAY_TASK_ID))"{more}
 """
+PREPARE = """\
+#!/bin/bash
+# Made by `wattdock run --on slurm`: makes models and environments for the tasks of {study_id}, which wait for it.
+{options}
+
+{setup}exec {command} fleet prepare {folder}
+"""
+# Where the models were fetched before, no task asks for them again.
+OFFLINE = "export HF_HUB_OFFLINE=1\n"
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job array.
+    """A job array, or the job that makes what its tasks need.
 
     Attributes:
         file_name: Of its script.
         gpus: GPUs of each task.
-        tasks: Their numbers.
+        tasks: Their numbers; none prepares the others.
         script: What is submitted.
     """
 
@@ -53,11 +62,13 @@ class Job:
     @property
     def words(self) -> str:
         """Its tasks and their GPUs, in words."""
+        if not self.tasks:
+            return "models and environments, before any task"
         return f"{pluralize(len(self.tasks), 'task')} of {pluralize(self.gpus, 'GPU')}"
 
 
 def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bool = False) -> list[Job]:
-    """Return a job array for each number of GPUs, and at most 1000 tasks.
+    """Return a job array for each number of GPUs, and at most 1000 tasks; before them the job that prepares, if any.
 
     Args:
         path: The study's folder, whose name is the jobs' name.
@@ -69,14 +80,18 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
     blocks: dict[tuple[int, int], list[Task]] = {}
     for task in tasks:
         blocks.setdefault((gpus_of(task), task.number // BLOCK), []).append(task)
-    jobs = []
+    jobs, fleet = [], study.fleet
+    setup = "".join(f"{line}\n" for line in fleet.setup)
+    words = {"study_id": path.name, "setup": setup, "command": shlex.join(COMMAND), "folder": shlex.quote(str(path))}
+    if tasks and fleet.prepare == "job":
+        options = _lines(*_common(study, path, "prepare.log"))
+        jobs.append(Job("prepare.sh", 0, (), PREPARE.format(options=options, **words)))
     for (gpus, block), of_block in sorted(blocks.items()):
         file_name = f"gpus-{gpus}{f'-block-{block}' if block else ''}.sh"
-        options = "\n".join(f"#SBATCH {option}" for option in _options(study, path, gpus, block, of_block))
-        setup = "".join(f"{line}\n" for line in study.fleet.setup)
         more = " --retry-failed" if retry_failed else ""
-        words = {"command": shlex.join(COMMAND), "folder": shlex.quote(str(path)), "first": block * BLOCK, "more": more}
-        script = SCRIPT.format(study_id=path.name, options=options, setup=setup, **words)
+        own = {"first": block * BLOCK, "more": more, "offline": "" if fleet.prepare == "none" else OFFLINE}
+        options = _lines(*_options(study, path, gpus, block, of_block))
+        script = SCRIPT.format(options=options, **own, **words)
         jobs.append(Job(file_name, gpus, tuple(task.number for task in of_block), script))
     return jobs
 
@@ -102,13 +117,28 @@ def gpus_of(task: Task) -> int:
     return max(0 if config.accelerator == "cpu" else config.gpus_asked for config in task.study.experiments)
 
 
-def _options(study: Study, path: Path, gpus: int, block: int, tasks: Sequence[Task]) -> Iterator[str]:
-    """Yield the options of sbatch; ours come last, and so win over others."""
+def _lines(*options: str) -> str:
+    return "\n".join(f"#SBATCH {option}" for option in options)
+
+
+def _common(study: Study, path: Path, log: str) -> Iterator[str]:
+    """Yield the options of every job; ours come last, and so win over others."""
     fleet = study.fleet
     yield from fleet.more
     for name in ("partition", "account", "time", "constraint"):
         if value := getattr(fleet, name):
             yield f"--{name}={value}"
+    yield f"--job-name={path.name}"
+    yield f"--output={shlex.quote(f'{path}/{TASKS}/{log}')}"
+    yield "--open-mode=append"
+    yield "--requeue"
+
+
+def _options(study: Study, path: Path, gpus: int, block: int, tasks: Sequence[Task]) -> Iterator[str]:
+    """Yield the options of an array."""
+    fleet = study.fleet
+    # Of task 12 tasks/0012.log.
+    yield from _common(study, path, f"{block}%3a.log")
     alone = any(config.exclusive == "machine" for task in tasks for config in task.study.experiments)
     if alone if fleet.exclusive is None else fleet.exclusive:
         yield "--exclusive"
@@ -116,11 +146,6 @@ def _options(study: Study, path: Path, gpus: int, block: int, tasks: Sequence[Ta
         yield f"--gres=gpu:{gpus}"
     at_once = f"%{fleet.tasks_at_once}" if fleet.tasks_at_once else ""
     yield f"--array={_ranges([task.number - block * BLOCK for task in tasks])}{at_once}"
-    yield f"--job-name={path.name}"
-    # Of task 12 tasks/0012.log.
-    yield f"--output={shlex.quote(f'{path}/{TASKS}/{block}%3a.log')}"
-    yield "--open-mode=append"
-    yield "--requeue"
     yield f"--signal=B:USR1@{fleet.end_before_s}"
 
 

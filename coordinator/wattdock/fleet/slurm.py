@@ -35,14 +35,14 @@ class QueuedTask:
     """A task that Slurm knows of, waiting or running.
 
     Attributes:
-        number: Of the task in its study.
+        number: Of the task in its study; None of the job that prepares the tasks.
         job: As Slurm's commands take it: 12_3.
         state: Slurm's word for it, such as PENDING or RUNNING.
         reason: Why it waits, in Slurm's words.
         node: Where it runs; empty before.
     """
 
-    number: int
+    number: int | None
     job: str
     state: str
     reason: str
@@ -58,14 +58,18 @@ def check() -> None:
     _asked("sbatch", "--version")
 
 
-def submit(script: Path) -> str:
-    """Queue a job array and return its id.
+def submit(script: Path, *, after: str | None = None) -> str:
+    """Queue a job or job array and return its id.
+
+    Args:
+        after: Id of a job that must have succeeded before; where it fails, the array is dropped.
 
     Raises:
         PreflightError: Slurm's commands are not here.
         LaunchError: Slurm refuses it; says why.
     """
-    return _asked("sbatch", "--parsable", str(script)).strip().split(";")[0]
+    order = (f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes") if after else ()
+    return _asked("sbatch", "--parsable", *order, str(script)).strip().split(";")[0]
 
 
 def queued(path: Path) -> list[QueuedTask]:
@@ -80,7 +84,9 @@ def queued(path: Path) -> list[QueuedTask]:
         job, index, state, reason, node, script = line.split("|", maxsplit=5)
         # Another folder of results may hold a study of the same name and second.
         if script.startswith(f"{path}/"):
-            number = block_of(script.strip().removeprefix(f"{path}/")) * BLOCK + int(index)
+            first = block_of(script.strip().removeprefix(f"{path}/")) * BLOCK
+            is_task = index.isdigit()
+            number, job = (first + int(index), job) if is_task else (None, job.partition("_")[0])
             tasks.append(QueuedTask(number, job, state, reason, node))
     return tasks
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wattdock.config import load_study
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 from wattdock.execution import events, find_study
-from wattdock.execution.tasks import TASKS, measure, tasks_of
+from wattdock.execution.tasks import TASKS, measure, prepare, tasks_of
 from wattdock.files import read_regular, write_whole
 from wattdock.fleet import slurm
 from wattdock.fleet.script import gpus_of
@@ -47,6 +47,21 @@ class Ending:
             return cls(**from_json(read_regular(folder / ENDING)))
         except (OSError, ValueError, TypeError):
             return None
+
+
+def prepare_tasks(path: Path, *, emit: events.Emit) -> None:
+    """Make what the tasks of the study at `path` need; where that fails, they say why they were not begun.
+
+    Raises:
+        ConfigError, PreflightError, LaunchError: A model or environment cannot be had.
+    """
+    ending = path / TASKS / ENDING
+    ending.unlink(missing_ok=True)
+    try:
+        prepare(load_study(find_study(path.name, path.parents[1]).settings, {}), emit)
+    except WattdockError as error:
+        write_whole(ending, json_text(asdict(Ending(str(error), int(error.exit_code), 0, 0))).encode())
+        raise
 
 
 def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) -> list[StoredResult]:
