@@ -270,8 +270,26 @@ def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Comman
         code, _, err = call(wattdock, slurm, "run", wrong, "--on", "slurm", *words)
         last = err.splitlines()[-1]
         assert (code, last.startswith("wattdock: sbatch: "), "Traceback" in err) == (4, True, False), err
-    code, _, err = call(wattdock, slurm, "run", wattdock.write(study + "  exclusive: true\n"), "--on", "slurm", "--resume")
+    code, _, err = call(
+        wattdock, slurm, "run", wattdock.write(study + "  exclusive: true\n"), "--on", "slurm", "--resume"
+    )
     assert (code, err.count("died during")) == (RUNNER, 1), err
     assert err.startswith("x-1: ")
     assert sorted(result["status"] for result in wattdock.results()) == ["failed", "ok"]
     assert [result["environment"]["job"]["exclusive"] for result in wattdock.results()] == [True, True]
+
+
+def test_tasks_whose_model_cannot_be_had_are_dropped_and_say_why(wattdock: Command, slurm: Cluster) -> None:
+    """The job that fetches it fails, and no task begins; a model that is there is fetched by none of them."""
+    lacking = ONE.replace("shape:tiny-llama", "nobody/nothing").replace(
+        "setup: [", "setup: ['export HF_HUB_OFFLINE=1', "
+    )
+    code, _, err = call(wattdock, slurm, "run", wattdock.write(lacking), "--on", "slurm")
+    assert (code, "Traceback" in err) == (3, False), err
+    assert "task 0: nobody/nothing" in err
+    [log] = wattdock.folder.glob("results/studies/*/tasks/prepare.log")
+    assert "wattdock: nobody/nothing" in log.read_text()
+    assert (slurm("squeue", "--noheader").split(), wattdock.results()) == ([], [])
+    here = wattdock.write(ONE.replace("passes: 12", "passes: 1") + "  prepare: here\n")
+    code, _, err = call(wattdock, slurm, "run", here, "--on", "slurm")
+    assert (code, "prepare.sh" in err) == (0, False), err

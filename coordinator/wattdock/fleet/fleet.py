@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
-    from wattdock.execution.events import Emit
+    from wattdock.execution import events
     from wattdock.fleet.states import TaskState
     from wattdock.store import StoredResult
 
@@ -45,7 +45,7 @@ class Fleet:
             gpus_of(task)
         return cls(study, begin_tasks(study, output_dir))
 
-    def submit(self, emit: Emit) -> list[str]:
+    def submit(self, emit: events.Emit) -> list[str]:
         """Queue every task that is neither done nor queued; return a line for each job.
 
         Raises:

@@ -102,15 +102,16 @@ def cancel(jobs: Iterable[str]) -> None:
 
 def job_here() -> snapshot.Job | None:
     """Return the job that this process is in; None outside of any."""
-    if not (number := os.environ.get("SLURM_JOB_ID")):
+    # SLURM_JOB_ID of an array's last task means the whole array.
+    if not (job := os.environ.get("WATTDOCK_JOB")):
         return None
     node, alone, gpus = os.environ.get("SLURMD_NODENAME", ""), None, None
     # A task that has its GPUs goes on, whether or not the controller answers.
     with suppress(LaunchError):
-        shared = _asked("squeue", "--noheader", f"--jobs={number}", "--format=%h").strip()
+        shared = _asked("squeue", "--noheader", f"--jobs={job}", "--format=%h").strip()
         gres = re.search(r" Gres=(\S+)", _asked("scontrol", "--oneliner", "show", "node", node))
         alone, gpus = shared == EXCLUSIVE, sum(map(int, GPUS.findall(gres[1]))) if gres else None
-    return snapshot.Job(id=os.environ.get("WATTDOCK_JOB", number), node=node, exclusive=alone, node_gpus=gpus)
+    return snapshot.Job(id=job, node=node, exclusive=alone, node_gpus=gpus)
 
 
 def requeue(job: str) -> bool:
