@@ -45,7 +45,7 @@ def test_all_is_built_before_the_tests_and_the_engine_is_stopped(tmp_path: Path)
     """Nothing that is there already is installed."""
     code, calls, errors = run_with("nothing", tmp_path)
     assert (code, errors) == (0, "")
-    for packages in ("mmdebstrap", "chromium chromium-driver"):
+    for packages in ("mmdebstrap", "chromium chromium-driver", "slurmctld slurmd slurm-client munge"):
         assert f"apt-get install -qq -y --no-install-recommends {packages}" in calls
     asked = [call.split()[1:] for call in calls if call.startswith("make ")]
     made = [[word for word in words if word[0] != "-" and "=" not in word] for words in asked]
@@ -72,12 +72,13 @@ def test_whatever_fails_fails_it(fail: str, tmp_path: Path) -> None:
     ("fail", "words"),
     [
         ("chromium", "Chromium cannot be fetched"),
+        ("slurmctld", "Slurm cannot be fetched"),
         ("update", "cannot be fetched"),
         ("install", "cannot be fetched"),
         ("unshare", "can be started here"),
     ],
 )
-def test_a_machine_that_cannot_have_an_engine_or_a_browser_is_named_and_tests_the_rest(
+def test_a_machine_that_cannot_have_an_engine_a_browser_or_slurm_is_named_and_tests_the_rest(
     fail: str, words: str, tmp_path: Path
 ) -> None:
     """No package source, or no right to start one."""

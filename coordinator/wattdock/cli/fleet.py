@@ -82,7 +82,7 @@ def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
         return
     scripts = [line for job in jobs for line in (f"{job.file_name}:", *job.script.splitlines(), "")]
     total = forecast(study.experiments, output_dir).total
-    for line in (*scripts, *lines, f"{pluralize(len(jobs), 'job array')}, expected in all: {total}"):
+    for line in (*scripts, *lines, f"{pluralize(len(jobs), 'job')}, expected in all: {total}"):
         say(line)
 
 
@@ -149,7 +149,8 @@ def _ended(
     results = [stored.result for stored in found]
     show(results if as_json else found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
     if not as_json:
-        say(f"next: wattdock show {shown}, wattdock report {shown}" if found else "nothing was measured")
+        none = "no result is stored yet" if any(state.job for state in states) else "nothing was measured"
+        say(f"next: wattdock show {shown}, wattdock report {shown}" if found else none)
     left = [state for state in states if state.state == "unfinished"]
     for state in left[:MOST_ROWS]:
         say(f"wattdock: task {state.task}: {state.detail}; log: {fleet.log(state.task)}", err=True)
