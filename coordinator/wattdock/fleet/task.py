@@ -32,7 +32,7 @@ class Ending:
 
     Attributes:
         passes: Measured then.
-        in_vain: Endings in a row that came before a new pass.
+        in_vain: Endings in a row, of one job, that came before a new pass.
     """
 
     why: str
@@ -81,7 +81,9 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}")
     task, folder = tasks[number], path / TASKS / str(number)
     folder.mkdir(parents=True, exist_ok=True)
-    earlier = Ending.read(folder)
+    restarted = bool(int(os.environ.get("SLURM_RESTART_COUNT", 0)))
+    # A job that somebody has queued since counts anew.
+    earlier = Ending.read(folder) if restarted else None
     (folder / ENDING).unlink(missing_ok=True)
 
     def end(why: str, exit_code: int) -> Ending:
@@ -95,7 +97,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         return ending
 
     # The job itself starts again without the flag: a failure is retried once.
-    retry_failed = retry_failed and not int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    retry_failed = retry_failed and not restarted
     try:
         results = measure(task, gpus=gpus_of(task), job=slurm.job_here(), retry_failed=retry_failed, emit=emit)
     except KeyboardInterrupt:
