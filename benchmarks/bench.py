@@ -26,6 +26,7 @@ from comparison import Comparison, Quantity
 from engines import CPU_SIZES, GPU_SIZES, duration_s, live_engine, tpot_p99_s
 from figures import Figures, ratio_row
 from first_result import first_result
+from fleet import fleet
 from metered import LEAD_S, MeterCost, run_unmetered, something_to_meter
 from overheads import MISSED, energy_arithmetic, start_up, wire_costs
 from paired import Claim
@@ -57,6 +58,7 @@ OVERHEADS = {
     "studies": studies,
     "reports": reports,
     "watching": watching,
+    "fleet": fleet,
     "first-result": first_result,
     "suite": suite,
 }
@@ -71,7 +73,7 @@ COMPARISONS = {
 # Comparison → quadruples of blocks; whether these resolve it depends on the machine's scatter.
 QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "vllm-final": 4, "meter": 6}
 # Measured by --only alone.
-ALONE = ("watching", "first-result", "suite")
+ALONE = ("watching", "fleet", "first-result", "suite")
 DEFAULT = (*(name for name in OVERHEADS if name not in ALONE), "pytorch")
 DEFAULT_ON_GPU = (*DEFAULT, "vllm", "vllm-final", "meter")
 LEFT_OUT_ON_CPU = (
