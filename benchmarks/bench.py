@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arms import Way
+from cluster_costs import fleet
 from comparison import Comparison, Quantity
 from engines import CPU_SIZES, GPU_SIZES, duration_s, live_engine, tpot_p99_s
 from figures import Figures, ratio_row
 from first_result import first_result
-from fleet import fleet
 from metered import LEAD_S, MeterCost, run_unmetered, something_to_meter
 from overheads import MISSED, energy_arithmetic, start_up, wire_costs
 from paired import Claim

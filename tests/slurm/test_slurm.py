@@ -170,7 +170,7 @@ def test_every_experiment_has_one_whole_row_whatever_happens_to_its_tasks(
         _, err = resumed.communicate(timeout=LONGEST_S)
     assert resumed.returncode == 0, err
     [study] = wattdock.folder.glob("results/studies/*")
-    logs = {int(log.stem): log.read_text() for log in study.glob("tasks/*.log")}
+    logs = {int(log.stem): log.read_text() for log in study.glob("tasks/0*.log")}
     assert "told to end: what was measured is stored, and the task is queued again" in logs[SLOW]
     assert logs[TO_REQUEUE].count("launcher: process") > 1
     whole = [result for result in wattdock.results() if result["status"] == "ok"]
