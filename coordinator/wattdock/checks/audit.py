@@ -269,7 +269,8 @@ def node_alone(subject: Subject) -> Outcome | None:
     if job.exclusive:
         return Outcome("pass", f"job {job.id} had {job.node} alone")
     seen = len(subject.environment.host_gpus)
-    known = job.node_gpus is not None and seen >= job.node_gpus
+    # Joules of the CPU are of the whole node.
+    known = bool(subject.environment.gpu_uuids) and bool(job.node_gpus) and seen >= (job.node_gpus or 0)
     shared = "may be shared" if job.exclusive is None else "is shared"
     of_all = "" if job.node_gpus is None else f" of {job.node_gpus}"
     return Outcome(verdict(failed=False, known=known), f"{job.node} {shared}; {seen}{of_all} GPUs visible")

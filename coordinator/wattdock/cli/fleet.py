@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="See, end and gather the tasks of studies on a cluster.")
 POLL_S = 5.0
-# A file system of several machines shows late what another one has written.
-LATE_S = 10.0
+# A file system of several machines shows late what another one has written (nfs(5): acregmax, acdirmax).
+LATE_S = 65.0
 COLUMNS = ("task", "state", "node", "GPUs", "done", "passes", "experiments", "why")
 # Of a terminal, while a study is followed.
 MOST_ROWS = 20
@@ -72,11 +72,11 @@ def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
     jobs, lines = jobs_of(study, tasks, path=path), []
     for job in jobs:
         if not job.tasks:
-            lines.append(f"{job.file_name}: {job.words}")
+            lines.append(f"{job.file_name}: {job.description}")
             continue
         expected = forecast([config for number in job.tasks for config in tasks[number].study.experiments], output_dir)
         passes = pluralize(expected.passes, "pass", "passes")
-        lines.append(f"{job.file_name}: {job.words}, {passes}, expected one after the other: {expected.total}")
+        lines.append(f"{job.file_name}: {job.description}, {passes}, expected one after the other: {expected.total}")
     if as_json:
         print_json([asdict(job) | {"expected": line} for job, line in zip(jobs, lines, strict=True)])
         return
@@ -105,8 +105,7 @@ def run_on_slurm(
     again, shown = typed_again(*([] if begun else ["--resume", name])), named(name, output_dir)
     with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {shown}"):
         progress.say(f"{name}: {fleet.path}")
-        for line in fleet.submit(progress):
-            progress.say(line)
+        fleet.submit(progress)
         states = _follow(fleet, progress)
     return _ended(fleet, states, shown, as_json=as_json, to_go_on=again)
 
@@ -133,7 +132,7 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
             last = line
         if not states or any(state.job for state in states):
             queued_s = time.monotonic()
-        elif time.monotonic() - queued_s > LATE_S or not any(state.state == "unfinished" for state in states):
+        elif time.monotonic() - queued_s > LATE_S or not any(state.may_be_late for state in states):
             progress.close()
             return states
         time.sleep(POLL_S)
@@ -151,10 +150,14 @@ def _ended(
     if not as_json:
         none = "no result is stored yet" if any(state.job for state in states) else "nothing was measured"
         say(f"next: wattdock show {shown}, wattdock report {shown}" if found else none)
+    models = {", ".join(sorted(set(of.environment.gpu_names))) for of in results if of.environment} - {""}
+    if len(models) > 1:
+        say(f"wattdock: measured on different GPU models: {'; '.join(sorted(models))}; choose by constraint", err=True)
     left = [state for state in states if state.state == "unfinished"]
     for state in left[:MOST_ROWS]:
         say(f"wattdock: task {state.task}: {state.detail}; log: {fleet.log(state.task)}", err=True)
-    exit_if_failed(result for result in results if not (left and result.status == "interrupted"))
+    # Of an experiment that goes on, or is unfinished with its task.
+    exit_if_failed(result for result in results if result.status != "interrupted")
     if left:
         fail(f"unfinished: {pluralize(len(left), 'task')}; to go on: {to_go_on}", ExitCode(left[0].exit_code))
     return found
@@ -176,7 +179,7 @@ def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
     """
     fleet = _found(name, output_dir)
     fleet.cancel()
-    say(f"{untimed(fleet.path.name)}: its tasks are ended")
+    say(f"{untimed(fleet.path.name)}: its tasks were told to end")
 
 
 @app.command(epilog=in_help("fleet collect study"))

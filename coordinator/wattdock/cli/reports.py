@@ -88,7 +88,9 @@ def compare(
         alone = f"{len(compared.only_in_a)} and {len(compared.only_in_b)} results"
         raise ConfigError(f"{first} and {second}: no experiment of one has a counterpart in the other ({alone})")
     if compared.across_models and not across_models:
-        raise ConfigError(f"{compared.across_models}; what differs may be the GPUs': if that is asked, --across-models")
+        raise ConfigError(
+            f"{compared.across_models}; what differs may be the GPUs'; to compare them anyway, --across-models"
+        )
     show(compared, as_json=as_json)
     judged = compared.regression
     if judged and judged.verdict == "regression":

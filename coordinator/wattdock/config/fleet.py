@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from wattdock.config.lengths import StrictSettings
 
@@ -45,3 +45,20 @@ class FleetSpec(StrictSettings):
     prepare: Literal["job", "here", "none"] = "job"
     setup: list[Line] = Field(default_factory=list)
     more: list[Option] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _require_time_to_end(self) -> Self:
+        if self.time and _seconds(self.time) <= self.end_before_s:
+            raise ValueError(
+                f"time {self.time} is no more than end_before_s, {self.end_before_s}; a task would never measure"
+            )
+        return self
+
+
+def _seconds(time: str) -> int:
+    """Return how long sbatch takes a time to be: minutes come first, but hours after days, and before two colons."""
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    hours_first = dash or len(parts) == 3
+    units = (3600, 60, 1) if hours_first else (60, 1)
+    return 86_400 * int(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False))

@@ -5,6 +5,7 @@ Writes only journal lines: that a study was resumed, or that an experiment is tr
 
 from __future__ import annotations
 
+import stat
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 # Settings of a study that are not its experiments'.
 OF_STUDY = ("name", "order", "seed", "stop_after_failures", "fleet")
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Changed experiments that a message names.
 MAX_NAMED = 3
 
@@ -77,10 +79,14 @@ class BegunStudy:
         """What a file of the study would hold, every setting of each experiment included.
 
         Raises:
-            ConfigError: Another user began it; their settings can name programs to run.
+            ConfigError: Another user began it, or could have changed it; settings can name programs to run.
         """
-        if not is_trusted(uid := self.path.stat().st_uid):
-            raise ConfigError(f"{self.name} is a study of user {uid}; give its FILE, too")
+        for place in (self.path, self.path / JOURNAL):
+            state = place.stat()
+            if not is_trusted(state.st_uid):
+                raise ConfigError(f"{self.name} is a study of user {state.st_uid}; give its FILE, too")
+            if state.st_mode & OTHERS_WRITE:
+                raise ConfigError(f"{place}: other users can write to it; chmod go-w, if you trust what it says")
         return {key: self.head[key] for key in OF_STUDY if key in self.head} | {
             "experiments": [*self.head["experiments"].values()]
         }
@@ -243,7 +249,8 @@ def open_task(study: Study, path: Path, *, plans: Sequence[ExecutionPlan], emit:
         StoreError: The folder cannot be read or made, or another coordinator works in it.
     """
     # A text: GPUs' order in a list says nothing.
-    machine = machine_identity(plans) | {"gpus": " ".join(sorted({gpu.uuid for plan in plans for gpu in plan.gpus}))}
+    gpus, job = " ".join(sorted({gpu.uuid for plan in plans for gpu in plan.gpus})), plans[0].job
+    machine = machine_identity(plans) | {"gpus": gpus, "node": job and job.node}
     folder = StudyFolder.at(path)
     if not folder.lines:
         try:
@@ -251,6 +258,8 @@ def open_task(study: Study, path: Path, *, plans: Sequence[ExecutionPlan], emit:
         except OSError as error:
             raise StoreError(f"cannot write to {path}: {error.strerror or error}; free some space") from error
         return folder
+    if folder.lines[0]["experiments"].keys() != {config.experiment_id for config in study.experiments}:
+        raise StoreError(f"{path} holds another task's experiments; run the study as a new one, without --resume")
     before = next(line["machine"] for line in reversed(folder.lines) if "machine" in line)
     if changes := _changes(before, machine):
         emit(Note(f"another machine than before ({'; '.join(changes)}): unfinished experiments begin anew"))

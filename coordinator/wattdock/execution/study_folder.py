@@ -72,7 +72,9 @@ class Journal:
                 raise StoreError(f"{path}: {running}; wait for it or stop it") from error
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
             # A buffer would write a line that failed once more when the file is closed.
-            self._file = stack.enter_context(os.fdopen(open_regular(path, flags, owned=True), "a+b", buffering=0))
+            self._file = stack.enter_context(
+                os.fdopen(open_regular(path, flags, owned=True, mode=0o644), "a+b", buffering=0)
+            )
             self._file.seek(0)
             content = self._file.read()
             whole = content[: content.rfind(b"\n") + 1]
@@ -224,7 +226,7 @@ class StudyFolder:
             StoreError: Another coordinator works in it, its journal is malformed, or it cannot be written.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(0o755, parents=True, exist_ok=True)
             return cls(path)
         except OSError as error:
             reason = error.strerror or error
@@ -375,7 +377,8 @@ def _numbered(path: Path) -> Path:
         number += 1
         numbered = path.with_name(f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{path.name}-{number}")
         with suppress(FileExistsError):
-            numbered.mkdir()
+            # Whatever the umask says: who can write a study can have programs run.
+            numbered.mkdir(0o755)
             if sum(_run_number(other.name, path.name) == number for other in path.parent.iterdir()) == 1:
                 return numbered
             # Another took the number in another second.

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import PreflightError
+from wattdock.errors import PreflightError, StoreError
 from wattdock.execution.events import notes
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.resume import BegunStudy, begun_before
+from wattdock.execution.resume import BegunStudy, begun_before, stored_result
 from wattdock.execution.schedule import load_groups
-from wattdock.execution.study_folder import FAILED, STORED, History, StudyFolder, read_journal
+from wattdock.execution.study_folder import FAILED, STORED, History, StudyFolder, histories, read_journal
 from wattdock.execution.study_run import StudyRun, plan_study
 from wattdock.files import JOURNAL
 from wattdock.host import folders
@@ -47,12 +47,30 @@ class Task:
     Attributes:
         number: Of the load group, from 0.
         study: Its experiments, under the study's name and settings.
-        begun: Its folder and journal; without lines before it was begun.
+        path: Its folder, which it makes itself.
     """
 
     number: int
     study: Study
-    begun: BegunStudy
+    path: Path
+
+    @cached_property
+    def _read(self) -> tuple[BegunStudy, str]:
+        file = self.path / JOURNAL
+        try:
+            return BegunStudy(self.path, read_journal(file) if file.exists() else []), ""
+        except StoreError as error:
+            return BegunStudy(self.path, []), str(error)
+
+    @property
+    def begun(self) -> BegunStudy:
+        """Its journal, read once; without lines before it was begun, and where it cannot be read."""
+        return self._read[0]
+
+    @property
+    def problem(self) -> str:
+        """Why the journal cannot be read; empty where it can."""
+        return self._read[1]
 
     @cached_property
     def histories(self) -> dict[str, History]:
@@ -81,23 +99,15 @@ def begin_tasks(study: Study, output_dir: Path) -> Path:
     """
     fleet = study.fleet.model_dump(mode="json", exclude_defaults=True)
     with StudyFolder.create(study, output_dir, machine={}, fleet=fleet) as folder:
-        (folder.path / TASKS).mkdir()
+        (folder.path / TASKS).mkdir(0o755)
     return folder.path
 
 
 def tasks_of(study: Study, path: Path) -> list[Task]:
-    """Return every task of the study whose folder is `path`.
-
-    Raises:
-        StoreError: A task's journal cannot be read.
-    """
+    """Return every task of the study whose folder is `path`."""
     groups = load_groups(study.experiments)
     parts = (dataclasses.replace(study, experiments=tuple(study.experiments[at] for at in group)) for group in groups)
-    return [Task(number, part, _begun(path / TASKS / str(number))) for number, part in enumerate(parts)]
-
-
-def _begun(path: Path) -> BegunStudy:
-    return BegunStudy(path, read_journal(path / JOURNAL) if (path / JOURNAL).exists() else [])
+    return [Task(number, part, path / TASKS / str(number)) for number, part in enumerate(parts)]
 
 
 def prepare(study: Study, emit: Emit) -> None:
@@ -132,7 +142,7 @@ def measure(task: Task, *, gpus: int, job: snapshot.Job | None, retry_failed: bo
         ConfigError, PreflightError, LaunchError, StoreError: As `plan_study` and `StudyRun.run`.
         KeyboardInterrupt: It was told to end; everything measured so far is stored.
     """
-    output_dir, home = task.begun.path.parents[3], folders.wattdock_home()
+    output_dir, home = task.path.parents[3], folders.wattdock_home()
     with Interrupts(emit) as interrupts, interrupts.allowed():
         plans = [
             dataclasses.replace(plan, job=job)
@@ -141,17 +151,20 @@ def measure(task: Task, *, gpus: int, job: snapshot.Job | None, retry_failed: bo
     if gpus and (few := [plan for plan in plans if len(plan.gpus) < gpus]):
         had = pluralize(len(few[0].gpus), "GPU")
         raise PreflightError(f"{few[0].config.label} needs {pluralize(gpus, 'GPU')}, and this node gives it {had}")
-    how: dict[str, Any] = {"task": task.begun.path, "retry_failed": retry_failed}
+    how: dict[str, Any] = {"task": task.path, "retry_failed": retry_failed}
     run = StudyRun(task.study, plans, output_dir=output_dir, home=home, **how)
     run.run(emit)
     return run.results
 
 
-def collect(folder: StudyFolder, tasks: Sequence[Task]) -> None:
+def collect(folder: StudyFolder, tasks: Sequence[Task]) -> list[StoredResult]:
     """Add to the study's journal each result that its tasks have stored, once; end it where all is done.
 
+    Returns:
+        The last result of each experiment, fallbacks included, task by task.
+
     Raises:
-        StoreError: There is no room.
+        StoreError: There is no room, or a result is gone.
     """
     known = {line["folder"] for line in folder.lines if line["event"] == STORED}
     for line in (line for task in tasks for line in task.begun.lines):
@@ -161,3 +174,9 @@ def collect(folder: StudyFolder, tasks: Sequence[Task]) -> None:
         folder.end()
     if folder.broken:
         raise folder.broken
+    return [
+        stored_result(history, experiment_id, folder.path.parents[1])
+        for task in tasks
+        for experiment_id, history in histories(task.begun.lines).items()
+        if history.folders
+    ]

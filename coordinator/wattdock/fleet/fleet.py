@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from wattdock.execution import events
 from wattdock.execution.tasks import TASKS, StudyFolder, begin_tasks, collect, prepare, tasks_of
 from wattdock.files import write_whole
 from wattdock.fleet import slurm
-from wattdock.fleet.script import gpus_of, jobs_of
+from wattdock.fleet.script import jobs_of
 from wattdock.fleet.states import states_of
 from wattdock.fleet.task import Ending
-from wattdock.store import find_results
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
-    from wattdock.execution import events
+    from wattdock.execution.tasks import Task
     from wattdock.fleet.states import TaskState
     from wattdock.store import StoredResult
+
+# Slurm waits for processes that it has told to end, and for its own scripts.
+LONGEST_END_S = 120.0
 
 
 class Fleet:
@@ -31,6 +35,7 @@ class Fleet:
 
     def __init__(self, study: Study, path: Path, *, retry_failed: bool = False) -> None:
         self._study, self.path, self._retry_failed = study, path.resolve(), retry_failed
+        self._tasks: list[Task] = []
 
     @classmethod
     def begin(cls, study: Study, output_dir: Path) -> Fleet:
@@ -41,49 +46,59 @@ class Fleet:
             StoreError: The folder cannot be made.
         """
         slurm.check()
-        for task in tasks_of(study, output_dir):
-            gpus_of(task)
+        jobs_of(study, tasks_of(study, output_dir), path=output_dir)
         return cls(study, begin_tasks(study, output_dir))
 
-    def submit(self, emit: events.Emit) -> list[str]:
-        """Queue every task that is neither done nor queued; return a line for each job.
+    def submit(self, emit: events.Emit) -> None:
+        """Queue every task that is neither done nor queued, and tell each job.
 
         Raises:
             ConfigError, PreflightError, LaunchError: Slurm is not here, or refuses; what it took before stays queued.
                 Or what the tasks need cannot be made here, where that was asked.
             StoreError: Another process submits this study, or a script cannot be written.
         """
-        lines, before = [], None
         with StudyFolder.at(self.path):
-            waiting = {task.number for task in slurm.queued(self.path)}
-            tasks = tasks_of(self._study, self.path)
-            left = [
-                task
-                for task in tasks
-                if task.number not in waiting and not task.is_done(retry_failed=self._retry_failed)
-            ]
+            waiting = {task.number for task in self._queued()}
+            tasks = [task for task in self._read() if task.number not in waiting]
+            left = [task for task in tasks if not task.is_done(retry_failed=self._retry_failed)]
             if left and self._study.fleet.prepare == "here":
                 prepare(self._study, emit)
+            first = None
             for job in jobs_of(self._study, left, path=self.path, retry_failed=self._retry_failed):
                 script = self.path / job.file_name
                 write_whole(script, job.script.encode())
-                number = slurm.submit(script, after=before)
-                before = before if job.tasks else number
-                lines.append(f"job {number}: {job.words}, {script}")
-        return lines
+                number = slurm.submit(script, after=first)
+                first = first if job.tasks else number
+                emit(events.Note(f"job {number}: {job.description}, {script}"))
+
+    def _queued(self) -> list[slurm.QueuedTask]:
+        """Return what Slurm has of this study, once it has cleaned up after tasks that it ends."""
+        end_s = time.monotonic() + LONGEST_END_S
+        while True:
+            queued = slurm.queued(self.path)
+            if all(task.state != slurm.COMPLETING for task in queued) or time.monotonic() > end_s:
+                return queued
+            time.sleep(1)
+
+    def _read(self) -> list[Task]:
+        """Return every task; journals are read anew but for those of tasks that are done."""
+        new = tasks_of(self._study, self.path)
+        before = self._tasks or new
+        self._tasks = [
+            old if old.is_done(retry_failed=self._retry_failed) else now for old, now in zip(before, new, strict=True)
+        ]
+        return self._tasks
 
     def states(self) -> list[TaskState]:
         """Return what each task does.
 
         Raises:
             PreflightError, LaunchError: Slurm is not here, or does not answer.
-            StoreError: A task's journal cannot be read.
         """
         # In this order: a task that ends between the two is done.
-        queued = slurm.queued(self.path)
-        tasks = tasks_of(self._study, self.path)
-        before = Ending.read(self.path / TASKS)
-        endings = [Ending.read(task.begun.path) or (None if task.begun.lines else before) for task in tasks]
+        queued, tasks = slurm.queued(self.path), self._read()
+        preparing = Ending.read(self.path / TASKS)
+        endings = [Ending.read(task.path) or (None if task.begun.lines else preparing) for task in tasks]
         return states_of(tasks, queued, endings)
 
     def collect(self) -> list[StoredResult]:
@@ -92,12 +107,8 @@ class Fleet:
         Raises:
             StoreError: Another process works on the study, or there is no room.
         """
-        tasks = tasks_of(self._study, self.path)
         with StudyFolder.at(self.path) as folder:
-            collect(folder, tasks)
-        if not any(history.folders for task in tasks for history in task.histories.values()):
-            return []
-        found = find_results([str(self.path)], self.path.parents[1], lambda bundle: bundle)
+            found = collect(folder, self._read())
         order = {config.experiment_id: place for place, config in enumerate(self._study.experiments)}
 
         def place(stored: StoredResult) -> int:
@@ -116,5 +127,5 @@ class Fleet:
         Raises:
             PreflightError, LaunchError: Slurm is not here, or refuses.
         """
-        if jobs := {task.job for task in slurm.queued(self.path)}:
+        if jobs := {task.job.partition("_")[0] for task in slurm.queued(self.path)}:
             slurm.cancel(sorted(jobs))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.execution.tasks import Task
 
-# Slurm's own limit of an array's size is 1001 unless it is raised; so a task's number is 1000 × block + place.
-BLOCK = 1_000
-# What runs here, started on a node; files in the current folder are no modules.
+# Slurm's own limit of an array's size is 1001 unless it is raised; so a task's number is 1000 × thousand + place.
+THOUSAND = 1_000
+# The command that runs this wattdock on a node; files in the current folder are no modules.
 COMMAND = (sys.executable, "-P", "-m", "wattdock")
 SCRIPT = """\
 #!/bin/bash
@@ -30,7 +30,9 @@ SCRIPT = """\
 
 # A task reads what is left to do from its own journal, so it may be ended and started at any time.
 export WATTDOCK_JOB="${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
-{offline}{setup}exec {command} fleet task {folder} "$(({first} + SLURM_ARRAY_TASK_ID))"{more}
+{offline}{setup}# Before a time limit: a signal that comes while Python starts would kill it.
+trap '' USR1
+exec {command} fleet task {folder} "$(({first} + SLURM_ARRAY_TASK_ID))"{flags}
 """
 PREPARE = """\
 #!/bin/bash
@@ -50,7 +52,7 @@ class Job:
     Attributes:
         file_name: Of its script.
         gpus: GPUs of each task.
-        tasks: Their numbers; none prepares the others.
+        tasks: Their numbers; empty for the job that prepares.
         script: What is submitted.
     """
 
@@ -60,8 +62,8 @@ class Job:
     script: str
 
     @property
-    def words(self) -> str:
-        """Its tasks and their GPUs, in words."""
+    def description(self) -> str:
+        """Its tasks and their GPUs."""
         if not self.tasks:
             return "models and environments, before any task"
         return f"{pluralize(len(self.tasks), 'task')} of {pluralize(self.gpus, 'GPU')}"
@@ -77,28 +79,28 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
     Raises:
         PreflightError: An experiment names GPUs of one machine.
     """
-    blocks: dict[tuple[int, int], list[Task]] = {}
+    arrays: dict[tuple[int, int], list[Task]] = {}
     for task in tasks:
-        blocks.setdefault((gpus_of(task), task.number // BLOCK), []).append(task)
+        arrays.setdefault((gpus_of(task), task.number // THOUSAND), []).append(task)
     jobs, fleet = [], study.fleet
     setup = "".join(f"{line}\n" for line in fleet.setup)
     words = {"study_id": path.name, "setup": setup, "command": shlex.join(COMMAND), "folder": shlex.quote(str(path))}
     if tasks and fleet.prepare == "job":
         options = _lines(*_common(study, path, "prepare.log"))
         jobs.append(Job("prepare.sh", 0, (), PREPARE.format(options=options, **words)))
-    for (gpus, block), of_block in sorted(blocks.items()):
-        file_name = f"gpus-{gpus}{f'-block-{block}' if block else ''}.sh"
-        more = " --retry-failed" if retry_failed else ""
-        own = {"first": block * BLOCK, "more": more, "offline": "" if fleet.prepare == "none" else OFFLINE}
-        options = _lines(*_options(study, path, gpus, block, of_block))
+    for (gpus, thousand), of_array in sorted(arrays.items()):
+        file_name = f"gpus-{gpus}{f'-thousand-{thousand}' if thousand else ''}.sh"
+        flags = " --retry-failed" if retry_failed else ""
+        own = {"first": thousand * THOUSAND, "flags": flags, "offline": "" if fleet.prepare == "none" else OFFLINE}
+        options = _lines(*_options(study, path, gpus, thousand, of_array))
         script = SCRIPT.format(options=options, **own, **words)
-        jobs.append(Job(file_name, gpus, tuple(task.number for task in of_block), script))
+        jobs.append(Job(file_name, gpus, tuple(task.number for task in of_array), script))
     return jobs
 
 
-def block_of(file_name: str) -> int:
+def thousand_of(file_name: str) -> int:
     """Return the number of the thousand that a script of `jobs_of` holds tasks of."""
-    return int(file_name.removesuffix(".sh").partition("-block-")[2] or 0)
+    return int(file_name.removesuffix(".sh").partition("-thousand-")[2] or 0)
 
 
 def gpus_of(task: Task) -> int:
@@ -129,23 +131,23 @@ def _common(study: Study, path: Path, log: str) -> Iterator[str]:
         if value := getattr(fleet, name):
             yield f"--{name}={value}"
     yield f"--job-name={path.name}"
-    yield f"--output={shlex.quote(f'{path}/{TASKS}/{log}')}"
+    yield "--output=" + shlex.quote(str(path / TASKS).replace("%", "%%") + f"/{log}")
     yield "--open-mode=append"
     yield "--requeue"
 
 
-def _options(study: Study, path: Path, gpus: int, block: int, tasks: Sequence[Task]) -> Iterator[str]:
+def _options(study: Study, path: Path, gpus: int, thousand: int, tasks: Sequence[Task]) -> Iterator[str]:
     """Yield the options of an array."""
     fleet = study.fleet
     # Of task 12 tasks/0012.log.
-    yield from _common(study, path, f"{block}%3a.log")
-    alone = any(config.exclusive == "machine" for task in tasks for config in task.study.experiments)
-    if alone if fleet.exclusive is None else fleet.exclusive:
+    yield from _common(study, path, f"{thousand}%3a.log")
+    is_alone = any(config.exclusive == "machine" for task in tasks for config in task.study.experiments)
+    if is_alone if fleet.exclusive is None else fleet.exclusive:
         yield "--exclusive"
     if gpus:
         yield f"--gres=gpu:{gpus}"
     at_once = f"%{fleet.tasks_at_once}" if fleet.tasks_at_once else ""
-    yield f"--array={_ranges([task.number - block * BLOCK for task in tasks])}{at_once}"
+    yield f"--array={_ranges([task.number - thousand * THOUSAND for task in tasks])}{at_once}"
     yield f"--signal=B:USR1@{fleet.end_before_s}"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError, PreflightError
-from wattdock.fleet.script import BLOCK, block_of
+from wattdock.fleet.script import THOUSAND, thousand_of
 from wattdock.records import snapshot
 
 if TYPE_CHECKING:
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 LONGEST_ANSWER_S = 120
 # Job, index in the array, state, why so, node, script; split at a character that no name of ours holds.
 FORMAT = "%F_%K|%K|%T|%r|%N|%o"
+USERS_DEFAULTS = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
 # squeue's word for a job whose node takes no other.
 EXCLUSIVE = "NO"
 # In a node's "Gres=gpu:a100:4(S:0-1),shard:8".
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
+
+
+COMPLETING = "COMPLETING"
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,12 @@ class QueuedTask:
 
 
 def check() -> None:
-    """Refuse where Slurm's commands are not.
+    """Raise where Slurm's commands are missing.
 
     Raises:
         PreflightError: They are not here.
     """
-    _asked("sbatch", "--version")
+    _output_of("sbatch", "--version")
 
 
 def submit(script: Path, *, after: str | None = None) -> str:
@@ -69,7 +73,7 @@ def submit(script: Path, *, after: str | None = None) -> str:
         LaunchError: Slurm refuses it; says why.
     """
     order = (f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes") if after else ()
-    return _asked("sbatch", "--parsable", *order, str(script)).strip().split(";")[0]
+    return _output_of("sbatch", "--parsable", *order, str(script)).strip().split(";")[0]
 
 
 def queued(path: Path) -> list[QueuedTask]:
@@ -80,11 +84,11 @@ def queued(path: Path) -> list[QueuedTask]:
     """
     named = f"--name={path.name}"
     tasks = []
-    for line in _asked("squeue", named, "--me", "--noheader", "--array", f"--format={FORMAT}").splitlines():
+    for line in _output_of("squeue", named, "--me", "--noheader", "--array", f"--format={FORMAT}").splitlines():
         job, index, state, reason, node, script = line.split("|", maxsplit=5)
         # Another folder of results may hold a study of the same name and second.
         if script.startswith(f"{path}/"):
-            first = block_of(script.strip().removeprefix(f"{path}/")) * BLOCK
+            first = thousand_of(script.strip().removeprefix(f"{path}/")) * THOUSAND
             is_task = index.isdigit()
             number, job = (first + int(index), job) if is_task else (None, job.partition("_")[0])
             tasks.append(QueuedTask(number, job, state, reason, node))
@@ -97,7 +101,7 @@ def cancel(jobs: Iterable[str]) -> None:
     Raises:
         PreflightError, LaunchError: As `submit`.
     """
-    _asked("scancel", *jobs)
+    _output_of("scancel", *jobs)
 
 
 def job_here() -> snapshot.Job | None:
@@ -107,9 +111,9 @@ def job_here() -> snapshot.Job | None:
         return None
     node, alone, gpus = os.environ.get("SLURMD_NODENAME", ""), None, None
     # A task that has its GPUs goes on, whether or not the controller answers.
-    with suppress(LaunchError):
-        shared = _asked("squeue", "--noheader", f"--jobs={job}", "--format=%h").strip()
-        gres = re.search(r" Gres=(\S+)", _asked("scontrol", "--oneliner", "show", "node", node))
+    with suppress(LaunchError, PreflightError):
+        shared = _output_of("squeue", "--noheader", f"--jobs={job}", "--format=%h").strip()
+        gres = re.search(r" Gres=(\S+)", _output_of("scontrol", "--oneliner", "show", "node", node))
         alone, gpus = shared == EXCLUSIVE, sum(map(int, GPUS.findall(gres[1]))) if gres else None
     return snapshot.Job(id=job, node=node, exclusive=alone, node_gpus=gpus)
 
@@ -122,19 +126,18 @@ def requeue(job: str) -> bool:
     Raises:
         PreflightError, LaunchError: As `submit`.
     """
-    state, _, reason = _asked("squeue", "--noheader", f"--jobs={job}", "--format=%T %r").strip().partition(" ")
+    state, _, reason = _output_of("squeue", "--noheader", f"--jobs={job}", "--format=%T %r").strip().partition(" ")
     if state != "RUNNING" and reason != "TimeLimit":
         return False
-    _asked("scontrol", "requeue", job)
+    _output_of("scontrol", "requeue", job)
     return True
 
 
-def _asked(*words: str) -> str:
+def _output_of(*words: str) -> str:
+    # A user's own defaults would win over a script's options, and hide jobs.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(USERS_DEFAULTS)}
     try:
-        # sbatch passes it on to the task.
-        done = subprocess.run(
-            words, env=dict(os.environ), capture_output=True, text=True, timeout=LONGEST_ANSWER_S, check=False
-        )
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LONGEST_ANSWER_S, check=False)
     except FileNotFoundError as error:
         raise PreflightError(
             f"{words[0]}: no such command here; --on slurm needs Slurm's, as a cluster's login node has them"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from wattdock.fleet.task import Ending
 
 DONE, FAILED, UNFINISHED = "done", "failed", "unfinished"
+# Why a task is unfinished, where it could not say so itself.
+KILLED, NOT_BEGUN = "killed", "not begun"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class TaskState:
     label: str
     exit_code: int
 
+    @property
+    def may_be_late(self) -> bool:
+        """Whether it has ended, and nothing of its end is seen yet."""
+        return self.state == UNFINISHED and self.detail in (KILLED, NOT_BEGUN)
+
 
 def states_of(tasks: Sequence[Task], queued: Iterable[QueuedTask], endings: Sequence[Ending | None]) -> list[TaskState]:
     """Return the state of every task.
@@ -64,7 +71,8 @@ def states_of(tasks: Sequence[Task], queued: Iterable[QueuedTask], endings: Sequ
         elif task.is_done():
             state, detail = (FAILED, pluralize(task.failed, "experiment")) if task.failed else (DONE, "")
         else:
-            state, detail = UNFINISHED, ending.why if ending else "killed" if task.begun.lines else "not begun"
+            state = UNFINISHED
+            detail = task.problem or (ending.why if ending else KILLED if task.begun.lines else NOT_BEGUN)
             exit_code = ending.exit_code if ending else ExitCode.INTERRUPTED
         measured, passes = task.begun.passes(task.study)
         more = f" and {len(experiments) - 1} more" if len(experiments) > 1 else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.config import load_study
-from wattdock.errors import ConfigError, ExitCode, WattdockError
+from wattdock.errors import ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
 from wattdock.execution import events, find_study
 from wattdock.execution.tasks import TASKS, measure, prepare, tasks_of
 from wattdock.files import read_regular, write_whole
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # In a task's folder.
 ENDING = "ending.json"
 # Told to end so often without a new pass, a task needs somebody to look at it.
-MOST_IN_VAIN = 3
+MOST_WITHOUT_PROGRESS = 3
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,14 @@ class Ending:
     """Why a task ended with work left.
 
     Attributes:
-        passes: Measured then.
-        in_vain: Endings in a row, of one job, that came before a new pass.
+        passes: Most that were ever measured; another machine begins anew.
+        without_progress: Endings in a row, of one job, that came before a new pass.
     """
 
     why: str
     exit_code: int
     passes: int
-    in_vain: int
+    without_progress: int
 
     @classmethod
     def read(cls, folder: Path) -> Ending | None:
@@ -80,19 +81,20 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     if not 0 <= number < len(tasks):
         raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}")
     task, folder = tasks[number], path / TASKS / str(number)
-    folder.mkdir(parents=True, exist_ok=True)
+    _require_alone(path, number)
+    folder.mkdir(0o755, exist_ok=True)
     restarted = bool(int(os.environ.get("SLURM_RESTART_COUNT", 0)))
     # A job that somebody has queued since counts anew.
     earlier = Ending.read(folder) if restarted else None
     (folder / ENDING).unlink(missing_ok=True)
 
     def end(why: str, exit_code: int) -> Ending:
-        now = tasks_of(study, path)[number]
+        now, most = tasks_of(study, path)[number], earlier.passes if earlier else 0
         passes = now.begun.passes(now.study)[0]
-        in_vain = 1 + (earlier.in_vain if earlier and earlier.passes == passes else 0)
-        if exit_code == ExitCode.INTERRUPTED and in_vain >= MOST_IN_VAIN:
-            why = f"told to end {in_vain} times without a new pass; raise `time:` of `fleet:`"
-        ending = Ending(why, int(exit_code), passes, in_vain)
+        without = 1 + (earlier.without_progress if earlier and passes <= most else 0)
+        if exit_code == ExitCode.INTERRUPTED and without >= MOST_WITHOUT_PROGRESS:
+            why = f"told to end {without} times without a new pass; raise `time:` of `fleet:`"
+        ending = Ending(why, int(exit_code), max(passes, most), without)
         write_whole(folder / ENDING, json_text(asdict(ending)).encode())
         return ending
 
@@ -102,7 +104,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         results = measure(task, gpus=gpus_of(task), job=slurm.job_here(), retry_failed=retry_failed, emit=emit)
     except KeyboardInterrupt:
         job, ending = os.environ.get("WATTDOCK_JOB"), end("told to end", ExitCode.INTERRUPTED)
-        again = _again(job) if job and ending.in_vain < MOST_IN_VAIN else ""
+        again = _again(job) if job and ending.without_progress < MOST_WITHOUT_PROGRESS else ""
         emit(events.Note(f"{ending.why}: what was measured is stored{again}"))
         raise
     except WattdockError as error:
@@ -113,9 +115,24 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     return results
 
 
+def _require_alone(path: Path, number: int) -> None:
+    """Refuse where another job already measures a task: a file system of several machines may have no locks.
+
+    Raises:
+        StoreError: Another one does; names it.
+    """
+    queued: list[slurm.QueuedTask] = []
+    if own := os.environ.get("WATTDOCK_JOB"):
+        with suppress(LaunchError, PreflightError):
+            queued = slurm.queued(path)
+    for other in queued:
+        if other.number == number and other.node and other.job != own:
+            raise StoreError(f"job {other.job} on {other.node} measures task {number} already; wait for it, or end it")
+
+
 def _again(job: str) -> str:
     """Queue the task again, and return in words whether that was done."""
     try:
-        return ", and the task is queued again" if slurm.requeue(job) else "; somebody else ends the task"
+        return ", and the task is queued again" if slurm.requeue(job) else "; Slurm or a person ends the task"
     except WattdockError as error:
         return f"; cannot queue the task again: {error}"
