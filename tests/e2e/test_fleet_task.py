@@ -107,6 +107,6 @@ def test_a_task_that_is_told_to_end_again_and_again_without_a_new_pass_says_what
         assert running.returncode == INTERRUPTED, err
         told = ending(study, 0)
         assert told
-        assert (told["exit_code"], told["passes"], told["in_vain"]) == (INTERRUPTED, 0, time)
+        assert (told["exit_code"], told["passes"], told["without_progress"]) == (INTERRUPTED, 0, time)
         said.append("told to end 3 times without a new pass; raise `time:` of `fleet:`" in err)
     assert said == [False, False, True, False]

@@ -13,7 +13,7 @@ from wattdock.config import Study, load_study
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.execution.tasks import tasks_of
 from wattdock.fleet import Job, jobs_of
-from wattdock.fleet.script import block_of
+from wattdock.fleet.script import thousand_of
 
 PATH = Path("/shared/re sults/studies/20260101T000000-x-1")
 
@@ -53,7 +53,7 @@ def test_an_array_is_as_large_as_slurm_takes_it() -> None:
     assert (len(first.tasks), second.tasks) == (1000, (1000, 1001, 1002))
     assert {"--array=0-999%8"} < set(options(first))
     assert {"--array=0-2%8", f"--output='{PATH}/tasks/1%3a.log'"} < set(options(second))
-    assert (block_of(first.file_name), block_of(second.file_name)) == (0, 1)
+    assert (thousand_of(first.file_name), thousand_of(second.file_name)) == (0, 1)
     assert '"$((1000 + SLURM_ARRAY_TASK_ID))"' in second.script
 
 
@@ -73,7 +73,8 @@ def test_a_script_is_shell_and_holds_what_the_fleet_section_says() -> None:
     assert options(job)[:2] == fleet["more"]
     expected = ("--partition=gpu", "--account=me", "--time=1-12", "--constraint=h100&nvlink", "--exclusive")
     assert set(options(job)) >= {*expected, f"--job-name={PATH.name}", "--signal=B:USR1@60", "--requeue"}
-    *_, module, echo, task = job.script.splitlines()
+    *_, module, echo, _, trap, task = job.script.splitlines()
+    assert trap == "trap '' USR1"
     assert [module, echo] == fleet["setup"]
     assert task.startswith("exec ")
     assert f"fleet task '{PATH}' " in task

@@ -34,7 +34,18 @@ if TYPE_CHECKING:
     from wattdock.records import snapshot
     from wattdock.store import StoredResult
 
-__all__ = ["TASKS", "StudyFolder", "Task", "begin_tasks", "begun_before", "collect", "measure", "prepare", "tasks_of"]
+__all__ = [
+    "TASKS",
+    "StudyFolder",
+    "Task",
+    "begin_tasks",
+    "begun_before",
+    "collect",
+    "measure",
+    "prepare",
+    "results_of",
+    "tasks_of",
+]
 
 # In a study's folder: a folder per task, of this name and the task's number, and their logs.
 TASKS = "tasks"
@@ -157,14 +168,11 @@ def measure(task: Task, *, gpus: int, job: snapshot.Job | None, retry_failed: bo
     return run.results
 
 
-def collect(folder: StudyFolder, tasks: Sequence[Task]) -> list[StoredResult]:
+def collect(folder: StudyFolder, tasks: Sequence[Task]) -> None:
     """Add to the study's journal each result that its tasks have stored, once; end it where all is done.
 
-    Returns:
-        The last result of each experiment, fallbacks included, task by task.
-
     Raises:
-        StoreError: There is no room, or a result is gone.
+        StoreError: There is no room.
     """
     known = {line["folder"] for line in folder.lines if line["event"] == STORED}
     for line in (line for task in tasks for line in task.begun.lines):
@@ -174,8 +182,16 @@ def collect(folder: StudyFolder, tasks: Sequence[Task]) -> list[StoredResult]:
         folder.end()
     if folder.broken:
         raise folder.broken
+
+
+def results_of(tasks: Sequence[Task], output_dir: Path) -> list[StoredResult]:
+    """Return the last result of each experiment, fallbacks included, task by task.
+
+    Raises:
+        StoreError: One is gone.
+    """
     return [
-        stored_result(history, experiment_id, folder.path.parents[1])
+        stored_result(history, experiment_id, output_dir)
         for task in tasks
         for experiment_id, history in histories(task.begun.lines).items()
         if history.folders

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wattdock.execution import events
-from wattdock.execution.tasks import TASKS, StudyFolder, begin_tasks, collect, prepare, tasks_of
+from wattdock.execution.tasks import TASKS, StudyFolder, begin_tasks, collect, prepare, results_of, tasks_of
 from wattdock.files import write_whole
 from wattdock.fleet import slurm
 from wattdock.fleet.script import jobs_of
@@ -107,8 +107,10 @@ class Fleet:
         Raises:
             StoreError: Another process works on the study, or there is no room.
         """
+        tasks = self._read()
         with StudyFolder.at(self.path) as folder:
-            found = collect(folder, self._read())
+            collect(folder, tasks)
+        found = results_of(tasks, self.path.parents[1])
         order = {config.experiment_id: place for place, config in enumerate(self._study.experiments)}
 
         def place(stored: StoredResult) -> int:
