@@ -15,7 +15,7 @@ from wattdock_runner.backend import LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.gpus import require_gpus
-from wattdock_runner.served import Api, Chunk, ServedEngine, Server
+from wattdock_runner.served import Api, Chunk, ServedEngine, loading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,10 +99,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         raise InvalidRequest(f"dtype {order.dtype}: {own.name} holds {weights.kind}; leave it out")
     settings = settings_for(order, config)
     tokenizer = read_tokenizer(AutoTokenizer, order)
-    server = Server(
-        lambda port: [sys.executable, str(SERVER), json.dumps({"model": str(path), "port": port, **settings})]
-    )
-    with server.loading():
+    with loading([sys.executable, str(SERVER), json.dumps({"model": str(path), **settings})]) as server:
         try:
             told = server.until(server.told)
         finally:

@@ -15,13 +15,14 @@ from wattdock_vllm_server import MODEL
 
 from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault
-from wattdock_runner.served import CompletionsApi, ServedEngine, Server, mean_of
+from wattdock_runner.served import CompletionsApi, ServedEngine, loading, mean_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.served import Server
 
 T = TypeVar("T")
 PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
@@ -95,12 +96,11 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
     settings["disable_log_stats"] = False
     faults = ChildFaults()
     command = [sys.executable, str(PROGRAM), json.dumps(settings)]
-    server = Server(lambda port: [*command, str(port)], {**os.environ, **AS_SERVED})
     report("starting the server")
     try:
-        server.until(lambda: server.is_up("/version"))
+        with loading(command, {**os.environ, **AS_SERVED}) as server:
+            server.until(lambda: server.is_up("/version"))
+            facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
+            return VllmServed(server, faults, facts, tokenizer), describe(facts, order, plan)
     except RunnerFault as error:
         raise error if (fault := faults.cause()) is None else refusal(fault, settings, error) from error
-    with server.loading():
-        facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
-        return VllmServed(server, faults, facts, tokenizer), describe(facts, order, plan)

@@ -160,8 +160,8 @@ class Server:
     """The process of an engine's server, which ends with this one.
 
     Args:
-        command: Given a port of the loopback, returns what starts it there. All that it prints goes into this
-            process's log.
+        command: What starts it, and takes a port of the loopback as its last argument. All that it prints goes into
+            this process's log.
         environ: Of the server; None is this process's.
 
     Attributes:
@@ -169,7 +169,7 @@ class Server:
         workers: Processes of its own that it would wait for, for ever, if they died.
     """
 
-    def __init__(self, command: Callable[[int], Sequence[str]], environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -177,7 +177,7 @@ class Server:
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.workers = Processes()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", TIED, str(os.getpid()), *command(port)],
+            [sys.executable, "-c", TIED, str(os.getpid()), *command, str(port)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -199,15 +199,12 @@ class Server:
         Raises:
             OutOfMemory, InvalidRequest: The server ended before; holds what it said last.
         """
-        while True:
-            has_ended = self.process.poll() is not None
-            found = look()
-            # Another program may have its port since.
-            if found is not None and not has_ended:
+        # Once it has ended, another program may have its port.
+        while self.process.poll() is None:
+            if (found := look()) is not None:
                 return found
-            if has_ended:
-                raise self.lack() or InvalidRequest(f"the engine's server did not start: {self.said()}")
             time.sleep(READY_POLL_S)
+        raise self.lack() or InvalidRequest(f"the engine's server did not start: {self.said()}")
 
     def told(self) -> dict[str, Any] | None:
         """Return the line of JSON that it printed; None without one."""
@@ -259,15 +256,6 @@ class Server:
         last = " ".join(line.strip() for line in words[first : first + ERROR_LINES])
         return f"it ended with code {self.process.poll()}, and said last: {last}"
 
-    @contextmanager
-    def loading(self) -> Iterator[None]:
-        """End it where the block fails: nobody else would."""
-        try:
-            yield
-        except BaseException:
-            self.end()
-            raise
-
     def end(self) -> None:
         """Stop it, at once if it does not end in time, and whatever it started and left."""
         started = Processes(descendants(self.process.pid))
@@ -280,6 +268,17 @@ class Server:
             self.process.wait()
         started.end(GRACE_S)
         self.workers.end()
+
+
+@contextmanager
+def loading(command: Sequence[str], environ: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Start a server, and end it where the block, which waits for it, fails: nobody else would."""
+    server = Server(command, environ)
+    try:
+        yield server
+    except BaseException:
+        server.end()
+        raise
 
 
 def mean_of(grown: Mapping[str, float], histogram: str) -> float | None:
