@@ -48,7 +48,7 @@ KEEP_S = 2.0
 # An event may repeat a whole prompt.
 MOST_EVENT_BYTES = 1 << 26
 LAST_LINES, ERROR_LINES = 50, 3
-DATA, DONE = b"data: ", b"[DONE]"
+DATA, DONE = b"data: ", b"data: [DONE]"
 # Stands for a token that the server counted and told no id of.
 NO_ID = -1
 BAD_REQUEST, SERVER_ERROR, OK = 400, 500, 200
@@ -409,28 +409,29 @@ class ServedEngine(Engine):
             async with self._session.post(self._api.path, data=body) as reply:
                 if reply.status != OK:
                     raise refusal(reply.status, await reply.text())
-                is_over, received = False, 0
+                is_over, tokens = False, 0
                 async for line in reply.content:
-                    if not line.startswith(DATA) or line[len(DATA) :].startswith(DONE):
+                    if not line.startswith(DATA) or line.startswith(DONE):
                         continue
                     event = json.loads(line[len(DATA) :])
                     if "error" in event:
                         raise RuntimeError(f"the engine's server: {event['error']}")
                     chunk = self._api.read(event)
-                    was_over, is_over = is_over, is_over or chunk.finish_reason is not None
                     if chunk.cached_prompt_tokens is not None:
                         request.cached_prompt_tokens = chunk.cached_prompt_tokens
-                    received += len(chunk.ids)
-                    counted = received if chunk.output_tokens is None else chunk.output_tokens
-                    if counted < received or (counted > received and was_over):
+                    tokens += len(chunk.ids)
+                    missing = 0 if chunk.output_tokens is None else chunk.output_tokens - tokens
+                    # A count that comes after the last tokens cannot say when those without ids came.
+                    if missing < 0 or (missing and is_over):
                         raise RuntimeError(
-                            f"the server sent {received} ids of the {counted} tokens of request {request.index}"
+                            f"the server sent {tokens} ids of the {tokens + missing} tokens of request {request.index}"
                         )
-                    ids = [*[NO_ID] * (counted - received), *chunk.ids]
-                    self._without_ids += counted - received
-                    received = counted
+                    tokens += missing
+                    self._without_ids += missing
+                    ids = [*[NO_ID] * missing, *chunk.ids]
                     self._answers.append((request, now_ns(), ids, chunk.finish_reason))
                     self._news.set()
+                    is_over = is_over or chunk.finish_reason is not None
                 if not is_over:
                     raise RuntimeError(f"the server closed the answer to request {request.index} before its end")
         except Exception as error:  # noqa: BLE001 - it belongs to the loop's thread, which raises it
