@@ -13,9 +13,10 @@ from wattdock_llamacpp_weights import dtype_named, find_gguf, weights_of, write_
 
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
+from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.gpus import require_gpus
-from wattdock_runner.served import Api, Chunk, ServedEngine, loading
+from wattdock_runner.served import Api, Chunk, ServedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

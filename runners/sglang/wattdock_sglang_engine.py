@@ -14,16 +14,17 @@ from safetensors.torch import save_file
 from wattdock_sglang import DEFAULTS
 
 from wattdock_runner.checkpoint import read_tokenizer
+from wattdock_runner.engine_server import loading, mean_of
 from wattdock_runner.errors import OutOfMemory
 from wattdock_runner.folder_model import read_model, weights_folder
-from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, loading, mean_of, refusal
+from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.served import Server
+    from wattdock_runner.engine_server import Server
 
 PROGRAM = Path(__file__).with_name("wattdock_sglang_server.py")
 # SGLang asks itself for its first answer, by a library that heeds proxies.

@@ -18,10 +18,11 @@ from wattdock_tensorrt import NO_WORKERS, WORKER_MODULE, engine_settings
 from wattdock_tensorrt_server import EFFECTIVE, SETTINGS
 
 from wattdock_runner.checkpoint import read_tokenizer
+from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.process import Processes, descendants
-from wattdock_runner.served import CompletionsApi, ServedEngine, loading
+from wattdock_runner.served import CompletionsApi, ServedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,15 +14,16 @@ from wattdock_vllm_processes import ChildFaults
 from wattdock_vllm_server import MODEL
 
 from wattdock_runner.checkpoint import read_tokenizer
+from wattdock_runner.engine_server import loading, mean_of
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault
-from wattdock_runner.served import CompletionsApi, ServedEngine, loading, mean_of
+from wattdock_runner.served import CompletionsApi, ServedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.served import Server
+    from wattdock_runner.engine_server import Server
 
 T = TypeVar("T")
 PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock_runner import served
 from wattdock_runner.backend import Arrival, Prompt, Workload
+from wattdock_runner.engine_server import loading
 from wattdock_runner.recorder import PassRecorder
-from wattdock_runner.served import Api, Chunk, ServedEngine, loading
+from wattdock_runner.served import Api, Chunk, ServedEngine
 from wattdock_runner.serving import serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.served import Server
+    from wattdock_runner.engine_server import Server
 
 GAP_S = 0.05
 # By the first id of a prompt.
