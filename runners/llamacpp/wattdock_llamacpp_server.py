@@ -44,10 +44,10 @@ def main() -> None:
         place, own = _place(parameters, name)
         setattr(place, own, KINDS[name][value] if name in KINDS else value)
     # Kept, since the server ends with its object.
-    server = xllamacpp.Server(parameters)
+    _server = xllamacpp.Server(parameters)
     names = LlamaCppBackend.engine_arguments or ()
     told_all = {name: None if name in unused else told(parameters, name) for name in names}
-    sys.stdout.write(json.dumps({"at": server.listening_address, **told_all}) + "\n")
+    sys.stdout.write(json.dumps(told_all) + "\n")
     sys.stdout.flush()
     signal.pause()
 
