@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformers import AutoTokenizer
-from wattdock_vllm_engine import MORE_ROOM, RoomyEngine, describe, plan_load, refusal
+from wattdock_vllm_engine import MORE_ROOM, describe, plan_load, refusal, set_limits
 from wattdock_vllm_processes import ChildFaults
 from wattdock_vllm_server import MODEL
 
@@ -64,12 +64,12 @@ class VllmApi(CompletionsApi):
         return first_s, mean_of(grown, "vllm:inter_token_latency_seconds")
 
 
-class VllmServed(ServedEngine, RoomyEngine):
-    """vLLM's server, whose KV cache holds what is in flight."""
+class VllmServed(ServedEngine):
+    """vLLM's server, whose processes report why they failed."""
 
     def __init__(self, server: Server, faults: ChildFaults, facts: Sequence[Mapping[str, Any]], tokenizer: Any) -> None:
-        RoomyEngine.__init__(self, facts, tokenizer)
-        ServedEngine.__init__(self, server, VllmApi(), tokenizer=tokenizer)
+        super().__init__(server, VllmApi(), tokenizer=tokenizer)
+        set_limits(self, facts)
         self._faults = faults
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
