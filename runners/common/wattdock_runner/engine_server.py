@@ -89,7 +89,9 @@ class Server:
             if (found := look()) is not None:
                 return found
             time.sleep(READY_POLL_S)
-        raise self.lack() or InvalidRequest(f"the engine's server did not start: {self.said()}")
+        # Waits for its last words, which may name a lack of memory.
+        said = self.said()
+        raise self.lack() or InvalidRequest(f"the engine's server did not start: {said}")
 
     def told(self) -> dict[str, Any] | None:
         """Return the line of JSON that it printed; None without one."""
