@@ -166,7 +166,6 @@ class ServedEngine(Engine):
     def __init__(self, server: Server, api: Api, *, tokenizer: Any = None) -> None:
         self.server, self.tokenizer = server, tokenizer
         self._api, self._loop, self._news = api, asyncio.new_event_loop(), asyncio.Event()
-        self._session: aiohttp.ClientSession | None = None
         self._streams: set[asyncio.Task[None]] = set()
         self._answers: list[Answer] = []
         self._fault: Exception | None = None
@@ -222,8 +221,7 @@ class ServedEngine(Engine):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._streams.clear()
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
         """Send a request with the next step."""
@@ -255,7 +253,6 @@ class ServedEngine(Engine):
 
     async def _stream(self, request: RequestRecord, body: bytes) -> None:
         try:
-            assert self._session is not None
             async with self._session.post(self._api.path, data=body) as reply:
                 if reply.status != OK:
                     raise refusal(reply.status, await reply.text())
