@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoTokenizer
-from wattdock_llamacpp_weights import dtype_named, find_gguf, weights_of, write_gguf
+from wattdock_llamacpp_weights import dtype_named, gguf_file, weights_of
 
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
+from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.gpus import require_gpus
-from wattdock_runner.served import Api, Chunk, ServedEngine, Server
+from wattdock_runner.served import Api, Chunk, ServedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,8 @@ NEUTRAL: dict[str, Any] = {
     "frequency_penalty": 0.0,
     "dry_multiplier": 0.0,
 }
+# A cached prompt is never used, so none is kept: the server would copy it within the pass.
+NO_CACHES = {"cache_ram_mib": 0, "cache_idle_slots": False, "n_ctx_checkpoints": 0}
 # Without settings: as many requests at once, with so much context each.
 PARALLEL, CONTEXT = 8, 4096
 
@@ -90,27 +93,18 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     require_gpus(order.gpu_uuids, (), "this build of llama.cpp")
     config = read_from_folder(AutoConfig, order)
     report("drawing random weights" if order.random_weights else "reading weights")
-    own = find_gguf(order.model_path) if order.random_weights is None else None
     generation = _generation_settings(order, config)
     ends = eos_token_ids(generation.get("eos_token_id"))
-    path = own or write_gguf(order, config, ends, Path.cwd() / "model.gguf")
-    weights = weights_of(path)
-    if own and order.dtype not in ("auto", weights.kind):
-        raise InvalidRequest(f"dtype {order.dtype}: {own.name} holds {weights.kind}; leave it out")
-    settings = settings_for(order, config)
     tokenizer = read_tokenizer(AutoTokenizer, order)
-    server = Server(
-        lambda port: [sys.executable, str(SERVER), json.dumps({"model": str(path), "port": port, **settings})]
-    )
-    with server.loading():
-        try:
+    with gguf_file(order, config, ends) as file:
+        weights = weights_of(file)
+        if order.dtype not in ("auto", weights.kind):
+            raise InvalidRequest(f"dtype {order.dtype}: {file.name} holds {weights.kind}; leave it out")
+        settings = {"model": str(file), **settings_for(order, config)}
+        with loading([sys.executable, str(SERVER), json.dumps(settings)]) as server:
             told = server.until(server.told)
-        finally:
-            if own is None:
-                # The server has it open; nobody else needs it.
-                path.unlink()
-        props = server.ask("/props")
-    slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]
+            props = server.ask("/props")
+            slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]
     engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
     engine.vocab_size = config.vocab_size
     engine.max_in_flight, engine.in_flight_argument = slots, "n_parallel"
@@ -119,7 +113,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         visible_gpus=(),
         used_gpu_uuids=(),
         effective_engine_args={
-            **{name: value for name, value in told.items() if name != "at"},
+            **told,
             # It makes each slot's share a round number.
             "n_ctx": slot_tokens if told["kv_unified"] else slots * slot_tokens,
             "build": props["build_info"],
@@ -151,6 +145,4 @@ def settings_for(order: LoadOrder, config: Any) -> dict[str, Any]:
     defaults = {"n_parallel": parallel, "n_ctx": parallel * context, "n_threads": threads, "n_threads_batch": threads}
     # Each answer holds a thread of the server's until its end.
     fixed = {"n_threads_http": parallel + 4, "verbosity": 1, "fit_params": False, "ctx_shift": False}
-    # A cached prompt is never used, so none is kept: the server would copy it within the pass.
-    fixed |= {"cache_ram_mib": 0, "cache_idle_slots": False, "n_ctx_checkpoints": 0}
-    return defaults | given | fixed
+    return defaults | given | fixed | NO_CACHES

@@ -1,4 +1,4 @@
-"""llama.cpp's HTTP server as a program: settings as JSON in its only argument, those in effect as its last line."""
+"""llama.cpp's HTTP server as a program: settings as JSON, then the port; those in effect are its last line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main() -> None:
     """Serve until a signal ends this process."""
     settings = json.loads(sys.argv[1])
     parameters = xllamacpp.CommonParams()
-    parameters.model.path = settings.pop("model")
+    parameters.model.path, parameters.port = settings.pop("model"), int(sys.argv[2])
     cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
     unused = GPU_SETTINGS if all(device["type"] == cpu for device in xllamacpp.get_device_info()) else set()
     if refused := sorted(unused & settings.keys()):
@@ -44,10 +44,10 @@ def main() -> None:
         place, own = _place(parameters, name)
         setattr(place, own, KINDS[name][value] if name in KINDS else value)
     # Kept, since the server ends with its object.
-    server = xllamacpp.Server(parameters)
+    _server = xllamacpp.Server(parameters)
     names = LlamaCppBackend.engine_arguments or ()
     told_all = {name: None if name in unused else told(parameters, name) for name in names}
-    sys.stdout.write(json.dumps({"at": server.listening_address, **told_all}) + "\n")
+    sys.stdout.write(json.dumps(told_all) + "\n")
     sys.stdout.flush()
     signal.pause()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gguf
@@ -13,7 +15,6 @@ from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -53,16 +54,25 @@ def dtype_named(kind: str) -> str:
     return next((name for name, each in TYPES.items() if each.name == kind.upper()), kind)
 
 
-def find_gguf(folder: Path) -> Path | None:
-    """Return the only GGUF file of a folder; None without one.
+@contextmanager
+def gguf_file(order: LoadOrder, config: Any, ends: Sequence[int]) -> Iterator[Path]:
+    """Yield the model folder's GGUF file, or one that stays until a server has opened it: nobody else needs it.
 
     Raises:
-        InvalidRequest: There are several.
+        InvalidRequest: The folder holds several, or as `write_gguf`.
     """
-    files = sorted(folder.glob("*.gguf"))
+    files = [] if order.random_weights else sorted(order.model_path.glob("*.gguf"))
     if len(files) > 1:
-        raise InvalidRequest(f"{folder} holds {len(files)} GGUF files; give the folder of one")
-    return files[0] if files else None
+        raise InvalidRequest(f"{order.model_path} holds {len(files)} GGUF files; give the folder of one")
+    if files:
+        yield files[0]
+        return
+    file = Path.cwd() / "model.gguf"
+    try:
+        write_gguf(order, config, ends, file)
+        yield file
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def weights_of(file: Path) -> Weights:
@@ -82,7 +92,7 @@ def weights_of(file: Path) -> Weights:
     return Weights(dtype_named(kind), sum(int(tensor.n_elements) for tensor in tensors), sum(by_kind.values()))
 
 
-def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -> Path:
+def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -> None:
     """Write a llama model's random or real weights, with a vocabulary of numbers: the server is sent ids only.
 
     Raises:
@@ -136,7 +146,6 @@ def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return file
 
 
 def _tensors(order: LoadOrder, config: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:

@@ -14,15 +14,17 @@ from safetensors.torch import save_file
 from wattdock_sglang import DEFAULTS
 
 from wattdock_runner.checkpoint import read_tokenizer
+from wattdock_runner.engine_server import loading, mean_of
 from wattdock_runner.errors import OutOfMemory
 from wattdock_runner.folder_model import read_model, weights_folder
-from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, Server, mean_of, refusal
+from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.engine_server import Server
 
 PROGRAM = Path(__file__).with_name("wattdock_sglang_server.py")
 # SGLang asks itself for its first answer, by a library that heeds proxies.
@@ -118,26 +120,25 @@ def load_engine(order: LoadOrder, report: Report, arguments: Sequence[str]) -> t
         report("starting the server")
         fixed = _fixed(order, folder, model.dtype, has_words=tokenizer is not None)
         command = [sys.executable, str(PROGRAM), json.dumps({**DEFAULTS, **order.engine_args, **fixed})]
-        server = Server(lambda port: [*command, str(port)], {**os.environ, **DIRECT})
-        server.until(lambda: server.is_up("/ready"))
-    with server.loading():
-        info = server.ask("/server_info")
-        engine = ServedEngine(server, SglangApi(tells_metrics=info["enable_metrics"]), tokenizer=tokenizer)
-        engine.vocab_size = model.text.vocab_size
-        # SGLang makes an answer shorter, without a word, that a few positions more would not hold.
-        engine.context_tokens = info["max_req_input_len"]
-        # Limits that it has computed.
-        told = {
-            "max_running_requests": info["internal_states"][0]["effective_max_running_requests_per_dp"],
-            "max_total_num_tokens": info["max_total_num_tokens"],
-        }
-        engine.max_in_flight, engine.in_flight_argument = told["max_running_requests"], "max_running_requests"
-        # Requests beyond would wait, or be computed twice.
-        engine.block_tokens = info["page_size"] or 1
-        engine.cache_blocks = told["max_total_num_tokens"] // engine.block_tokens
-        engine.cache_arguments = "mem_fraction_static"
-        effective = {name: info[name] for name in arguments if name in info} | told
-        return engine, model.loaded(torch, info["tp_size"], info["pp_size"], effective)
+        with loading(command, {**os.environ, **DIRECT}) as server:
+            server.until(lambda: server.is_up("/ready"))
+            info = server.ask("/server_info")
+            engine = ServedEngine(server, SglangApi(tells_metrics=info["enable_metrics"]), tokenizer=tokenizer)
+            engine.vocab_size = model.text.vocab_size
+            # SGLang makes an answer shorter, without a word, that a few positions more would not hold.
+            engine.context_tokens = info["max_req_input_len"]
+            # Limits that it has computed.
+            told = {
+                "max_running_requests": info["internal_states"][0]["effective_max_running_requests_per_dp"],
+                "max_total_num_tokens": info["max_total_num_tokens"],
+            }
+            engine.max_in_flight, engine.in_flight_argument = told["max_running_requests"], "max_running_requests"
+            # Requests beyond would wait, or be computed twice.
+            engine.block_tokens = info["page_size"] or 1
+            engine.cache_blocks = told["max_total_num_tokens"] // engine.block_tokens
+            engine.cache_arguments = "mem_fraction_static"
+            effective = {name: info[name] for name in arguments if name in info} | told
+            return engine, model.loaded(torch, info["tp_size"], info["pp_size"], effective)
 
 
 def _fixed(order: LoadOrder, folder: Path, dtype: str, *, has_words: bool) -> dict[str, object]:

@@ -19,10 +19,10 @@ from wattdock_runner.errors import WrongState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wattdock_tensorrt_engine import TensorrtEngine
-
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
-    from wattdock_runner.served import ServedEngine
+    from wattdock_runner.folder_model import FolderModel
+    from wattdock_runner.process import Processes
+    from wattdock_runner.serving import Engine
 
 # wattdock sets these from other parts of an experiment.
 SET_BY_WATTDOCK = {
@@ -101,6 +101,19 @@ def effective_engine_args(args: Any) -> dict[str, Any]:
     return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None)) for name in names}
 
 
+def set_limits(engine: Engine, model: FolderModel, effective: Mapping[str, Any]) -> None:
+    """Give an engine the limits that are in effect, in its process or behind its server."""
+    engine.vocab_size = model.text.vocab_size
+    engine.context_tokens = effective["max_seq_len"] or getattr(model.text, "max_position_embeddings", None)
+    engine.max_in_flight, engine.in_flight_argument = effective["max_batch_size"], "max_batch_size"
+
+
+def describe(torch: Any, model: FolderModel, effective: Mapping[str, Any], workers: Processes) -> LoadedModel:
+    """Return what an engine runs with, and warn where its workers are unknown."""
+    loaded = model.loaded(torch, effective["tp_size"], effective["pp_size"], effective)
+    return loaded if workers else replace(loaded, warnings=(*loaded.warnings, NO_WORKERS))
+
+
 class TensorrtBackend(Backend):
     """A model in a TensorRT-LLM engine."""
 
@@ -110,7 +123,6 @@ class TensorrtBackend(Backend):
     packages: tuple[str, ...] = ("tensorrt-llm", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     supported_versions: str | None = ">=1.2,<1.3"
     caveats = (Finding("tensorrt runner", "warn", NEVER_RUN, FIRST_RUN),)
-    engine: TensorrtEngine | ServedEngine | None = None
 
     @cached_property
     def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
@@ -132,9 +144,3 @@ class TensorrtBackend(Backend):
         assert self.engine is not None
         self.engine.drain()
         return replace(loaded, effective_engine_args={**loaded.effective_engine_args, SERVE: serves})
-
-    def unload(self) -> None:
-        """Stop the engine and its processes, and give the memory back."""
-        engine, self.engine = self.engine, None
-        if engine is not None:
-            engine.end()

@@ -14,14 +14,13 @@ import queue
 import threading
 import time
 from concurrent.futures import wait
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 import transformers
 from safetensors.torch import save_file
 from tensorrt_llm import LLM, SamplingParams
-from wattdock_tensorrt import NO_WORKERS, WORKER_MODULE, effective_engine_args, engine_settings
+from wattdock_tensorrt import WORKER_MODULE, describe, effective_engine_args, engine_settings, set_limits
 
 from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.clock import NS_PER_S, now_ns
@@ -66,10 +65,8 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
     llm = _start(order, model, report)
     engine = TensorrtEngine(llm, read_tokenizer(transformers.AutoTokenizer, order), model)
     effective = effective_engine_args(llm.args)
-    loaded = model.loaded(torch, effective["tp_size"], effective["pp_size"], effective)
-    if not engine.workers:
-        loaded = replace(loaded, warnings=(*loaded.warnings, NO_WORKERS))
-    return engine, loaded
+    set_limits(engine, model, effective)
+    return engine, describe(torch, model, effective, engine.workers)
 
 
 def _start(order: LoadOrder, model: FolderModel, report: Report) -> Any:
@@ -103,13 +100,8 @@ class TensorrtEngine(Engine):
         workers: The engine's computing processes.
     """
 
-    in_flight_argument = "max_batch_size"
-
     def __init__(self, llm: Any, tokenizer: Any, model: FolderModel) -> None:
         self.llm, self.tokenizer, self.eos_ids = llm, tokenizer, model.eos_ids
-        self.vocab_size = model.text.vocab_size
-        self.context_tokens = llm.args.max_seq_len or getattr(model.text, "max_position_embeddings", None)
-        self.max_in_flight = llm.args.max_batch_size
         self.workers = Processes(descendants(os.getpid(), WORKER_MODULE))
         self._sampling: list[SamplingParams] = []
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()

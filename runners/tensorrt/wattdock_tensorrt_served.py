@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,15 @@ import transformers
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from wattdock_tensorrt import NO_WORKERS, WORKER_MODULE, engine_settings
+from wattdock_tensorrt import WORKER_MODULE, describe, engine_settings, set_limits
 from wattdock_tensorrt_server import EFFECTIVE, SETTINGS
 
 from wattdock_runner.checkpoint import read_tokenizer
+from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.process import Processes, descendants
-from wattdock_runner.served import CompletionsApi, ServedEngine, Server
+from wattdock_runner.served import CompletionsApi, ServedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,19 +76,13 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         report("starting the server")
         command = [sys.executable, str(PROGRAM), str(folder)]
         # What MPI may have set in this process is not passed on.
-        server = Server(lambda port: [*command, str(port)], dict(os.environ))
-        server.until(lambda: server.is_up("/version"))
-    with server.loading():
-        server.workers = Processes(descendants(server.process.pid, WORKER_MODULE))
-        effective = json.loads(Path(EFFECTIVE).read_text())
-        loaded = model.loaded(torch, effective["tp_size"], effective["pp_size"], effective)
-        if not server.workers:
-            loaded = replace(loaded, warnings=(*loaded.warnings, NO_WORKERS))
-        engine = ServedEngine(server, TensorrtApi(model.eos_ids), tokenizer=tokenizer)
-        engine.vocab_size = model.text.vocab_size
-        engine.context_tokens = effective["max_seq_len"] or getattr(model.text, "max_position_embeddings", None)
-        engine.max_in_flight, engine.in_flight_argument = effective["max_batch_size"], "max_batch_size"
-        return engine, loaded
+        with loading(command, dict(os.environ)) as server:
+            server.until(lambda: server.is_up("/version"))
+            server.workers = Processes(descendants(server.process.pid, WORKER_MODULE))
+            effective = json.loads(Path(EFFECTIVE).read_text())
+            engine = ServedEngine(server, TensorrtApi(model.eos_ids), tokenizer=tokenizer)
+            set_limits(engine, model, effective)
+            return engine, describe(torch, model, effective, server.workers)
 
 
 def write_numbers(folder: Path, model: FolderModel) -> None:

@@ -225,7 +225,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
     )
 
 
-def end_engine(engine: RoomyEngine | None) -> None:
+def end_engine(engine: Engine | None) -> None:
     """Stop an engine and its processes; None for an engine that may have failed to start."""
     sockets = open_sockets()
     if engine is not None:
@@ -238,32 +238,30 @@ def free_memory() -> None:
     cleanup_dist_env_and_memory()
 
 
-class RoomyEngine(Engine):
-    """An engine of vLLM, which must not let requests wait for its KV cache.
+def set_limits(engine: Engine, by_worker: Sequence[Mapping[str, Any]]) -> None:
+    """Give an engine the limits that vLLM tells, in its process or behind its server.
 
-    Attributes:
-        facts: What `wattdock_facts` returned in each worker.
+    Args:
+        by_worker: As `describe`.
     """
-
-    in_flight_argument, cache_arguments = "max_num_seqs", CACHE_ARGUMENTS
-
-    def __init__(self, facts: Sequence[Mapping[str, Any]], tokenizer: Any) -> None:
-        self.facts, self.tokenizer, engine = facts, tokenizer, facts[0]["engine"]
-        self.vocab_size, self.context_tokens = engine["vocab_size"], engine["context_tokens"]
-        self.max_in_flight = engine["max_in_flight"]
-        self.cache_blocks, self.block_tokens = engine["cache_blocks"], engine["block_tokens"]
+    told = by_worker[0]["engine"]
+    engine.vocab_size, engine.context_tokens = told["vocab_size"], told["context_tokens"]
+    engine.max_in_flight, engine.in_flight_argument = told["max_in_flight"], "max_num_seqs"
+    engine.cache_blocks, engine.block_tokens = told["cache_blocks"], told["block_tokens"]
+    engine.cache_arguments = CACHE_ARGUMENTS
 
 
-class VllmEngine(RoomyEngine):
+class VllmEngine(Engine):
     """A vLLM engine whose core runs in this process.
 
     Attributes:
+        facts: What `wattdock_facts` returned in each worker.
         sockets: Sockets to the engine's processes, referred to here so that the death of a process collects none.
     """
 
     def __init__(self, llm: LLMEngine, faults: ChildFaults, tokenizer: Any) -> None:
-        super().__init__(llm.collective_rpc("wattdock_facts"), tokenizer)
-        self.llm = llm
+        self.llm, self.tokenizer, self.facts = llm, tokenizer, llm.collective_rpc("wattdock_facts")
+        set_limits(self, self.facts)
         self.sockets = open_sockets()
         core: Any = llm.engine_core
         self._core, self._scheduler = core.engine_core, core.engine_core.scheduler
@@ -275,14 +273,9 @@ class VllmEngine(RoomyEngine):
         # By vLLM's name of a request: the record, and the request as vLLM's scheduler keeps it.
         self._running: dict[str, tuple[RequestRecord, Any]] = {}
 
-    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
-        """Make each prompt's sampling parameters.
-
-        Raises:
-            OutOfMemory: As `RoomyEngine`.
-        """
+    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
+        """Make each prompt's sampling parameters."""
         self._sampling = [sampling_params(workload, prompt.position, prompt.max_output_tokens) for prompt in prompts]
-        super().prepare(workload, prompts, recorder)
 
     def end(self) -> None:
         """Stop vLLM's core, and its workers."""

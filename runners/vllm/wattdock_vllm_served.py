@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformers import AutoTokenizer
-from wattdock_vllm_engine import MORE_ROOM, RoomyEngine, describe, plan_load, refusal
+from wattdock_vllm_engine import MORE_ROOM, describe, plan_load, refusal, set_limits
 from wattdock_vllm_processes import ChildFaults
 from wattdock_vllm_server import MODEL
 
 from wattdock_runner.checkpoint import read_tokenizer
+from wattdock_runner.engine_server import loading, mean_of
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault
-from wattdock_runner.served import CompletionsApi, ServedEngine, Server, mean_of
+from wattdock_runner.served import CompletionsApi, ServedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.engine_server import Server
 
 T = TypeVar("T")
 PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
@@ -62,12 +64,12 @@ class VllmApi(CompletionsApi):
         return first_s, mean_of(grown, "vllm:inter_token_latency_seconds")
 
 
-class VllmServed(ServedEngine, RoomyEngine):
-    """vLLM's server, whose KV cache holds what is in flight."""
+class VllmServed(ServedEngine):
+    """vLLM's server, whose processes report why they failed."""
 
     def __init__(self, server: Server, faults: ChildFaults, facts: Sequence[Mapping[str, Any]], tokenizer: Any) -> None:
-        RoomyEngine.__init__(self, facts, tokenizer)
-        ServedEngine.__init__(self, server, VllmApi(), tokenizer=tokenizer)
+        super().__init__(server, VllmApi(), tokenizer=tokenizer)
+        set_limits(self, facts)
         self._faults = faults
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
@@ -95,12 +97,11 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
     settings["disable_log_stats"] = False
     faults = ChildFaults()
     command = [sys.executable, str(PROGRAM), json.dumps(settings)]
-    server = Server(lambda port: [*command, str(port)], {**os.environ, **AS_SERVED})
     report("starting the server")
     try:
-        server.until(lambda: server.is_up("/version"))
+        with loading(command, {**os.environ, **AS_SERVED}) as server:
+            server.until(lambda: server.is_up("/version"))
+            facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
+            return VllmServed(server, faults, facts, tokenizer), describe(facts, order, plan)
     except RunnerFault as error:
         raise error if (fault := faults.cause()) is None else refusal(fault, settings, error) from error
-    with server.loading():
-        facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
-        return VllmServed(server, faults, facts, tokenizer), describe(facts, order, plan)

@@ -140,6 +140,7 @@ def test_a_real_engine_is_started_from_the_page_and_its_result_opened_there(brow
         [result] = wattdock.results()
         assert (result["status"], result["environment"]["backend"]) == ("ok", "pytorch")
         assert result["performance"]["output_tokens"] > 0
-        assert "done" in text(browser, "#orders")
+        # The result is stored before the command ends.
+        until(browser, lambda: "done" in text(browser, "#orders"), 300)
         browser.find_element(By.CSS_SELECTOR, "#result-rows th a").click()
         until(browser, lambda: "shape:tiny-llama" in text(browser, "main"), 300)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fuzz.targets import TARGETS
 
-INPUTS = os.environ.get("WATTDOCK_FUZZ_INPUTS", "10")
+INPUTS = os.environ.get("WATTDOCK_FUZZ_INPUTS", "5")
 
 
 @pytest.fixture(scope="module")

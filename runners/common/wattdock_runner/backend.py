@@ -218,9 +218,9 @@ class Backend:
 
     def unload(self) -> None:
         """Stop the engine, and free the accelerators' memory; harmless when nothing is loaded."""
-        if self.engine is not None:
-            self.engine.end()
-        self.engine = None
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.end()
 
 
 def find_backend(name: str) -> Backend:

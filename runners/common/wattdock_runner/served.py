@@ -1,4 +1,4 @@
-"""An engine behind its own HTTP server: start it on this host's loopback, send it requests, read its answers.
+"""An engine behind its own HTTP server: send it the requests of a pass, read its answers.
 
 The client runs on the thread of the common loop. Tokens are the ids that the server sends, never its chunks; their
 instants are those at which the client had read them.
@@ -8,61 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 import subprocess
-import sys
-import threading
 import time
-from collections import defaultdict, deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.request import ProxyHandler, Request, build_opener
 
 import aiohttp
 
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WorkerDied
-from wattdock_runner.process import Processes, descendants
+from wattdock_runner.errors import InvalidRequest, RunnerFault, WorkerDied
 from wattdock_runner.recorder import Serving
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    import threading
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from wattdock_runner.backend import Workload
     from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.engine_server import Server
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
 
-# The coordinator gives a runner five seconds to end.
-READY_POLL_S, ANSWER_S, DRAIN_S, END_S, GRACE_S = 0.2, 30.0, 10.0, 3.0, 1.0
 # The loop looks for a cancelled pass at least so often.
 LOOK_S = 0.5
-PROBE_S = 0.02
+PROBE_S, DRAIN_S = 0.02, 10.0
 # Servers close idle connections after a few seconds (vLLM 5), and a request that meets that is lost.
 KEEP_S = 2.0
 # An event may repeat a whole prompt.
 MOST_EVENT_BYTES = 1 << 26
-LAST_LINES, ERROR_LINES = 50, 3
-DATA, DONE = b"data: ", b"[DONE]"
+DATA, DONE = b"data: ", b"data: [DONE]"
 # Stands for a token that the server counted and told no id of.
 NO_ID = -1
 BAD_REQUEST, SERVER_ERROR, OK = 400, 500, 200
-# Between fork and exec of a process that has gRPC's threads no Python may run, so the new program ties itself.
-TIED = """
-import os, sys
-from wattdock_runner.process import die_with_parent
-die_with_parent(int(sys.argv[1]))
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-LACKS_MEMORY = (
-    *("out of memory", "outofmemory", "insufficient memory", "not enough memory"),
-    *("failed to allocate", "unable to allocate", "bad_alloc"),
-)
 
 
 @dataclass(frozen=True)
@@ -156,138 +137,6 @@ class CompletionsApi(Api):
         return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
 
 
-class Server:
-    """The process of an engine's server, which ends with this one.
-
-    Args:
-        command: Given a port of the loopback, returns what starts it there. All that it prints goes into this
-            process's log.
-        environ: Of the server; None is this process's.
-
-    Attributes:
-        last_lines: What it printed last.
-        workers: Processes of its own that it would wait for, for ever, if they died.
-    """
-
-    def __init__(self, command: Callable[[int], Sequence[str]], environ: Mapping[str, str] | None = None) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        self.workers = Processes()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", TIED, str(os.getpid()), *command(port)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environ,
-            text=True,
-            errors="replace",
-        )
-        threading.Thread(target=self._pass_on, name="server-log", daemon=True).start()
-
-    def _pass_on(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.last_lines.append(line.rstrip())
-            os.write(2, line.encode(errors="replace"))
-
-    def until(self, look: Callable[[], T | None]) -> T:
-        """Return what `look` finds, once it finds something.
-
-        Raises:
-            OutOfMemory, InvalidRequest: The server ended before; holds what it said last.
-        """
-        while True:
-            has_ended = self.process.poll() is not None
-            found = look()
-            # Another program may have its port since.
-            if found is not None and not has_ended:
-                return found
-            if has_ended:
-                raise self.lack() or InvalidRequest(f"the engine's server did not start: {self.said()}")
-            time.sleep(READY_POLL_S)
-
-    def told(self) -> dict[str, Any] | None:
-        """Return the line of JSON that it printed; None without one."""
-        line = next((line for line in reversed(self.last_lines.copy()) if line.startswith("{")), None)
-        return None if line is None else dict(json.loads(line))
-
-    def is_up(self, path: str) -> bool | None:
-        """Return whether it answers there that all is well; None while it does not."""
-        with suppress(OSError):
-            self.text(path)
-            return True
-        return None
-
-    def ask(self, path: str, body: Any = None) -> Any:
-        """Return the JSON that it answers, to a body of JSON if any."""
-        return json.loads(self.text(path, body))
-
-    def text(self, path: str, body: Any = None) -> str:
-        """Return what it answers; no proxy of the environment stands between."""
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(self.url + path, data, {"content-type": "application/json"})
-        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as reply:
-            return str(reply.read().decode())
-
-    def metrics(self) -> dict[str, float]:
-        """Return the sums over labels of all that its metrics page counts."""
-        from prometheus_client.parser import text_string_to_metric_families
-
-        totals = defaultdict[str, float](float)
-        for family in text_string_to_metric_families(self.text("/metrics")):
-            for sample in family.samples:
-                totals[sample.name] += sample.value
-        return dict(totals)
-
-    def lack(self) -> OutOfMemory | None:
-        """Return the error of a server that lacked memory, as it said itself; None for any other."""
-        line = next(
-            (line for line in self.last_lines.copy() if any(words in line.lower() for words in LACKS_MEMORY)), None
-        )
-        return None if line is None else OutOfMemory(f"the engine's server: {line}")
-
-    def said(self) -> str:
-        """Return how it ended, and the last error that it printed or else its last line, in one line."""
-        # Its last words may still be on their way.
-        time.sleep(0.1)
-        words = [line for line in self.last_lines.copy() if line.strip()] or ["nothing"]
-        # An error may take several lines.
-        first = max((i for i, line in enumerate(words) if "Error: " in line), default=len(words) - 1)
-        last = " ".join(line.strip() for line in words[first : first + ERROR_LINES])
-        return f"it ended with code {self.process.poll()}, and said last: {last}"
-
-    @contextmanager
-    def loading(self) -> Iterator[None]:
-        """End it where the block fails: nobody else would."""
-        try:
-            yield
-        except BaseException:
-            self.end()
-            raise
-
-    def end(self) -> None:
-        """Stop it, at once if it does not end in time, and whatever it started and left."""
-        started = Processes(descendants(self.process.pid))
-        self.process.terminate()
-        try:
-            # It may wait for ever for a process of its own that is no more.
-            self.process.wait(END_S if self.workers.all_live() else 0.0)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        started.end(GRACE_S)
-        self.workers.end()
-
-
-def mean_of(grown: Mapping[str, float], histogram: str) -> float | None:
-    """Return the mean of what a histogram of a metrics page took in during a pass; None where that was nothing."""
-    count = grown.get(f"{histogram}_count")
-    return grown[f"{histogram}_sum"] / count if count else None
-
-
 class Watch:
     """What the client takes from a pass's first request on."""
 
@@ -317,7 +166,6 @@ class ServedEngine(Engine):
     def __init__(self, server: Server, api: Api, *, tokenizer: Any = None) -> None:
         self.server, self.tokenizer = server, tokenizer
         self._api, self._loop, self._news = api, asyncio.new_event_loop(), asyncio.Event()
-        self._session: aiohttp.ClientSession | None = None
         self._streams: set[asyncio.Task[None]] = set()
         self._answers: list[Answer] = []
         self._fault: Exception | None = None
@@ -373,8 +221,7 @@ class ServedEngine(Engine):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._streams.clear()
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
         """Send a request with the next step."""
@@ -406,32 +253,32 @@ class ServedEngine(Engine):
 
     async def _stream(self, request: RequestRecord, body: bytes) -> None:
         try:
-            assert self._session is not None
             async with self._session.post(self._api.path, data=body) as reply:
                 if reply.status != OK:
                     raise refusal(reply.status, await reply.text())
-                is_over, received = False, 0
+                is_over, tokens = False, 0
                 async for line in reply.content:
-                    if not line.startswith(DATA) or line[len(DATA) :].startswith(DONE):
+                    if not line.startswith(DATA) or line.startswith(DONE):
                         continue
                     event = json.loads(line[len(DATA) :])
                     if "error" in event:
                         raise RuntimeError(f"the engine's server: {event['error']}")
                     chunk = self._api.read(event)
-                    was_over, is_over = is_over, is_over or chunk.finish_reason is not None
                     if chunk.cached_prompt_tokens is not None:
                         request.cached_prompt_tokens = chunk.cached_prompt_tokens
-                    received += len(chunk.ids)
-                    counted = received if chunk.output_tokens is None else chunk.output_tokens
-                    if counted < received or (counted > received and was_over):
+                    tokens += len(chunk.ids)
+                    missing = 0 if chunk.output_tokens is None else chunk.output_tokens - tokens
+                    # A count that comes after the last tokens cannot say when those without ids came.
+                    if missing < 0 or (missing and is_over):
                         raise RuntimeError(
-                            f"the server sent {received} ids of the {counted} tokens of request {request.index}"
+                            f"the server sent {tokens} ids of the {tokens + missing} tokens of request {request.index}"
                         )
-                    ids = [*[NO_ID] * (counted - received), *chunk.ids]
-                    self._without_ids += counted - received
-                    received = counted
+                    tokens += missing
+                    self._without_ids += missing
+                    ids = [*[NO_ID] * missing, *chunk.ids]
                     self._answers.append((request, now_ns(), ids, chunk.finish_reason))
                     self._news.set()
+                    is_over = is_over or chunk.finish_reason is not None
                 if not is_over:
                     raise RuntimeError(f"the server closed the answer to request {request.index} before its end")
         except Exception as error:  # noqa: BLE001 - it belongs to the loop's thread, which raises it

@@ -10,19 +10,22 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner import served
 from wattdock_runner.backend import Arrival, Prompt, Workload
+from wattdock_runner.engine_server import loading
 from wattdock_runner.recorder import PassRecorder
-from wattdock_runner.served import Api, Chunk, ServedEngine, Server
+from wattdock_runner.served import Api, Chunk, ServedEngine
 from wattdock_runner.serving import serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.engine_server import Server
 
 GAP_S = 0.05
 # By the first id of a prompt.
@@ -95,9 +98,16 @@ class ScriptedApi(Api):
 
 
 def started() -> ServedEngine:
-    server = Server(lambda port: [sys.executable, __file__, str(port)])
-    server.until(server.told)
-    return ServedEngine(server, ScriptedApi())
+    with loading([sys.executable, __file__]) as server:
+        server.until(server.told)
+        return ServedEngine(server, ScriptedApi())
+
+
+def lives_after_a_look_that_raises() -> bool:
+    """Return whether the server does, once the failure has left the block."""
+    with suppress(ZeroDivisionError), loading([sys.executable, __file__]) as server:
+        server.until(lambda: 1 // 0)
+    return server.process.poll() is None
 
 
 def outcome(engine: ServedEngine, *whats: int, gap_s: float = 0.0) -> dict[str, Any]:
@@ -140,6 +150,7 @@ def main() -> None:
         engine = started()
     pid = engine.server.process.pid
     engine.end()
+    told["left_by_a_look"] = lives_after_a_look_that_raises()
     told["left"] = os.path.exists(f"/proc/{pid}")  # noqa: PTH110
     sys.stdout.write(json.dumps(told) + "\n")
 

@@ -79,6 +79,11 @@ def test_a_server_s_fault_ends_the_pass_by_its_name(told: dict[str, Any], what: 
     assert words in told[what]["message"]
 
 
+def test_a_server_ends_where_waiting_for_it_fails(told: dict[str, Any]) -> None:
+    """Nobody else has a hand on it then."""
+    assert told["left_by_a_look"] is False
+
+
 def test_after_a_fault_the_server_serves_on_and_nothing_is_left_at_the_end(told: dict[str, Any]) -> None:
     """A pass that was given up, too, leaves no request behind."""
     assert told["afterwards"]["tokens"] == 3

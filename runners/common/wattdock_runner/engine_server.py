@@ -1,0 +1,174 @@
+"""The process of an engine's server on this host's loopback: start it, wait for it, ask it, end it.
+
+Must not know: requests of a pass, their answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.request import ProxyHandler, Request, build_opener
+
+from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.process import Processes, descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+T = TypeVar("T")
+
+# The coordinator gives a runner five seconds to end.
+READY_POLL_S, ANSWER_S, END_S, GRACE_S = 0.2, 30.0, 3.0, 1.0
+LAST_LINES, ERROR_LINES = 50, 3
+# Between fork and exec of a process that has gRPC's threads no Python may run, so the new program ties itself.
+TIED = """
+import os, sys
+from wattdock_runner.process import die_with_parent
+die_with_parent(int(sys.argv[1]))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+LACKS_MEMORY = (
+    *("out of memory", "outofmemory", "insufficient memory", "not enough memory"),
+    *("failed to allocate", "unable to allocate", "bad_alloc"),
+)
+
+
+class Server:
+    """The process of an engine's server, which ends with this one.
+
+    Args:
+        command: What starts it, and takes a port of the loopback as its last argument. All that it prints goes into
+            this process's log.
+        environ: Of the server; None is this process's.
+
+    Attributes:
+        last_lines: What it printed last.
+        workers: Processes of its own that it would wait for, for ever, if they died.
+    """
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.workers = Processes()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TIED, str(os.getpid()), *command, str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            text=True,
+            errors="replace",
+        )
+        threading.Thread(target=self._pass_on, name="server-log", daemon=True).start()
+
+    def _pass_on(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.last_lines.append(line.rstrip())
+            os.write(2, line.encode(errors="replace"))
+
+    def until(self, look: Callable[[], T | None]) -> T:
+        """Return what `look` finds, once it finds something.
+
+        Raises:
+            OutOfMemory, InvalidRequest: The server ended before; holds what it said last.
+        """
+        # Once it has ended, another program may have its port.
+        while self.process.poll() is None:
+            if (found := look()) is not None:
+                return found
+            time.sleep(READY_POLL_S)
+        # Waits for its last words, which may name a lack of memory.
+        said = self.said()
+        raise self.lack() or InvalidRequest(f"the engine's server did not start: {said}")
+
+    def told(self) -> dict[str, Any] | None:
+        """Return the line of JSON that it printed; None without one."""
+        line = next((line for line in reversed(self.last_lines.copy()) if line.startswith("{")), None)
+        return None if line is None else dict(json.loads(line))
+
+    def is_up(self, path: str) -> bool | None:
+        """Return whether it answers there that all is well; None while it does not."""
+        with suppress(OSError):
+            self.text(path)
+            return True
+        return None
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        """Return the JSON that it answers, to a body of JSON if any."""
+        return json.loads(self.text(path, body))
+
+    def text(self, path: str, body: Any = None) -> str:
+        """Return what it answers; no proxy of the environment stands between."""
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self.url + path, data, {"content-type": "application/json"})
+        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as reply:
+            return str(reply.read().decode())
+
+    def metrics(self) -> dict[str, float]:
+        """Return the sums over labels of all that its metrics page counts."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        totals = defaultdict[str, float](float)
+        for family in text_string_to_metric_families(self.text("/metrics")):
+            for sample in family.samples:
+                totals[sample.name] += sample.value
+        return dict(totals)
+
+    def lack(self) -> OutOfMemory | None:
+        """Return the error of a server that lacked memory, as it said itself; None for any other."""
+        line = next(
+            (line for line in self.last_lines.copy() if any(words in line.lower() for words in LACKS_MEMORY)), None
+        )
+        return None if line is None else OutOfMemory(f"the engine's server: {line}")
+
+    def said(self) -> str:
+        """Return how it ended, and the last error that it printed or else its last line, in one line."""
+        # Its last words may still be on their way.
+        time.sleep(0.1)
+        words = [line for line in self.last_lines.copy() if line.strip()] or ["nothing"]
+        # An error may take several lines.
+        first = max((i for i, line in enumerate(words) if "Error: " in line), default=len(words) - 1)
+        last = " ".join(line.strip() for line in words[first : first + ERROR_LINES])
+        return f"it ended with code {self.process.poll()}, and said last: {last}"
+
+    def end(self) -> None:
+        """Stop it, at once if it does not end in time, and whatever it started and left."""
+        started = Processes(descendants(self.process.pid))
+        self.process.terminate()
+        try:
+            # It may wait for ever for a process of its own that is no more.
+            self.process.wait(END_S if self.workers.all_live() else 0.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        started.end(GRACE_S)
+        self.workers.end()
+
+
+@contextmanager
+def loading(command: Sequence[str], environ: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Start a server, and end it where the block, which waits for it, fails: nobody else would."""
+    server = Server(command, environ)
+    try:
+        yield server
+    except BaseException:
+        server.end()
+        raise
+
+
+def mean_of(grown: Mapping[str, float], histogram: str) -> float | None:
+    """Return the mean of what a histogram of a metrics page took in during a pass; None where that was nothing."""
+    count = grown.get(f"{histogram}_count")
+    return grown[f"{histogram}_sum"] / count if count else None
