@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.execution.tasks import Task
 
-# Slurm's own limit of an array's size is 1001 unless it is raised; so a task's number is 1000 × thousand + place.
+# An array may end at 1001, unless a cluster raises that: a task's number is 1000 × its script's thousand + its place.
 THOUSAND = 1_000
 # The command that runs this wattdock on a node; files in the current folder are no modules.
 COMMAND = (sys.executable, "-P", "-m", "wattdock")
