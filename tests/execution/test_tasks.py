@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from execution.virtual import VirtualMachine, experiment, study
 
-from wattdock.errors import ConfigError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.execution.events import PassFinished, PassStarted
-from wattdock.execution.resume import open_study, unfinished_study
+from wattdock.execution.resume import find_study, open_study, unfinished_study
 from wattdock.execution.tasks import TASKS, begin_tasks, begun_before, tasks_of
 
 if TYPE_CHECKING:
@@ -93,6 +93,32 @@ def test_a_study_in_tasks_holds_its_cluster_settings(machine: VirtualMachine) ->
     path = begin_tasks(PAIR, machine.results)
     head = json.loads((path / "journal.jsonl").read_text())
     assert (head["fleet"], head["machine"], len(head["experiments"])) == ({}, {}, 2)
+
+
+def test_a_study_that_others_could_have_changed_is_not_taken_at_its_word(machine: VirtualMachine) -> None:
+    """Its settings can name programs; what is made under a umask of groups is the owner's alone."""
+    before = os.umask(0o002)
+    try:
+        path = begin_tasks(PAIR, machine.results)
+    finally:
+        os.umask(before)
+    journal = path / "journal.jsonl"
+    assert [place.stat().st_mode & 0o022 for place in (path, path / TASKS, journal)] == [0, 0, 0]
+    assert len(find_study("s-1", machine.results).settings["experiments"]) == 2
+    for place in (path, journal):
+        mode = place.stat().st_mode
+        place.chmod(mode | 0o020)
+        with pytest.raises(ConfigError, match=f"{place.name}: other users can write to it"):
+            _ = find_study("s-1", machine.results).settings
+        place.chmod(mode)
+
+
+def test_a_task_with_another_s_journal_is_refused(machine: VirtualMachine) -> None:
+    """As where another version of wattdock makes other load groups."""
+    first, second = tasks_of(PAIR, begin_tasks(PAIR, machine.results))
+    machine.run(first.study, gpus=[ONE], task=first.path)
+    with pytest.raises(StoreError, match="tasks/0 holds another task's experiments"):
+        machine.run(second.study, gpus=[ONE], task=first.path)
 
 
 def test_a_runner_that_ends_with_its_job_is_an_interruption_no_failure(machine: VirtualMachine) -> None:

@@ -57,6 +57,13 @@ def test_an_array_is_as_large_as_slurm_takes_it() -> None:
     assert '"$((1000 + SLURM_ARRAY_TASK_ID))"' in second.script
 
 
+def test_a_folder_s_name_is_no_pattern_of_slurm_s() -> None:
+    """It would take %j in it for the job's name, and the log would lie elsewhere."""
+    of, path = study({}), Path("/shared/50%j/studies/x")
+    for job in jobs_of(of, tasks_of(of, path), path=path):
+        assert "--output=/shared/50%%j/studies/x/tasks/" in job.script
+
+
 def test_a_script_is_shell_and_holds_what_the_fleet_section_says() -> None:
     """Other options come first, so that none of ours is overridden."""
     fleet = {
@@ -117,6 +124,10 @@ def test_gpus_of_one_machine_are_refused() -> None:
     [
         ({"partion": "x"}, "unknown key 'partion'; did you mean 'partition'"),
         ({"time": "an hour"}, "fleet.time"),
+        ({"time": "5"}, "fleet: time 5 is no more than end_before_s, 300"),
+        ({"time": "0-1", "end_before_s": 3600}, "fleet: time 0-1 is no more"),
+        ({"time": "0:30:00", "end_before_s": 1800}, "fleet: time 0:30:00 is no more"),
+        ({"time": "30:00", "end_before_s": 1800}, "fleet: time 30:00 is no more"),
         ({"partition": "a b"}, "fleet.partition"),
         ({"setup": ["a\n#SBATCH --x"]}, "fleet.setup"),
         ({"more": ["qos=low"]}, "fleet.more"),

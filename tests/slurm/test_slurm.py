@@ -80,9 +80,13 @@ def wattdock(tmp_path: Path) -> Command:
     return Command(home, home / "work")
 
 
+# What a user may have set; it would hide jobs, and win over a script's options.
+DEFAULTS = {"SBATCH_JOB_NAME": "mine", "SBATCH_NO_REQUEUE": "1", "SQUEUE_PARTITION": "urgent"}
+
+
 def start(wattdock: Command, slurm: Cluster, *words: str) -> subprocess.Popen[str]:
     how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "within": slurm.within}
-    return wattdock.start(*words, env=slurm.env, **how)
+    return wattdock.start(*words, env={**slurm.env, **DEFAULTS}, **how)
 
 
 def call(wattdock: Command, slurm: Cluster, *words: str) -> tuple[int, str, str]:

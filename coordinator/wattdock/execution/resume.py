@@ -259,7 +259,8 @@ def open_task(study: Study, path: Path, *, plans: Sequence[ExecutionPlan], emit:
             raise StoreError(f"cannot write to {path}: {error.strerror or error}; free some space") from error
         return folder
     if folder.lines[0]["experiments"].keys() != {config.experiment_id for config in study.experiments}:
-        raise StoreError(f"{path} holds another task's experiments; run the study as a new one, without --resume")
+        with folder:
+            raise StoreError(f"{path} holds another task's experiments; run the study as a new one, without --resume")
     before = next(line["machine"] for line in reversed(folder.lines) if "machine" in line)
     if changes := _changes(before, machine):
         emit(Note(f"another machine than before ({'; '.join(changes)}): unfinished experiments begin anew"))

@@ -126,8 +126,13 @@ def _require_alone(path: Path, number: int) -> None:
         with suppress(LaunchError, PreflightError):
             queued = slurm.queued(path)
     for other in queued:
-        if other.number == number and other.node and other.job != own:
+        if other.number == number and other.node and _array(other.job) < _array(own or ""):
             raise StoreError(f"job {other.job} on {other.node} measures task {number} already; wait for it, or end it")
+
+
+def _array(job: str) -> int:
+    """Return the number of a task's array, which the next one's is greater than."""
+    return int(job.partition("_")[0])
 
 
 def _again(job: str) -> str:
