@@ -72,7 +72,10 @@ TOGETHER = {
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
 # A long file must not begin last.
-FIRST = (*APART, "tests/fuzz/", "tests/containers/", "tests/docs/", "tests/contract/", "tests/runners/", "tests/e2e/")
+FIRST = (
+    *(*APART, "tests/slurm/", "tests/fuzz/", "tests/containers/", "tests/docs/", "tests/contract/"),
+    *("tests/runners/", "tests/e2e/"),
+)
 
 
 # Engines, containers, the whole command and what the docs say of it; elsewhere a file marks itself as slow.
