@@ -16,7 +16,8 @@ from unprivileged import UID
 
 from wattdock.config import ExperimentConfig, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.execution.resume import find_study, open_study, unfinished_study
+from wattdock.execution.begun import find_study, unfinished_study
+from wattdock.execution.resume import open_study
 from wattdock.execution.study_folder import History, Journal, StudyFolder, histories, read_journal
 from wattdock.records import RestartRecord
 from wattdock.text import untimed

@@ -11,8 +11,9 @@ import pytest
 from execution.virtual import VirtualMachine, experiment, study
 
 from wattdock.errors import ConfigError, StoreError
+from wattdock.execution.begun import find_study, unfinished_study
 from wattdock.execution.events import PassFinished, PassStarted
-from wattdock.execution.resume import find_study, open_study, unfinished_study
+from wattdock.execution.resume import open_study
 from wattdock.execution.tasks import TASKS, begin_tasks, begun_before, tasks_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ Must not know: terminals, reports, how energy is computed.
 """
 
 from wattdock.execution import events
+from wattdock.execution.begun import find_study, unfinished_study
 from wattdock.execution.event_log import RunWatch, WatchedRun
-from wattdock.execution.resume import find_study, unfinished_study
 from wattdock.execution.run_state import RunState
 from wattdock.execution.schedule import Forecast, forecast
 from wattdock.execution.study_run import StudyRun, plan_study

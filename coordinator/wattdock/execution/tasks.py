@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import PreflightError, StoreError
+from wattdock.execution.begun import BegunStudy, begun_before
 from wattdock.execution.events import notes
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.resume import BegunStudy, begun_before, stored_result
+from wattdock.execution.resume import stored_result
 from wattdock.execution.schedule import load_groups
 from wattdock.execution.study_folder import FAILED, STORED, History, StudyFolder, histories, read_journal
 from wattdock.execution.study_run import StudyRun, plan_study
