@@ -30,3 +30,10 @@ def test_jobs_their_gpus_and_scripts_are_shown_and_nothing_is_begun(called: Call
     assert not Path("results").exists()
     done = called("plan", "x.yaml", "--on", "slurm", "--json")
     assert [job["tasks"] for job in json.loads(done.stdout)] == [[], [0, 1, 2]]
+
+
+def test_what_no_machine_could_measure_is_refused_before_anything_is_queued(called: Called) -> None:
+    """As on one machine; only what a node has is left to the node."""
+    Path("x.yaml").write_text(STUDY.replace("tiny-llama", "tiny-lama"))
+    done = called("plan", "x.yaml", "--on", "slurm")
+    assert (done.returncode, done.stderr.count("did you mean tiny-llama")) == (2, 1)

@@ -124,13 +124,14 @@ def test_gpus_of_one_machine_are_refused() -> None:
     [
         ({"partion": "x"}, "unknown key 'partion'; did you mean 'partition'"),
         ({"time": "an hour"}, "fleet.time"),
-        ({"time": "5"}, "fleet: time 5 is no more than end_before_s, 300"),
-        ({"time": "0-1", "end_before_s": 3600}, "fleet: time 0-1 is no more"),
-        ({"time": "0:30:00", "end_before_s": 1800}, "fleet: time 0:30:00 is no more"),
-        ({"time": "30:00", "end_before_s": 1800}, "fleet: time 30:00 is no more"),
+        ({"time": "5"}, "fleet: time: 5 is 300 s, of which end_before_s: 300 leaves none"),
+        ({"time": "0-1", "end_before_s": 3600}, "fleet: time: 0-1 is 3600 s"),
+        ({"time": "0:30:00", "end_before_s": 1800}, "fleet: time: 0:30:00 is 1800 s"),
+        ({"time": "30:00", "end_before_s": 1800}, "fleet: time: 30:00 is 1800 s"),
         ({"partition": "a b"}, "fleet.partition"),
         ({"setup": ["a\n#SBATCH --x"]}, "fleet.setup"),
         ({"more": ["qos=low"]}, "fleet.more"),
+        ({"more": ["--array=0-3"]}, "'--array=0-3' is no option for every job"),
         ({"tasks_at_once": 0}, "fleet.tasks_at_once: write 1 or more, not 0"),
     ],
 )

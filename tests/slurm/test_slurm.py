@@ -251,7 +251,8 @@ def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: C
     assert coordinator(wattdock, 0)
     running = start(wattdock, slurm, "run", "--on", "slurm", "--resume", "x-1")
     said(running, "running")
-    assert call(wattdock, slurm, "fleet", "cancel", "x")[0] == 0
+    code, out, _ = call(wattdock, slurm, "fleet", "cancel", "x")
+    assert (code, out) == (0, "x-1: its tasks were told to end\n")
     _, err = running.communicate(timeout=LONGEST_S)
     assert running.returncode == INTERRUPTED, err
     assert "unfinished: 1 task; to go on: wattdock run --on slurm --resume x-1" in err
@@ -265,6 +266,7 @@ def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: C
     code, out, err = call(wattdock, slurm, "run", "--on", "slurm", "--resume", "x")
     assert code == 0, err
     assert "next: wattdock show x-1" in out
+    assert call(wattdock, slurm, "fleet", "cancel", "x")[1] == "x-1: none of its tasks is queued\n"
     assert "1 task: 1 done; 12 of 12 passes" in call(wattdock, slurm, "fleet", "status", "x")[1]
     assert call(wattdock, slurm, "show", "x-1")[0] == 0
 

@@ -10,7 +10,16 @@ Must not know: how experiments are run, how anything is printed.
 from wattdock.checks.audit import audit, audited
 from wattdock.checks.calibrate import calibrate_meters
 from wattdock.checks.doctor import examine
-from wattdock.checks.preflight import ExecutionPlan, preflight
+from wattdock.checks.preflight import ExecutionPlan, preflight, require_inputs
 from wattdock.checks.publication import left_to_do
 
-__all__ = ["ExecutionPlan", "audit", "audited", "calibrate_meters", "examine", "left_to_do", "preflight"]
+__all__ = [
+    "ExecutionPlan",
+    "audit",
+    "audited",
+    "calibrate_meters",
+    "examine",
+    "left_to_do",
+    "preflight",
+    "require_inputs",
+]

@@ -143,6 +143,19 @@ def preflight(
     return [_for_workload(config, checked[key], host) for config, key in zip(experiments, keys, strict=True)]
 
 
+def require_inputs(config: ExperimentConfig) -> None:
+    """Check what an experiment names, as far as that needs neither the machine that measures it nor a network.
+
+    Raises:
+        ConfigError, PreflightError: There is no such backend, model or prompts file, or they do not go together.
+    """
+    find_runner(config.backend)
+    check_model(config.model)
+    if config.model.shape is not None:
+        config.section.require_drawable()
+    check_prompts(config, has_tokenizer=config.model.shape is None)
+
+
 def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path) -> ExecutionPlan:
     """Check everything that needs no runner, and decide how the experiment is run.
 
@@ -150,11 +163,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
         ConfigError: The configuration names something that does not exist.
         PreflightError: This machine cannot run it.
     """
-    find_runner(config.backend)
-    check_model(config.model)
-    if config.model.shape is not None:
-        config.section.require_drawable()
-    check_prompts(config, has_tokenizer=config.model.shape is None)
+    require_inputs(config)
     host_gpus = host.inventory
     weight_bytes, _ = _memory(config, host, weights_only=True)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

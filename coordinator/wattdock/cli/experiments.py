@@ -99,9 +99,13 @@ def _run_here(
 ) -> "list[StoredResult]":
     """Measure a study on this machine and show its results."""
     from wattdock.execution import StudyRun, plan_study, unfinished_study
+    from wattdock.execution.tasks import begun_before
     from wattdock.host import folders
     from wattdock.reports import show
 
+    if isinstance(resume, str):
+        # Before anything of this machine is looked at.
+        begun_before(study, output_dir, resume=resume, in_tasks=False)
     home = folders.wattdock_home()
     if not resume and (left := unfinished_study(study, output_dir)):
         progress.say(f"{left.unfinished(study)}; to go on: {typed_again('--resume', left.name)}")

@@ -64,11 +64,11 @@ class TaskTable:
 def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
     """Show what `run_on_slurm` would submit, and how long it takes by earlier results; submit nothing."""
     from wattdock.execution import forecast
-    from wattdock.execution.tasks import tasks_of
+    from wattdock.execution.tasks import require_tasks
     from wattdock.fleet import jobs_of
 
     path = output_dir.resolve() / STUDIES / f"TIME-{study.name}-N"
-    tasks = tasks_of(study, path)
+    tasks = require_tasks(study, path)
     jobs, lines = jobs_of(study, tasks, path=path), []
     for job in jobs:
         if not job.tasks:
@@ -178,8 +178,8 @@ def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
     What was measured stays, and `run --on slurm --resume NAME` goes on from there.
     """
     fleet = _found(name, output_dir)
-    fleet.cancel()
-    say(f"{untimed(fleet.path.name)}: its tasks were told to end")
+    what = "its tasks were told to end" if fleet.cancel() else "none of its tasks is queued"
+    say(f"{untimed(fleet.path.name)}: {what}")
 
 
 @app.command(epilog=in_help("fleet collect study"))

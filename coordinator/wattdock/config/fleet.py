@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from wattdock.config.lengths import StrictSettings
 
+
+def _time(text: str) -> str:
+    if not re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", text):
+        raise ValueError(f"{text!r} is no time; write minutes, as in 90, or 1:30:00, or 1-12 for days and hours")
+    return text
+
+
+def _option(text: str) -> str:
+    if not re.fullmatch(r"--(?!array)[a-z][^\n\r]*", text):
+        raise ValueError(f"{text!r} is no option for every job; write one of sbatch's, as in --qos=low, but --array")
+    return text
+
+
 # As sbatch takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours, ….
-Time = Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d\d){0,2}$")]
+Time = Annotated[str, AfterValidator(_time)]
 # What stands in one line of a script, as one word.
 Word = Annotated[str, Field(pattern=r"^[^\s'\"\\#]+$")]
 Line = Annotated[str, Field(pattern=r"^[^\n\r]+$")]
-Option = Annotated[str, Field(pattern=r"^--[a-z][^\n\r]*$")]
+Option = Annotated[str, AfterValidator(_option)]
 
 
 class FleetSpec(StrictSettings):
@@ -48,9 +62,9 @@ class FleetSpec(StrictSettings):
 
     @model_validator(mode="after")
     def _require_time_to_end(self) -> Self:
-        if self.time and _seconds(self.time) <= self.end_before_s:
+        if self.time and (limit_s := _seconds(self.time)) <= self.end_before_s:
             raise ValueError(
-                f"time {self.time} is no more than end_before_s, {self.end_before_s}; a task would never measure"
+                f"time: {self.time} is {limit_s} s, of which end_before_s: {self.end_before_s} leaves none"
             )
         return self
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from wattdock.checks import require_inputs
 from wattdock.errors import PreflightError, StoreError
 from wattdock.execution.begun import BegunStudy, begun_before
 from wattdock.execution.events import notes
@@ -44,7 +45,7 @@ __all__ = [
     "collect",
     "measure",
     "prepare",
-    "results_of",
+    "require_tasks",
     "tasks_of",
 ]
 
@@ -101,6 +102,29 @@ class Task:
     def is_done(self, *, retry_failed: bool = False) -> bool:
         """Whether nothing is left to measure."""
         return self.done(retry_failed=retry_failed) == len(self.study.experiments)
+
+    def results(self) -> list[StoredResult]:
+        """Return the last result of each experiment, fallbacks included.
+
+        Raises:
+            StoreError: One is gone.
+        """
+        return [
+            stored_result(history, experiment_id, self.path.parents[3])
+            for experiment_id, history in histories(self.begun.lines).items()
+            if history.folders
+        ]
+
+
+def require_tasks(study: Study, path: Path) -> list[Task]:
+    """Return every task of a study that is to begin at `path`, once what its experiments name is found.
+
+    Raises:
+        ConfigError, PreflightError: Something is not.
+    """
+    for config in study.experiments:
+        require_inputs(config)
+    return tasks_of(study, path)
 
 
 def begin_tasks(study: Study, output_dir: Path) -> Path:
@@ -183,17 +207,3 @@ def collect(folder: StudyFolder, tasks: Sequence[Task]) -> None:
         folder.end()
     if folder.broken:
         raise folder.broken
-
-
-def results_of(tasks: Sequence[Task], output_dir: Path) -> list[StoredResult]:
-    """Return the last result of each experiment, fallbacks included, task by task.
-
-    Raises:
-        StoreError: One is gone.
-    """
-    return [
-        stored_result(history, experiment_id, output_dir)
-        for task in tasks
-        for experiment_id, history in histories(task.begun.lines).items()
-        if history.folders
-    ]

@@ -6,7 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from wattdock.execution import events
-from wattdock.execution.tasks import TASKS, StudyFolder, begin_tasks, collect, prepare, results_of, tasks_of
+from wattdock.execution.tasks import (
+    TASKS,
+    StudyFolder,
+    begin_tasks,
+    collect,
+    prepare,
+    require_tasks,
+    tasks_of,
+)
 from wattdock.files import write_whole
 from wattdock.fleet import slurm
 from wattdock.fleet.script import jobs_of
@@ -42,11 +50,12 @@ class Fleet:
         """Make the folder of a study that begins now.
 
         Raises:
-            PreflightError: An experiment names GPUs of one machine, or Slurm's commands are not here.
+            ConfigError, PreflightError: An experiment names what is not, or GPUs of one machine; or Slurm's commands
+                are not here.
             StoreError: The folder cannot be made.
         """
         slurm.check()
-        jobs_of(study, tasks_of(study, output_dir), path=output_dir)
+        jobs_of(study, require_tasks(study, output_dir), path=output_dir)
         return cls(study, begin_tasks(study, output_dir))
 
     def submit(self, emit: events.Emit) -> None:
@@ -110,7 +119,7 @@ class Fleet:
         tasks = self._read()
         with StudyFolder.at(self.path) as folder:
             collect(folder, tasks)
-        found = results_of(tasks, self.path.parents[1])
+        found = [stored for task in tasks for stored in task.results()]
         order = {config.experiment_id: place for place, config in enumerate(self._study.experiments)}
 
         def place(stored: StoredResult) -> int:
@@ -120,14 +129,16 @@ class Fleet:
         return sorted(found, key=place)
 
     def log(self, task: int) -> Path:
-        """Return where the output of a task is."""
-        return self.path / TASKS / f"{task:04}.log"
+        """Return where the output of a task is, or of the job before it where it was not begun."""
+        own, before = (self.path / TASKS / name for name in (f"{task:04}.log", "prepare.log"))
+        return own if own.exists() or not before.exists() else before
 
-    def cancel(self) -> None:
-        """End every task, waiting and running; what was measured stays, and `submit` goes on from there.
+    def cancel(self) -> bool:
+        """End every task, waiting and running, and return whether there were any; `submit` goes on from there.
 
         Raises:
             PreflightError, LaunchError: Slurm is not here, or refuses.
         """
         if jobs := {task.job.partition("_")[0] for task in slurm.queued(self.path)}:
             slurm.cancel(sorted(jobs))
+        return bool(jobs)

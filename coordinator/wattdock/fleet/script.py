@@ -30,7 +30,7 @@ SCRIPT = """\
 
 # A task reads what is left to do from its own journal, so it may be ended and started at any time.
 export WATTDOCK_JOB="${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
-{offline}{setup}# Before a time limit: a signal that comes while Python starts would kill it.
+{node}{offline}{setup}# Before a time limit: a signal that comes while Python starts would kill it.
 trap '' USR1
 exec {command} fleet task {folder} "$(({first} + SLURM_ARRAY_TASK_ID))"{flags}
 """
@@ -39,8 +39,10 @@ PREPARE = """\
 # Made by `wattdock run --on slurm`: makes models and environments for the tasks of {study_id}, which wait for it.
 {options}
 
-{setup}exec {command} fleet prepare {folder}
+{node}{setup}exec {command} fleet prepare {folder}
 """
+# Whoever submitted may be gone, and that login's temporary folder with them.
+NODE = "export TMPDIR=${SLURM_TMPDIR:-/tmp}\nunset XDG_RUNTIME_DIR\n"
 # Where the models were fetched before, no task asks for them again.
 OFFLINE = "export HF_HUB_OFFLINE=1\n"
 
@@ -85,6 +87,7 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
     jobs, fleet = [], study.fleet
     setup = "".join(f"{line}\n" for line in fleet.setup)
     words = {"study_id": path.name, "setup": setup, "command": shlex.join(COMMAND), "folder": shlex.quote(str(path))}
+    words["node"] = NODE
     if tasks and fleet.prepare == "job":
         options = _lines(*_common(study, path, "prepare.log"))
         jobs.append(Job("prepare.sh", 0, (), PREPARE.format(options=options, **words)))

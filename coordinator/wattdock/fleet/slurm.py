@@ -146,5 +146,5 @@ def _output_of(*words: str) -> str:
         raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s; see whether `sinfo` answers") from error
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise LaunchError(f"{words[0]}: {said.removeprefix(f'{words[0]}: ').removeprefix('error: ')}")
+        raise LaunchError(f"{words[0]}: " + said.replace(f"{words[0]}: ", "").replace("error: ", ""))
     return done.stdout

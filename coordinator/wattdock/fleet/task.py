@@ -107,8 +107,11 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         again = _again(job) if job and ending.without_progress < MOST_WITHOUT_PROGRESS else ""
         emit(events.Note(f"{ending.why}: what was measured is stored{again}"))
         raise
-    except WattdockError as error:
-        end(str(error), error.exit_code)
+    except Exception as error:
+        if isinstance(error, WattdockError):
+            end(str(error), error.exit_code)
+        else:
+            end(f"a bug in wattdock: {error}", ExitCode.BUG)
         raise
     if not tasks_of(study, path)[number].is_done():
         end("gave up: experiments failed alike, or one failed under on_failure: stop", ExitCode.RUNNER)

@@ -188,7 +188,7 @@ def _advice(reason: str, request: LeaseRequest) -> str:
     wait = "wait longer" if request.wait_s else "wait"
     can_share = request.exclusive == "machine" and CPU not in request.names
     share = ", or measure beside them, which is not publishable, with --set exclusive=gpus" if can_share else ""
-    return f"{reason}{waited}; {wait} with --wait SECONDS{share}"
+    return f"{reason}{waited}; {wait} with wait_s (--wait SECONDS){share}"
 
 
 def _own_file(stack: ExitStack, folder: Path, name: str) -> tuple[Path, int]:
