@@ -78,6 +78,9 @@ def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_
     with pytest.raises(ConfigError, match="s-1 was begun on a cluster; add --on slurm"):
         open_study(PAIR, machine.results, machine={}, resume="s-1")
     assert unfinished_study(PAIR, machine.results) is None
+    left = unfinished_study(PAIR, machine.results, in_tasks=True)
+    assert left
+    assert left.name == "s-1"
     machine.run(PAIR, gpus=[ONE], resume=True)
     with pytest.raises(ConfigError, match="s-2 was begun on this machine; leave out --on"):
         begun_before(PAIR, machine.results, resume="s-2", in_tasks=True)

@@ -96,10 +96,14 @@ def run_on_slurm(
     as_json: bool,
 ) -> "list[StoredResult]":
     """Queue what is left of a study, follow its tasks to their end, and show its results as `run` does."""
+    from wattdock.execution import unfinished_study
     from wattdock.execution.tasks import begun_before
     from wattdock.fleet import Fleet
 
     begun = begun_before(study, output_dir, resume=resume, in_tasks=True)
+    if not begun and not resume and (left := unfinished_study(study, output_dir, in_tasks=True)):
+        go_on = typed_again("--resume", left.name)
+        progress.say(f"{left.name}, an equal study, is unfinished; this one begins anew; to go on: {go_on}")
     fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
     name = untimed(fleet.path.name)
     again, shown = typed_again(*([] if begun else ["--resume", name])), named(name, output_dir)

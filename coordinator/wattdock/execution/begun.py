@@ -137,10 +137,11 @@ def find_study(name: str, output_dir: Path) -> BegunStudy:
     raise StoreError(f"{matches[0]}: its journal does not say what the study is; restore it or start anew")
 
 
-def unfinished_study(study: Study, output_dir: Path) -> BegunStudy | None:
+def unfinished_study(study: Study, output_dir: Path, *, in_tasks: bool = False) -> BegunStudy | None:
     """Return the newest equal study of ours and of this name that has measured passes and work to do, and nobody runs.
 
-    What cannot be read is passed over: a new run needs none of it.
+    Of a study in tasks only what was collected is known. What cannot be read is passed over: a new run needs none of
+    it.
     """
     for path in sorted((output_dir / STUDIES).glob("*"), reverse=True):
         with suppress(OSError, StoreError):
@@ -148,7 +149,9 @@ def unfinished_study(study: Study, output_dir: Path) -> BegunStudy | None:
                 continue
             is_left = not all(history.is_done(retry_failed=False) for history in begun.histories(study).values())
             is_equal = begun.head["digest"] == study.digest
-            if is_equal and is_left and not begun.in_tasks and begun.passes(study)[0] and not begun.is_running():
+            if not is_equal or not is_left or begun.in_tasks != in_tasks:
+                continue
+            if in_tasks or (begun.passes(study)[0] and not begun.is_running()):
                 return begun
     return None
 
