@@ -33,13 +33,15 @@ STEPS_S = [*[0.8] * 4, 0.3, 0.31, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09]
 EXPERIMENTS = "\n".join(
     f"  - {{name: e{at}, fake: {{step_s: {step_s}}}, workload: {{seed: {at}}}}}" for at, step_s in enumerate(STEPS_S)
 )
-STUDY = f"""
+DEFAULTS_OF_ALL = """
 defaults:
   backend: fake
   model: 'shape:tiny-llama'
   exclusive: gpus
-  workload: {{max_output_tokens: 5, batch_size: 1}}
-  warmup: {{passes: 0}}
+  workload: {max_output_tokens: 5, batch_size: 1}
+  warmup: {passes: 0}
+"""
+STUDY = f"""{DEFAULTS_OF_ALL}
   repeats: {{passes: 2}}
 experiments:
 {EXPERIMENTS}
@@ -207,13 +209,7 @@ def never_shared(results: list[dict[str, Any]]) -> None:
 
 
 # One load group of twelve passes of two seconds.
-ONE = f"""
-defaults:
-  backend: fake
-  model: 'shape:tiny-llama'
-  exclusive: gpus
-  workload: {{max_output_tokens: 5, batch_size: 1}}
-  warmup: {{passes: 0}}
+ONE = f"""{DEFAULTS_OF_ALL}
   repeats: {{passes: 12}}
 experiments:
   - {{fake: {{step_s: 0.2}}}}

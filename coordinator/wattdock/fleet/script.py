@@ -86,8 +86,8 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
         arrays.setdefault((gpus_of(task), task.number // THOUSAND), []).append(task)
     jobs, fleet = [], study.fleet
     setup = "".join(f"{line}\n" for line in fleet.setup)
-    words = {"study_id": path.name, "setup": setup, "command": shlex.join(COMMAND), "folder": shlex.quote(str(path))}
-    words["node"] = NODE
+    folder, command = shlex.quote(str(path)), shlex.join(COMMAND)
+    words = {"study_id": path.name, "node": NODE, "setup": setup, "command": command, "folder": folder}
     if tasks and fleet.prepare == "job":
         options = _lines(*_common(study, path, "prepare.log"))
         jobs.append(Job("prepare.sh", 0, (), PREPARE.format(options=options, **words)))

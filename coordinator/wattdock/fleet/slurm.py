@@ -29,8 +29,6 @@ USERS_DEFAULTS = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
 EXCLUSIVE = "NO"
 # In a node's "Gres=gpu:a100:4(S:0-1),shard:8".
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
-
-
 COMPLETING = "COMPLETING"
 
 

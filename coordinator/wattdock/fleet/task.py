@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.config import load_study
@@ -89,7 +89,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     (folder / ENDING).unlink(missing_ok=True)
 
     def end(why: str, exit_code: int) -> Ending:
-        now, most = tasks_of(study, path)[number], earlier.passes if earlier else 0
+        now, most = replace(task), earlier.passes if earlier else 0
         passes = now.begun.passes(now.study)[0]
         without = 1 + (earlier.without_progress if earlier and passes <= most else 0)
         if exit_code == ExitCode.INTERRUPTED and without >= MOST_WITHOUT_PROGRESS:
@@ -113,7 +113,8 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         else:
             end(f"a bug in wattdock: {error}", ExitCode.BUG)
         raise
-    if not tasks_of(study, path)[number].is_done():
+    # A copy reads the journal anew.
+    if not replace(task).is_done():
         end("gave up: experiments failed alike, or one failed under on_failure: stop", ExitCode.RUNNER)
     return results
 
