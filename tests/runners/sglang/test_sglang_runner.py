@@ -120,7 +120,7 @@ def test_the_server_s_own_times_are_of_the_pass_if_it_tells_them(bare: Runner, l
 
 
 def test_replicas_each_have_a_server_and_a_gpu(runners: SharedRunners, bare: Runner, folder: Path) -> None:
-    """And serve one queue."""
+    """And serve one queue; a pass tells the busiest client."""
     assert bare.model is None
     with running("sglang", SGLANG_FOLDER, PYTHON, gpus="0,1", stand_in=runners.stand_in("sglang")) as runner:
         order = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS, "engine_args": {"data_parallel_size": 2}}
@@ -129,6 +129,7 @@ def test_replicas_each_have_a_server_and_a_gpu(runners: SharedRunners, bare: Run
         assert loaded.environment.used_gpu_uuids == list(GPUS)
         result = runner.generate(workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2), [ids_prompt(5)] * 4)
         assert len(result.summary.replicas) == 2
+        assert result.summary.serving.client_cpu_share > 0
 
 
 def test_a_model_is_split_over_two_gpus_and_nothing_is_left_of_it(bare: Runner, load: Any) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
 # As in test_real_engines.py, whose load is taken over.
 ARGS: dict[str, object] = {"serve": True, "max_num_seqs": 4, "num_gpu_blocks_override": 40, "block_size": 32}
-REPLICAS = {**ARGS, "data_parallel_size": 2}
 
 
 def below(runner: Runner) -> dict[int, str]:
@@ -53,25 +52,19 @@ def test_requests_that_the_cache_cannot_hold_together_are_refused(
     assert "4 requests in flight need 56 blocks of KV cache at their full length, and there are 39" in detail
 
 
-def kill_in_a_pass(runner: Runner, name: str) -> str:
-    """Return what the pass says of it."""
+@pytest.mark.parametrize("killed", ["wattdock_vllm_server", "EngineCore"])
+def test_the_death_of_a_server_or_its_engine_ends_the_pass_and_leaves_no_process(
+    runners: SharedRunners, checkpoint: Checkpoint, killed: str
+) -> None:
+    """Whether a signal ended it or the kernel; a server looks for its engine each five seconds."""
+    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
     call = runner.start_long()
-    os.kill(next(pid for pid, command in below(runner).items() if name in command), signal.SIGKILL)
+    os.kill(next(pid for pid, command in below(runner).items() if killed in command), signal.SIGKILL)
     code, detail = refusal(call)
     assert code == "ABORTED"
+    assert "the engine's server is gone: it ended with code" in detail
     runner.unload()
     assert [command for command in below(runner).values() if "EngineCore" in command] == []
-    return detail
-
-
-def test_the_death_of_a_server_ends_the_pass_and_leaves_no_process(
-    runners: SharedRunners, checkpoint: Checkpoint
-) -> None:
-    """Whether a signal ended it or the kernel."""
-    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
-    detail = kill_in_a_pass(runner, "wattdock_vllm_server")
-    assert "the engine's server is gone" in detail
-    assert "it ended with code -9" in detail
 
 
 def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
@@ -81,16 +74,3 @@ def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRun
     assert code == "INVALID_ARGUMENT"
     assert "max_model_len" in detail
     assert [command for command in below(runner).values() if "wattdock_vllm_server" in command] == []
-
-
-def test_replicas_each_have_a_server_which_an_engine_s_death_ends(
-    runners: SharedRunners, checkpoint: Checkpoint
-) -> None:
-    """A pass tells the busiest client; a server looks for its engine each five seconds."""
-    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=REPLICAS)
-    servers = [pid for pid, command in below(runner).items() if "wattdock_vllm_server" in command]
-    assert len(servers) == 2
-    result = runner.generate(workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2), [ids_prompt(5)] * 4)
-    assert len(result.summary.replicas) == 2
-    assert result.summary.serving.client_cpu_share > 0
-    assert "the engine's server is gone" in kill_in_a_pass(runner, "EngineCore")
