@@ -11,7 +11,6 @@ from contract.runner_process import VLLM_PYTHON, command_of, ids_prompt, refusal
 from contract.subjects import VLLM_SERVED
 
 from wattdock.launch.keeper import descendants
-from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
     from contract.runner_process import Runner
