@@ -38,6 +38,8 @@ SGLANG_FOLDER = ROOT / "runners/sglang"
 SEND_CHUNK = 1 << 20
 # How long to wait for what has to come; a test that passes waits no longer than it takes.
 PATIENCE_S = 120
+# Ends a load or a pass that hangs.
+LONGEST_S = 600
 
 
 @dataclass
@@ -70,14 +72,14 @@ class Runner:
     def load(self, model_path: Path, **fields: Any) -> tuple[pb.Loaded, list[pb.LoadProgress]]:
         """Load and return what the runner says it loaded, and its progress before."""
         order = load_request(model_path, **fields)
-        events = list(self.stub.Load(order))
+        events = list(self.stub.Load(order, timeout=LONGEST_S))
         assert events[-1].WhichOneof("event") == "loaded"
         self.model = order, events[-1].loaded
         return events[-1].loaded, [event.progress for event in events[:-1]]
 
     def start(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Any:
         """Start a pass and return its call."""
-        return self.stub.Generate(iter(generate_requests(workload, prompts)))
+        return self.stub.Generate(iter(generate_requests(workload, prompts)), timeout=LONGEST_S)
 
     def start_long(self) -> Any:
         """Start a pass of ten minutes and return its call once there are tokens."""
@@ -97,7 +99,7 @@ class Runner:
 
     def refused_load(self, model_path: Path, **fields: Any) -> tuple[str, str]:
         """Return status and detail of a load that must fail."""
-        return refusal(self.stub.Load(load_request(model_path, **fields)))
+        return refusal(self.stub.Load(load_request(model_path, **fields), timeout=LONGEST_S))
 
     def refused_pass(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> tuple[str, str]:
         """Return status and detail of a pass that must fail."""

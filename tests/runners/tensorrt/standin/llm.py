@@ -9,6 +9,7 @@ import asyncio
 import collections
 import contextlib
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -92,7 +93,8 @@ class BaseLLM:
         world_size = self.args.tensor_parallel_size * self.args.pipeline_parallel_size
         if torch.cuda.device_count() < world_size:
             raise RuntimeError(f"Only {torch.cuda.device_count()} GPUs are available, but {world_size} are required.")
-        self._requests, self._last = {}, 0
+        # Each connection of the stand-in's server is a thread with an event loop of its own.
+        self._requests, self._numbers, self._sending = {}, itertools.count(1), threading.Lock()
         self._worker = None
         self._start(Path(model), world_size)
 
@@ -162,12 +164,12 @@ class BaseLLM:
         assert all(isinstance(record, int) for record in inputs)
         if len(inputs) > self.args.max_num_tokens and not self.args.enable_chunked_prefill:
             raise ValueError(f"The sum of prompt length ({len(inputs)}) should not exceed max_num_tokens")
-        self._last += 1
-        output = RequestOutput(self._last, self._abort)
-        self._requests[self._last] = output, asyncio.get_running_loop()
+        number = next(self._numbers)
+        output = RequestOutput(number, self._abort)
+        self._requests[number] = output, asyncio.get_running_loop()
         self._send(
             {
-                "id": self._last,
+                "id": number,
                 "prompt": inputs,
                 "max_tokens": sampling_params.max_tokens,
                 "end_id": sampling_params.end_id,
@@ -184,7 +186,7 @@ class BaseLLM:
 
     def _send(self, message):
         # The real one's queue takes messages that a killed worker never reads.
-        with contextlib.suppress(BrokenPipeError):
+        with self._sending, contextlib.suppress(BrokenPipeError):
             self._worker.stdin.write(json.dumps(message) + "\n")
             self._worker.stdin.flush()
 
