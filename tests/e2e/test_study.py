@@ -113,7 +113,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     running = wattdock.start("run", file, "--progress-json", stderr=subprocess.PIPE)
     wait_in_pass(running, 1)
     wattdock.interrupt(signal.SIGINT)
-    _, err = running.communicate(timeout=240)
+    _, err = running.communicate(timeout=600)
     assert running.returncode == INTERRUPTED, err
     assert '"StopAsked"' in err
     assert to_go_on(err.splitlines()[-1]) == ["run", file, "--resume", "x-1"]
@@ -121,7 +121,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     wait_for(anew, "x-1, an equal study, has 1 of 2 passes measured; this one begins anew; to go on: wattdock run ")
     wait_for(anew, "begins (left: ")
     wattdock.interrupt(signal.SIGTERM)
-    _, err = anew.communicate(timeout=240)
+    _, err = anew.communicate(timeout=600)
     assert to_go_on(err.splitlines()[-1]) == ["run", file, "--resume", "x-2"]
     resumed = wattdock("run", "--resume", "x-1", timeout=240)
     assert resumed.returncode == 0, resumed.stderr
@@ -159,7 +159,7 @@ def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(
     running = wattdock.start("run", file, stderr=subprocess.PIPE)
     wait_for(running, "left: 12 of 16 passes")
     filler = fill()
-    _, err = running.communicate(timeout=240)
+    _, err = running.communicate(timeout=600)
     assert running.returncode == STORE, err
     assert ("Traceback" in err, "No space left" in err) == (False, True)
     assert len(durable(wattdock)) >= 4
@@ -207,7 +207,7 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
     # It also takes back what somebody had set. The GPU's course begins with the new clock.
     env = on_gpus(wattdock, FakeGpu(power_limit_w=650.0), origin_ns=0)
     resumed = wattdock.start("run", file, "--resume", env=env, stderr=subprocess.PIPE, within=reboot)
-    _, err = resumed.communicate(timeout=240)
+    _, err = resumed.communicate(timeout=600)
     assert resumed.returncode == 0, err
     [result] = wattdock.results()
     spans = [span for span in result["spans"] if span["pass"] is not None]
