@@ -17,7 +17,7 @@ from wattdock.config import ExperimentConfig
 from wattdock.errors import StoreError
 from wattdock.records.folder import TIMELINE
 from wattdock.records.restart import RestartRecord
-from wattdock.store.folders import load_result, read_summaries, store_result
+from wattdock.store.folders import load_result, readable_results, store_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_number_that_no_table_holds_is_refused_where_a_result_is_read(tmp_path
         load_result(tmp_path)
     # A row needs no spans.
     said: list[str] = []
-    assert len(list(read_summaries([tmp_path], tell=said.append))) == (place[:5] == "spans")
+    assert len(list(readable_results([tmp_path], said.append))) == (place[:5] == "spans")
     assert ["does not fit into 64 bits" in line for line in said] == [True] * (place[:5] != "spans")
 
 

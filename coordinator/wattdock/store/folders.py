@@ -153,7 +153,7 @@ def load_result(folder: Path, schema: type[ExperimentResult] = ExperimentResult)
         raise StoreError(f"{file}: {_problem(error)}") from error
 
 
-def read_summaries(folders: Iterable[Path], *, tell: Tell = lambda _: None) -> Iterator[StoredResult]:
+def readable_results(folders: Iterable[Path], tell: Tell) -> Iterator[StoredResult]:
     """Yield the readable results with the parts that a row of the table of results needs (`SUMMARY`).
 
     Args:
@@ -167,7 +167,7 @@ def read_summaries(folders: Iterable[Path], *, tell: Tell = lambda _: None) -> I
             if result.study and result.study.attempt > 1:
                 result = load_result(folder)
         except StoreError as error:
-            tell(f"{error}; left out")
+            tell(str(error))
         else:
             yield StoredResult(folder, result)
 

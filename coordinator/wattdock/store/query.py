@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
 from wattdock.files import name_of, open_data
-from wattdock.store.folders import RESTARTS, read_summaries, restart_folders, result_folders
-from wattdock.store.row_index import read_rows, whole_table
+from wattdock.store.folders import RESTARTS, readable_results, restart_folders, result_folders
+from wattdock.store.row_index import read_rows
 from wattdock.store.table import Row, in_order, passes_of, passes_table, utc
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 PARQUET = ("requests", "steps", "timeline")
 # A restart's file → the result's folder.
 RESULT_FOLDER = "regexp_replace(parse_dirpath(filename), '/restarts/[^/]*$', '')"
-# What `table.in_order` does to rows.
-REPLACED = "study_id IS NOT NULL AND attempt < max(attempt) OVER (PARTITION BY study_id, experiment_id)"
-IN_ORDER = f"SELECT * REPLACE ({REPLACED} AS superseded) FROM rows ORDER BY started_utc DESC, folder DESC"
 # DuckDB's names of statements that only read; MULTI is a PIVOT. EXPLAIN ANALYZE runs what it explains.
 READ_ONLY = {"SELECT", "MULTI"}
 # A SELECT can call functions that change settings, one of which is a file to write a profile to.
@@ -96,7 +93,7 @@ def _folders_where(rows: list[Row], condition: str) -> set[str]:
     # A comment in it ends with its line.
     sql = f"SELECT folder FROM all_results WHERE ({condition}\n)"
     try:
-        return set(_answer({"rows": Row.table(rows)}, {}, sql, alike=True)["folder"].to_pylist())
+        return set(_answer({"all_results": Row.table(rows)}, {}, sql, alike=True)["folder"].to_pylist())
     except duckdb.Error as error:
         raise ConfigError(f"where: {' '.join(str(error).split())}") from error
 
@@ -122,8 +119,7 @@ def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -
         ConfigError: A date cannot be read, or the condition is wrong.
         ConfigError: There are no results.
     """
-    tables, rows = read_rows(_folders(output_dir), tell)
-    return filters.select(in_order([*(Row(**row) for table in tables for row in table.to_pylist()), *rows]))
+    return filters.select(in_order(read_rows(_folders(output_dir), lambda problem: tell(f"{problem}; left out"))))
 
 
 def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Table:
@@ -138,11 +134,12 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
     """
     import duckdb
 
-    rows = whole_table(*read_rows(_folders(output_dir), tell))
+    rows = select(output_dir, Filters(superseded=True), tell=tell)
     # The newest first: its files have every column.
-    folders, tables = sorted(map(Path, rows["folder"].to_pylist()), reverse=True), {"rows": rows}
+    folders, tables = sorted((Path(row.folder) for row in rows), reverse=True), {"all_results": Row.table(rows)}
     if "passes" in sql.lower():
-        tables["all_passes"] = passes_table([row for stored in read_summaries(folders) for row in passes_of(stored)])
+        stored_results = readable_results(folders, lambda _: None)
+        tables["all_passes"] = passes_table([row for stored in stored_results for row in passes_of(stored)])
     files = {name: _parquet_files(folders, name, tell) for name in PARQUET if name in sql.lower()}
     try:
         return _answered(tables, files, sql, tell)
@@ -209,7 +206,6 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str,
         _require_one_select(connection, sql)
         for name, table in tables.items():
             connection.register(name, table)
-        connection.execute(f"CREATE TABLE all_results AS {IN_ORDER}").unregister("rows")
         connection.execute("CREATE VIEW results AS FROM all_results WHERE NOT superseded")
         for name, paths in files.items():
             if paths:

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.files import MANIFEST, read_regular, write_whole
-from wattdock.store.folders import RESULT, read_summaries
+from wattdock.store.folders import RESULT, readable_results
 from wattdock.store.table import Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from wattdock.store.folders import Tell
 
@@ -30,8 +28,8 @@ DIGEST_BYTES = 32
 FEWEST = 100
 
 
-def read_rows(folders: Sequence[Path], tell: Tell) -> tuple[list[pa.Table], list[Row]]:
-    """Return the rows of results that are as they were indexed, in a table if there are any, and those of the others.
+def read_rows(folders: Sequence[Path], tell: Tell) -> list[Row]:
+    """Return the rows of results, those that are as they were indexed from the index, in no order.
 
     The index is written anew if there are many others, but into no bundle; a folder that cannot be written has none.
 
@@ -42,50 +40,35 @@ def read_rows(folders: Sequence[Path], tell: Tell) -> tuple[list[pa.Table], list
     file = folders[0].parent / INDEX
     # Of the time before anything is read: a result that changes meanwhile is read again.
     states = {folder.name: _state(folder / RESULT) for folder in folders}
-    tables = _unchanged(file, states) if os.access(file, os.R_OK) else []
-    indexed_folders = {folder for table in tables for folder in table["folder"].to_pylist()}
+    indexed = _unchanged(file, states) if os.access(file, os.R_OK) else []
+    indexed_folders = {row.folder for row in indexed}
     others = [folder for folder in folders if str(folder) not in indexed_folders]
-    rows = list(map(Row.of, read_summaries(others, tell=tell)))
-    if len(rows) >= FEWEST and not (file.parent.resolve().parent / MANIFEST).exists():
+    read = list(map(Row.of, readable_results(others, tell)))
+    if len(read) >= FEWEST and not (file.parent.resolve().parent / MANIFEST).exists():
         # Names and numbers that Arrow cannot hold are no reason to read nothing.
         with suppress(OSError, ValueError, OverflowError):
-            _write(file, whole_table(tables, rows), states)
-    return tables, rows
+            _write(file, [*indexed, *read], states)
+    return [*indexed, *read]
 
 
-def whole_table(tables: list[pa.Table], rows: list[Row]) -> pa.Table:
-    """Return both parts of `read_rows` as one table, in no order."""
-    import pyarrow as pa
-
-    # Even an empty list would import pandas where that is installed, which takes longer than all else here.
-    return pa.concat_tables([*tables, Row.table(rows)] if rows or not tables else tables)
-
-
-def _unchanged(file: Path, states: dict[str, str | None]) -> list[pa.Table]:
-    """Return a table of the rows whose results have these states; none where the index cannot be used."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _unchanged(file: Path, states: dict[str, str | None]) -> list[Row]:
+    """Return the rows whose results have these states; none where the index cannot be used."""
     import pyarrow.parquet as pq
 
-    # Arrow cannot hold every folder's name.
-    with suppress(OSError, UnicodeError):
+    with suppress(OSError):
         content = read_regular(file, owned=True)
         if content[:DIGEST_BYTES] == digest(content[DIGEST_BYTES:]):
-            table = pq.ParquetFile(io.BytesIO(content[DIGEST_BYTES:])).read()
-            pairs = zip(table["folder"].to_pylist(), table[STATE].to_pylist(), strict=True)
-            same = [states.get(name) == state for name, state in pairs]
-            paths = pc.binary_replace_slice(table["folder"], 0, 0, str(file).removesuffix(INDEX))
-            table = table.drop_columns(STATE).set_column(0, "folder", paths)
-            return [table if all(same) else table.filter(pa.array(same))]
+            rows = pq.ParquetFile(io.BytesIO(content[DIGEST_BYTES:])).read().to_pylist()
+            same = [row for row in rows if row.pop(STATE) == states.get(Path(row["folder"]).name)]
+            return [Row(**row | {"folder": str(file.with_name(Path(row["folder"]).name))}) for row in same]
     return []
 
 
-def _write(file: Path, table: pa.Table, states: dict[str, str | None]) -> None:
+def _write(file: Path, rows: list[Row], states: dict[str, str | None]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = [Path(folder).name for folder in table["folder"].to_pylist()]
-    table = table.set_column(0, "folder", pa.array(names)).append_column(STATE, pa.array([*map(states.get, names)]))
+    table = Row.table(rows).append_column(STATE, pa.array([states[Path(row.folder).name] for row in rows]))
     content = io.BytesIO()
     pq.write_table(table, content)
     write_whole(file, digest(content.getvalue()) + content.getvalue())

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
 from wattdock.store.folders import RESTARTS, RESULT, StoredResult, load_result, result_folders
-from wattdock.store.table import SUMMARY, Row, replacements
+from wattdock.store.row_index import read_rows
+from wattdock.store.table import Row, replacements
 from wattdock.text import listed, meant, runs_of, typed, untimed
 
 if TYPE_CHECKING:
@@ -153,14 +154,10 @@ def _names(output_dir: Path) -> _Names:
     folders = result_folders(output_dir)
     # A study's folder may have been left behind where its results were copied from.
     studies: dict[str, list[Path]] = {path.parent.name: [] for path in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")}
-    rows: dict[Path, Row] = {}
-    unreadable = []
-    for folder in folders:
-        try:
-            rows[folder] = Row.of(StoredResult(folder, load_result(folder, SUMMARY)))
-        except StoreError as error:
-            unreadable.append(str(error))
-    for folder, row in rows.items():
+    unreadable: list[str] = []
+    rows = {Path(row.folder): row for row in read_rows(folders, unreadable.append)} if folders else {}
+    for folder in sorted(rows):
+        row = rows[folder]
         if row.study_id:
             studies.setdefault(row.study_id, []).append(folder)
     # Whoever means one that was replaced types its whole name.
