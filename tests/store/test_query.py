@@ -199,7 +199,6 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     put(results, "k", colour="blue")
     put(results, "l", config__colour="blue")
     put(results, "m", spans="many")
-    # Damage inside a part that the table does not need is found where the result would replace a sound attempt.
     put(results, "n", spans=[{}], study={"study_id": "s", "attempt": 2})
     hidden = put(results, "o")
     hidden.rename(hidden.with_name(f".{hidden.name}"))
@@ -216,7 +215,7 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
         "i": "not a result of schema version 1 (",
         "j": "is missing; restore it",
         "k": "not a result of schema version 1 (colour: Extra inputs are not permitted",
-        "l": "not a result of schema version 1 (config: Value error, colour: no setting has this name",
+        "l": "not a result of schema version 1 (config.colour: Extra inputs are not permitted",
         "m": "not a result of schema version 1 (spans: Input should be a valid array",
         "n": "not a result of schema version 1 (spans.0.name: Field required",
         "p": "not a result of schema version 1 (started_utc: Value error, it is no instant of this calendar",

@@ -361,14 +361,9 @@ class ExperimentConfig(StrictSettings):
     @property
     def label(self) -> str:
         """The experiment's name in tables."""
-        return self.label_of(self)
-
-    @staticmethod
-    def label_of(config: ExperimentConfig) -> str:
-        """Return the label of a config that may have been read in part."""
-        work = config.workload
+        work = self.workload
         load = f"{work.arrival} {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
-        return config.name or f"{config.backend} {config.model.label} {load}"
+        return self.name or f"{self.backend} {self.model.label} {load}"
 
 
 def _require_offered(backend: str, arrivals: tuple[str, ...] | None, work: WorkloadSpec) -> None:

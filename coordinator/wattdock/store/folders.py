@@ -24,7 +24,7 @@ from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, NewFolder, new_folder, open_data, read_regular, sync
 from wattdock.output import print_json
 from wattdock.records import RestartRecord
-from wattdock.store.table import SUMMARY, replacements
+from wattdock.store.table import replacements
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
@@ -131,11 +131,8 @@ def _find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
     return None
 
 
-def load_result(folder: Path, schema: type[ExperimentResult] = ExperimentResult) -> ExperimentResult:
+def load_result(folder: Path) -> ExperimentResult:
     """Return the result in a result folder.
-
-    Args:
-        schema: What of it is read; see `SUMMARY` for what goes unchecked.
 
     Raises:
         StoreError: There is none, or this version cannot read it.
@@ -148,13 +145,13 @@ def load_result(folder: Path, schema: type[ExperimentResult] = ExperimentResult)
     except OSError as error:
         raise StoreError(f"{file}: cannot be read ({error.strerror or error}); see its owner, mode and size") from error
     try:
-        return schema.model_validate_json(content)
+        return ExperimentResult.model_validate_json(content)
     except ValidationError as error:
         raise StoreError(f"{file}: {_problem(error)}") from error
 
 
 def readable_results(folders: Iterable[Path], tell: Tell) -> Iterator[StoredResult]:
-    """Yield the readable results with the parts that a row of the table of results needs (`SUMMARY`).
+    """Yield the results that can be read.
 
     Args:
         folders: Of results, as `result_folders` returns them.
@@ -162,14 +159,9 @@ def readable_results(folders: Iterable[Path], tell: Tell) -> Iterator[StoredResu
     """
     for folder in folders:
         try:
-            result = load_result(folder, SUMMARY)
-            # A later attempt replaces a sound result, so it must be sound as a whole.
-            if result.study and result.study.attempt > 1:
-                result = load_result(folder)
+            yield StoredResult(folder, load_result(folder))
         except StoreError as error:
             tell(str(error))
-        else:
-            yield StoredResult(folder, result)
 
 
 def result_folders(output_dir: Path) -> list[Path]:

@@ -8,21 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
 
-from pydantic import BaseModel, create_model, model_validator
-from pydantic_core import core_schema
-
-from wattdock.analysis import Audit, ExperimentResult, statistics
-from wattdock.config import ExperimentConfig, Split
-from wattdock.values import known_max, require_64_bits
+from wattdock.analysis import Audit, statistics
+from wattdock.config import Split
+from wattdock.values import known_max
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
+    from wattdock.analysis import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
     from wattdock.store.folders import StoredResult
 
@@ -146,14 +143,14 @@ class Row:
 
     @classmethod
     def of(cls, stored: StoredResult) -> Row:
-        """Return the row of a result, read whole or as a `SUMMARY`; only `in_order` knows whether it is superseded."""
+        """Return the row of a result; only `in_order` knows whether it is superseded."""
         result = stored.result
         environment = result.environment
         energy_of, energy = result.energy, statistics.energy_figure(result)
         computed: dict[str, Any] = {
             "folder": str(stored.folder),
             "started_utc": utc(result.started_utc),
-            "name": ExperimentConfig.label_of(result.config),
+            "name": result.config.label,
             "model": environment.model.name if environment else result.config.model.label,
             "gpus": _gpus(environment.gpu_names) if environment else None,
             "parallelism": _split(environment),
@@ -180,61 +177,6 @@ COLUMNS: dict[str, Column] = {
     name: next(iter(getattr(hint, "__metadata__", ())), Column()) for name, hint in _HINTS.items()
 }
 PATHS = {name: column.place.split(".") for name, column in COLUMNS.items() if column.place}
-# What `Row.of` and `passes_of` read beside the places of the columns; a part that is named here is read whole.
-OTHER_PATHS = [
-    place.split(".")
-    for place in (
-        *("started_utc", "config.name", "config.model", "config.workload.arrival", "config.workload.rate_per_s"),
-        *("environment.model.name", "environment.gpu_names"),
-        *("environment.runner.parallelism", "audit.checks.name", "audit.checks.status", "audit.checks.figure"),
-        *("energy.passes", "energy.uncertainty", "energy.reason", "error.message", "audit.reasons"),
-    )
-]
-
-
-class _Unread:
-    """Any JSON object; what it holds is passed over."""
-
-    @staticmethod
-    def __get_pydantic_core_schema__(*_: object) -> core_schema.CoreSchema:
-        return core_schema.typed_dict_schema({}, extra_behavior="ignore")
-
-
-def _part(model: type[BaseModel], paths: Iterable[list[str]]) -> type[BaseModel]:
-    """Return a model that reads of the models in its fields only these paths; it refuses the keys that `model` does."""
-    within: dict[str, list[list[str]]] = {}
-    for name, *inner_path in paths:
-        within.setdefault(name, []).append(inner_path)
-    fields: dict[str, Any] = {
-        name: (_kind(field.annotation, within.get(name, [])), field) for name, field in model.model_fields.items()
-    }
-    settings: Any = model.model_config
-    validators: dict[str, Any] = {"numbers": model_validator(mode="after")(require_64_bits)}
-    if model is ExperimentConfig:
-        settings = settings | {"extra": "allow"}
-        validators["section"] = model_validator(mode="after")(_require_own_section)
-    return create_model(model.__name__, __config__=settings, __validators__=validators, **fields)
-
-
-def _kind(kind: Any, paths: Sequence[list[str]]) -> Any:
-    """Return a type with each model in it replaced by the part that reads only these paths; an empty path is all."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel) and [] not in paths:
-        return _part(kind, paths) if paths else _Unread
-    if not (inner_kinds := get_args(kind)):
-        return kind
-    origin = Union if isinstance(kind, UnionType) else get_origin(kind)
-    return origin[tuple(_kind(inner, paths) for inner in inner_kinds)]
-
-
-def _require_own_section(config: Any) -> Any:
-    """Refuse a key of a config that is neither a setting nor its backend's name, under which the section stands."""
-    if unknown := config.model_extra.keys() - {config.backend}:
-        raise ValueError(f"{', '.join(sorted(unknown))}: no setting has this name")
-    return config
-
-
-# The part of a result that its rows are computed from; reading only this takes a third of the time.
-SUMMARY = cast("type[ExperimentResult]", _part(ExperimentResult, [*PATHS.values(), *OTHER_PATHS]))
 # The table of measured passes: columns of a result's `energy.passes`, behind the folder and the experiment.
 PASS_COLUMNS = {
     "folder": str,
