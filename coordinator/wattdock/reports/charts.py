@@ -149,16 +149,14 @@ def limits(points: Sequence[Point]) -> Chart:
         for limit, share in roofline.shares.items()
     ]
     y, height = _names(drawn_points)
-    looks: dict[str, Any] = {"sort": None, "title": None, "type": "nominal"}
-    names = list(LIMIT_COLOURS)
     return (
         alt.Chart(alt.InlineData(values=tuple(rows)))
         .mark_point(filled=True, size=70)
         .encode(
             x=alt.X(SHARE_OF_TIME, type="quantitative", scale=alt.Scale(zero=True), axis=alt.Axis(format="%")),
             y=y,
-            color=alt.Color("limit", scale=alt.Scale(domain=names, range=list(LIMIT_COLOURS.values())), **looks),
-            shape=alt.Shape("limit", scale=alt.Scale(domain=names, range=list(SHAPES[: len(names)])), **looks),
+            color=_told_apart(alt.Color, "limit", LIMIT_COLOURS),
+            shape=_told_apart(alt.Shape, "limit", dict(zip(LIMIT_COLOURS, SHAPES, strict=False))),
             tooltip=_tooltip(rows),
         )
         .properties(
@@ -182,16 +180,12 @@ def phases(points: Sequence[Point]) -> Chart:
     ]
     names = {row["phase"] for row in rows}
     phase_names = [*(name for name in PHASES if name in names), *sorted(names - set(PHASES))]
-    shades = [PHASE_COLOURS.get(name, HOST) for name in phase_names]
-    colour = alt.Color(
-        "phase", type="nominal", sort=None, title=None, scale=alt.Scale(domain=phase_names, range=shades)
-    )
     y, height = _names(drawn_points)
     bars = _base([row | {"order": phase_names.index(row["phase"])} for row in rows]).mark_bar()
     chart = bars.encode(
         x=alt.X("J", type="quantitative", title="J (GPU boards)"),
         y=y,
-        color=colour,
+        color=_told_apart(alt.Color, "phase", {name: PHASE_COLOURS.get(name, HOST) for name in phase_names}),
         order=alt.Order("order", type="quantitative"),
         tooltip=_tooltip(rows),
     )
@@ -342,7 +336,7 @@ def timeline_chart(look: TimelineLook, ends: tuple[Any, Any]) -> Chart:
 def scaling_curves(settings: Sequence[Setting]) -> Chart:
     """Return throughput, efficiency, TPOT, power and joules per token over GPU counts, a row of panels per setting."""
     kinds = sorted({kind for setting in settings for kind in setting.curves})
-    look = _look([("", kind) for kind in kinds], kinds)
+    look = _look([("", kind) for kind in kinds])
     rows_of_panels = []
     for setting in settings:
         rows = [_row_over_gpus(kind, point) for kind, curve in setting.curves.items() for point in curve]
@@ -365,15 +359,14 @@ def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared:
     if len({x(point) for point in drawn_points}) < 2:
         raise ConfigError(f"nothing to draw: all results have the same number of {unit}")
     models = len({point.row.model for point in drawn_points}) > 1
-    others = {id(p): ", ".join([*([p.row.model] if models else []), shared(p)]) for p in drawn_points}
+    series = [(p.row.backend, f"{p.row.model}, {shared(p)}" if models else shared(p)) for p in drawn_points]
     rows: Rows = [
-        {"experiment": p.label, "series": f"{p.row.backend}, {others[id(p)]}", unit: x(p)}
+        {"experiment": p.label, "series": _series_name(of_point), unit: x(p)}
         | _with_ends(J_PER_TOKEN, p.j_per_token)
         | _with_ends(TOKENS_PER_S, p.tokens_per_s)
-        for p in drawn_points
+        for p, of_point in zip(drawn_points, series, strict=True)
     ]
-    series = dict.fromkeys((p.row.backend, others[id(p)]) for p in drawn_points)
-    look = _look(list(series), [", ".join(names) for names in series])
+    look = _look(series)
     units = [J_PER_TOKEN, TOKENS_PER_S] if any(point.j_per_token for point in drawn_points) else [TOKENS_PER_S]
     panels = [_line_panel(rows, unit, quantity, look, last=quantity is units[-1]) for quantity in units]
     return alt.vconcat(*panels, data=alt.InlineData(values=tuple(rows)), bounds="flush").properties(
@@ -396,7 +389,6 @@ def _line_panel(rows: Rows, x: str, unit: str, look: Mapping[str, Any], *, last:
 
 
 def _panel_over_time(look: TimelineLook, ends: tuple[Any, Any], lines: Chart, unit: str, *, last: bool) -> Chart:
-    shades = alt.Scale(domain=list(look.kinds), range=[SPAN_COLOURS[kind] for kind in look.kinds])
     x = alt.X(
         "begins, s",
         type="quantitative",
@@ -404,12 +396,8 @@ def _panel_over_time(look: TimelineLook, ends: tuple[Any, Any], lines: Chart, un
         scale=alt.Scale(domain=ends),
     )
     base = alt.Chart(alt.NamedData("spans")).encode(x=x)
-    tooltip = [
-        alt.Tooltip(name, type="quantitative", format=form) if form else alt.Tooltip(name, type="nominal")
-        for name, form in SPAN_COLUMNS.items()
-    ]
-    fill = alt.Fill("kind", type="nominal", sort=None, scale=shades, title=None)
-    areas = base.mark_rect(opacity=0.22, clip=True).encode(x2="end", fill=fill, tooltip=tooltip)
+    fill = _told_apart(alt.Fill, "kind", {kind: SPAN_COLOURS[kind] for kind in look.kinds})
+    areas = base.mark_rect(opacity=0.22, clip=True).encode(x2="end", fill=fill, tooltip=_told(SPAN_COLUMNS))
     texts = base.mark_text(align="left", baseline="top", dx=3, dy=3, clip=True).encode(text="text:N", y=alt.value(0))
     # A line that never changes would else lie on the frame.
     y = alt.Y("value", type="quantitative", title=unit, scale=alt.Scale(zero=True, padding=8))
@@ -423,7 +411,6 @@ SPAN_COLUMNS = {"span": "", "begins, s": ".2f", "lasts, s": ".2f", "J (GPUs used
 
 def _power_lines(look: TimelineLook) -> Chart:
     """Return the lines of power; where there is a sum over the GPUs used, a choice between them and it."""
-    domain, shades, dashes = (list(part) for part in zip(*look.lines, strict=True))
     chart = _over_time("power")
     if look.has_sum:
         choice = alt.param(
@@ -433,10 +420,9 @@ def _power_lines(look: TimelineLook) -> Chart:
             f"(gpus == 'summed') == (datum.series == '{SUM}') || test(/RAPL|not used/, datum.series)"
         )
     interpolate: Any = "linear" if look.has_readings else "step-after"
-    colour, dash = alt.Scale(domain=domain, range=shades), alt.Scale(domain=domain, range=list(map(list, dashes)))
     return chart.mark_line(interpolate=interpolate, clip=True, strokeWidth=1).encode(
-        color=alt.Color("series", type="nominal", sort=None, title=None, scale=colour),
-        strokeDash=alt.StrokeDash("series", type="nominal", sort=None, title=None, scale=dash),
+        color=_told_apart(alt.Color, "series", {name: shade for name, shade, _ in look.lines}),
+        strokeDash=_told_apart(alt.StrokeDash, "series", {name: list(dash) for name, _, dash in look.lines}),
     )
 
 
@@ -483,8 +469,7 @@ def _base(rows: Rows) -> Chart:
 
 def _dots(base: Chart, points: Sequence[Point]) -> Chart:
     """Return a marker per result: colour by backend, shape by GPUs and model; hollow may not be published."""
-    series = {_series(point): (point.row.backend, _model_and_gpus(point)) for point in points}
-    look = _look(list(series.values()), list(series))
+    look = _look([_series(point) for point in points])
     fill = alt.condition("datum.publishable == 'yes'", look["fill"], alt.value("transparent"))
     tooltip = _tooltip(base.data.values)
     return base.mark_point().encode(color=look["color"], shape=look["shape"], fill=fill, tooltip=tooltip)
@@ -497,28 +482,31 @@ def _signs(base: Chart) -> list[Chart]:
     return [base.transform_filter(f"test(/{MARK}$/, datum.experiment)").mark_text(text=MARK, dx=7, dy=-6)]
 
 
-def _look(series: Sequence[Series], names: Sequence[str]) -> dict[str, Any]:
-    """Return colour, fill, shape and dash channels that tell the named series apart, up to 36 of them.
+def _look(series: Sequence[Series]) -> dict[str, Any]:
+    """Return colour, fill, shape and dash channels that tell these series apart, up to 36 of them.
 
     Several backends have a colour each, and everything else a shape; where shapes repeat, the colour moves on.
     """
     backends, others = (list(dict.fromkeys(part)) for part in zip(*series, strict=True))
-    shades, marks = [], []
+    colours, shapes, dashes = {}, {}, {}
     for backend, other in series:
-        at = others.index(other)
+        name, at = _series_name((backend, other)), others.index(other)
         turn = backends.index(backend) + at // len(SHAPES) * len(backends)
-        shades.append(at if len(backends) == 1 else turn)
-        marks.append(at + (at // len(SHAPES) if len(backends) == 1 else 0))
-    colours = alt.Scale(domain=names, range=[PALETTE[at % len(PALETTE)] for at in shades])
-    shapes = alt.Scale(domain=names, range=[SHAPES[at % len(SHAPES)] for at in marks])
-    dashes = alt.Scale(domain=names, range=[DASHES[at % len(DASHES)] for at in marks])
-    nominal: dict[str, Any] = {"type": "nominal", "sort": None, "title": None}
+        mark = at + (at // len(SHAPES) if len(backends) == 1 else 0)
+        colours[name] = PALETTE[(at if len(backends) == 1 else turn) % len(PALETTE)]
+        shapes[name], dashes[name] = SHAPES[mark % len(SHAPES)], DASHES[mark % len(DASHES)]
     return {
-        "color": alt.Color("series", scale=colours, **nominal),
-        "fill": alt.Fill("series", scale=colours, **nominal),
-        "shape": alt.Shape("series", scale=shapes, **nominal),
-        "strokeDash": alt.StrokeDash("series", scale=dashes, **nominal),
+        "color": _told_apart(alt.Color, "series", colours),
+        "fill": _told_apart(alt.Fill, "series", colours),
+        "shape": _told_apart(alt.Shape, "series", shapes),
+        "strokeDash": _told_apart(alt.StrokeDash, "series", dashes),
     }
+
+
+def _told_apart(channel: Callable[..., Any], name: str, marks: Mapping[str, Any]) -> Any:
+    """Return a channel of names, each with its colour, shape or dash, in the order of a legend without a title."""
+    scale = alt.Scale(domain=list(marks), range=list(marks.values()))
+    return channel(name, type="nominal", sort=None, title=None, scale=scale)
 
 
 def _with_ends(unit: str, figure: statistics.Figure | None) -> dict[str, float | None]:
@@ -529,15 +517,16 @@ def _with_ends(unit: str, figure: statistics.Figure | None) -> dict[str, float |
 
 def _identity(point: Point) -> dict[str, Any]:
     verdict = "not judged" if point.row.publishable is None else "yes" if point.row.publishable else "no"
-    return {"experiment": point.label, "series": _series(point), "model": point.row.model, "publishable": verdict}
+    series = _series_name(_series(point))
+    return {"experiment": point.label, "series": series, "model": point.row.model, "publishable": verdict}
 
 
-def _series(point: Point) -> str:
-    return f"{point.row.backend}, {_model_and_gpus(point)}"
+def _series(point: Point) -> Series:
+    return point.row.backend, f"{point.row.model}, {point.gpus_text}"
 
 
-def _model_and_gpus(point: Point) -> str:
-    return f"{point.row.model}, {point.gpus_text}"
+def _series_name(series: Series) -> str:
+    return ", ".join(filter(None, series))
 
 
 def _errors(base: Chart, axis: Literal["x", "y"], unit: str) -> list[Chart]:
@@ -574,9 +563,14 @@ def _tooltip(rows: Rows) -> list[alt.Tooltip]:
     """Return the columns that a tooltip shows; intervals are drawn already."""
     names = [name for name in rows[0] if name not in ("series", "order") and not name.endswith((" low", " high"))]
     numbers = {name for name in names if any(isinstance(row[name], float) for row in rows)}
+    return _told({name: ",.4g" if name in numbers else "" for name in names})
+
+
+def _told(forms: Mapping[str, str]) -> list[alt.Tooltip]:
+    """Return a tooltip of these columns: numbers in their formats, texts without one."""
     return [
-        alt.Tooltip(name, type="quantitative", format=",.4g") if name in numbers else alt.Tooltip(name, type="nominal")
-        for name in names
+        alt.Tooltip(name, type="quantitative", format=form) if form else alt.Tooltip(name, type="nominal")
+        for name, form in forms.items()
     ]
 
 
