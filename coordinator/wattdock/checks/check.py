@@ -67,7 +67,7 @@ class Checklist(Generic[S]):
     """Checks on one kind of subject, in the order in which they are written."""
 
     def __init__(self) -> None:
-        self._checks: list[tuple[Callable[[S], Outcome | None], Callable[[Outcome, str], Check]]] = []
+        self._checks: list[tuple[Callable[[S], Outcome | None], str, Declared]] = []
 
     def check(self, name: str, **declared: Unpack[Declared]) -> Callable[[Examine], Examine]:
         """Add the decorated function, which returns None where the check does not apply to a subject.
@@ -77,11 +77,8 @@ class Checklist(Generic[S]):
             declared: What holds of the check whatever it finds.
         """
 
-        def finish(outcome: Outcome, prefix: str) -> Check:
-            return outcome.named(prefix + name, **declared)
-
         def add(examine: Examine) -> Examine:
-            self._checks.append((examine, finish))
+            self._checks.append((examine, name, declared))
             return examine
 
         return add
@@ -92,13 +89,13 @@ class Checklist(Generic[S]):
         Args:
             prefix: What names begin with: "GPU 0 ".
         """
-        for examine, finish in self._checks:
+        for examine, name, declared in self._checks:
             try:
                 outcome = examine(subject)
             except WattdockError as error:
                 outcome = Outcome.of_error(error)
             if outcome:
-                yield finish(outcome, prefix)
+                yield outcome.named(prefix + name, **declared)
 
 
 class Subject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -354,14 +355,12 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
 
 def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
     """Return everything recorded that differs within pairs, the commonest first."""
-    counts: dict[tuple[str, str, str], int] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
     for pair in pairs:
         a, b = (conditions.everything(row.result) for row in pair.rows)
-        for name in dict.fromkeys([*a, *b]):
-            key = (name, a.get(name, conditions.ABSENT), b.get(name, conditions.ABSENT))
-            if key[1] != key[2]:
-                counts[key] = counts.get(key, 0) + 1
-    return [RecordedDifference(*key, many) for key, many in sorted(counts.items(), key=lambda entry: -entry[1])]
+        texts = [(name, *(side.get(name, conditions.ABSENT) for side in (a, b))) for name in dict.fromkeys([*a, *b])]
+        counts.update((name, of_a, of_b) for name, of_a, of_b in texts if of_a != of_b)
+    return [RecordedDifference(*difference, many) for difference, many in counts.most_common()]
 
 
 def _judge(compared: Comparison, allowed: float) -> Regression:
