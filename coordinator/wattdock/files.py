@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING
 from wattdock.clock import BOOT_ID
 from wattdock.errors import StoreError
 from wattdock.output import harmless
+from wattdock.text import listed
 
 if TYPE_CHECKING:
     import io
@@ -202,8 +203,7 @@ def file_place(state: os.stat_result) -> str:
 def _holders(descriptor: int) -> str:
     """Return in words who holds the lock on an open file."""
     pids = lock_pids().get(file_place(os.fstat(descriptor)), [])
-    more = f" and {len(pids) - HOLDERS_SHOWN} more" if len(pids) > HOLDERS_SHOWN else ""
-    return ", ".join(map(_process, pids[:HOLDERS_SHOWN])) + more or "a process that is not visible here"
+    return listed(list(map(_process, pids)), HOLDERS_SHOWN) or "a process that is not visible here"
 
 
 def _process(pid: int) -> str:

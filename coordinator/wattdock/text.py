@@ -129,10 +129,10 @@ def typed(names: Iterable[str]) -> dict[str, str]:
     return {name: untimed(name) if counts[untimed(name)] == 1 else name for name in known}
 
 
-def listed(texts: Sequence[str]) -> str:
+def listed(texts: Sequence[str], most: int = MOST_LISTED, *, between: str = ", ") -> str:
     """Return the first few of the texts, and how many more there are."""
-    more = f" and {len(texts) - MOST_LISTED} more" if len(texts) > MOST_LISTED else ""
-    return ", ".join(texts[:MOST_LISTED]) + more
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
 
 
 def dotted(nested: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from wattdock.analysis import Audit, analyse
 from wattdock.checks import audit_gpus, audit_procedure
 from wattdock.checks.check import Checklist, Outcome, Subject, verdict
 from wattdock.config import ExperimentConfig
-from wattdock.text import pluralize
+from wattdock.text import listed, pluralize
 from wattdock.values import all_known
 
 if TYPE_CHECKING:
@@ -282,5 +282,4 @@ def _own_gpus(subject: Subject) -> set[str]:
 
 
 def _processes(descriptions: list[str]) -> str:
-    more = len(descriptions) - FIGURE_PROCESSES
-    return "; ".join(descriptions[:FIGURE_PROCESSES]) + (f" and {more} more" if more > 0 else "")
+    return listed(descriptions, FIGURE_PROCESSES, between="; ")

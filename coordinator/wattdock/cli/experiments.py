@@ -22,7 +22,7 @@ from wattdock.cli.options import (
 )
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
-from wattdock.text import pluralize, untimed
+from wattdock.text import listed, pluralize, untimed
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -186,8 +186,7 @@ def plan(
         if not isinstance(outcome, ExecutionPlan):
             refused.setdefault(str(outcome), []).append(config.label)
     for message, labels in refused.items():
-        more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
-        say(f"wattdock: {labels[0]}{more}: {message}", err=True)
+        say(f"wattdock: {listed(labels, 1)}: {message}", err=True)
     if errors := [outcome for outcome in checked if not isinstance(outcome, ExecutionPlan)]:
         raise typer.Exit(errors[0].exit_code)
 

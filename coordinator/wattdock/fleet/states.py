@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ExitCode
 from wattdock.fleet.script import gpus_of
-from wattdock.text import pluralize
+from wattdock.text import listed, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,12 +75,11 @@ def states_of(tasks: Sequence[Task], queued: Iterable[QueuedTask], endings: Sequ
             detail = task.problem or (ending.why if ending else KILLED if task.begun.lines else NOT_BEGUN)
             exit_code = ending.exit_code if ending else ExitCode.INTERRUPTED
         measured, passes = task.begun.passes(task.study)
-        more = f" and {len(experiments) - 1} more" if len(experiments) > 1 else ""
         states.append(
             TaskState(
                 *(task.number, state, slurm.node if slurm else "", slurm.job if slurm else "", detail),
                 *(gpus_of(task), len(experiments), task.done(), passes, measured),
-                *(f"{experiments[0].label}{more}", exit_code),
+                *(listed([config.label for config in experiments], 1), exit_code),
             )
         )
     return states

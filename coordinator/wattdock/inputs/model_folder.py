@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES, open_data, read_regular
 from wattdock.inputs.architecture import LARGEST
-from wattdock.text import PART_DEPTH, from_json
+from wattdock.text import PART_DEPTH, from_json, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,10 +138,9 @@ def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
     """
     if not pickled:
         return PreflightError(f"no weights in {model}; it needs model.safetensors, or {INDEX} with its shards")
-    more = f" and {len(pickled) - 1} more" if len(pickled) > 1 else ""
     return PreflightError(
-        f"{model} has its weights in {pickled[0]}{more}, which runs code when it is read, and no *.safetensors; take a "
-        "model that has, or convert it where you trust it: transformers' from_pretrained(…).save_pretrained(FOLDER)"
+        f"{model} has its weights in {listed(pickled, 1)}, which runs code when it is read, and no *.safetensors; take "
+        "a model that has, or convert it where you trust it: transformers' from_pretrained(…).save_pretrained(FOLDER)"
     )
 
 
