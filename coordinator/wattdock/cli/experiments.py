@@ -119,9 +119,7 @@ def _run_here(
             # Without it nothing was begun; the error says why.
             if study_run.study_id:
                 found, more = study_run.results, f"wattdock show {_named(study_run, output_dir)} --checks"
-                show(
-                    [stored.result for stored in found] if as_json else found, as_json=as_json, errors=False, more=more
-                )
+                show(found, as_json=as_json, errors=False, more=more)
     if not as_json:
         words = [f"wattdock {verb} {_named(study_run, output_dir)}" for verb in ("show", "report")]
         say(f"next: {', '.join(words)}" if study_run.results else "nothing was measured")

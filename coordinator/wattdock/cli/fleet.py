@@ -150,7 +150,7 @@ def _ended(
 
     found = fleet.collect()
     results = [stored.result for stored in found]
-    show(results if as_json else found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
+    show(found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
     if not as_json:
         none = "no result is stored yet" if any(state.job for state in states) else "nothing was measured"
         say(f"next: wattdock show {shown}, wattdock report {shown}" if found else none)

@@ -155,12 +155,9 @@ def show(
 def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None:
     from wattdock.reports import show as print_results
 
-    if as_json:
-        print_results([stored.result for stored in results], as_json=True)
-    else:
-        print_results(results, checks=checks, more=typed_again("--checks"))
-        if len(results) == 1 and (later := results[0].replacement()):
-            say(f"replaced by a later attempt of its study: {later}")
+    print_results(results, as_json=as_json, checks=checks, more=typed_again("--checks"))
+    if not as_json and len(results) == 1 and (later := results[0].replacement()):
+        say(f"replaced by a later attempt of its study: {later}")
 
 
 def _analysed_again(stored: "StoredResult") -> "StoredResult":

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -48,6 +48,10 @@ class StoredResult:
 
     folder: Path
     result: ExperimentResult
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what result.json holds."""
+        return self.result.model_dump(mode="json", by_alias=True)
 
     @property
     def has_records(self) -> bool:

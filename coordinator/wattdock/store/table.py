@@ -159,8 +159,8 @@ class Row:
             "disturbed": Audit.disturbed_by(result.audit.checks) if result.audit else None,
             "reason": _reason(result),
             "superseded": False,
-            **dict(zip(ENERGY_ENDS, _ends(energy), strict=True)),
-            **dict(zip(SPEED_ENDS, _ends(statistics.speed_figure(result)), strict=True)),
+            **dict(zip(ENERGY_ENDS, statistics.value_and_ends(energy)[1:], strict=True)),
+            **dict(zip(SPEED_ENDS, statistics.value_and_ends(statistics.speed_figure(result))[1:], strict=True)),
         }
         return cls(**{name: _value(result, path) for name, path in PATHS.items()}, **computed)
 
@@ -252,10 +252,6 @@ def _value(result: ExperimentResult, path: Sequence[str]) -> Any:
         value = getattr(value, name)
     # A distribution of lengths counts as its mean.
     return round(value.mean_tokens) if hasattr(value, "mean_tokens") else value
-
-
-def _ends(figure: statistics.Figure | None) -> tuple[float | None, float | None]:
-    return (figure and figure.interval) or (None, None)
 
 
 def _mean_prompt(result: ExperimentResult) -> float | None:
