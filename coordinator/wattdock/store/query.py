@@ -93,7 +93,7 @@ def _folders_where(rows: list[Row], condition: str) -> set[str]:
     # A comment in it ends with its line.
     sql = f"SELECT folder FROM all_results WHERE ({condition}\n)"
     try:
-        return set(_answer({"all_results": Row.table(rows)}, {}, sql, alike=True)["folder"].to_pylist())
+        return set(_answer({"all_results": Row.table(rows)}, {}, sql)["folder"].to_pylist())
     except duckdb.Error as error:
         raise ConfigError(f"where: {' '.join(str(error).split())}") from error
 
@@ -135,8 +135,7 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
     import duckdb
 
     rows = select(output_dir, Filters(superseded=True), tell=tell)
-    # The newest first: its files have every column.
-    folders, tables = sorted((Path(row.folder) for row in rows), reverse=True), {"all_results": Row.table(rows)}
+    folders, tables = [Path(row.folder) for row in rows], {"all_results": Row.table(rows)}
     if "passes" in sql.lower():
         stored_results = readable_results(folders, lambda _: None)
         tables["all_passes"] = passes_table([row for stored in stored_results for row in passes_of(stored)])
@@ -148,26 +147,19 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
 
 
 def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str, tell: Tell) -> pa.Table:
-    """Return the answer from files of equal columns; else of any columns; else of all that are not damaged."""
+    """Return the answer from all files, or where that fails from those that are not damaged."""
     import duckdb
 
     # Errors about the SQL itself say nothing about files; a column whose name is no text is a RuntimeError.
-    faulty_sql = (duckdb.ParserException, duckdb.CatalogException, duckdb.DataError)
-    faulty = (duckdb.Error, RuntimeError)
     try:
-        return _answer(tables, files, sql, alike=True)
-    except faulty_sql:
+        return _answer(tables, files, sql)
+    except (duckdb.ParserException, duckdb.CatalogException, duckdb.DataError, duckdb.BinderException):
         raise
-    except faulty:
-        try:
-            return _answer(tables, files, sql, alike=False)
-        except (*faulty_sql, duckdb.BinderException):
+    except (duckdb.Error, RuntimeError):
+        if not (damaged := _damaged(files, tell)):
             raise
-        except faulty:
-            if not (damaged := _damaged(files, tell)):
-                raise
     readable = {name: [file for file in paths if file not in damaged] for name, paths in files.items()}
-    return _answer(tables, readable, sql, alike=False)
+    return _answer(tables, readable, sql)
 
 
 def _folders(output_dir: Path) -> list[Path]:
@@ -193,13 +185,8 @@ def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]
     return paths
 
 
-def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str, *, alike: bool) -> pa.Table:
-    """Return the answer to a query.
-
-    Args:
-        alike: Expect the columns of the first file in all others of a view: else each is opened once more for every
-            view that is made of them, and once for the query.
-    """
+def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str) -> pa.Table:
+    """Return the answer to a query; a file may lack columns that others have."""
     import duckdb
 
     with duckdb.connect(config=ENGINE) as connection:
@@ -211,8 +198,7 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str,
             if paths:
                 connection.execute(
                     f"CREATE VIEW all_{name} AS SELECT {RESULT_FOLDER} AS folder, * EXCLUDE filename "
-                    f"FROM read_parquet([{', '.join(map(_quoted, paths))}], filename = true, "
-                    f"union_by_name = {not alike})"
+                    f"FROM read_parquet([{', '.join(map(_quoted, paths))}], filename = true, union_by_name = true)"
                 )
         views = ["passes"] * ("all_passes" in tables) + [name for name, paths in files.items() if paths]
         for name in views:
