@@ -66,13 +66,10 @@ class Order(BaseModel):
 
     def flags(self) -> list[str]:
         """Return the settings as `wattdock run` takes them."""
-        flags = ["--backend", self.backend, "--model", self.model, "--batch-size", str(self.batch_size)]
-        flags += ["--max-output-tokens", str(self.max_output_tokens), "--restarts", str(self.restarts)]
-        flags += ["--min-duration-s", str(self.min_duration_s)] * bool(self.min_duration_s)
-        flags += ["--gpus", ",".join(self.gpus)] if self.gpus else []
-        return flags + (
-            ["--prompts", "synthetic", "--input-tokens", str(self.input_tokens)] if self.input_tokens else []
-        )
+        prompts = "synthetic" if self.input_tokens else ""
+        values = self.model_dump() | {"gpus": ",".join(self.gpus), "prompts": prompts}
+        given = {name.replace("_", "-"): value for name, value in values.items() if value}
+        return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
     def estimate(self) -> list[str]:
         """Return the arguments of `wattdock estimate` for it."""
