@@ -89,13 +89,13 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
     folder, command = shlex.quote(str(path)), shlex.join(COMMAND)
     words = {"study_id": path.name, "node": NODE, "setup": setup, "command": command, "folder": folder}
     if tasks and fleet.prepare == "job":
-        options = _lines(*_common(study, path, "prepare.log"))
-        jobs.append(Job("prepare.sh", 0, (), PREPARE.format(options=options, **words)))
+        jobs.append(Job("prepare.sh", 0, (), PREPARE.format(options=_options(study, path, "prepare.log"), **words)))
     for (gpus, thousand), of_array in sorted(arrays.items()):
         file_name = f"gpus-{gpus}{f'-thousand-{thousand}' if thousand else ''}.sh"
         flags = " --retry-failed" if retry_failed else ""
         own = {"first": thousand * THOUSAND, "flags": flags, "offline": "" if fleet.prepare == "none" else OFFLINE}
-        options = _lines(*_options(study, path, gpus, thousand, of_array))
+        # Of task 12 tasks/0012.log.
+        options = _options(study, path, f"{thousand}%3a.log", *_of_array(study, gpus, thousand, of_array))
         script = SCRIPT.format(options=options, **own, **words)
         jobs.append(Job(file_name, gpus, tuple(task.number for task in of_array), script))
     return jobs
@@ -122,28 +122,18 @@ def gpus_of(task: Task) -> int:
     return max(0 if config.accelerator == "cpu" else config.gpus_asked for config in task.study.experiments)
 
 
-def _lines(*options: str) -> str:
-    return "\n".join(f"#SBATCH {option}" for option in options)
+def _options(study: Study, path: Path, log: str, *more: str) -> str:
+    """Return the lines of a job's options; ours come last, and so win over a study's."""
+    settings = {name: getattr(study.fleet, name) for name in ("partition", "account", "time", "constraint")}
+    named = (f"--{name}={value}" for name, value in settings.items() if value)
+    output = shlex.quote(str(path / TASKS).replace("%", "%%") + f"/{log}")
+    own = (f"--job-name={path.name}", f"--output={output}", "--open-mode=append", "--requeue")
+    return "\n".join(f"#SBATCH {option}" for option in (*study.fleet.more, *named, *own, *more))
 
 
-def _common(study: Study, path: Path, log: str) -> Iterator[str]:
-    """Yield the options of every job; ours come last, and so win over others."""
+def _of_array(study: Study, gpus: int, thousand: int, tasks: Sequence[Task]) -> Iterator[str]:
+    """Yield the options that only an array has."""
     fleet = study.fleet
-    yield from fleet.more
-    for name in ("partition", "account", "time", "constraint"):
-        if value := getattr(fleet, name):
-            yield f"--{name}={value}"
-    yield f"--job-name={path.name}"
-    yield "--output=" + shlex.quote(str(path / TASKS).replace("%", "%%") + f"/{log}")
-    yield "--open-mode=append"
-    yield "--requeue"
-
-
-def _options(study: Study, path: Path, gpus: int, thousand: int, tasks: Sequence[Task]) -> Iterator[str]:
-    """Yield the options of an array."""
-    fleet = study.fleet
-    # Of task 12 tasks/0012.log.
-    yield from _common(study, path, f"{thousand}%3a.log")
     is_alone = any(config.exclusive == "machine" for task in tasks for config in task.study.experiments)
     if is_alone if fleet.exclusive is None else fleet.exclusive:
         yield "--exclusive"
