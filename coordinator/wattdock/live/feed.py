@@ -58,7 +58,7 @@ class Feed:
     """
 
     output_dir: Path
-    view: GpuView | None = None
+    view: GpuView = field(default_factory=GpuView.unseen)
     trouble: str | None = None
     readings: dict[str, dict[str, float | None]] = field(default_factory=dict)
     power_w: dict[str, float | None] = field(default_factory=dict)
@@ -81,13 +81,14 @@ class Feed:
                     nvml.open_nvml()
                     self._is_open = True
             try:
-                if clock_s - self._viewed_s >= VIEW_S or self._leases_changed():
+                if clock_s - self._viewed_s >= VIEW_S or leases.holders() != self.view.leases:
                     self.view, self.trouble, self._viewed_s = GpuView.now(), None, clock_s
             except PreflightError as error:
                 self.trouble = str(error)
-        gpus = self.view.inventory.gpus if self.view else ()
         earlier = {} if is_due else self.readings
-        self.readings = {gpu.uuid: _readings(gpu.index, gpu.uuid, earlier.get(gpu.uuid)) for gpu in gpus}
+        self.readings = {
+            gpu.uuid: _readings(gpu.index, gpu.uuid, earlier.get(gpu.uuid)) for gpu in self.view.inventory.gpus
+        }
         self.runs = self._watch.look()
         # A GPU that this process cannot read may be told by its run.
         told = {uuid: watts for run in reversed(self.runs) for uuid, watts in run.state.watts.items()}
@@ -96,9 +97,6 @@ class Feed:
         if self.power_w:
             self.points.append((now_s, self.power_w))
 
-    def _leases_changed(self) -> bool:
-        return self.view is None or leases.holders() != self.view.leases
-
     @property
     def measuring(self) -> str | None:
         """Name of a study that measures a pass now, which must not be disturbed; None where none does."""
@@ -106,15 +104,16 @@ class Feed:
 
     def now(self) -> dict[str, Any]:
         """Return what a page shows, as plain values."""
+        host = self.view.inventory
         return {
             "at_s": time.time(),
             "power_w": self.power_w,
             "host": os.uname().nodename,
-            "trouble": self.trouble or (self.view and self._of_view(self.view)),
-            "leases_unknown": self.view and self.view.leases_unknown,
+            "trouble": self.trouble or "; ".join(host.unreadable) or host.reason,
+            "leases_unknown": self.view.leases_unknown,
             "gpus": self._gpus(),
-            "links": [link.model_dump() for link in (self.view.inventory.links if self.view else ())],
-            "leases": {name: str(holder) for name, holder in (self.view.leases if self.view else {}).items()},
+            "links": [link.model_dump() for link in host.links],
+            "leases": {name: str(holder) for name, holder in self.view.leases.items()},
             "runs": [_run(run) for run in self.runs],
         }
 
@@ -125,13 +124,7 @@ class Feed:
         earlier = sorted(beats, key=itemgetter(0))
         return {"points": [*earlier, *self.points][-MOST_POINTS:]}
 
-    @staticmethod
-    def _of_view(view: GpuView) -> str | None:
-        return "; ".join(view.inventory.unreadable) or view.inventory.reason
-
     def _gpus(self) -> list[dict[str, Any]]:
-        if not self.view:
-            return []
         study_by_pid: dict[int | None, str] = {run.pid: run.path.name for run in self.runs}
         described = []
         for gpu in self.view.inventory.gpus:

@@ -40,6 +40,11 @@ class GpuView:
     schema_version: int = 1
 
     @classmethod
+    def unseen(cls) -> GpuView:
+        """Return the view of a host that was not looked at yet."""
+        return cls(GpuInventory(()), {}, {}, None, "")
+
+    @classmethod
     def now(cls) -> GpuView:
         """Look at this host.
 
