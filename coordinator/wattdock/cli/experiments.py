@@ -82,10 +82,8 @@ def run(
     which = begun.path.name if begun else resume or retry_failed
     how: dict[str, Any] = {"output_dir": output_dir, "resume": which, "retry_failed": retry_failed, "as_json": as_json}
     found = run_on_slurm(study, progress, **how) if on == "slurm" else _run_here(study, progress, **how)
-    results = [stored.result for stored in found]
-    exit_if_failed(results)
     if publishable or require_publishable:
-        _require_publishable(results)
+        _require_publishable([stored.result for stored in found])
 
 
 def _run_here(
@@ -123,6 +121,7 @@ def _run_here(
     if not as_json:
         words = [f"wattdock {verb} {_named(study_run, output_dir)}" for verb in ("show", "report")]
         say(f"next: {', '.join(words)}" if study_run.results else "nothing was measured")
+    exit_if_failed(stored.result for stored in study_run.results)
     return study_run.results
 
 
