@@ -112,6 +112,12 @@ def headings(names: Sequence[str]) -> list[str]:
     return [COLUMNS[name].heading for name in names]
 
 
+def are_numbers(names: Sequence[str]) -> list[bool]:
+    """Return which of these columns hold numbers."""
+    types = Row.types()
+    return [types[name] in (int, float) for name in names]
+
+
 def _point(stored: StoredResult, label: str) -> Point:
     result = stored.result
     figures = statistics.energy_figure(result), statistics.speed_figure(result)

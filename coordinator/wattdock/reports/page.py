@@ -16,7 +16,7 @@ from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import boards_text, pools
-from wattdock.reports.chart_data import disturbed_note, headings, points_of, timelines
+from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
 from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
@@ -42,7 +42,6 @@ SUMMARY = (
     *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "nearest_limit", "roofline_energy_ratio"),
     *("ttft_p50_s", "tpot_p50_s", "itl_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
 )
-TEXTS = ("headline_window", "nearest_limit", "gpus", "backend", "model")
 # Of these, what all results have alike is said once.
 SETTINGS = ("batch_size", "restarts", "gpus", "backend", "model")
 TOKEN_COSTS = {
@@ -136,9 +135,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             count=len(points),
             reasons=_commonest_reasons(points),
             alike=", ".join(f"{COLUMNS[name].heading} {value}" for name, value in alike.items()),
-            columns=[
-                (name, "" if at in TEXTS else "number") for at, name in zip(columns, headings(columns), strict=True)
-            ],
+            columns=list(zip(headings(columns), are_numbers(columns), strict=True)),
             points=points,
             cells=partial(_cells, columns=columns),
             reasons_of=partial(_reasons, most=extent.reasons),

@@ -11,7 +11,7 @@ from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.output import harmless
 from wattdock.reports.boards import pools
-from wattdock.reports.chart_data import cells, disturbed_note, headings, points_of
+from wattdock.reports.chart_data import are_numbers, cells, disturbed_note, headings, points_of
 from wattdock.reports.terminal import MARK
 from wattdock.store import COLUMNS
 
@@ -174,14 +174,14 @@ def _require_format(file: Path, formats: Iterable[str], what: str, flag: str) ->
 
 def markdown(points: Sequence[Point]) -> str:
     """Return results as a pipe table."""
-    rule = ["---:" if _is_number(name) else "---" for name in PRINTED]
+    rule = ["---:" if is_number else "---" for is_number in are_numbers(PRINTED)]
     rows = [HEADINGS, rule, *([_one_line(cell).replace("|", r"\|") for cell in _cells(point)] for point in points)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{_note(points)}\n"
 
 
 def latex(points: Sequence[Point]) -> str:
     """Return results as a tabular with booktabs' rules."""
-    kinds = "".join("r" if _is_number(name) else "l" for name in PRINTED)
+    kinds = "".join("r" if is_number else "l" for is_number in are_numbers(PRINTED))
     head, *rows = (" & ".join(map(_tex, cells)) + r" \\" for cells in (HEADINGS, *map(_cells, points)))
     begin = [f"% {_note(points)}", rf"\begin{{tabular}}{{{kinds}}}"]
     return "\n".join([*begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
@@ -197,10 +197,6 @@ def comma_separated(points: Sequence[Point]) -> str:
 
 
 FORMS: Mapping[str, Callable[[Sequence[Point]], str]] = {".md": markdown, ".csv": comma_separated, ".tex": latex}
-
-
-def _is_number(name: str) -> bool:
-    return name not in ("name", "backend", "model", "publishable")
 
 
 def _cells(point: Point) -> list[str]:

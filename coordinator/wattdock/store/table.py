@@ -167,9 +167,12 @@ class Row:
     @staticmethod
     def table(rows: Sequence[Row]) -> pa.Table:
         """Return rows as an Arrow table."""
-        # The type beside None.
-        types = {name: next(iter(get_args(hint)), hint) for name, hint in get_type_hints(Row).items()}
-        return _arrow(types, [vars(row) for row in rows])
+        return _arrow(Row.types(), [vars(row) for row in rows])
+
+    @staticmethod
+    def types() -> dict[str, type]:
+        """Return the type of each column's values, None aside."""
+        return {name: next(iter(get_args(hint)), hint) for name, hint in get_type_hints(Row).items()}
 
 
 _HINTS = get_type_hints(Row, include_extras=True)
