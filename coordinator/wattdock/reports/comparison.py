@@ -206,12 +206,10 @@ def compare(
     latest = [_latest(side) for side in (first, second)]
     matches, unmatched = _matched(latest[0], latest[1])
     names = _names(matches)
-    tests = {
-        quantity: _adjusted([_test(match, quantity, margin) for *match, _, _ in matches]) for quantity in QUANTITIES
-    }
+    tests = [_adjusted([_test(match, quantity, margin) for *match, _, _ in matches]) for quantity in QUANTITIES]
     pairs = tuple(
-        Pair(name, by, str(a.folder), str(b.folder), {q: tests[q][at] for q in QUANTITIES}, (a, b))
-        for at, (name, (a, b, by, _)) in enumerate(zip(names, matches, strict=True))
+        Pair(name, by, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), (a, b))
+        for name, (a, b, by, _), of_pair in zip(names, matches, zip(*tests, strict=True), strict=True)
     )
     compared = Comparison(
         pairs=pairs,
@@ -275,14 +273,12 @@ def _paired(
     first: Sequence[StoredResult], second: Sequence[StoredResult], key: Callable[[StoredResult], Hashable]
 ) -> tuple[list[tuple[StoredResult, StoredResult]], tuple[list[StoredResult], list[StoredResult]]]:
     """Pair results whose key is unique on both sides."""
-    keys = [[key(row) for row in side] for side in (first, second)]
-    unique = {value for value in keys[0] if keys[0].count(value) == 1 and keys[1].count(value) == 1}
-    partner = dict(zip(keys[1], second, strict=True))
-    pairs = [(row, partner[value]) for row, value in zip(first, keys[0], strict=True) if value in unique]
-    unmatched = [
-        [row for row, value in zip(side, of_side, strict=True) if value not in unique]
-        for side, of_side in zip((first, second), keys, strict=True)
-    ]
+    keyed = [[(key(row), row) for row in side] for side in (first, second)]
+    counts = [Counter(value for value, _ in side) for side in keyed]
+    unique = {value for value, count in counts[0].items() if count == counts[1][value] == 1}
+    partner = dict(keyed[1])
+    pairs = [(row, partner[value]) for value, row in keyed[0] if value in unique]
+    unmatched = [[row for value, row in side if value not in unique] for side in keyed]
     return pairs, (unmatched[0], unmatched[1])
 
 
