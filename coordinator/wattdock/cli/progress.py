@@ -100,16 +100,13 @@ class Live(Plain):
                 self._panel.stop()
         self._panel = None
 
-    def show(self, _: str, table: RenderableType, /) -> None:
-        """Show the table below the lines."""
-        self._show_in_place(table)
-
-    def _show_pass(self, _: str) -> None:
+    def _show_pass(self, line: str) -> None:
         from wattdock.cli.panel import panel
 
-        self._show_in_place(panel(self._state, panel_line(self._state)))
+        self.show(line, panel(self._state, panel_line(self._state)))
 
-    def _show_in_place(self, shown: RenderableType) -> None:
+    def show(self, _: str, table: RenderableType, /) -> None:
+        """Show the table below the lines."""
         from rich.console import Console
         from rich.live import Live as InPlace
 
@@ -119,7 +116,7 @@ class Live(Plain):
                 how: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "transient": True}
                 self._panel = InPlace(console=console, auto_refresh=False, **how)
                 self._panel.start()
-            self._panel.update(shown, refresh=True)
+            self._panel.update(table, refresh=True)
 
 
 class Notebook(Plain):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
@@ -79,9 +79,7 @@ class FeedCollector(Collector):
 
 def exposition(feed: Feed) -> bytes:
     """Return everything in Prometheus's text format."""
-    registry = CollectorRegistry()
-    registry.register(FeedCollector(feed))
-    return generate_latest(registry)
+    return generate_latest(FeedCollector(feed))
 
 
 def _label(value: object) -> str:
