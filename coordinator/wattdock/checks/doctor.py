@@ -12,7 +12,6 @@ from wattdock.checks.doctor_machine import MACHINE, MachineSubject
 from wattdock.checks.preflight import preflight
 from wattdock.errors import MeterError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, folders, leases
-from wattdock.launch import LaunchSpec
 from wattdock.metering import choose_meter
 from wattdock.runner import RunnerClient
 
@@ -107,15 +106,8 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
         held = stack.enter_context(leases.hold(wanted, say))
         folder = stack.enter_context(folders.scratch_folder())
         launcher = stack.enter_context(plan.launcher(say))
-        spec = LaunchSpec(
-            backend=config.backend,
-            runner_dir=plan.launch.runner_dir,
-            log_path=folder / "runner.log",
-            gpu_indices=tuple(gpu.index for gpu in plan.gpus),
-            gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),
-            lease_fds=tuple(held.values()),
-        )
-        client = stack.enter_context(RunnerClient(stack.enter_context(launcher.launch(spec))))
+        runner = stack.enter_context(launcher.launch(plan.runner(folder / "runner.log", held)))
+        client = stack.enter_context(RunnerClient(runner))
         described = client.wait_ready(config.timeouts.launch_s)
         yield Outcome("pass", f"{described.framework} {described.framework_version}").named(config.backend)
         trip_ns = client.check_clock().round_trip_ns

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.inputs import check_model, check_prompts, memory_fit
-from wattdock.launch import choose_launcher, find_runner
+from wattdock.launch import LaunchSpec, choose_launcher, find_runner
 from wattdock.launch.images import read_lock
 from wattdock.metering import choose_meter
 
@@ -103,6 +103,21 @@ class ExecutionPlan:
     def launcher(self, say: Callable[[str], None]) -> AbstractContextManager[Launcher]:
         """Return a context that yields the launcher; an environment that it needs is made first."""
         return self.launch.launcher(on_gpu=bool(self.gpus), say=say)
+
+    def runner(
+        self, log: Path, held: leases.HeldLeases, *, model_path: Path | None = None, alive_lock: Path | None = None
+    ) -> LaunchSpec:
+        """Return what a launcher is to start for it; `held` are its leases' descriptors by name, see `LaunchSpec`."""
+        return LaunchSpec(
+            backend=self.config.backend,
+            runner_dir=self.launch.runner_dir,
+            log_path=log,
+            gpu_indices=tuple(gpu.index for gpu in self.gpus),
+            gpu_uuids=tuple(gpu.uuid for gpu in self.gpus),
+            model_path=model_path,
+            alive_lock=alive_lock,
+            lease_fds=tuple(held.values()),
+        )
 
     def new_meter(self, home: Path) -> Meter:
         """Return a meter that has not been started; `home` is WATTDOCK_HOME, where the counters' cards are."""

@@ -33,7 +33,6 @@ from wattdock.execution.procedure import MeasuringProcedure, Recording, new_reco
 from wattdock.files import last_lines, open_data, open_regular
 from wattdock.host import GpuInventory, leases
 from wattdock.inputs import check_prompts, resolve_model
-from wattdock.launch import LaunchSpec
 from wattdock.metering import EnergyCurve, Span, Timeline
 from wattdock.records import Failure
 from wattdock.runner import LoadRequest, RunnerClient
@@ -246,18 +245,10 @@ class Session:
     @contextmanager
     def _launched(self, launcher: Launcher, model: ModelFolder) -> Iterator[LaunchedRunner]:
         self._startup.stage = "launch"
-        plan = self._plan
-        spec = LaunchSpec(
-            backend=plan.config.backend,
-            runner_dir=plan.launch.runner_dir,
-            log_path=self._log,
-            gpu_indices=tuple(gpu.index for gpu in plan.gpus),
-            gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),
-            model_path=model.path,
-            alive_lock=self._context.scratch,
-            lease_fds=tuple(self._context.held.values()),
+        plan, context = self._plan, self._context
+        runner = launcher.launch(
+            plan.runner(self._log, context.held, model_path=model.path, alive_lock=context.scratch)
         )
-        runner = launcher.launch(spec)
         stop_s = plan.config.timeouts.stop_s
         try:
             yield runner
