@@ -89,22 +89,20 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
     """
     points = points_of(rows)
     if kind == "table":
-        _require_format(file, FORMS, "tables are written as", "-o")
+        _require_format(file, FORMS, "tables are written as")
         write_output(file, FORMS[file.suffix](points).encode(), "-o")
         return disturbed_note(points)
     from wattdock.reports.charts import CHARTS
 
-    _require_format(file, FORMATS, "figures are written as", "-o")
-    save_chart(lambda: CHARTS[kind][1](points), file, width=WIDTHS[width], flag="-o")
+    save_chart(lambda: CHARTS[kind][1](points), file, width=width)
     return disturbed_note(points)
 
 
-def save_chart(made: Callable[[], Chart], file: Path, *, width: float, flag: str) -> None:
-    """Write a chart so that it is exactly `width` points wide.
+def save_chart(made: Callable[[], Chart], file: Path, *, width: str) -> None:
+    """Write a chart so that it is exactly as wide as one of `WIDTHS`.
 
     Args:
         made: Makes the chart.
-        flag: The option that names the file.
 
     Raises:
         ConfigError: The format is unknown.
@@ -113,19 +111,19 @@ def save_chart(made: Callable[[], Chart], file: Path, *, width: float, flag: str
     import vl_convert as vlc
     from altair.utils.schemapi import debug_mode
 
-    _require_format(file, FORMATS, "figures are written as", flag)
+    _require_format(file, FORMATS, "figures are written as")
     # Altair would hold every row of data against its schema at each step.
     with debug_mode(False):
         spec = _drawable(made().to_dict(validate=False))
     panels = max((len(part.get("hconcat", [part])) for part in spec.get("vconcat", [])), default=1)
-    svg = _svg_of(spec, width, panels)
+    svg = _svg_of(spec, WIDTHS[width], panels)
     if file.suffix == ".pdf":
         content = vlc.svg_to_pdf(svg)
     elif file.suffix == ".png":
         content = vlc.svg_to_png(svg, scale=PIXELS_PER_INCH / 72)
     else:
         content = svg.encode()
-    write_output(file, content, flag)
+    write_output(file, content, "-o")
 
 
 def _drawable(part: Any) -> Any:
@@ -135,11 +133,6 @@ def _drawable(part: Any) -> Any:
     if isinstance(part, list | tuple):
         return [_drawable(value) for value in part]
     return harmless(part) if isinstance(part, str) else part
-
-
-def _version(schema: str) -> str:
-    """Return "6.4" for "v6.4.1"."""
-    return ".".join(schema.removeprefix("v").split(".")[:2])
 
 
 def _svg_of(spec: dict[str, Any], width: float, panels: int) -> str:
@@ -155,7 +148,7 @@ def _svg_of(spec: dict[str, Any], width: float, panels: int) -> str:
         for _ in range(5):
             view = {"continuousWidth": inner, "continuousHeight": height, "stroke": None}
             spec["config"] = CONFIG | {"view": view, "legend": CONFIG["legend"] | {"columns": columns}}
-            svg = vlc.vegalite_to_svg(spec, vl_version=_version(alt.SCHEMA_VERSION))
+            svg = vlc.vegalite_to_svg(spec, vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
             width_drawn = float(re.search(r'width="([\d.]+)"', svg)[1])  # type: ignore[index]
             if abs(width_drawn - width) < 1:
                 return svg
@@ -167,9 +160,9 @@ def _svg_of(spec: dict[str, Any], width: float, panels: int) -> str:
     return svg
 
 
-def _require_format(file: Path, formats: Iterable[str], what: str, flag: str) -> None:
+def _require_format(file: Path, formats: Iterable[str], what: str) -> None:
     if file.suffix not in formats:
-        raise ConfigError(f"{file}: {what} {', '.join(formats)}; name such a file with {flag}")
+        raise ConfigError(f"{file}: {what} {', '.join(formats)}; name such a file with -o")
 
 
 def markdown(points: Sequence[Point]) -> str:

@@ -157,12 +157,12 @@ class Scaling:
             StoreError: The file cannot be written.
         """
         from wattdock.reports.charts import scaling_curves
-        from wattdock.reports.paper import WIDTHS, save_chart
+        from wattdock.reports.paper import save_chart
 
         settings_with_curves = [setting for setting in self.settings if setting.curves]
         if not settings_with_curves:
             raise ConfigError("no setting was measured on more than one GPU; there is no curve to draw")
-        save_chart(lambda: scaling_curves(settings_with_curves), file, width=WIDTHS["page"], flag="-o")
+        save_chart(lambda: scaling_curves(settings_with_curves), file, width="page")
 
     def as_view(self) -> View:
         """Yield every setting's curves and cheapest split."""
