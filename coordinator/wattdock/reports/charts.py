@@ -76,6 +76,10 @@ LEAD_S = 2.0
 NAMED_SHARE = 0.04
 
 
+class TooManyError(ConfigError):
+    """More results than one chart can show."""
+
+
 def intervals(points: Sequence[Point]) -> Chart:
     """Return each result's figure with its interval: joules per token, or tokens/s where no result has joules."""
     unit, of = _main_quantity(points)
@@ -597,7 +601,7 @@ def _spans_decades(rows: Rows, unit: str) -> bool:
 def _few_enough(points: list[Point], otherwise: str) -> list[Point]:
     _require(points, otherwise)
     if len(points) > MOST_ROWS:
-        raise ConfigError(f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most")
+        raise TooManyError(f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most")
     return points
 
 

@@ -194,7 +194,7 @@ def split_texts(result: ExperimentResult) -> list[str]:
 
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:
     """Return every chart with its data as a table; a chart of too many results is only a note."""
-    from wattdock.reports.charts import CHARTS, MOST_ROWS
+    from wattdock.reports.charts import CHARTS, TooManyError
     from wattdock.reports.takeaways import TAKEAWAYS
 
     charts: list[dict[str, Any]] = []
@@ -204,9 +204,10 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
             continue
         try:
             chart = chart_of(points)
-        except ConfigError as error:
-            if len(points) > MOST_ROWS and str(MOST_ROWS) in str(error):
-                charts.append(entry | {"note": f"{error}."})
+        except TooManyError as error:
+            charts.append(entry | {"note": f"{error}."})
+            continue
+        except ConfigError:
             continue
         rows: list[dict[str, Any]] = chart.data.values if has_tables else []
         columns = [name for row in rows[:1] for name in row if name != "order"]
