@@ -33,7 +33,7 @@ from wattdock_pytorch_steps import StepClock, output_length, steps_of_batch
 from wattdock_runner import checkpoint
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, lacks_memory
 from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 from wattdock_runner.serving import Engine
 
@@ -427,13 +427,10 @@ def freeing_memory(what: str, work: Callable[[], T]) -> T:
     """
     try:
         return work()
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        reason = str(error) or "host memory is used up"
-    except RuntimeError as error:
-        # The CPU allocator has no exception class of its own.
-        if "DefaultCPUAllocator" not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if not (isinstance(error, (torch.OutOfMemoryError, MemoryError)) or lacks_memory(str(error))):
             raise
-        reason = str(error)
+        reason = str(error) or "host memory is used up"
     # The exception keeps the frames that hold tensors alive until its handler is left.
     free_memory()
     raise OutOfMemory(f"out of memory while {what}: {reason}")

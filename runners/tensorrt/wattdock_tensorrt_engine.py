@@ -24,7 +24,7 @@ from wattdock_tensorrt import WORKER_MODULE, describe, effective_engine_args, en
 
 from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, lacks_memory
 from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.process import Processes, descendants
 from wattdock_runner.serving import Engine
@@ -47,8 +47,6 @@ ABORT_S = 20.0
 # Shorter than the ten seconds that a runner has to end.
 SHUTDOWN_S, GRACE_S = 8.0, 1.0
 REASONS = ("stop", "length")
-# TensorRT-LLM has no exception class for these, and they come from another process as text.
-MEMORY_WORDS = ("out of memory", "OutOfMemory", "insufficient memory", "Insufficient memory", "not enough memory")
 # Raised for values that TensorRT-LLM does not take, or not together; pydantic's errors are ValueErrors.
 REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
 
@@ -86,7 +84,7 @@ def _raise_named(error: Exception, model: str) -> NoReturn:
         causes.append(cause)
     text = "; ".join(map(str, causes))
     is_memory = any(isinstance(cause, (MemoryError, torch.OutOfMemoryError)) for cause in causes)
-    if is_memory or any(words in text for words in MEMORY_WORDS):
+    if is_memory or lacks_memory(text):
         raise OutOfMemory(f"TensorRT-LLM: {text}") from error
     if isinstance(error, REFUSALS):
         raise InvalidRequest(f"TensorRT-LLM cannot load {model}: {text}") from error
@@ -130,7 +128,7 @@ class TensorrtEngine(Engine):
         try:
             return work()
         except RuntimeError as error:
-            if any(words in str(error) for words in MEMORY_WORDS):
+            if lacks_memory(str(error)):
                 raise OutOfMemory(f"{doing}: {error}") from error
             raise
         finally:

@@ -14,23 +14,20 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wattdock_runner.errors import lacks_memory
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PLACE = "WATTDOCK_VLLM_FAULTS"
 # The parent of all loggers in a child; vLLM sets the handlers of "vllm" anew at any time.
 CHILDRENS_LOGGER = "vllm.v1"
-# vLLM has no exception class of its own for these.
+# vLLM has no exception class of its own for these. In what its server prints they may be no failure.
 MEMORY_WORDS = (
-    "out of memory",
-    "can't allocate memory",
     "No available memory for the cache blocks",
     "available KV cache memory",
     "Free memory on device",
-    "not enough GPU memory",
     "Available memory on node",
-    "Cannot allocate memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
 )
 MEMORY_KINDS = {"MemoryError", "OutOfMemoryError"}
 # Raised for values that vLLM does not take, or not together.
@@ -60,7 +57,8 @@ class Fault:
     @property
     def is_memory(self) -> bool:
         """Whether memory ran out."""
-        return bool(MEMORY_KINDS.intersection(self.kinds)) or any(words in self.message for words in MEMORY_WORDS)
+        is_told = lacks_memory(self.message) or any(words in self.message for words in MEMORY_WORDS)
+        return is_told or bool(MEMORY_KINDS.intersection(self.kinds))
 
     @property
     def is_refusal(self) -> bool:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.request import ProxyHandler, Request, build_opener
 
-from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, lacks_memory
 from wattdock_runner.process import Processes, descendants
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ from wattdock_runner.process import die_with_parent
 die_with_parent(int(sys.argv[1]))
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-LACKS_MEMORY = (
-    *("out of memory", "outofmemory", "insufficient memory", "not enough memory"),
-    *("failed to allocate", "unable to allocate", "bad_alloc"),
-)
 
 
 class Server:
@@ -128,9 +124,7 @@ class Server:
 
     def lack(self) -> OutOfMemory | None:
         """Return the error of a server that lacked memory, as it said itself; None for any other."""
-        line = next(
-            (line for line in self.last_lines.copy() if any(words in line.lower() for words in LACKS_MEMORY)), None
-        )
+        line = next(filter(lacks_memory, self.last_lines.copy()), None)
         return None if line is None else OutOfMemory(f"the engine's server: {line}")
 
     def said(self) -> str:

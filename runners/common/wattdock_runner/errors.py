@@ -13,6 +13,18 @@ Knows no gRPC: the interceptor turns these into status codes. A message is one l
 
 from __future__ import annotations
 
+# Libraries, and processes that only print, have no exception class for it. In lower case.
+MEMORY_WORDS = (
+    *("out of memory", "outofmemory", "insufficient memory", "not enough memory", "not enough gpu memory"),
+    *("failed to allocate", "unable to allocate", "can't allocate memory", "cannot allocate memory"),
+    *("bad_alloc", "cublas_status_alloc_failed"),
+)
+
+
+def lacks_memory(text: str) -> bool:
+    """Whether a message says that memory ran out."""
+    return any(words in text.lower() for words in MEMORY_WORDS)
+
 
 class RunnerFault(Exception):  # noqa: N818 - named for what the client reads
     """Base of the errors that a backend raises on purpose."""

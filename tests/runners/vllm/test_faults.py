@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import VLLM_FOLDER
+from contract.runner_process import ROOT, VLLM_FOLDER
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,7 +29,7 @@ except Exception:
 def faults(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the module, which imports no vLLM; children find it and the file they report to."""
     monkeypatch.syspath_prepend(VLLM_FOLDER)
-    monkeypatch.setenv("PYTHONPATH", str(VLLM_FOLDER))
+    monkeypatch.setenv("PYTHONPATH", f"{VLLM_FOLDER}:{ROOT / 'runners/common'}")
     import wattdock_vllm_processes
 
     monkeypatch.setenv(wattdock_vllm_processes.PLACE, "")
@@ -67,6 +67,7 @@ class VLLMClientError(Exception):
     [
         (OutOfMemoryError("x"), {"memory"}),
         (MemoryError(), {"memory"}),
+        (RuntimeError("std::bad_alloc"), {"memory"}),
         (OSError(12, "Cannot allocate memory"), {"memory", "refusal"}),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), {"memory"}),
         (ValueError("No available memory for the cache blocks. Try increasing"), {"memory", "refusal"}),
