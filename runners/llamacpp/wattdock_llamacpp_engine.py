@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
 
-SERVER = Path(__file__).with_name("wattdock_llamacpp_server.py")
+PROGRAM = Path(__file__).with_name("wattdock_llamacpp_server.py")
 FINISHED = {"limit": "length", "eos": "stop"}
 # A GGUF file may set any of these.
 NEUTRAL: dict[str, Any] = {
@@ -101,7 +100,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         if order.dtype not in ("auto", weights.kind):
             raise InvalidRequest(f"dtype {order.dtype}: {file.name} holds {weights.kind}; leave it out")
         settings = {"model": str(file), **settings_for(order, config)}
-        with loading([sys.executable, str(SERVER), json.dumps(settings)]) as server:
+        with loading(PROGRAM, json.dumps(settings)) as server:
             told = server.until(server.told)
             props = server.ask("/props")
             slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,8 +117,7 @@ def load_engine(order: LoadOrder, report: Report, arguments: Sequence[str]) -> t
     with weights_folder(torch, save_file, order, model, report) as folder:
         report("starting the server")
         fixed = _fixed(order, folder, model.dtype, has_words=tokenizer is not None)
-        command = [sys.executable, str(PROGRAM), json.dumps({**DEFAULTS, **order.engine_args, **fixed})]
-        with loading(command, {**os.environ, **DIRECT}) as server:
+        with loading(PROGRAM, json.dumps({**DEFAULTS, **order.engine_args, **fixed}), DIRECT) as server:
             server.until(lambda: server.is_up("/ready"))
             info = server.ask("/server_info")
             engine = ServedEngine(server, SglangApi(tells_metrics=info["enable_metrics"]), tokenizer=tokenizer)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,9 +72,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             write_numbers(folder, model)
         Path(SETTINGS).write_text(json.dumps({name: value for name, value in settings.items() if name != "model"}))
         report("starting the server")
-        command = [sys.executable, str(PROGRAM), str(folder)]
-        # What MPI may have set in this process is not passed on.
-        with loading(command, dict(os.environ)) as server:
+        with loading(PROGRAM, str(folder)) as server:
             server.until(lambda: server.is_up("/version"))
             server.workers = Processes(descendants(server.process.pid, WORKER_MODULE))
             effective = json.loads(Path(EFFECTIVE).read_text())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -96,10 +94,9 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
         raise InvalidRequest("disable_log_stats: vllm.serve reads the server's statistics; leave it out")
     settings["disable_log_stats"] = False
     faults = ChildFaults()
-    command = [sys.executable, str(PROGRAM), json.dumps(settings)]
     report("starting the server")
     try:
-        with loading(command, {**os.environ, **AS_SERVED}) as server:
+        with loading(PROGRAM, json.dumps(settings), AS_SERVED) as server:
             server.until(lambda: server.is_up("/version"))
             facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
             return VllmServed(server, faults, facts, tokenizer), describe(facts, order, plan)

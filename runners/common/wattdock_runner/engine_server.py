@@ -21,7 +21,8 @@ from wattdock_runner.errors import InvalidRequest, OutOfMemory, lacks_memory
 from wattdock_runner.process import Processes, descendants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ TIED = """
 import os, sys
 from wattdock_runner.process import die_with_parent
 die_with_parent(int(sys.argv[1]))
-os.execvp(sys.argv[2], sys.argv[2:])
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
@@ -41,16 +42,16 @@ class Server:
     """The process of an engine's server, which ends with this one.
 
     Args:
-        command: What starts it, and takes a port of the loopback as its last argument. All that it prints goes into
-            this process's log.
-        environ: Of the server; None is this process's.
+        program: Of Python, started with `argument` and a port of the loopback, which it serves. All that it prints goes
+            into this process's log.
+        variables: Added to its environment.
 
     Attributes:
         last_lines: What it printed last.
         workers: Processes of its own that it would wait for, for ever, if they died.
     """
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, program: Path, argument: str, variables: Mapping[str, str]) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -58,11 +59,12 @@ class Server:
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.workers = Processes()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", TIED, str(os.getpid()), *command, str(port)],
+            [sys.executable, "-c", TIED, str(os.getpid()), str(program), argument, str(port)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=environ,
+            # What libraries such as MPI's may have set in this process is not passed on.
+            env={**os.environ, **variables},
             text=True,
             errors="replace",
         )
@@ -152,9 +154,9 @@ class Server:
 
 
 @contextmanager
-def loading(command: Sequence[str], environ: Mapping[str, str] | None = None) -> Iterator[Server]:
+def loading(program: Path, argument: str, variables: Mapping[str, str] = {}) -> Iterator[Server]:
     """Start a server, and end it where the block, which waits for it, fails: nobody else would."""
-    server = Server(command, environ)
+    server = Server(program, argument, variables)
     try:
         yield server
     except BaseException:

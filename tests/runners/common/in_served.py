@@ -1,6 +1,6 @@
 """Passes against a server that misbehaves as it is told, in an engine's environment; prints what became of each.
 
-Run by test_served.py. With a port as its argument it is that server.
+Run by test_served.py. With an argument and a port it is that server.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner import served
@@ -98,14 +99,14 @@ class ScriptedApi(Api):
 
 
 def started() -> ServedEngine:
-    with loading([sys.executable, __file__]) as server:
+    with loading(Path(__file__), "") as server:
         server.until(server.told)
         return ServedEngine(server, ScriptedApi())
 
 
 def lives_after_a_look_that_raises() -> bool:
     """Return whether the server does, once the failure has left the block."""
-    with suppress(ZeroDivisionError), loading([sys.executable, __file__]) as server:
+    with suppress(ZeroDivisionError), loading(Path(__file__), "") as server:
         server.until(lambda: 1 // 0)
     return server.process.poll() is None
 
@@ -133,7 +134,7 @@ def outcome(engine: ServedEngine, *whats: int, gap_s: float = 0.0) -> dict[str, 
 def main() -> None:
     """Serve, or run a pass of each kind."""
     if len(sys.argv) > 1:
-        server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler)
         sys.stdout.write("{}\n")
         sys.stdout.flush()
         server.serve_forever()
