@@ -10,7 +10,7 @@ from pydantic import Field
 from wattdock.analysis.joules import combined_timing_j
 from wattdock.analysis.steadiness import IDLE_SPANS, over
 from wattdock.clock import NS_PER_S
-from wattdock.metering import EnergyCurve, Span
+from wattdock.metering import EnergyCurve, Series, Span
 from wattdock.records import snapshot
 from wattdock.values import Stored, all_known, known_max, known_sum
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wattdock.analysis.performance import Performance
     from wattdock.config import ExperimentConfig
     from wattdock.host import GpuProcess
-    from wattdock.metering import GpuTimeline, Series
+    from wattdock.metering import GpuTimeline
     from wattdock.records import PassRecord, ReplicaPass, RestartRecord
 
 SCALING = {
@@ -292,14 +292,10 @@ def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | No
     """
     grown = []
     for gpu, span in parts:
-        series = gpu.series.get(f"violation_{reason}_ns") if gpu else None
-        around = _around(series, span) if series else None
-        if series is None or around is None:
+        around = _around(gpu, f"violation_{reason}_ns", span)
+        if around is None or (grown_ns := float(around.value[-1] - around.value[0])) < 0:
             return None
-        grown_ns, elapsed_ns = (float(values[around[1]] - values[around[0]]) for values in (series.value, series.at_ns))
-        if grown_ns < 0:
-            return None
-        grown.append((grown_ns, elapsed_ns))
+        grown.append((grown_ns, float(around.at_ns[-1] - around.at_ns[0])))
     return grown
 
 
@@ -307,14 +303,10 @@ def sampled_throughout(parts: Sequence[Part], name: str) -> list[list[float]] | 
     """Return a state's samples in and around each pass; None where a pass has a gap, or no sample near an end."""
     samples = []
     for gpu, span in parts:
-        series = gpu.series.get(name) if gpu else None
-        around = _around(series, span) if series else None
-        if series is None or around is None:
+        around = _around(gpu, name, span)
+        if around is None or int(np.diff(around.at_ns).max()) > STATE_GAP_NS:
             return None
-        inside = slice(around[0], around[1] + 1)
-        if int(np.diff(series.at_ns[inside]).max()) > STATE_GAP_NS:
-            return None
-        samples.append(series.value[inside].tolist())
+        samples.append(around.value.tolist())
     return samples
 
 
@@ -322,8 +314,13 @@ def _share(grown: Sequence[tuple[float, float]]) -> float:
     return sum(grown_ns for grown_ns, _ in grown) / sum(elapsed_ns for _, elapsed_ns in grown)
 
 
-def _around(series: Series, span: Span) -> tuple[int, int] | None:
-    """Return the samples next to a span, before and after it or else inside; None where one is far from its end."""
+def _around(gpu: GpuTimeline | None, name: str, span: Span) -> Series | None:
+    """Return a series from the sample before a span, or else its first inside, to the one after it, or its last inside.
+
+    None without the series, and where one of the two is far from its end of the span.
+    """
+    if gpu is None or (series := gpu.series.get(name)) is None:
+        return None
     near = np.flatnonzero(
         (series.at_ns >= span.start_ns - COUNTER_REACH_NS) & (series.at_ns <= span.end_ns + COUNTER_REACH_NS)
     )
@@ -332,7 +329,9 @@ def _around(series: Series, span: Span) -> tuple[int, int] | None:
         return None
     first, last = int(before[-1] if len(before) else near[0]), int(after[0] if len(after) else near[-1])
     late_ns, early_ns = series.at_ns[first] - span.start_ns, span.end_ns - series.at_ns[last]
-    return (first, last) if last > first and max(late_ns, early_ns) <= COUNTER_REACH_NS else None
+    if last <= first or max(late_ns, early_ns) > COUNTER_REACH_NS:
+        return None
+    return Series(series.at_ns[first : last + 1], series.value[first : last + 1])
 
 
 def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | None:
