@@ -30,7 +30,7 @@ from wattdock.metering import EnergyCurve
 from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from wattdock.analysis.joules import Joules, SpanJoules
     from wattdock.analysis.windows import WindowFigure
@@ -247,9 +247,9 @@ def measured_energy(
             counter_lag_std_s=EnergyCurve.COUNTER_LAG.std_s,
             statistical_j=statistical_j(total_j, in_passes),
         ),
-        per_gpu_j=_summed(joules.per_gpu_j for joules in used),
+        per_gpu_j=_summed([joules.per_gpu_j for joules in used]),
         allocation_j=known_sum(joules.total_j for joules in per_pass(gpus.leased)) if passes else None,
-        bystander_j=_summed(joules.per_gpu_j for joules in per_pass(gpus.bystanders)),
+        bystander_j=_summed([joules.per_gpu_j for joules in per_pass(gpus.bystanders)]),
         load_j=_load_j(restarts, gpus.used, joules_in),
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
         energy_per_output_token_j=_ratio(counted_j, sum(part.output_tokens for part in counted)),
@@ -293,14 +293,10 @@ def _hbm(
     return {"hbm_j": hbm_j, "hbm_timing_j": combined_timing_j(parts), "mean_hbm_power_w": hbm_j / seconds}
 
 
-def _summed(parts: Iterable[dict[str, float | None]]) -> dict[str, float | None]:
+def _summed(parts: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
     """Return the sums by GPU; None for a GPU with an unknown part."""
-    sums: dict[str, float | None] = {}
-    for part in parts:
-        for uuid, value in part.items():
-            so_far = sums.get(uuid, 0.0)
-            sums[uuid] = None if value is None or so_far is None else so_far + value
-    return sums
+    uuids = dict.fromkeys(uuid for part in parts for uuid in part)
+    return {uuid: known_sum(part.get(uuid) for part in parts) for uuid in uuids}
 
 
 def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str], joules_in: SpanJoules) -> float | None:
