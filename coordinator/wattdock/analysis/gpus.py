@@ -17,8 +17,6 @@ from wattdock.values import Stored, all_known, known_max, known_sum
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from numpy.typing import NDArray
-
     from wattdock.analysis.energy import EnergyResult
     from wattdock.analysis.joules import SpanJoules
     from wattdock.analysis.performance import Performance
@@ -272,10 +270,11 @@ def _evidence(uuid: str, restarts: Sequence[RestartRecord], joules_in: SpanJoule
     """Return the evidence that only the runner was on a GPU: the worst values over restarts with passes."""
     if not restarts:
         return {}
+    timelines = [restart.gpus.get(uuid) for restart in restarts]
     evidence: dict[str, Any] = {
-        "counter_changes": min(_counter_changes(restart, uuid) for restart in restarts),
-        "process_lists": min(_lists(restart, uuid) for restart in restarts),
-        "runner_lists": min(_lists(restart, uuid, with_runner=True) for restart in restarts),
+        "counter_changes": min(len(gpu.ticks.energy_mj) if gpu else 0 for gpu in timelines),
+        "process_lists": min(len(gpu.processes) if gpu else 0 for gpu in timelines),
+        "runner_lists": min(len(_runner_lists(restart, uuid)) for restart in restarts),
     }
     if is_used:
         evidence["unlisted_ends"] = max(_unlisted_ends(restart, uuid) for restart in restarts)
@@ -365,14 +364,10 @@ def _sampled_w(power: Series, span: Span, lag_s: float) -> float | None:
     lag_ns = round(lag_s * NS_PER_S)
     inside = (power.at_ns > span.start_ns + lag_ns) & (power.at_ns < span.end_ns + lag_ns)
     at_ns, power_w = power.at_ns[inside], power.value[inside]
-    if _covered_ns(at_ns) < MIN_COVERED * (span.end_ns - span.start_ns):
+    covered_ns = int(np.minimum(np.diff(at_ns), SAMPLE_REACH_NS).sum())
+    if covered_ns < MIN_COVERED * (span.end_ns - span.start_ns):
         return None
     return float(np.average(power_w[1:], weights=np.diff(at_ns)))
-
-
-def _covered_ns(at_ns: NDArray[np.int64]) -> int:
-    """How much time samples stand for."""
-    return int(np.minimum(np.diff(at_ns), SAMPLE_REACH_NS).sum())
 
 
 def multi_gpu(
@@ -405,7 +400,7 @@ def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
 
     Process ids begin anew with a boot, so that the same id may belong to another process.
     """
-    processes: dict[tuple[str, int, str, int], ListedProcess] = {}
+    seen: dict[tuple[str, int, str, int], list[tuple[int, bool, GpuProcess]]] = {}
     clocks = snapshot.ClockFacts.of(restarts)
     for restart in restarts:
         clock = clocks.number(restart)
@@ -413,61 +408,43 @@ def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
             for sample in gpu.processes:
                 for process in sample.processes:
                     key = (uuid, process.pid, process.kind, clock)
-                    of_runner = process.pid in restart.runner_pids
-                    listed = _listed(uuid, process, sample.at_ns, of_runner=of_runner, clock=clock)
-                    processes[key] = _merged(processes[key], listed) if key in processes else listed
-    return list(processes.values())
+                    seen.setdefault(key, []).append((sample.at_ns, process.pid in restart.runner_pids, process))
+    return [_listed(*key, in_lists) for key, in_lists in seen.items()]
 
 
-def _listed(uuid: str, process: GpuProcess, at_ns: int, *, of_runner: bool, clock: int) -> ListedProcess:
+def _listed(
+    uuid: str, pid: int, kind: str, clock: int, in_lists: Sequence[tuple[int, bool, GpuProcess]]
+) -> ListedProcess:
+    """Return one process from when each list held it, whether it was the runner's then, and what the list says."""
+    states = [process for *_, process in in_lists]
+    sizes_bytes = [process.memory_bytes for process in states if process.memory_bytes is not None]
     return ListedProcess(
         gpu_uuid=uuid,
-        pid=process.pid,
-        kind=process.kind,
-        memory_bytes_max=process.memory_bytes,
-        first_seen_ns=at_ns,
-        last_seen_ns=at_ns,
-        of_runner=of_runner,
+        pid=pid,
+        kind=kind,
+        memory_bytes_max=max(sizes_bytes, default=None),
+        first_seen_ns=in_lists[0][0],
+        last_seen_ns=in_lists[-1][0],
+        of_runner=any(of_runner for _, of_runner, _ in in_lists),
         clock=clock,
-        user=process.user,
-        command=process.command,
+        user=next((process.user for process in reversed(states) if process.user), None),
+        command=next((process.command for process in reversed(states) if process.command), None),
     )
 
 
-def _merged(earlier: ListedProcess, later: ListedProcess) -> ListedProcess:
-    sizes = [size for size in (earlier.memory_bytes_max, later.memory_bytes_max) if size is not None]
-    return later.model_copy(
-        update={
-            "memory_bytes_max": max(sizes, default=None),
-            "first_seen_ns": earlier.first_seen_ns,
-            "of_runner": earlier.of_runner or later.of_runner,
-            "user": later.user or earlier.user,
-            "command": later.command or earlier.command,
-        }
-    )
-
-
-def _counter_changes(restart: RestartRecord, uuid: str) -> int:
-    return len(restart.gpus[uuid].ticks.energy_mj) if uuid in restart.gpus else 0
-
-
-def _lists(restart: RestartRecord, uuid: str, *, with_runner: bool = False) -> int:
-    """Return how often a GPU's processes were listed, or how many of these lists show the runner."""
+def _runner_lists(restart: RestartRecord, uuid: str) -> list[tuple[int, float | None]]:
+    """Return when each list that shows the runner was made, and the runner's memory in it; None where unknown."""
     samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
-    return sum(
-        not with_runner or any(process.pid in restart.runner_pids for process in sample.processes) for sample in samples
-    )
+    runners = [
+        (sample.at_ns, [process.memory_bytes for process in sample.processes if process.pid in restart.runner_pids])
+        for sample in samples
+    ]
+    return [(at_ns, known_sum(sizes_bytes)) for at_ns, sizes_bytes in runners if sizes_bytes]
 
 
 def _near_lists(restart: RestartRecord, uuid: str, at_ns: int) -> list[float | None]:
     """Return the runner's memory in each list near an instant that shows the runner; None where it is not known."""
-    samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
-    sizes = [
-        [process.memory_bytes for process in sample.processes if process.pid in restart.runner_pids]
-        for sample in samples
-        if abs(sample.at_ns - at_ns) <= LIST_REACH_NS
-    ]
-    return [known_sum(of_list) for of_list in sizes if of_list]
+    return [size for list_ns, size in _runner_lists(restart, uuid) if abs(list_ns - at_ns) <= LIST_REACH_NS]
 
 
 def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
