@@ -165,6 +165,14 @@ def test_arithmetic_and_cache_are_counted_in_their_own_types(
     assert made.bytes_read_least == pytest.approx(weights + REQUESTS * 51_438_944_256 * cache_bytes / 2)
 
 
+@pytest.mark.parametrize("guesses", [{"spec_tokens": 3}, {"speculative_num_draft_tokens": 3}])
+def test_an_engine_that_guesses_tokens_reads_its_weights_and_caches_less_often(guesses: Mapping[str, Any]) -> None:
+    """A step may give each request its next token and three that were guessed rightly: a quarter of the steps."""
+    made = worked_out(runner={"engine_args": {"dtype": "bfloat16", **guesses}})
+    assert made.bytes_read_least == pytest.approx(REQUESTS * 1.1148e11 / 4, rel=5e-5)
+    assert made.model_flops == worked_out().model_flops
+
+
 def test_weights_quantised_in_an_unknown_way_have_no_peak() -> None:
     """Neither that of 16 bits nor that of 8 is right for sure; arithmetic and bytes stand."""
     made = worked_out(config={"quantization_config": {"quant_method": "new"}})

@@ -21,6 +21,8 @@ OPERAND_BITS = {
     **dict.fromkeys(("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"), 8),
     **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "bitsandbytes", "mxfp4"), 16),
 }
+# Most tokens that a step guesses for a request, as vLLM and SGLang call it.
+GUESSED_TOKENS = ("spec_tokens", "speculative_num_draft_tokens")
 NO_BITS = "how wide the operands are that are multiplied with weights so quantised is not known"
 
 
@@ -147,16 +149,18 @@ def _cache(model: Architecture, environment: EnvironmentSnapshot) -> str:
 def _least_bytes(
     model: Architecture, requests: Sequence[RequestRecord], environment: EnvironmentSnapshot, *, in_flight: int
 ) -> float | None:
-    """Return the least bytes read: all weights once per `in_flight` tokens, and each token's keys and values.
+    """Return the least bytes read: all weights once for every step, and the keys and values of each token in it.
 
-    A step produces at most one token per request in flight; no backend uses speculative decoding.
+    A step gives each request in flight one token at most, and where it checks guessed tokens, those as well.
     """
     if not environment.runner.weight_bytes:
         return None
     weights = model.active_weights * environment.runner.weight_bytes / model.total_weights
+    guessed = (environment.runner.engine_args.get(name) for name in GUESSED_TOKENS)
+    tokens_per_step = 1 + max((number for number in guessed if isinstance(number, int) and number > 0), default=0)
     cache, least = _cache(model, environment), 0.0
     for request in requests:
         prompt, output = request.prompt_tokens or 0, request.output_tokens or 0
         least += output / in_flight * weights
         least += model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype=cache)
-    return least
+    return least / tokens_per_step
