@@ -40,12 +40,16 @@ ELSEWHERE |= {"postprocess_tokenizer_dir", "num_postprocess_workers", "batched_l
 ELSEWHERE |= {"backend", "mpi_session", "orchestrator_type", "gpus_per_node", "env_overrides", "load_format"}
 ELSEWHERE |= {"otlp_traces_endpoint", "decoding_config"}
 # model_kwargs changes values of config.json: FLOPs, memory and revision would be those of a model that did not run.
-REFUSED = "another model would run than the one that the result describes; write it into a folder's config.json"
+REFUSED = {
+    "model_kwargs": "another model would run than the one that the result describes; write it into a folder's "
+    "config.json and give that as model.path",
+    "speculative_config": "nobody would check a draft model's weights, nor count its work; leave it out",
+}
 # wattdock's own: behind trtllm-serve instead of in the runner's process.
 SERVE = "serve"
 OTHER_NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
 ADDED = {SERVE: Argument((bool,)), "tp_size": Argument((int,)), "pp_size": Argument((int,))}
-ADDED |= {"model_kwargs": Argument((dict, type(None)), refused=f"{REFUSED} and give that as model.path")}
+ADDED |= {name: Argument((dict, type(None)), refused=why) for name, why in REFUSED.items()}
 # mpi4py runs this module in each worker that TensorRT-LLM starts.
 WORKER_MODULE = b"mpi4py.futures"
 NO_WORKERS = (

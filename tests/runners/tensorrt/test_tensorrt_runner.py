@@ -151,6 +151,7 @@ def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(
     [
         ({"engine_args": {"load_format": "dummy"}}, "INVALID_ARGUMENT", "unknown engine argument 'load_format'"),
         ({"engine_args": {"model_kwargs": {"num_hidden_layers": 1}}}, "INVALID_ARGUMENT", "another model would run"),
+        ({"engine_args": {"speculative_config": {"decoding_type": "Eagle"}}}, "INVALID_ARGUMENT", "a draft model's"),
         ({"engine_args": {"allreduce_strategy": "NCLL"}}, "INVALID_ARGUMENT", '"NCCL"'),
         ({"engine_args": {"kv_cache_config": {"max_token": 1}}}, "INVALID_ARGUMENT", "kv_cache_config.max_token"),
         ({"engine_args": {"kv_cache_config": {"max_tokens": "x"}}}, "INVALID_ARGUMENT", "kv_cache_config.max_tokens"),
