@@ -52,7 +52,7 @@ def outcome(
     passes += [SimpleNamespace(cpu_others_share=cpu_others[0], lease_fault=fault) for fault in lease_faults if fault]
     energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
     environment: Any = SimpleNamespace(
-        gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive, job=job, host_gpus=[0, 1]
+        gpu_uuids=list(used), leased_gpus=list(leased or used), exclusive=exclusive, job=job, host_gpus=[0, 1]
     )
     result: Any = SimpleNamespace(gpus=gpus, config={}, environment=environment, energy=energy, procedure="")
     subject = Subject(result)

@@ -24,6 +24,7 @@ from wattdock.analysis.joules import (
 from wattdock.analysis.statistics import statistical_j
 from wattdock.analysis.steadiness import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.token_costs import TokenCosts, token_costs
+from wattdock.analysis.trend import NORMAL95
 from wattdock.analysis.waterfall import Waterfall, waterfall
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
 from wattdock.metering import EnergyCurve
@@ -49,8 +50,6 @@ NET_MEANING = (
     "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
 )
 NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
-# Half the width of the 95 % interval of a normal distribution, in standard deviations.
-NORMAL95 = 1.96
 
 
 class Uncertainty(Stored):

@@ -24,6 +24,7 @@ MIN_SCATTER = 1e-9
 ROUNDS = 10
 # Of five values without a trend, those in order are 2 of 120 permutations.
 MIN_RANKED = 5
+# Half the width of the 95 % interval of a normal distribution, in standard deviations.
 NORMAL95 = 1.96
 
 

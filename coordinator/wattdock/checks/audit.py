@@ -277,8 +277,7 @@ def node_alone(subject: Subject) -> Outcome | None:
 
 
 def _own_gpus(subject: Subject) -> set[str]:
-    environment = subject.environment
-    return set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
+    return {*subject.environment.gpu_uuids, *subject.environment.leased_gpus}
 
 
 def _processes(descriptions: list[str]) -> str:
