@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from wattdock.config.workload import WorkloadSpec
 
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 # Ways to spread a model; each has its own scaling curve.
 SplitKind = Literal["one GPU", "tensor", "pipeline", "tensor × pipeline", "device_map", "data", "data × split"]
 
@@ -189,28 +191,33 @@ class BackendSection(BaseModel):
 
 
 class TensorPipelineSection(BackendSection):
-    """A section of an engine that calls its split `tp_size` and `pp_size`; a subclass says what these mean."""
+    """A section of an engine that splits each layer over GPUs, and spreads the layers over groups of them."""
 
-    tp_size: Positive = 1
-    pp_size: Positive = 1
+    # The two sizes of a split, as the section calls them.
+    size_names: ClassVar[tuple[str, str]] = ("tp_size", "pp_size")
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        tensor, pipeline = (getattr(self, name) for name in self.size_names)
+        return tensor, pipeline
 
     def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
         """Return every other split into tensor-parallel and pipeline-parallel parts."""
         alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
-        pairs = [pair for pair in factor_pairs(gpus) if pair != (self.tp_size, self.pp_size)]
-        return tuple({"tp_size": tp_size, "pp_size": pp_size} | alone for tp_size, pp_size in pairs)
+        pairs = [pair for pair in factor_pairs(gpus) if pair != self._sizes]
+        return tuple(dict(zip(self.size_names, pair, strict=True)) | alone for pair in pairs)
 
     def unsplit(self) -> dict[str, Any]:
         """Return the settings of a model that is not split."""
-        return {"tp_size": 1, "pp_size": 1}
+        return dict.fromkeys(self.size_names, 1)
 
     def gpus_per_model(self) -> int:
         """Return the number of the engine's workers, each of which takes one GPU."""
-        return self.tp_size * self.pp_size
+        return math.prod(self._sizes)
 
     def split(self, gpus: int) -> Split:  # noqa: ARG002
         """Return tensor and pipeline parallelism, or replicas."""
-        return Split(self.tp_size, self.pp_size, self.replicas)
+        return Split(*self._sizes, self.replicas)
 
 
 class ReplicableSection(BackendSection):

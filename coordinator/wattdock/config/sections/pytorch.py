@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from wattdock.config.lengths import Positive
-from wattdock.config.sections import EngineMemory, ReplicableSection, Split
+from wattdock.config.sections import Dtype, EngineMemory, ReplicableSection, Split
 
 
 class Section(ReplicableSection):
@@ -23,7 +23,7 @@ class Section(ReplicableSection):
 
     arrivals: ClassVar = ("batch", "single")
 
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Dtype = "auto"
     device_map: Literal["auto"] | None = None
     tp_plan: Literal["auto"] | None = None
     tp_size: Positive | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from wattdock.config.lengths import Positive
-from wattdock.config.sections import ReplicableSection, TensorPipelineSection
+from wattdock.config.sections import Dtype, ReplicableSection, TensorPipelineSection
 
 
 class Section(TensorPipelineSection, ReplicableSection):
@@ -29,7 +29,9 @@ class Section(TensorPipelineSection, ReplicableSection):
     needs_gpu: ClassVar = True
     prefix_cache: ClassVar = "disable_radix_cache: false"
 
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Dtype = "auto"
+    tp_size: Positive = 1
+    pp_size: Positive = 1
     mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = None
     context_length: Positive | None = None
     max_running_requests: Positive | None = None

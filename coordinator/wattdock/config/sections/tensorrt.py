@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattdock.config.lengths import Positive
-from wattdock.config.sections import EngineMemory, TensorPipelineSection
+from wattdock.config.sections import Dtype, EngineMemory, TensorPipelineSection
 
 # TensorRT-LLM's own default of max_num_tokens.
 STEP_TOKENS = 8192
@@ -50,7 +50,9 @@ class Section(TensorPipelineSection):
     needs_gpu: ClassVar = True
     prefix_cache: ClassVar = "kv_cache_config: {enable_block_reuse: true}"
 
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Dtype = "auto"
+    tp_size: Positive = 1
+    pp_size: Positive = 1
     max_batch_size: Positive | None = None
     max_num_tokens: Positive | None = None
     max_seq_len: Positive | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from wattdock.config.lengths import Positive
-from wattdock.config.sections import EngineMemory, ReplicableSection, Split, factor_pairs
+from wattdock.config.sections import Dtype, EngineMemory, ReplicableSection, TensorPipelineSection
 from wattdock.errors import ConfigError
 
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
@@ -17,7 +17,7 @@ SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
 PICKLED_FORMATS = ("npcache", "pt")
 
 
-class Section(ReplicableSection):
+class Section(TensorPipelineSection, ReplicableSection):
     """`vllm:` in an experiment; any other argument of vLLM's engine may stand here too, and None is vLLM's own choice.
 
     Attributes:
@@ -36,8 +36,9 @@ class Section(ReplicableSection):
     """
 
     arrivals: ClassVar = ("batch", "closed", "open", "single")
+    size_names: ClassVar = ("tensor_parallel_size", "pipeline_parallel_size")
 
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Dtype = "auto"
     tensor_parallel_size: Positive = 1
     pipeline_parallel_size: Positive = 1
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -58,17 +59,6 @@ class Section(ReplicableSection):
             raise ValueError(f"{load_format} reads pickled weights, which can run code; leave it out")
         return load_format
 
-    def unsplit(self) -> dict[str, Any]:
-        """Return the settings of a model that is not split."""
-        return {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}
-
-    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
-        """Return every other split into tensor-parallel and pipeline-parallel parts."""
-        current = (self.tensor_parallel_size, self.pipeline_parallel_size)
-        names = ("tensor_parallel_size", "pipeline_parallel_size")
-        alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
-        return tuple(dict(zip(names, pair, strict=True)) | alone for pair in factor_pairs(gpus) if pair != current)
-
     def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:
         """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
         if self.quantization:
@@ -88,14 +78,6 @@ class Section(ReplicableSection):
                 f"vllm.quantization: {self.quantization} needs weights to read, and a shape's are drawn at random; "
                 "leave it out, or give a model with weights"
             )
-
-    def gpus_per_model(self) -> int:
-        """Return the number of vLLM's workers, each of which takes one GPU."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
-
-    def split(self, gpus: int) -> Split:  # noqa: ARG002
-        """Return vLLM's tensor and pipeline parallelism, or replicas."""
-        return Split(self.tensor_parallel_size, self.pipeline_parallel_size, self.replicas)
 
     def memory(self) -> EngineMemory | None:
         """Return what vLLM profiles at its start: one step of most tokens, then choosing tokens for most requests."""
