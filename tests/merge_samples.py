@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.performance import Performance, performance
+from wattdock.analysis.windows import windows
 from wattdock.clock import NS_PER_S
+from wattdock.config import WorkloadSpec
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
 from wattdock.metering.timeline import SAMPLES, GpuTimeline, Series, Span, Ticks, Timeline
-from wattdock.records.restart import PassRecord, RequestRecord
+from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord
 from wattdock.records.series import TokenSeries
 
 if TYPE_CHECKING:
@@ -54,6 +58,13 @@ def sampled_power(uuid: str, steps: Sequence[tuple[float, float]], random: np.ra
 
 def timeline(*gpus: GpuTimeline) -> Timeline:
     return Timeline("nvml", 0, 100 * NS_PER_S, {gpu.uuid: gpu for gpu in gpus})
+
+
+def speed_of(*passes: PassRecord) -> Performance:
+    """Speed over passes of batches, each with all that came until its engine had drained."""
+    speed = performance(passes, windows([RestartRecord(0, passes=passes)], (), SpanJoules(), WorkloadSpec()))
+    assert speed is not None
+    return speed
 
 
 def request(index: int, submitted_s: float, first_s: float, finished_s: float, tokens: int) -> RequestRecord:

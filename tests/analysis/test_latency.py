@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from merge_samples import measured, request
+from merge_samples import measured, request, speed_of
 
-from wattdock.analysis.performance import Quantiles, inter_token_latency, performance
+from wattdock.analysis.performance import Quantiles, inter_token_latency
 from wattdock.clock import NS_PER_S
 from wattdock.metering.timeline import Span
 from wattdock.records.restart import PassRecord, ReplicaPass
@@ -37,8 +37,7 @@ SHARED = stepped(
 
 def test_a_prompt_that_holds_up_another_requests_token_shows_in_the_tail_and_not_in_the_mean_per_request() -> None:
     """15 tokens after a first one: 14 gaps of 0.1 s and the one in which somebody's prompt was computed."""
-    speed = performance([SHARED])
-    assert speed is not None
+    speed = speed_of(SHARED)
     assert speed.tpot is not None
     itl = speed.itl
     assert isinstance(itl, Quantiles)
@@ -75,7 +74,6 @@ def test_without_steps_of_one_engine_that_decodes_there_is_no_distribution_and_t
     done: PassRecord, reason: str
 ) -> None:
     """What the engine does not tell is null, never guessed from means."""
-    speed = performance([done])
-    assert speed is not None
+    speed = speed_of(done)
     assert speed.itl is None
     assert (speed.itl_reason or "").startswith(reason)

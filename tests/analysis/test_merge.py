@@ -6,12 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, timeline
+from merge_samples import constant_power, measured, request, speed_of, timeline
 
 from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.analysis.gpus import data_parallel, multi_gpu
 from wattdock.analysis.joules import SpanJoules
-from wattdock.analysis.performance import performance, tpot_s, ttft_s
+from wattdock.analysis.performance import tpot_s, ttft_s
 from wattdock.analysis.statistics import statistics
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
@@ -56,7 +56,7 @@ def test_the_same_joules_are_shared_out_over_requests_input_tokens_and_all_token
 def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     """680 W over both; the larger share is 600 ÷ 340 of the mean."""
     both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
-    done = performance([PASS])
+    done = speed_of(PASS)
     energy = measured_energy([RESTART], both, ExperimentConfig(cpu_tdp_w=50), SpanJoules())
     shared = multi_gpu(energy, done, [RESTART])
     assert shared is not None
@@ -139,8 +139,7 @@ def test_an_engine_that_serves_half_of_what_is_offered_ends_half_a_pass_behind()
     offered = [
         dataclasses.replace(record, intended_ns=10 * NS_PER_S + i * NS_PER_S // 10) for i, record in enumerate(served)
     ]
-    done = performance([dataclasses.replace(measured(0, 10, 30, tuple(offered)), arrivals_due=198)])
-    assert done is not None
+    done = speed_of(dataclasses.replace(measured(0, 10, 30, tuple(offered)), arrivals_due=198))
     assert done.requests_per_s == pytest.approx(5)
     assert done.offered_rate_per_s == pytest.approx(10)
     assert done.schedule_lag_share == pytest.approx(9.9 / 20)
@@ -149,8 +148,7 @@ def test_an_engine_that_serves_half_of_what_is_offered_ends_half_a_pass_behind()
     # The last one enters after 19.8 s.
     assert done.arrivals_due == 198
     assert done.arrivals_left_out == "only 100 of 198 arrivals were served, and latencies are of these"
-    closed = performance([PASS])
-    assert closed is not None
+    closed = speed_of(PASS)
     assert closed.schedule_lag_share is None
     assert (closed.offered_rate_per_s, closed.arrivals_due, closed.arrivals_left_out) == (None, None, None)
 
@@ -160,8 +158,7 @@ def test_an_engine_that_takes_everything_in_at_once_falls_behind_inside(served_p
     """10 requests/s enter on time; served at 5/s, the last quarter takes 7.5 s longer than the first, in 20 s."""
     requests = [request(i, 10 + i / 10, 11 + i / served_per_s, 11 + i / served_per_s, 1) for i in range(100)]
     offered = [dataclasses.replace(record, intended_ns=record.submitted_ns) for record in requests]
-    done = performance([dataclasses.replace(measured(0, 10, 30, tuple(offered)), arrivals_due=102)])
-    assert done is not None
+    done = speed_of(dataclasses.replace(measured(0, 10, 30, tuple(offered)), arrivals_due=102))
     assert done.schedule_lag_share == pytest.approx(lag_share, abs=1e-6)
     # However slowly, nearly all were served.
     assert done.arrivals_left_out is None
@@ -177,8 +174,7 @@ def test_an_engine_whose_last_requests_never_finish_has_not_kept_up(finished: in
         )
         for i, record in enumerate(requests)
     )
-    done = performance([measured(0, 10, 50, offered)])
-    assert done is not None
+    done = speed_of(measured(0, 10, 50, offered))
     assert done.schedule_lag_share == pytest.approx(lag_share)
 
 
@@ -186,8 +182,7 @@ def test_latencies_that_grow_inside_an_engine_are_a_backlog_s_slope() -> None:
     """Everything enters on time, and each second's requests take 40 ms longer: 3 % of the pass behind, and growing."""
     requests = [request(i, 10 + i / 10, 11 + i / 10, 11 + 1.04 * i / 10, 1) for i in range(190)]
     offered = tuple(dataclasses.replace(record, intended_ns=record.submitted_ns) for record in requests)
-    done = performance([measured(0, 10, 31, offered)])
-    assert done is not None
+    done = speed_of(measured(0, 10, 31, offered))
     assert done.schedule_lag_share == pytest.approx(0.027, abs=1e-3)
     assert done.backlog_slope == pytest.approx(0.04)
 
@@ -196,16 +191,14 @@ def test_one_pass_without_a_schedule_leaves_all_that_is_said_of_arrivals_unknown
     """What the runner does not tell of one pass is not that of the others; the checks are there, and do not pass."""
     untold = tuple(request(i, 10 + i, 11 + i, 12 + i, 1) for i in range(9))
     on_time = tuple(dataclasses.replace(record, intended_ns=record.submitted_ns) for record in untold)
-    done = performance([measured(0, 10, 31, on_time), measured(1, 10, 31, untold)])
-    assert done is not None
+    done = speed_of(measured(0, 10, 31, on_time), measured(1, 10, 31, untold))
     assert (done.schedule_lag_share, done.backlog_slope) == (None, None)
 
 
 def test_requests_that_were_all_to_arrive_at_once_have_no_slope() -> None:
     """There is no line through one instant."""
     requests = [dataclasses.replace(request(i, 12 + i, 13, 30, 1), intended_ns=10 * NS_PER_S) for i in range(3)]
-    done = performance([measured(0, 10, 30, tuple(requests))])
-    assert done is not None
+    done = speed_of(measured(0, 10, 30, tuple(requests)))
     assert done.backlog_slope is None
 
 

@@ -114,21 +114,18 @@ class Performance(Stored):
         return f"only {self.requests:,} of {due:,} arrivals were served, and latencies are of these"
 
 
-def performance(passes: Sequence[PassRecord], windows: WindowSummary | None = None) -> Performance | None:
-    """Return speed over all `passes` together; None without any.
+def performance(passes: Sequence[PassRecord], windows: WindowSummary | None) -> Performance | None:
+    """Return speed over all `passes` together.
 
     Args:
-        windows: Of the passes; tokens/s are the headline's. None counts everything until the engine had drained.
+        windows: Of the passes; tokens/s are the headline's. None without any pass, which has no speed.
     """
-    if not passes:
+    if windows is None:
         return None
     duration_s = sum(measured.span.duration_s for measured in passes)
     requests = [request for measured in passes for request in measured.requests]
-    output_tokens, counted_s = sum(measured.output_tokens for measured in passes), duration_s
-    counted = output_tokens
-    if windows:
-        counted = sum(figure.output_tokens or 0 for figure in windows.of_headline())
-        counted_s = sum(figure.duration_s or 0.0 for figure in windows.of_headline())
+    counted_tokens = sum(figure.output_tokens or 0 for figure in windows.of_headline())
+    counted_s = sum(figure.duration_s or 0.0 for figure in windows.of_headline())
     due, taken_s = known_sum(measured.arrivals_due for measured in passes), sum(map(_taken_s, passes))
     return Performance(
         duration_s=duration_s,
@@ -136,8 +133,8 @@ def performance(passes: Sequence[PassRecord], windows: WindowSummary | None = No
         prompt_tokens=known_sum(measured.prompt_tokens for measured in passes),
         cached_prompt_tokens=known_sum(measured.cached_prompt_tokens for measured in passes),
         cacheable_prompt_tokens=known_sum(measured.cacheable_tokens for measured in passes),
-        output_tokens=output_tokens,
-        output_tokens_per_s=counted / counted_s,
+        output_tokens=sum(measured.output_tokens for measured in passes),
+        output_tokens_per_s=counted_tokens / counted_s,
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=None if due is None or taken_s <= 0 else due / taken_s,
         schedule_lag_share=known_max(map(schedule_lag_share, passes)),
