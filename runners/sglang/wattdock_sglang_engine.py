@@ -11,7 +11,6 @@ import transformers
 from safetensors.torch import save_file
 from wattdock_sglang import DEFAULTS
 
-from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.engine_server import loading, mean_of
 from wattdock_runner.errors import OutOfMemory
 from wattdock_runner.folder_model import read_model, weights_folder
@@ -113,14 +112,13 @@ def load_engine(order: LoadOrder, report: Report, arguments: Sequence[str]) -> t
         OutOfMemory: The weights or the KV cache do not fit.
     """
     model = read_model(torch, transformers, order, "SGLang as wattdock drives it")
-    tokenizer = read_tokenizer(transformers.AutoTokenizer, order)
     with weights_folder(torch, save_file, order, model, report) as folder:
         report("starting the server")
-        fixed = _fixed(order, folder, model.dtype, has_words=tokenizer is not None)
+        fixed = _fixed(order, folder, model.dtype, has_words=model.tokenizer is not None)
         with loading(PROGRAM, json.dumps({**DEFAULTS, **order.engine_args, **fixed}), DIRECT) as server:
             server.until(lambda: server.is_up("/ready"))
             info = server.ask("/server_info")
-            engine = ServedEngine(server, SglangApi(tells_metrics=info["enable_metrics"]), tokenizer=tokenizer)
+            engine = ServedEngine(server, SglangApi(tells_metrics=info["enable_metrics"]), tokenizer=model.tokenizer)
             engine.vocab_size = model.text.vocab_size
             # SGLang makes an answer shorter, without a word, that a few positions more would not hold.
             engine.context_tokens = info["max_req_input_len"]
@@ -135,7 +133,7 @@ def load_engine(order: LoadOrder, report: Report, arguments: Sequence[str]) -> t
             engine.cache_blocks = told["max_total_num_tokens"] // engine.block_tokens
             engine.cache_arguments = "mem_fraction_static"
             effective = {name: info[name] for name in arguments if name in info} | told
-            return engine, model.loaded(torch, info["tp_size"], info["pp_size"], effective)
+            return engine, model.loaded(info["tp_size"], info["pp_size"], effective)
 
 
 def _fixed(order: LoadOrder, folder: Path, dtype: str, *, has_words: bool) -> dict[str, object]:

@@ -112,9 +112,9 @@ def set_limits(engine: Engine, model: FolderModel, effective: Mapping[str, Any])
     engine.max_in_flight, engine.in_flight_argument = effective["max_batch_size"], "max_batch_size"
 
 
-def describe(torch: Any, model: FolderModel, effective: Mapping[str, Any], workers: Processes) -> LoadedModel:
+def describe(model: FolderModel, effective: Mapping[str, Any], workers: Processes) -> LoadedModel:
     """Return what an engine runs with, and warn where its workers are unknown."""
-    loaded = model.loaded(torch, effective["tp_size"], effective["pp_size"], effective)
+    loaded = model.loaded(effective["tp_size"], effective["pp_size"], effective)
     return loaded if workers else replace(loaded, warnings=(*loaded.warnings, NO_WORKERS))
 
 

@@ -22,7 +22,6 @@ from safetensors.torch import save_file
 from tensorrt_llm import LLM, SamplingParams
 from wattdock_tensorrt import WORKER_MODULE, describe, effective_engine_args, engine_settings, set_limits
 
-from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, lacks_memory
 from wattdock_runner.folder_model import read_model, weights_folder
@@ -61,10 +60,10 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
     """
     model = read_model(torch, transformers, order, "TensorRT-LLM")
     llm = _start(order, model, report)
-    engine = TensorrtEngine(llm, read_tokenizer(transformers.AutoTokenizer, order), model)
+    engine = TensorrtEngine(llm, model)
     effective = effective_engine_args(llm.args)
     set_limits(engine, model, effective)
-    return engine, describe(torch, model, effective, engine.workers)
+    return engine, describe(model, effective, engine.workers)
 
 
 def _start(order: LoadOrder, model: FolderModel, report: Report) -> Any:
@@ -98,8 +97,8 @@ class TensorrtEngine(Engine):
         workers: The engine's computing processes.
     """
 
-    def __init__(self, llm: Any, tokenizer: Any, model: FolderModel) -> None:
-        self.llm, self.tokenizer, self.eos_ids = llm, tokenizer, model.eos_ids
+    def __init__(self, llm: Any, model: FolderModel) -> None:
+        self.llm, self.tokenizer, self.eos_ids = llm, model.tokenizer, model.eos_ids
         self.workers = Processes(descendants(os.getpid(), WORKER_MODULE))
         self._sampling: list[SamplingParams] = []
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()

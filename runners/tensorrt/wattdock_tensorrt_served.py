@@ -14,7 +14,6 @@ from tokenizers.models import WordLevel
 from wattdock_tensorrt import WORKER_MODULE, describe, engine_settings, set_limits
 from wattdock_tensorrt_server import EFFECTIVE, SETTINGS
 
-from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.folder_model import read_model, weights_folder
@@ -61,14 +60,13 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         WrongState, InvalidRequest, OutOfMemory: As without a server.
     """
     model = read_model(torch, transformers, order, "TensorRT-LLM")
-    tokenizer = read_tokenizer(transformers.AutoTokenizer, order)
-    if tokenizer is None and order.random_weights is None:
+    if model.tokenizer is None and order.random_weights is None:
         raise InvalidRequest(
             f"serve: trtllm-serve answers no request without a tokenizer, and {order.model_path} has none"
         )
     settings = engine_settings(order, model.dtype) | {"skip_tokenizer_init": False}
     with weights_folder(torch, save_file, order, model, report) as folder:
-        if tokenizer is None:
+        if model.tokenizer is None:
             write_numbers(folder, model)
         Path(SETTINGS).write_text(json.dumps({name: value for name, value in settings.items() if name != "model"}))
         report("starting the server")
@@ -76,9 +74,9 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             server.until(lambda: server.is_up("/version"))
             server.workers = Processes(descendants(server.process.pid, WORKER_MODULE))
             effective = json.loads(Path(EFFECTIVE).read_text())
-            engine = ServedEngine(server, TensorrtApi(model.eos_ids), tokenizer=tokenizer)
+            engine = ServedEngine(server, TensorrtApi(model.eos_ids), tokenizer=model.tokenizer)
             set_limits(engine, model, effective)
-            return engine, describe(torch, model, effective, server.workers)
+            return engine, describe(model, effective, server.workers)
 
 
 def write_numbers(folder: Path, model: FolderModel) -> None:

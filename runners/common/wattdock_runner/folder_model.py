@@ -22,7 +22,7 @@ from wattdock_runner.gpus import cuda_versions, parallelism, require_gpus, torch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wattdock_runner.backend import Gpu, LoadOrder, Report
+    from wattdock_runner.backend import CudaVersions, Gpu, LoadOrder, Report
 
 KEPT_SUFFIXES = (".json", ".model", ".py", ".txt")
 
@@ -36,13 +36,16 @@ class FolderModel:
         text: The config of its language model.
         meta: The model, without values.
         dtype: What it runs in: the order's, or the checkpoint's own.
+        tokenizer: Of transformers; None where the folder has none.
         generation: The checkpoint's generation settings.
         weight_bytes: Of a copy in that dtype; None where a checkpoint is quantised.
     """
 
     gpus: tuple[Gpu, ...]
+    versions: CudaVersions
     text: Any
     meta: Any
+    tokenizer: Any
     dtype: str
     generation: Mapping[str, Any]
     parameters: int
@@ -53,7 +56,7 @@ class FolderModel:
         """The ids that end an answer."""
         return checkpoint.eos_token_ids(self.generation.get("eos_token_id"))
 
-    def loaded(self, torch: Any, tensor: int, pipeline: int, effective: Mapping[str, object]) -> LoadedModel:
+    def loaded(self, tensor: int, pipeline: int, effective: Mapping[str, object]) -> LoadedModel:
         """Return what an engine runs with that takes the first GPUs, one for each part of the model.
 
         Args:
@@ -69,7 +72,7 @@ class FolderModel:
             parallelism=parallelism(tensor, pipeline, layers_by_gpu),
             parameter_count=self.parameters,
             weight_bytes=self.weight_bytes,
-            versions=cuda_versions(torch, self.gpus),
+            versions=self.versions,
             warnings=checkpoint.ignored_settings_warnings(self.generation),
         )
 
@@ -101,8 +104,10 @@ def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> 
     generation = checkpoint.read_generation_config(transformers.GenerationConfig, order, meta)
     return FolderModel(
         gpus=gpus,
+        versions=cuda_versions(torch, gpus),
         text=config.get_text_config(),
         meta=meta,
+        tokenizer=checkpoint.read_tokenizer(transformers.AutoTokenizer, order),
         dtype=dtype,
         generation=generation.to_diff_dict(),
         parameters=parameters,
