@@ -14,6 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
+    NonNegativeFloat,
+    PositiveFloat,
     PrivateAttr,
     SerializeAsAny,
     model_serializer,
@@ -22,7 +24,7 @@ from pydantic import (
 
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.sections import BackendSection, section_class
-from wattdock.config.workload import PromptSpec, Seconds, Seed, SloSpec, WorkloadSpec
+from wattdock.config.workload import PromptSpec, Seed, SloSpec, WorkloadSpec
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 WrittenPath = Annotated[Path, Field(strict=False)]
@@ -107,11 +109,11 @@ class WarmUpSpec(StrictSettings):
 
     profile: Literal["quick", "steady"] = "quick"
     passes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
-    min_s: Seconds = 120
-    window_s: Seconds = 60
-    slope_per_min: Annotated[float, Field(gt=0)] = 0.005
-    temperature_c: Annotated[float, Field(gt=0)] = 1.0
-    cap_s: Seconds = 900
+    min_s: PositiveFloat = 120
+    window_s: PositiveFloat = 60
+    slope_per_min: PositiveFloat = 0.005
+    temperature_c: PositiveFloat = 1.0
+    cap_s: PositiveFloat = 900
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -134,19 +136,19 @@ class IdleSpec(StrictSettings):
         cap_s: After this long the span counts anyway; the result says that the power did not settle.
     """
 
-    duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    duration_s: NonNegativeFloat = 0.0
     settled: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    temperature_c: Annotated[float, Field(gt=0)] = 1.0
-    band: Annotated[float, Field(gt=0)] = 0.05
-    band_c: Annotated[float, Field(gt=0)] = 5.0
-    cap_s: Seconds = 300
+    temperature_c: PositiveFloat = 1.0
+    band: PositiveFloat = 0.05
+    band_c: PositiveFloat = 5.0
+    cap_s: PositiveFloat = 300
 
 
 class GpuCount(StrictSettings):
     """`gpus: {count: N}`; each with at least `min_free_gb` (1e9 bytes) of VRAM free."""
 
     count: Positive
-    min_free_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    min_free_gb: PositiveFloat | None = None
 
     def __str__(self) -> str:
         return str(self.model_dump(exclude_none=True)).replace("'", "")
@@ -164,12 +166,12 @@ class TimeoutsSpec(StrictSettings):
         experiment_s: Warm-up and passes of one restart together; None sets no limit.
     """
 
-    launch_s: Seconds = 120
-    load_s: Seconds = 1800
-    heartbeat_s: Seconds = 60
-    stall_s: Seconds = 600
-    stop_s: Seconds = 20
-    experiment_s: Seconds | None = None
+    launch_s: PositiveFloat = 120
+    load_s: PositiveFloat = 1800
+    heartbeat_s: PositiveFloat = 60
+    stall_s: PositiveFloat = 600
+    stop_s: PositiveFloat = 20
+    experiment_s: PositiveFloat | None = None
 
 
 class ContainerSpec(StrictSettings):
@@ -187,11 +189,11 @@ class ContainerSpec(StrictSettings):
 
     image: str | None = None
     locked: bool = False
-    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    memory_gb: PositiveFloat | None = None
     pids: Annotated[int, Field(gt=0)] = 16_384
-    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    shm_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
-    tmp_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
+    cpus: PositiveFloat | None = None
+    shm_gb: PositiveFloat = 16
+    tmp_gb: PositiveFloat = 16
 
 
 # What decides how a runner is started and what it loads, beside the backend's section.
@@ -247,7 +249,7 @@ class ExperimentConfig(StrictSettings):
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount = "auto"
     exclusive: Literal["machine", "gpus"] = "machine"
-    wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    wait_s: NonNegativeFloat = 0.0
     launcher: Literal["auto", "docker", "process"] = "auto"
     container: ContainerSpec = ContainerSpec()
     meter: Literal["auto", "nvml", "zeus", "rapl", "none"] = "auto"
@@ -255,8 +257,8 @@ class ExperimentConfig(StrictSettings):
     on_failure: Literal["continue", "stop", "fallback"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()
     runner_python: WrittenPath | None = None
-    power_limit_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    cpu_tdp_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 65.0
+    power_limit_w: PositiveFloat | None = None
+    cpu_tdp_w: PositiveFloat = 65.0
 
     _section: SerializeAsAny[BackendSection] = PrivateAttr(default_factory=BackendSection)
 

@@ -6,13 +6,11 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from wattdock.config.lengths import Length, LengthSpec, Positive, StrictSettings
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 # Which kinds of arrival have a setting.
@@ -93,15 +91,15 @@ class WorkloadSpec(StrictSettings):
     batch_size: Positive = 4
     max_output_tokens: Length = 64
     arrival: Literal["batch", "closed", "poisson", "gamma", "trace", "single"] = "batch"
-    rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    ramp_to_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    rate_per_s: PositiveFloat | None = None
+    ramp_to_per_s: PositiveFloat | None = None
     burstiness: Annotated[float, Field(ge=0.01, le=1000)] | None = None
     trace_speed: Annotated[float, Field(ge=0.001, le=1000)] | None = None
-    min_duration_s: Seconds | None = None
+    min_duration_s: PositiveFloat | None = None
     min_requests: Positive | None = None
     seed: Seed = 0
     ignore_eos: bool | None = None
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    temperature: NonNegativeFloat = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Positive | None = None
     staggered_start: bool = False
@@ -184,9 +182,9 @@ class SloSpec(StrictSettings):
             token.
     """
 
-    ttft_ms: Milliseconds | None = None
-    tpot_ms: Milliseconds | None = None
-    e2e_ms: Milliseconds | None = None
+    ttft_ms: PositiveFloat | None = None
+    tpot_ms: PositiveFloat | None = None
+    e2e_ms: PositiveFloat | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
