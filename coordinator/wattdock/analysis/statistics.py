@@ -219,13 +219,6 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return _interval(Restarts.of_values(values))
 
 
-def _standard_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of two values or more, with n−1 in the denominator."""
-    mean = _sum(values) / len(values)
-    deviations = [value - mean for value in values]
-    return sqrt(_sum(map(mul, deviations, deviations)) / (len(values) - 1))
-
-
 @cache
 def t_factor(freedom: float) -> float:
     """Return how many standard errors lie between a mean and an end of its interval, by Student's t."""
@@ -329,7 +322,7 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
         value=value,
         per_pass=per_pass,
         per_restart=restarts.values,
-        standard_deviation_between_restarts=_standard_deviation(restarts.values) if len(restarts) > 1 else None,
+        standard_deviation_between_restarts=pooled_deviation([restarts.values]),
         standard_deviation_within_restarts=pooled_deviation(within),
         ci95=interval,
         ci95_relative=interval.high / value - 1 if interval and value else None,
@@ -364,8 +357,14 @@ def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float 
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:
     """Return the standard deviation of values around their own group's mean, pooled; None with one value in each."""
     freedom = sum(len(group) - 1 for group in groups)
-    squares = sum(float(np.sum((np.array(group) - np.mean(group)) ** 2)) for group in groups)
-    return sqrt(squares / freedom) if freedom else None
+    return sqrt(_sum(map(_squares, groups)) / freedom) if freedom else None
+
+
+def _squares(group: Sequence[float]) -> float:
+    """Return the sum of squares of values' distances from their mean."""
+    mean = _sum(group) / len(group)
+    distances = [value - mean for value in group]
+    return _sum(map(mul, distances, distances))
 
 
 def _outlier_positions(values: Sequence[float]) -> list[int]:
