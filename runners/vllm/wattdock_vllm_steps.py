@@ -47,7 +47,9 @@ class StepWatch:
 
     def open(self) -> None:
         """Begin a pass; what an earlier one left in the queue is none of its batches."""
-        left = [batch for batch in map(_batch_of, self._core.batch_queue or ()) if batch.total_num_scheduled_tokens]
+        # The second part of what vLLM queues is the scheduler's plan.
+        plans = [queued[1] for queued in self._core.batch_queue or ()]
+        left = [plan for plan in plans if plan.total_num_scheduled_tokens]
         self._computed, self._number, self._numbers = None, -1 - len(left), []
 
     def after_step(self, at_ns: int) -> Iterator[Step]:
@@ -78,11 +80,6 @@ class StepWatch:
             step._replace(start_ns=begins[number][0], end_ns=ends[number][1])
             for step, number in zip(steps, self._numbers, strict=True)
         ]
-
-
-def _batch_of(queued: tuple[Any, ...]) -> Any:
-    """Return the scheduler's plan of what stands in vLLM's queue of batches."""
-    return queued[1]
 
 
 class BatchClock:
