@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, name_of, new_folder, open_data, read_regular, sync
 from wattdock.records.possible import require_possible_record
-from wattdock.records.restart import RestartRecord
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from wattdock.records.restart import PassRecord
+    from wattdock.records.restart import PassRecord, RestartRecord
 
     Plain = dict[str, Any]
 
@@ -44,8 +43,12 @@ OF_PASS = ("restart", "pass")
 IN_REQUESTS = {"passes": {"__all__": {"requests"}}}
 
 
-def write(folder: Path, record: RestartRecord) -> None:
-    """Write a record; see `RestartRecord.write`."""
+def write(record: RestartRecord, folder: Path) -> None:
+    """Write a record to `folder`, replacing an earlier state of it; durable when this returns.
+
+    Raises:
+        OSError: There is no room, or no permission; the earlier state is still there.
+    """
     import pyarrow.parquet as pq
 
     with new_folder(folder.parent, f".{folder.name}.") as new:
@@ -63,15 +66,21 @@ def write(folder: Path, record: RestartRecord) -> None:
         _replace(newer)
 
 
-def find(parent: Path, prefix: str) -> list[Path]:
-    """Return the folders of records; see `RestartRecord.find`."""
+def find(parent: Path, prefix: str = "") -> list[Path]:
+    """Return the folders in `parent` that hold a record and whose names begin with `prefix`, sorted by name.
+
+    Where a crash cut off the last `write`, its newer state takes the older one's place first.
+    """
     for newer in parent.glob(f"{prefix}*{NEWER}"):
         _replace(newer)
     return sorted(file.parent for file in parent.glob(f"{prefix}*/{RECORD}") if file.parent.name[0] != ".")
 
 
 def measured(parent: Path) -> set[tuple[str, int, int]]:
-    """Return the passes of records; see `RestartRecord.measured`."""
+    """Return the passes that the records in `parent` hold: the record's name, its restart and the pass, from 0.
+
+    Changes nothing, as another process may be writing there; a record that cannot be read has none.
+    """
     passes = set()
     for file in parent.glob(f"[!.]*/{RECORD}"):
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -90,7 +99,11 @@ def _replace(newer: Path) -> None:
 
 
 def read(folder: Path) -> RestartRecord:
-    """Return a record; see `RestartRecord.read`."""
+    """Return the record that `write` wrote to `folder`.
+
+    Raises:
+        StoreError: A file is missing, cannot be read, or was written by another version.
+    """
     import pyarrow as pa
 
     try:
@@ -109,7 +122,11 @@ def read(folder: Path) -> RestartRecord:
 
 
 def read_table(folder: Path, name: str) -> pa.Table:
-    """Return one of the tables; see `RestartRecord.read_table`."""
+    """Return one of the three tables that `write` wrote to `folder`: "requests", "steps" or "timeline".
+
+    Raises:
+        StoreError: The file is missing, cannot be read, or was written by another version.
+    """
     import pyarrow as pa
 
     file, schema = next((file, schema) for file, schema in TABLES if file == f"{name}.parquet")
@@ -131,6 +148,9 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 @functools.cache
 def _adapter() -> TypeAdapter[RestartRecord]:
+    # That module takes these functions as its class's methods.
+    from wattdock.records.restart import RestartRecord
+
     return TypeAdapter(RestartRecord)
 
 

@@ -29,7 +29,7 @@ def require_possible_record(record: RestartRecord) -> None:
 
 
 def require_possible(measured: PassRecord) -> None:
-    """Check a pass.
+    """Check that the figures of a pass can be, as a runner says them or a file holds them.
 
     Raises:
         ValueError: Says which figure cannot be.

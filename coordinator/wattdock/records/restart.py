@@ -13,16 +13,12 @@ from pydantic import ConfigDict
 
 from wattdock.clock import ClockCheck
 from wattdock.metering import Span, Timeline
-from wattdock.records import possible
+from wattdock.records import folder, possible
 from wattdock.records.failure import Failure
 from wattdock.records.series import NO_STEPS, Steps, TokenSeries
 from wattdock.records.snapshot import EnvironmentSnapshot
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pyarrow as pa
-
     from wattdock.metering import GpuTimeline
 
 
@@ -114,13 +110,7 @@ class PassRecord:
     server_itl_s: float | None = None
     tokens_without_ids: int = 0
 
-    def require_possible(self) -> None:
-        """Check that the figures can be, as a runner says them or a file holds them.
-
-        Raises:
-            ValueError: Says which cannot.
-        """
-        possible.require_possible(self)
+    require_possible = possible.require_possible
 
 
 @dataclass(frozen=True)
@@ -141,7 +131,7 @@ class WarmUpSample:
 
 @dataclass(frozen=True)
 class RestartRecord:
-    """The passes that one runner served for one experiment, and the timeline around them.
+    """The passes that one runner served for one experiment, and the timeline around them; on disk by `records.folder`.
 
     Attributes:
         restart: Number of the restart, from 0; a restart that was interrupted and resumed has several records.
@@ -170,59 +160,13 @@ class RestartRecord:
     runner_pids: frozenset[int] = frozenset()
     clock: str = ""
 
+    write = folder.write
+    read = staticmethod(folder.read)
+    read_table = staticmethod(folder.read_table)
+    find = staticmethod(folder.find)
+    measured = staticmethod(folder.measured)
+
     @property
     def gpus(self) -> Mapping[str, GpuTimeline]:
         """The meter's timeline of each GPU of the host, by UUID; empty without a timeline."""
         return self.timeline.gpus if self.timeline else {}
-
-    @classmethod
-    def read(cls, folder: Path) -> RestartRecord:
-        """Return the record that `write` wrote to `folder`.
-
-        Raises:
-            StoreError: A file is missing, cannot be read, or was written by another version.
-        """
-        from wattdock.records.folder import read
-
-        return read(folder)
-
-    @staticmethod
-    def read_table(folder: Path, name: str) -> pa.Table:
-        """Return one of the three tables that `write` wrote to `folder`: "requests", "steps" or "timeline".
-
-        Raises:
-            StoreError: The file is missing, cannot be read, or was written by another version.
-        """
-        from wattdock.records.folder import read_table
-
-        return read_table(folder, name)
-
-    def write(self, folder: Path) -> None:
-        """Write the record to `folder`, replacing an earlier state of it; durable when this returns.
-
-        Raises:
-            OSError: There is no room, or no permission; the earlier state is still there.
-        """
-        from wattdock.records.folder import write
-
-        write(folder, self)
-
-    @staticmethod
-    def find(parent: Path, prefix: str = "") -> list[Path]:
-        """Return the folders in `parent` that hold a record and whose names begin with `prefix`, sorted by name.
-
-        Where a crash cut off the last `write`, its newer state takes the older one's place first.
-        """
-        from wattdock.records.folder import find
-
-        return find(parent, prefix)
-
-    @staticmethod
-    def measured(parent: Path) -> set[tuple[str, int, int]]:
-        """Return the passes that the records in `parent` hold: the record's name, its restart and the pass, from 0.
-
-        Changes nothing, as another process may be writing there; a record that cannot be read has none.
-        """
-        from wattdock.records.folder import measured
-
-        return measured(parent)
