@@ -43,7 +43,7 @@ MAX_BYTES = 1_000_000_000
 # Of JSON, which takes some 16 times its size while it is read; results have a hundredth of it.
 MAX_JSON_BYTES = 16_000_000
 PROC = Path("/proc")
-LOCK_MODE, LOCK_POLL_S, HOLDERS_SHOWN = 0o600, 0.2, 3
+LOCK_MODE, LOCK_POLL_S, HOLDERS_SHOWN = 0o600, 0.1, 3
 # A folder that is being filled, by its name's end (four letters of the boot, four of its own; sockets' paths are short)
 # and its mode: sticky, and closed to others. Who may rename a finished folder cannot give it that mode, and so cannot
 # have its owner remove it.
@@ -157,7 +157,7 @@ def locked(
     with ExitStack() as stack:
         descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, owned=True, mode=LOCK_MODE)
         stack.callback(os.close, descriptor)
-        until_s, told = time.monotonic() + wait_s, ""
+        until_s, seen, told = time.monotonic() + wait_s, "", ""
         # One of our own that others could open is closed to them from now on.
         if (state := os.fstat(descriptor)).st_uid == os.geteuid() and stat.S_IMODE(state.st_mode) != LOCK_MODE:
             os.fchmod(descriptor, LOCK_MODE)
@@ -166,9 +166,11 @@ def locked(
             if time.monotonic() >= until_s:
                 waited = f" (waited {wait_s:g} s)" if wait_s else ""
                 raise BlockingIOError(errno.EAGAIN, f"locked by {holders}{waited}", str(path))
-            if holders != told:
+            # Told when seen twice: who lets go between the attempt and the look at the list is in no list.
+            if holders == seen != told:
                 told = holders
                 say(f"waiting up to {wait_s:g} s for {holders}, holding {path}")
+            seen = holders
             time.sleep(LOCK_POLL_S)
         yield descriptor
 

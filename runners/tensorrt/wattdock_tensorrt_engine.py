@@ -43,7 +43,7 @@ T = TypeVar("T")
 WATCH_S = 0.1
 DRAIN_S = 120.0
 ABORT_S = 20.0
-# Shorter than the ten seconds that a runner has to end.
+# Shorter than what a runner has to end.
 SHUTDOWN_S, GRACE_S = 8.0, 1.0
 REASONS = ("stop", "length")
 # Raised for values that TensorRT-LLM does not take, or not together; pydantic's errors are ValueErrors.

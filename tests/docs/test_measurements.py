@@ -15,10 +15,9 @@ BUNDLE = REPO / "docs/measurements/data/smollm2-135m-h100.tar"
 
 
 def test_the_publishable_figure_is_that_of_its_records(called: Called) -> None:
-    """Analysed and audited anew from what the meter and the runner recorded; the run itself had one reason against."""
+    """As the run itself said, and analysed and audited anew from what the meter and the runner recorded."""
     then, now = (json.loads(called("show", BUNDLE, *again, "--json").stdout)[0] for again in ((), ("--again",)))
-    assert (now["audit"]["publishable"], now["audit"]["reasons"]) == (True, [])
-    assert [reason["name"] for reason in then["audit"]["reasons"]] == ["J/token drift within passes"]
+    assert (then["audit"]["publishable"], now["audit"]["publishable"], now["audit"]["reasons"]) == (True, True, [])
     assert then["statistics"] == now["statistics"]
     statistics = now["statistics"]
     half = 100 * statistics["ci95_relative"]

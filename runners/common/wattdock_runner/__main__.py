@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVER_THREADS = 8
-STOP_GRACE_S = 10.0
+# A coordinator waits for less; the engine of a runner that a person stops may be in a long step on busy CPUs.
+STOP_GRACE_S = 60.0
 SIGNAL_LOOK_S = 1.0
 EXIT_USAGE = 2
 EXIT_STUCK = 3
