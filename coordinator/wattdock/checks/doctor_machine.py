@@ -11,6 +11,7 @@ from pathlib import Path
 from wattdock.checks.audit import OTHERS_SHARE
 from wattdock.checks.check import Checklist, Outcome
 from wattdock.clock import host_clock
+from wattdock.files import PROC
 from wattdock.host import folders, leases, processes
 from wattdock.launch import NoContainersError, find_image
 
@@ -37,7 +38,7 @@ class MachineSubject:
     home: Path
     backend: str
     needs_gpu: bool = False
-    proc: Path = processes.PROC
+    proc: Path = PROC
     system: Path = SYSTEM
 
 

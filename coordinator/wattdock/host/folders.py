@@ -78,7 +78,7 @@ def _temporary_folder() -> Path:
     return folder
 
 
-def require_writable(folder: Path, *, setting: str, free_bytes: int = MIN_FREE_BYTES) -> None:
+def require_writable(folder: Path, *, setting: str) -> None:
     """Check that `folder` exists or can be made, can be written to, and has room; makes nothing.
 
     Raises:
@@ -93,10 +93,9 @@ def require_writable(folder: Path, *, setting: str, free_bytes: int = MIN_FREE_B
     disk = shutil.disk_usage(existing)
     if disk.total == 0:
         raise PreflightError(f"cannot write to {folder}: {existing} is on no disk; {change}")
-    free = disk.free
-    if free < free_bytes:
+    if disk.free < MIN_FREE_BYTES:
         raise PreflightError(
-            f"only {size_text(free)} free for {folder}, at least {size_text(free_bytes)} are needed; "
+            f"only {size_text(disk.free)} free for {folder}, at least {size_text(MIN_FREE_BYTES)} are needed; "
             f"free some or {change}"
         )
 

@@ -10,13 +10,14 @@ import os
 import pwd
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from wattdock.files import PROC
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
-PROC = Path("/proc")
 # What the command line of every runner's first process holds.
 RUNNER = b"wattdock_runner"
 # Fields of proc(5)'s /proc/PID/stat behind the name: utime and stime, then those of children that were waited for.
@@ -85,7 +86,7 @@ def cpu_times(
     return CpuTimes(total - idle, total, measurement_ticks, stolen)
 
 
-def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
+def times_around(runner: Collection[int]) -> CpuTimes | None:
     """Return the times of all CPUs that a runner may use; `measurement_ticks` is what it and this process used.
 
     Args:
@@ -94,14 +95,14 @@ def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
     Returns:
         None where this machine does not show them, or shows others by their ids, as in a container with its own ids.
     """
-    ticks = [_ticks(proc / str(pid)) for pid in (os.getpid(), *runner)]
-    if not any(_is_runner(proc / str(pid)) for pid in runner):
+    ticks = [_ticks(PROC / str(pid)) for pid in (os.getpid(), *runner)]
+    if not any(_is_runner(PROC / str(pid)) for pid in runner):
         return None
     cpus: set[int] = set()
     for pid in runner:
         with contextlib.suppress(OSError):
             cpus |= os.sched_getaffinity(pid)
-    return cpu_times(cpus, measurement_ticks=sum(count for count in ticks if count is not None), proc=proc)
+    return cpu_times(cpus, measurement_ticks=sum(count for count in ticks if count is not None))
 
 
 def child_environment(environ: Mapping[str, str], names: str = r"(?!)") -> dict[str, str]:
@@ -115,9 +116,9 @@ def child_environment(environ: Mapping[str, str], names: str = r"(?!)") -> dict[
     return {name: value for name, value in environ.items() if allowed.fullmatch(name)}
 
 
-def owner_of(pid: int, proc: Path = PROC) -> tuple[str | None, str | None]:
+def owner_of(pid: int) -> tuple[str | None, str | None]:
     """Return user and command of a process, None each where /proc does not show it."""
-    process = proc / str(pid)
+    process = PROC / str(pid)
     with contextlib.suppress(OSError):
         return user_name(process.stat().st_uid), (process / "comm").read_text(errors="replace").strip()
     return None, None
