@@ -92,7 +92,6 @@ OPENED_ELSEWHERE = {
         *("(proc / 'stat').read_text", "(process / 'stat').read_bytes"),
         *("(process / 'comm').read_text", "(process / 'cmdline').read_bytes"),
     },
-    "launch/engine.py: the kernel's": {"BOOT_ID.read_text"},
     "launch/keeper.py: the kernel's": {
         *("Path(f'/proc/{pid}/cmdline').read_bytes", "Path(f'/proc/{pid}/statm').read_text"),
         *("(entry / 'stat').read_bytes", "(root / 'proc/meminfo').read_text", "(root / 'proc/self/cgroup').read_text"),

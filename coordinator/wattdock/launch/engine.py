@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattdock.clock import BOOT_ID
+from wattdock.clock import host_clock
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.files import is_held
 from wattdock.host import folders
@@ -322,7 +322,7 @@ def place_of(lock: Path) -> str:
 
     Equal where the path leads to the same folder. Containers see their host's boot.
     """
-    boot = BOOT_ID.read_text(encoding="ascii").strip()
+    boot = host_clock().boot_id
     try:
         folder = lock.parent.stat()
     except OSError:
