@@ -253,8 +253,12 @@ def test_who_waits_gets_the_lease_when_it_is_free_and_says_for_whom_it_waits(fol
     told: list[str] = []
     with another_user(folder, "machine", "GPU-a") as process:
         assert "waited 0.5 s" in refused(folder, "GPU-a", exclusive="machine", wait_s=0.5)
-        threading.Timer(0.7, process.kill).start()
-        with hold(LeaseRequest(("GPU-a",), "machine", 30), told.append, folder):
+
+        def hear(line: str) -> None:
+            told.append(line)
+            process.kill()
+
+        with hold(LeaseRequest(("GPU-a",), "machine", 30), hear, folder):
             assert holders(folder)[MACHINE].pid == os.getpid()
     assert told[0].startswith("waiting up to 30 s: this machine is in exclusive use by")
     # The last look may find that its holder has just ended.
