@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import model_validator
 
+from wattdock.host.nvml import ProcessKind  # noqa: TC001 - what reads records needs it
 from wattdock.values import Stored
 
 # Source: nvidia-smi topo -m, legend.
@@ -124,7 +125,7 @@ class GpuProcess:
     """
 
     pid: int
-    kind: Literal["compute", "graphics", "mps"]
+    kind: ProcessKind
     memory_bytes: int | None
     user: str | None = None
     command: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.host.leases import Holder
 
-PROCESS_KINDS: tuple[Literal["compute", "graphics", "mps"], ...] = ("compute", "graphics", "mps")
 THROUGH_THE_CPU = frozenset({"SYS", "NODE", "PHB"})
 # A driver keeps some hundred megabytes for itself. More in use without a process in sight means a process that this
 # machine does not show, as from inside a container.
@@ -139,33 +138,33 @@ class GpuInventory:
 def _read_all() -> GpuInventory:
     count = nvml.gpu_count()
     gpus: list[Gpu] = []
-    devices: dict[str, nvml.Device] = {}
+    devices: dict[str, tuple[nvml.Device, list[int]]] = {}
     activity: dict[str, GpuActivity] = {}
     unreadable: list[str] = []
     for index in range(count):
         try:
             device = nvml.device(index)
-            gpu = _read(index, device)
+            active = _active_links(device)
+            gpu = _read(index, device, active)
         except nvml.NvmlError as error:
             unreadable.append(f"GPU {index}: {error}")
             continue
         gpus.append(gpu)
-        devices[gpu.uuid], activity[gpu.uuid] = device, _activity(device)
+        devices[gpu.uuid], activity[gpu.uuid] = (device, active), _activity(device)
     return GpuInventory(
         gpus=tuple(gpus),
         reason=None if count else "the NVIDIA driver lists no GPU",
         unreadable=tuple(unreadable),
-        links=_links(devices),
+        links=tuple(_read_link(a, b, devices[a], devices[b]) for a, b in itertools.combinations(devices, 2)),
         activity=activity,
     )
 
 
-def _read(index: int, gpu: nvml.Device) -> Gpu:
+def _read(index: int, gpu: nvml.Device, active_links: list[int]) -> Gpu:
     memory = optional(nvml.memory, gpu)
     capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
     cuda = optional(pynvml.nvmlSystemGetCudaDriverVersion)
     pci = optional(pynvml.nvmlDeviceGetPciInfo, gpu)
-    nvlinks, nvlink_version = _nvlinks(gpu)
     return Gpu(
         index=index,
         uuid=nvml.uuid(gpu),
@@ -189,8 +188,8 @@ def _read(index: int, gpu: nvml.Device) -> Gpu:
         pcie_width=optional(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
         pcie_width_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
         numa_node=_numa_node(gpu),
-        nvlinks=nvlinks,
-        nvlink_version=nvlink_version,
+        nvlinks=len(active_links),
+        nvlink_version=_nvlink_version(gpu, active_links[0]) if active_links else None,
         nvml_version=optional(pynvml.nvmlSystemGetNVMLVersion),
         vram_reserved_bytes=None if memory is None else memory.reserved_bytes,
     )
@@ -235,32 +234,15 @@ def _activity(gpu: nvml.Device) -> GpuActivity:
         has_counter=optional(nvml.counter_mj, gpu) is not None,
         processes=tuple(
             GpuProcess(pid, kind, memory_bytes, *owner_of(pid))
-            for kind in PROCESS_KINDS
+            for kind in nvml.PROCESS_LISTS
             for pid, memory_bytes in optional(nvml.processes, gpu, kind) or ()
         ),
     )
 
 
-def _nvlinks(gpu: nvml.Device) -> tuple[int | None, str | None]:
-    """Return how many NVLinks of a GPU are active, and their version as text; 0 and None without NVLink."""
-    active = _active_links(gpu)
-    if not active:
-        return 0, None
-    version = optional(pynvml.nvmlDeviceGetNvLinkVersion, gpu, active[0])
-    return len(active), None if version is None else NVLINK_VERSIONS.get(version, f"unknown ({version})")
-
-
-def _links(devices: Mapping[str, nvml.Device]) -> tuple[Link, ...]:
-    """Return the link of every pair of GPUs.
-
-    Args:
-        devices: NVML's handles by UUID, in NVML's order.
-    """
-    active = {uuid: _active_links(gpu) for uuid, gpu in devices.items()}
-    return tuple(
-        _read_link(a, b, (devices[a], active[a]), (devices[b], active[b]))
-        for a, b in itertools.combinations(devices, 2)
-    )
+def _nvlink_version(gpu: nvml.Device, link: int) -> str | None:
+    version = optional(pynvml.nvmlDeviceGetNvLinkVersion, gpu, link)
+    return None if version is None else NVLINK_VERSIONS.get(version, f"unknown ({version})")
 
 
 def _read_link(a: str, b: str, *ends: tuple[nvml.Device, list[int]]) -> Link:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pynvml
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Device = Any
+ProcessKind = Literal["compute", "graphics", "mps"]
 
 NO_LIBRARY = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
 NO_DRIVER = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
@@ -40,7 +41,7 @@ VIOLATIONS = {
     "board_limit": pynvml.NVML_PERF_POLICY_BOARD_LIMIT,
     "reliability": pynvml.NVML_PERF_POLICY_RELIABILITY,
 }
-PROCESS_LISTS = {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}
+PROCESS_LISTS: dict[ProcessKind, str] = {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}
 MW_PER_W = 1_000
 CLOCKS_LIMITED = pynvml.nvmlClocksEventReasonApplicationsClocksSetting
 # Arrays of readings are of signed 64 bits; a board of 1 kW would take 292,000 years to get there.
@@ -286,8 +287,8 @@ def performance_state(gpu: Device) -> float:
     return float(pynvml.nvmlDeviceGetPerformanceState(gpu))
 
 
-def processes(gpu: Device, kind: str) -> tuple[tuple[int, int | None], ...]:
-    """Return (process id, bytes or None) of each process of one kind: "compute", "graphics" or "mps".
+def processes(gpu: Device, kind: ProcessKind) -> tuple[tuple[int, int | None], ...]:
+    """Return (process id, bytes or None) of each process of one kind.
 
     Raises:
         NvmlError: The list cannot be read.

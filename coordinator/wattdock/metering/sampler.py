@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from wattdock.clock import NS_PER_S
-from wattdock.host import GpuProcess
+from wattdock.host import GpuProcess, nvml
 from wattdock.host import processes as host_processes
 from wattdock.metering.events import timeline_events
 from wattdock.metering.samples import DriverSamples
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from wattdock.clock import Clock
-    from wattdock.metering.source import GpuReader, ProcessKind
+    from wattdock.metering.source import GpuReader
     from wattdock.metering.timeline import EnergySource, EventKind
 
 T = TypeVar("T")
@@ -60,7 +60,6 @@ MAX_ERRORS_IN_A_ROW = 50
 # Longer than the longest period, so that an error which a read repeats is one event, however long it lasts.
 SAME_ERROR_NS = 2 * PROCESS_PERIOD_NS
 ENERGY_COUNTER, PROCESS_LIST, POWER_SAMPLES = "energy counter", "process list", "power samples of the driver"
-PROCESS_KINDS: tuple[ProcessKind, ...] = ("compute", "graphics", "mps")
 
 
 class _TimelineEndsError(Exception):
@@ -327,7 +326,7 @@ class GpuSampler:
 
     def _read_processes(self) -> None:
         at_ns = self._clock.now_ns()
-        listings = [(kind, self._timed(partial(self._reader.processes, kind))) for kind in PROCESS_KINDS]
+        listings = [(kind, self._timed(partial(self._reader.processes, kind))) for kind in nvml.PROCESS_LISTS]
         processes = tuple(
             GpuProcess(pid, kind, memory_bytes, *host_processes.owner_of(pid))
             for kind, listing in listings

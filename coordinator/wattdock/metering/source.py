@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from wattdock.clock import Clock
+    from wattdock.host import nvml
     from wattdock.metering.timeline import Window
 
-ProcessKind = Literal["compute", "graphics", "mps"]
 Meaning = Literal["gpu_lost", "not_supported", "read_error"]
 
 
@@ -53,7 +53,7 @@ class GpuReader:
     power: tuple[PowerRead, ...]
     cheap: Mapping[str, Callable[[], float]]
     slow: Mapping[str, Callable[[], float]]
-    processes: Callable[[ProcessKind], tuple[tuple[int, int | None], ...]]
+    processes: Callable[[nvml.ProcessKind], tuple[tuple[int, int | None], ...]]
     errors: tuple[type[Exception], ...]
     meaning: Callable[[Exception], Meaning]
 
