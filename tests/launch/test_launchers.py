@@ -33,7 +33,7 @@ def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
     if request.param == "docker":
         image = request.getfixturevalue("standin_image")
         return DockerLauncher(image, cache=tmp_path / "cache", limits=ContainerSpec())
-    return ProcessLauncher(write_standin(tmp_path), orphan_grace_s=1)
+    return ProcessLauncher(write_standin(tmp_path))
 
 
 @pytest.mark.parametrize(

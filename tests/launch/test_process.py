@@ -33,7 +33,7 @@ from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 program, behaviour, folder = sys.argv[1:]
 spec = LaunchSpec(backend=behaviour, runner_dir=Path(folder), log_path=Path(folder, behaviour + ".log"))
-with ProcessLauncher(Path(program), orphan_grace_s=1).launch(spec) as runner:
+with ProcessLauncher(Path(program)).launch(spec) as runner:
     print(runner.address, flush=True)
     try:
         time.sleep(600)
@@ -46,7 +46,7 @@ print("stopped:", runner.exit_reason(), flush=True)
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> ProcessLauncher:
-    return ProcessLauncher(write_standin(tmp_path), orphan_grace_s=1)
+    return ProcessLauncher(write_standin(tmp_path))
 
 
 def coordinator(behaviour: str, folder: Path) -> subprocess.Popen[str]:

@@ -32,13 +32,11 @@ class ProcessLauncher:
     Args:
         python: The interpreter that has the backend's packages.
         keep_pythonpath: Append the caller's PYTHONPATH to the runner's, for an interpreter that the user named.
-        orphan_grace_s: How long a runner may take to stop when the coordinator is gone.
     """
 
-    def __init__(self, python: Path, *, keep_pythonpath: bool = False, orphan_grace_s: float = STOP_GRACE_S) -> None:
+    def __init__(self, python: Path, *, keep_pythonpath: bool = False) -> None:
         self._python = python
         self._keep_pythonpath = keep_pythonpath
-        self._orphan_grace_s = orphan_grace_s
 
     def launch(self, spec: LaunchSpec) -> RunnerProcess:
         """Start a runner and return before it answers.
@@ -50,7 +48,7 @@ class ProcessLauncher:
         folder = folders.make_socket_folder(os.environ)
         runner = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
         command = [
-            *(*KEEPER, "process", str(self._orphan_grace_s), str(folder.path)),
+            *(*KEEPER, "process", str(STOP_GRACE_S), str(folder.path)),
             *(*runner, "--socket", str(folder.path / folders.SOCKET_NAME)),
         ]
         try:
@@ -109,7 +107,9 @@ class RunnerProcess(LaunchedRunner):
         if self._exit_reason is None and self._keeper.poll() is not None:
             word, _, reason = self._read_status_line().partition(" ")
             if word != "ended":
-                self._clean_up_for_keeper()
+                # A keeper that was itself killed: its death killed the runner, but not the runner's group.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    end_group(self.pid)
                 reason = f"killed because its keeper ended with code {self._keeper.returncode}"
             self._exit_reason = reason
             self._close()
@@ -123,8 +123,9 @@ class RunnerProcess(LaunchedRunner):
         """
         if not self.alive():
             return
+        assert self._keeper.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._send(f"{grace_s}\n")
+            self._keeper.stdin.write(f"{grace_s}\n".encode())
         try:
             self._keeper.wait(grace_s + KILL_WAIT_S)
         except subprocess.TimeoutExpired as error:
@@ -134,18 +135,9 @@ class RunnerProcess(LaunchedRunner):
             ) from error
         self.exit_reason()
 
-    def _send(self, line: str) -> None:
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.write(line.encode())
-
     def _read_status_line(self) -> str:
         assert self._keeper.stdout is not None
         return self._keeper.stdout.readline().decode(errors="replace").strip()
-
-    def _clean_up_for_keeper(self) -> None:
-        """Do the work of a keeper that was itself killed: its death killed the runner, but not the runner's group."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            end_group(self.pid)
 
     def _close(self) -> None:
         """Close both pipes, reap the keeper, and see that the socket's folder is gone."""
