@@ -20,7 +20,7 @@ from wattdock.errors import ConfigError, LaunchError, PreflightError
 from wattdock.files import locked, read_regular
 from wattdock.host import processes
 from wattdock.launch.process import KEEPER
-from wattdock.launch.runners import environment_dir
+from wattdock.launch.runners import PYTHON_HERE, environment_dir
 from wattdock.launch.uv import run_uv
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ TORCH, CUDA_PACKAGE = re.compile(r"^torch==(\S+)", re.MULTILINE), re.compile(r"^
 WITHOUT = "# wattdock: without "
 # Lines of uv's output that are shown to the user.
 STEPS = re.compile(r"(Resolved|Downloading|Building|Prepared|Installed) ")
-PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 # Why a backend lacks the requirements of a variant, and what to do.
 ONLY_THE_OTHER: dict[Variant, str] = {
     "cpu": "runs on NVIDIA GPUs only, and this run is on the CPU: use a machine with a GPU, another backend",

@@ -26,6 +26,7 @@ PACKAGED = Path(__file__).resolve().parents[1] / "packaged"
 REPO = CHECKOUT if (CHECKOUT / "runners" / "common" / "wattdock_runner").is_dir() else PACKAGED
 PROTO_DIR = REPO / "proto"
 COMMON_DIR = REPO / "runners" / "common"
+PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 # Settings of engines and of the libraries below them; a container gets no other variable of the host.
 ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM|SGLANG|SGL)_\w+")
 # What changes how an engine runs in a process, which gets it and what any program gets, and so belongs to its result.
@@ -91,8 +92,7 @@ def environment_dir(runner_dir: Path) -> Path:
     """
     if not runner_dir.is_relative_to(PACKAGED):
         return runner_dir
-    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return folders.wattdock_home() / "environments" / f"{runner_dir.name}-{python}"
+    return folders.wattdock_home() / "environments" / f"{runner_dir.name}-python{PYTHON_HERE}"
 
 
 def process_variables(
