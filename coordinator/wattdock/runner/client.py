@@ -46,7 +46,6 @@ CHANNEL_OPTIONS = [
 # Longest time from the closing of a dying runner's socket to the end of its process.
 DEATH_NOTICE_S = 3.0
 
-ERRORS: dict[grpc.StatusCode, type[WattdockError]] = {grpc.StatusCode.INVALID_ARGUMENT: ConfigError}
 GRPC_LIMIT = "larger than max"
 # Added to a failure whose status says that memory was exhausted.
 OUT_OF_MEMORY = "for lack of memory"
@@ -259,8 +258,8 @@ class RunnerClient:
         code, detail = error.code(), error.details() or "no detail"
         if code == grpc.StatusCode.UNAVAILABLE and (reason := self._death()):
             return RunnerError(f"the runner died during {what}: {reason}")
-        if code in ERRORS:
-            return ERRORS[code](f"{what}: {detail}")
+        if code == grpc.StatusCode.INVALID_ARGUMENT:
+            return ConfigError(f"{what}: {detail}")
         # gRPC has this status for a message that is too large, too.
         out_of_memory = code == grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_LIMIT not in detail
         return RunnerError(f"{what} failed{f' {OUT_OF_MEMORY}' if out_of_memory else ''}: {detail}")
