@@ -24,12 +24,16 @@ SIGNALS = (*PATIENT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Handles the signals inside its context; does nothing outside the main thread, which alone can."""
+    """Handles the signals inside its context; does nothing outside the main thread, which alone can.
+
+    Attributes:
+        urgent: Whether a signal came that does not wait for the end of a pass.
+    """
 
     def __init__(self, emit: Emit = lambda _: None) -> None:
         self._emit = emit
+        self.urgent = False
         self._requested = False
-        self._urgent = False
         self._allowed = False
         self._patient = False
         self._announced = False
@@ -43,11 +47,6 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-
-    @property
-    def urgent(self) -> bool:
-        """Whether a signal came that does not wait for the end of a pass."""
-        return self._urgent
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
@@ -73,7 +72,7 @@ class Interrupts:
         Raises:
             KeyboardInterrupt: A signal came.
         """
-        if self._requested and (self._urgent or not self._patient):
+        if self._requested and (self.urgent or not self._patient):
             raise KeyboardInterrupt
         if self._requested and not self._announced:
             self._announced = True
@@ -89,7 +88,7 @@ class Interrupts:
             self._patient = False
 
     def _handle(self, number: int, _: object) -> None:
-        self._urgent = self._requested or number not in PATIENT
+        self.urgent = self._requested or number not in PATIENT
         self._requested = True
         if self._allowed:
             raise KeyboardInterrupt
