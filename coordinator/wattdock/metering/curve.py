@@ -78,14 +78,14 @@ class EnergyCurve:
     POWER_LAG: ClassVar = POWER_LAG
     SAMPLE_LAG: ClassVar = SAMPLE_LAG
 
-    def __init__(self, gpu: GpuTimeline, *, lag: LagModel | None = None) -> None:
+    def __init__(self, gpu: GpuTimeline) -> None:
         self.source = gpu.energy_source
         self._gpu = gpu
         self._curves: list[CounterCurve | _PowerCurve] = []
         if gpu.energy_source == "counter":
-            self._curves.append(CounterCurve(gpu, lag or gpu.lag or COUNTER_LAG))
+            self._curves.append(CounterCurve(gpu, gpu.lag or COUNTER_LAG))
         elif gpu.energy_source:
-            self._curves += _power_curves(gpu, lag)
+            self._curves += _power_curves(gpu)
 
     @cached_property
     def _fallbacks(self) -> list[_PowerCurve]:
@@ -106,15 +106,12 @@ class EnergyCurve:
         Raises:
             ValueError: The span ends before it begins.
         """
-        if end_ns < start_ns:
-            raise ValueError(f"the span ends {start_ns - end_ns} ns before it begins")
-        duration_s = (end_ns - start_ns) / NS_PER_S
+        span = Span("", start_ns, end_ns)
         if not self._curves:
             events = [event for event in self._gpu.events if event.kind in (*CAUSES, "not_supported")]
-            why = "; ".join(event.message for event in events)
-            reason = f"no energy source on {self._gpu.uuid}" + (f": {why}" if why else "")
-            return SpanEnergy(None, None, None, reason, duration_s, lost=bool(self._gpu.losses))
-        span = Span("", start_ns, end_ns)
+            messages = "; ".join(event.message for event in events)
+            reason = f"no energy source on {self._gpu.uuid}" + (f": {messages}" if messages else "")
+            return SpanEnergy(None, None, None, reason, span.duration_s, lost=bool(self._gpu.losses))
         frozen = next((event.message for event in self._gpu.losses if event.end_ns and event.touches(span)), None)
         reasons = {curve: frozen or curve.why_not(start_ns, end_ns) for curve in self._curves}
         curve, source = next((curve for curve, why_not in reasons.items() if not why_not), None), self.source
@@ -123,12 +120,11 @@ class EnergyCurve:
             lost = cause is not None and cause.kind in LOSSES
             curve = next((curve for curve in self._fallbacks if not curve.why_not(start_ns, end_ns)), None)
             if cause is None or lost or curve is None:
-                return SpanEnergy(
-                    None, None, source, cause.message if cause else reasons[self._curves[0]], duration_s, lost
-                )
+                why = cause.message if cause else reasons[self._curves[0]]
+                return SpanEnergy(None, None, source, why, span.duration_s, lost)
             source = "integrated_power"
         energy_j, timing_j = curve.between(start_ns, end_ns)
-        return SpanEnergy(energy_j, timing_j, source, None, duration_s)
+        return SpanEnergy(energy_j, timing_j, source, None, span.duration_s)
 
     def hbm_between(self, start_ns: int, end_ns: int) -> SpanEnergy:
         """Return the joules of the GPU's memory between two instants: a part of the board's joules.
@@ -246,10 +242,10 @@ class _HbmCurve:
         return (self._power.at_ns - start_ns) / NS_PER_S - HBM_LAG.mean_s
 
 
-def _power_curves(gpu: GpuTimeline, lag: LagModel | None = None) -> list[_PowerCurve]:
+def _power_curves(gpu: GpuTimeline) -> list[_PowerCurve]:
     """Return the integrals of sampled, of instant and of averaged power, of what there is."""
-    usual_lags = {SAMPLES: SAMPLE_READING_LAG, "power_w": POWER_LAG, "power_average_w": POWER_AVERAGE_LAG}
-    return [_PowerCurve(gpu.series[name], lag or usual) for name, usual in usual_lags.items() if name in gpu.series]
+    lags = {SAMPLES: SAMPLE_READING_LAG, "power_w": POWER_LAG, "power_average_w": POWER_AVERAGE_LAG}
+    return [_PowerCurve(gpu.series[name], lag) for name, lag in lags.items() if name in gpu.series]
 
 
 def _lag_part(later_j: float, earlier_j: float) -> float:
