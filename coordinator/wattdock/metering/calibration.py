@@ -243,10 +243,8 @@ def _combined(steps: Sequence[StepLag]) -> LagModel | None:
 
 def _smoothing(ticks: Ticks, pulses: Sequence[Pulse]) -> float | None:
     """Return the mean number of periods, after the period with the step, whose power is at neither level."""
-    at_ns, power_w = (
-        ticks.after_start_ns,
-        np.diff(ticks.energy_mj) / np.diff(ticks.after_start_ns) * NS_PER_S / MJ_PER_J,
-    )
+    at_ns = ticks.after_start_ns
+    power_w = np.diff(ticks.energy_mj) / np.diff(at_ns) * NS_PER_S / MJ_PER_J
     counts = []
     for step_ns in (edge_ns for pulse in pulses for edge_ns in (pulse.on_ns, pulse.off_ns)):
         step = int(np.searchsorted(at_ns, step_ns)) - 1

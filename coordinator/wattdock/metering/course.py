@@ -89,10 +89,8 @@ class CounterCurve:
     def why_not(self, start_ns: int, end_ns: int) -> str | None:
         """Return why a span has no energy, or None."""
         margin_s = SAMPLE_LAG.std_s + self._lag.std_s
-        start_s, end_s = (
-            (start_ns - self._base_ns) / NS_PER_S - margin_s,
-            (end_ns - self._base_ns) / NS_PER_S + margin_s,
-        )
+        start_s = (start_ns - self._base_ns) / NS_PER_S - margin_s
+        end_s = (end_ns - self._base_ns) / NS_PER_S + margin_s
         at_s, spare = self._changes.at_s, 0 if self.has_samples else SPARE
         first, last = int(np.searchsorted(at_s, start_s)) - 1 - spare, int(np.searchsorted(at_s, end_s)) + spare
         if first < 0 or last >= len(at_s):

@@ -27,7 +27,7 @@ CHEAP_READS: dict[str, Callable[[nvml.Device], float]] = {
     HBM_POWER: nvml.hbm_power_w,
 }
 SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
-    **{f"violation_{name}_ns": partial(nvml.violation_ns, policy=policy) for name, policy in nvml.VIOLATIONS.items()}
+    f"violation_{name}_ns": partial(nvml.violation_ns, policy=policy) for name, policy in nvml.VIOLATIONS.items()
 }
 
 

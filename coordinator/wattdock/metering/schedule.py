@@ -81,13 +81,10 @@ class TickSchedule:
 
     def note_change(self, before_ns: int, after_ns: int) -> None:
         """Record a change seen between two instants."""
-        expected_ns = self._expected_ns(after_ns)
-        if expected_ns is None:
-            changed_ns = (before_ns + after_ns) // 2
-        else:
-            changed_ns = int(min(max(expected_ns, before_ns), after_ns))
-            if after_ns - before_ns < MAX_GUARD_PERIODS * self.period_ns:
-                changed_ns = (before_ns + after_ns) // 2
+        expected_ns, changed_ns = self._expected_ns(after_ns), (before_ns + after_ns) // 2
+        if expected_ns is not None:
+            if after_ns - before_ns >= MAX_GUARD_PERIODS * self.period_ns:
+                changed_ns = int(min(max(expected_ns, before_ns), after_ns))
             self._note_deviation(expected_ns, before_ns, after_ns)
         if self._changed_ns is not None:
             self._note_interval(changed_ns - self._changed_ns)

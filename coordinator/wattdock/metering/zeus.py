@@ -58,7 +58,7 @@ class ZeusSource(NvmlSource):
 
         self._errors = (nvml.NvmlError, ZeusBaseGPUError)
         try:
-            with _hidden(HIDDEN_VARIABLES):
+            with _variables_hidden():
                 self._gpus = get_gpus().gpus
                 self._uuids = [nvml.uuid(gpu.handle) for gpu in self._gpus]
                 with_counter = [n for n, gpu in enumerate(self._gpus) if gpu.supports_get_total_energy_consumption()]
@@ -125,9 +125,9 @@ class ZeusSource(NvmlSource):
 
 
 @contextmanager
-def _hidden(names: tuple[str, ...]) -> Iterator[None]:
-    """Take variables out of this process's environment for a moment; runners get them as before."""
-    hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+def _variables_hidden() -> Iterator[None]:
+    """Take `HIDDEN_VARIABLES` out of this process's environment for a moment; runners get them as before."""
+    hidden = {name: os.environ.pop(name) for name in HIDDEN_VARIABLES if name in os.environ}
     try:
         yield
     finally:
