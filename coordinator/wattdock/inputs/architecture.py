@@ -156,9 +156,7 @@ class Architecture:
     def _active_block_weights(self) -> int:
         return sum(layer.dense + layer.active_experts for layer in self.layers)
 
-    def request_flops(
-        self, *, prompt_tokens: int, output_tokens: int, cached_prompt_tokens: int = 0, causal: bool = True
-    ) -> int:
+    def request_flops(self, *, prompt_tokens: int, output_tokens: int, cached_prompt_tokens: int = 0) -> int:
         """Return the operations that one request needs, over all GPUs together.
 
         The last output token is never fed back; the output projection is computed once per output token, not for the
@@ -168,8 +166,6 @@ class Architecture:
             prompt_tokens: Ids of the prompt, without padding.
             output_tokens: Ids generated, at least 1 (0 gives 0).
             cached_prompt_tokens: Of the prompt, served from a cache; at least one position is always computed.
-            causal: Count (query, key) pairs that attention needs; False counts prefill's whole square, as torch's
-                FlopCounterMode does.
 
         Source: Kaplan et al., arXiv 2001.08361, section 2.1 (2 × weights per token), with attention counted exactly.
         """
@@ -179,10 +175,7 @@ class Architecture:
         positions = prompt_tokens - cached + output_tokens - 1
         pairs = 0
         for window, layers in self._layers_by_window.items():
-            prefill = _pairs(prompt_tokens, window) - _pairs(cached, window)
-            if not causal:
-                prefill = (prompt_tokens - cached) * prompt_tokens
-            pairs += layers * (prefill + _decode_pairs(prompt_tokens, output_tokens, window))
+            pairs += layers * (_pairs(prompt_tokens + output_tokens - 1, window) - _pairs(cached, window))
         attention = 4 * self.heads * self.head_size * pairs
         return 2 * self._active_block_weights * positions + 2 * self.embedding * output_tokens + attention
 
@@ -197,7 +190,7 @@ class Architecture:
         if output_tokens < 1:
             return 0.0
         positions = sum(
-            layers * _decode_pairs(prompt_tokens, output_tokens, window)
+            layers * (_pairs(prompt_tokens + output_tokens - 1, window) - _pairs(prompt_tokens, window))
             for window, layers in self._layers_by_window.items()
         )
         return positions * 2 * self.kv_heads * self.head_size * BYTES.get(dtype.removeprefix("torch."), LEAST_BYTES)
@@ -205,11 +198,6 @@ class Architecture:
     @property
     def _layers_by_window(self) -> Counter[int | None]:
         return Counter(layer.window for layer in self.layers)
-
-
-def _decode_pairs(prompt_tokens: int, output_tokens: int, window: int | None) -> int:
-    """(query, key) pairs of the positions after the prompt, the last one left out: it is never fed back."""
-    return _pairs(prompt_tokens + output_tokens - 1, window) - _pairs(prompt_tokens, window)
 
 
 def _pairs(positions: int, window: int | None) -> int:
