@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import operator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import ConfigError, PreflightError

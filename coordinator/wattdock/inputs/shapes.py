@@ -94,9 +94,5 @@ def resolve_shape(name: str, *, home: Path, progress: Callable[[str], None]) -> 
     text = json.dumps(shape_config(name), indent=2, sort_keys=True) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     folder = home / "models" / "shapes" / f"{name}-{digest[:8]}"
-    build_once(folder, lambda scratch: _write(scratch / "config.json", text), progress=progress)
+    build_once(folder, lambda scratch: (scratch / "config.json").write_text(text, encoding="utf-8"), progress=progress)
     return describe_folder(folder, kind="shape", name=f"shape:{name}", revision=f"config-sha256:{digest}")
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
