@@ -177,9 +177,9 @@ def begun_before(
     """
     candidates = [find_study(resume, output_dir)] if isinstance(resume, str) else []
     if resume is True:
-        begun = [one for one in _begun(output_dir / STUDIES, study) if one.in_tasks == in_tasks]
-        candidates = [one for one in begun if one.head["digest"] == study.digest]
-        candidates = candidates or [one for one in begun if one.head["name"] == study.name]
+        earlier = [begun for begun in _begun(output_dir / STUDIES, study) if begun.in_tasks == in_tasks]
+        candidates = [begun for begun in earlier if begun.head["digest"] == study.digest]
+        candidates = candidates or [begun for begun in earlier if begun.head["name"] == study.name]
     if not candidates:
         return None
 

@@ -251,9 +251,10 @@ class MeasuringProcedure:
         most_tokens = min_requests * workload.output_lengths.mean_tokens if min_requests else None
         self.emit(PassStarted(stage, min_duration_s, most_tokens))
         cpu_before, around_before = processes.cpu_times(), processes.times_around(self.pids())
-        limits = {"silence_s": config.timeouts.heartbeat_s, "stall_s": config.timeouts.stall_s}
         with self.meter.window(stage):
-            generated = self.client.generate(request, **limits, heartbeat=show)
+            generated = self.client.generate(
+                request, silence_s=config.timeouts.heartbeat_s, stall_s=config.timeouts.stall_s, heartbeat=show
+            )
         cpu_after, around_after = processes.cpu_times(), processes.times_around(self.pids())
         busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
         others = around_after.others_share_since(around_before) if around_after and around_before else None

@@ -142,7 +142,7 @@ def forecast(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Forec
     """Return how long experiments would take, judged by their earlier results under `output_dir`."""
     expected_s = earlier_pass_s(experiments, output_dir)
     work = [Remaining(config, config.repeats.measured, expected_s.get(config.experiment_id)) for config in experiments]
-    durations = tuple("" if (text := duration([one])) == UNMEASURED else text for one in work)
+    durations = tuple("" if (text := duration([experiment])) == UNMEASURED else text for experiment in work)
     return Forecast(load_groups(experiments), durations, sum(experiment.passes for experiment in work), duration(work))
 
 

@@ -10,7 +10,7 @@ import traceback
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattdock.analysis import ExperimentResult, Fallback, StudyFacts
 from wattdock.checks import ExecutionPlan, audited, preflight
@@ -205,8 +205,13 @@ class StudyRun:
     def _folder(self, emit: Emit) -> StudyFolder:
         if self._task:
             return open_task(self._study, self._task, plans=self.plans, emit=emit)
-        how: dict[str, Any] = {"resume": self._resume, "retry_failed": self._retry_failed}
-        return open_study(self._study, self._output_dir, machine=machine_identity(self.plans), **how)
+        return open_study(
+            self._study,
+            self._output_dir,
+            machine=machine_identity(self.plans),
+            resume=self._resume,
+            retry_failed=self._retry_failed,
+        )
 
     def _restore(self) -> None:
         """Find out what earlier runs have stored and measured."""

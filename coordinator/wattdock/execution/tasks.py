@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattdock.checks import require_inputs
 from wattdock.errors import PreflightError, StoreError
@@ -187,8 +187,7 @@ def measure(task: Task, *, gpus: int, job: snapshot.Job | None, retry_failed: bo
     if gpus and (few := [plan for plan in plans if len(plan.gpus) < gpus]):
         had = pluralize(len(few[0].gpus), "GPU")
         raise PreflightError(f"{few[0].config.label} needs {pluralize(gpus, 'GPU')}, and this node gives it {had}")
-    how: dict[str, Any] = {"task": task.path, "retry_failed": retry_failed}
-    run = StudyRun(task.study, plans, output_dir=output_dir, home=home, **how)
+    run = StudyRun(task.study, plans, output_dir=output_dir, home=home, task=task.path, retry_failed=retry_failed)
     run.run(emit)
     return run.results
 
