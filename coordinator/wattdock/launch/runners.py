@@ -52,18 +52,15 @@ def runners_path() -> tuple[Path, ...]:
     return (*(Path(folder).absolute() for folder in named if folder), REPO / "runners")
 
 
+def _runners() -> dict[str, Path]:
+    """Return the folder of each backend in these folders by name; the first of one name counts."""
+    modules = [module for folder in reversed(runners_path()) for module in folder.glob("*/wattdock_*.py")]
+    return {module.parent.name: module.parent for module in modules if module.stem == f"wattdock_{module.parent.name}"}
+
+
 def backends() -> tuple[str, ...]:
-    """Return the names of all backends in these folders, sorted."""
-    return tuple(
-        sorted(
-            {
-                module.parent.name
-                for folder in runners_path()
-                for module in folder.glob("*/wattdock_*.py")
-                if module.stem == f"wattdock_{module.parent.name}"
-            }
-        )
-    )
+    """Return the names of all backends, sorted."""
+    return tuple(sorted(_runners()))
 
 
 def find_runner(backend: str) -> Path:
@@ -72,17 +69,15 @@ def find_runner(backend: str) -> Path:
     Raises:
         ConfigError: There is no backend of this name; the message holds the nearest name.
     """
-    names = backends()
-    if backend in names:
-        return next(
-            folder / backend for folder in runners_path() if (folder / backend / f"wattdock_{backend}.py").is_file()
-        )
+    runners = _runners()
+    if backend in runners:
+        return runners[backend]
     if "," in backend:
         several = ", ".join(backend.split(","))
         raise ConfigError(f"{backend!r} are several backends; for each, put `backend: [{several}]` under `sweep:`")
-    near = nearest(backend, names)
+    near = nearest(backend, sorted(runners))
     hint = f"did you mean {near!r}?" if near else "set WATTDOCK_RUNNERS to a folder that holds it"
-    raise ConfigError(f"unknown backend {backend!r} (there are: {', '.join(names) or 'none'}); {hint}")
+    raise ConfigError(f"unknown backend {backend!r} (there are: {', '.join(sorted(runners)) or 'none'}); {hint}")
 
 
 def environment_dir(runner_dir: Path) -> Path:
