@@ -427,4 +427,5 @@ def test_an_interpreter_that_cannot_run_a_runner_is_refused_with_the_reason(
     with pytest.raises(PreflightError if named.exists() else ConfigError, match=said):
         check_python(find_python(named), {})
     for path in (good, Path(sys.executable)):
-        assert check_python(find_python(path), {}) == path
+        assert find_python(path) == path
+        check_python(path, {})

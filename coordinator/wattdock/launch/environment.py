@@ -73,8 +73,8 @@ def find_python(python: str | Path) -> Path:
     return Path(executable).absolute()
 
 
-def check_python(path: Path, variables: Mapping[str, str]) -> Path:
-    """Return the interpreter at `path` if it can run a runner, which is tried.
+def check_python(path: Path, variables: Mapping[str, str]) -> None:
+    """Try whether the interpreter at `path` can run a runner.
 
     Whether it has the backend's own packages, the runner finds out.
 
@@ -86,7 +86,7 @@ def check_python(path: Path, variables: Mapping[str, str]) -> Path:
     """
     if path == Path(sys.executable):
         # The coordinator's own interpreter, which is recent enough and has both packages.
-        return path
+        return
     try:
         done = subprocess.run(
             [path, "-c", CHECK],
@@ -108,7 +108,6 @@ def check_python(path: Path, variables: Mapping[str, str]) -> Path:
         raise PreflightError(f"runner_python: {path} {reason}")
     if SUITABLE not in done.stdout:
         raise PreflightError(f"runner_python: {path} is not a Python interpreter; name one, or leave it out")
-    return path
 
 
 @dataclass(frozen=True)
