@@ -71,9 +71,7 @@ def models_and_caches(subject: MachineSubject) -> Outcome:
 
 
 def _room(folder: Path, setting: str) -> Outcome:
-    folders.require_writable(folder, setting=setting)
-    existing = next(up for up in (folder.absolute(), *folder.absolute().parents) if up.exists())
-    free_bytes = shutil.disk_usage(existing).free
+    free_bytes = folders.require_writable(folder, setting=setting)
     remedy = f"models and engines need tens of gigabytes; {setting} names another folder"
     return Outcome(
         "warn" if free_bytes < ROOM_BYTES else "pass", f"{folder}, {free_bytes / 1e9:.0f} GB free", remedy=remedy

@@ -78,8 +78,8 @@ def _temporary_folder() -> Path:
     return folder
 
 
-def require_writable(folder: Path, *, setting: str) -> None:
-    """Check that `folder` exists or can be made, can be written to, and has room; makes nothing.
+def require_writable(folder: Path, *, setting: str) -> int:
+    """Return the free bytes for `folder`, which exists or can be made, can be written to, and has room; makes nothing.
 
     Raises:
         PreflightError: Names the folder and the setting that would change it.
@@ -98,6 +98,7 @@ def require_writable(folder: Path, *, setting: str) -> None:
             f"only {size_text(disk.free)} free for {folder}, at least {size_text(MIN_FREE_BYTES)} are needed; "
             f"free some or {change}"
         )
+    return disk.free
 
 
 def make_socket_folder(environ: Mapping[str, str]) -> NewFolder:
