@@ -129,7 +129,7 @@ def test_without_nvlink_the_way_over_pcie_is_named(library: Path, other: FakeGpu
     """A way through the CPU is slow, one through a PCIe switch is not."""
     found = seen(library, FakeGpu(uuid=FIRST), other)
     assert labels(found) == [label]
-    assert bool(found.slow_links({FIRST, SECOND})) is slow
+    assert bool(found.warnings(found.gpus)) is slow
 
 
 def test_what_a_gpu_does_not_support_is_none_not_zero(library: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_a_gpu_does_not_support_is_none_not_zero(library: Path) -> None:
     gpu = found.gpus[0]
     assert (gpu.ecc, gpu.mig, gpu.power_limit_w, gpu.vram_total_bytes, gpu.sm_clock_max_mhz) == (None,) * 5
     assert labels(found) == ["?"]
-    assert found.slow_links({FIRST, SECOND}) == ()
+    assert found.warnings(found.gpus) == ()
     assert (gpu.pcie_width, gpu.numa_node, found.links[0].peer_access) == (None,) * 3
 
 

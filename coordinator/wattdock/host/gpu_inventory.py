@@ -118,17 +118,14 @@ class GpuInventory:
         """Return the links between these GPUs."""
         return tuple(link for link in self.links if link.a in uuids and link.b in uuids)
 
-    def slow_links(self, uuids: Collection[str]) -> tuple[Link, ...]:
-        """Return the links between these GPUs over which data would go through the CPU."""
-        return tuple(link for link in self.links_among(uuids) if link.label in THROUGH_THE_CPU)
-
     def warnings(self, group: Sequence[Gpu]) -> tuple[str, ...]:
         """Return why a model should not be split over these GPUs."""
         index = {gpu.uuid: gpu.index for gpu in group}
         slow = [
             f"GPUs {index[link.a]} and {index[link.b]} are linked over {link.meaning} ({link.label}), not NVLink: "
             "a model split over them pays for it"
-            for link in self.slow_links(index.keys())
+            for link in self.links_among(index.keys())
+            if link.label in THROUGH_THE_CPU
         ]
         names = sorted({gpu.name for gpu in group})
         mixed = [f"the GPUs chosen are of {len(names)} models: {', '.join(names)}"] if len(names) > 1 else []

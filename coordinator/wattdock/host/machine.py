@@ -42,11 +42,10 @@ class Machine:
     @classmethod
     def here(cls) -> Machine:
         """Return a description of this machine."""
-        cpus = len(os.sched_getaffinity(0))
         commit, is_dirty = checkout()
         return cls(
             cpu_model=_cpu_model(),
-            cpu_count=cpus,
+            cpu_count=len(os.sched_getaffinity(0)),
             memory_total_bytes=cls.total_memory_bytes(),
             kernel=f"{platform.system()} {platform.release()}",
             wattdock_commit=commit,

@@ -14,8 +14,8 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import read_regular, write_whole
 from wattdock.host import folders
 from wattdock.launch.engine import NoImageError, find_image
-from wattdock.launch.images.build import image_names, local_name, pull
-from wattdock.launch.runners import CHECKOUT, PACKAGED, REPO
+from wattdock.launch.images.build import DOCKER, image_names, local_name, pull
+from wattdock.launch.runners import PACKAGED, REPO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock.launch.engine import Image
 
 LOCK_VARIABLE = "WATTDOCK_IMAGES_LOCK"
-DEFAULT_LOCK = CHECKOUT / "docker" / "images.lock"
+DEFAULT_LOCK = DOCKER / "images.lock"
 HEADER = """\
 # Images that `wattdock run --locked` starts, by digest. Written by `wattdock images lock`; see docs/publication.md.
 """
