@@ -117,7 +117,7 @@ def main() -> None:
         rows = [*bench_launch(image, scratch), *bench_throughput(scratch)]
     engine = image.engine
     sources = f"wattdock {__version__} at revision {Machine.here().revision}"
-    machine = f"{os.cpu_count()} CPUs, {engine.name} {engine.version}, the PyTorch CPU image"
+    machine = f"{os.cpu_count()} CPUs, docker {engine.version}, the PyTorch CPU image"
     lines = [
         "# What a container costs beside a process",
         "",

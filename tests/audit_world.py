@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 DIGEST = f"registry.example/wattdock-pytorch@sha256:{'d' * 64}"
-IMAGE = Image(Engine("unix:///x", "docker", "28.0"), DIGEST, f"sha256:{'1' * 64}", DIGEST)
+IMAGE = Image(Engine("unix:///x", "28.0"), DIGEST, f"sha256:{'1' * 64}", DIGEST)
 
 
 def launched(locked_digest: str | None) -> LauncherChoice:

@@ -108,7 +108,7 @@ def _plan(case: Plain) -> ExecutionPlan:
 def _launch(plain: Plain) -> LauncherChoice:
     image = None
     if inside := plain["containers"]:
-        gone = ("image_store", "remapped", "selinux")
+        gone = ("name", "image_store", "remapped", "selinux")
         engine = {name: value for name, value in inside["engine"].items() if name not in gone}
         described = {name: value for name, value in inside["image"].items() if name != "platform"}
         engine["runtimes"], described["digests"] = tuple(engine["runtimes"]), tuple(described["digests"])

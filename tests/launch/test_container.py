@@ -12,8 +12,8 @@ from wattdock.launch.container import bind, create_arguments
 from wattdock.launch.engine import Engine, Image
 from wattdock.launch.protocol import LaunchSpec
 
-DOCKER = Engine("unix:///x", "docker", "28.0")
-ROOTLESS = Engine("unix:///x", "docker", "28.0", rootless=True)
+DOCKER = Engine("unix:///x", "28.0")
+ROOTLESS = Engine("unix:///x", "28.0", rootless=True)
 UNLIMITED = ContainerSpec()
 
 

@@ -109,7 +109,7 @@ def test_an_entry_that_nobody_else_could_use_is_warned_of(changes: dict[str, str
 
 def test_a_build_takes_its_base_by_digest_and_labels_the_image_with_it() -> None:
     """A base that was built here has no digest, and the image must not inherit the label of the base's own base."""
-    engine = Engine("unix:///x", "docker", "28.0")
+    engine = Engine("unix:///x", "28.0")
     words = build_labels("python:3.12", Image(engine, "python:3.12", "sha256:1", f"python@{DIGEST}"))
     assert words[words.index(f"BASE=python@{DIGEST}") - 1] == "--build-arg"
     assert words[words.index(f"org.opencontainers.image.base.digest={DIGEST}") - 1] == "--label"

@@ -158,5 +158,5 @@ def containers(subject: MachineSubject) -> Outcome:
     except NoContainersError as error:
         return Outcome("warn", error.reason, remedy=f"{error.remedy}; until then the backend runs as a process")
     if subject.needs_gpu and "nvidia" not in image.engine.runtimes:
-        return Outcome("warn", f"{image.engine.name} has runtimes {', '.join(image.engine.runtimes)}, but not nvidia")
-    return Outcome("pass", f"{image.engine.name} {image.engine.version} has image {image.name}")
+        return Outcome("warn", f"docker has runtimes {', '.join(image.engine.runtimes)}, but not nvidia")
+    return Outcome("pass", f"docker {image.engine.version} has image {image.name}")

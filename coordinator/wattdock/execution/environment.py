@@ -94,7 +94,7 @@ def _container_facts(plan: ExecutionPlan) -> snapshot.ContainerFacts | None:
     if image is None:
         return None
     return snapshot.ContainerFacts(
-        engine=image.engine.name,
+        engine="docker",
         engine_version=image.engine.version,
         rootless=image.engine.rootless,
         image=image.name,

@@ -203,6 +203,6 @@ def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], Images
         return LauncherChoice("process", error.reason, f"for containers, {error.remedy}")
     if config.runner_python:
         raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
-    available = f"{image.engine.name} {image.engine.version} has image {image.name}"
+    available = f"docker {image.engine.version} has image {image.name}"
     reason = available if config.launcher == "auto" else "asked for"
     return LauncherChoice("docker", reason, image=image)

@@ -61,17 +61,15 @@ class NoImageError(NoContainersError):
 
 @dataclass(frozen=True)
 class Engine:
-    """A container engine that answers.
+    """A Docker engine that answers.
 
     Attributes:
         address: Its Unix socket, "unix:///…".
-        name: "docker".
         rootless: It runs as the user, so that root in its containers is the user.
         runtimes: Names of its container runtimes; NVIDIA's shows GPUs to containers.
     """
 
     address: str
-    name: str
     version: str
     rootless: bool = False
     runtimes: tuple[str, ...] = ()
@@ -210,7 +208,6 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
         raise NoContainersError(f"the engine at {address} {' and '.join(problems)}", "use Docker without that")
     return Engine(
         address=address,
-        name="docker",
         version=str(version.get("Version", "unknown")),
         rootless="name=rootless" in options,
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
