@@ -86,6 +86,12 @@ def test_what_no_runner_takes_and_a_trace_without_instants_are_refused() -> None
         arrivals_s(seconds=60, arrival="poisson", rate_per_s=1e6)
     with pytest.raises(ConfigError, match=r"would have 3,000,000 arrivals"):
         arrivals_s(0, (0, 2), seconds=6000, trace_speed=1000.0, **TRACE)
+    long_s = tuple(range(600_001))
+    for minima in ({"requests": 600_001}, {"seconds": 600_000.0}):
+        # In one round of the trace, too.
+        with pytest.raises(ConfigError, match="would have 600,001 arrivals"):
+            arrivals_s(0, long_s, **minima, **TRACE)
+    assert len(arrivals_s(0, long_s[:400_000], requests=450_000, **TRACE)) == 450_000
     with pytest.raises(ConfigError, match=r"needs an arrival time in each line, and trace\.csv lacks some"):
         arrivals_s(**TRACE)
     assert len(arrivals_s(arrival="closed")) == 0

@@ -75,8 +75,10 @@ def _replayed(trace_s: NDArray[Any], speed: float, min_requests: int, min_durati
     """A trace's arrivals from its first, again and again until the minima are met, a mean gap between the rounds."""
     at_s = (trace_s - trace_s[0]) / speed
     round_s = at_s[-1] * len(at_s) / max(1, len(at_s) - 1) or 1.0
-    rounds = max(-(-min_requests // len(at_s)), int(min_duration_s // round_s) + 1)
-    _require_few(rounds * len(at_s) if rounds > 1 else 0)
+    rounds_before, rest_s = divmod(min_duration_s, round_s)
+    within = int(rounds_before) * len(at_s) + int(np.searchsorted(at_s, rest_s, side="right"))
+    _require_few(max(min_requests, within))
+    rounds = max(-(-min_requests // len(at_s)), int(rounds_before) + 1)
     every: NDArray[Any] = (np.arange(rounds)[:, None] * round_s + at_s).ravel()
     return every
 
