@@ -15,7 +15,7 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.host import GpuInventory
 from wattdock.launch.engine import Engine, Image
 from wattdock.launch.images import read_lock
-from wattdock.launch.images.build import build_labels, run_docker
+from wattdock.launch.images.build import build_image, build_labels, run_docker
 from wattdock.launch.images.lock import DEFAULT_LOCK, LOCK_VARIABLE, LockedImage, choose_digest, write_lock
 from wattdock.launch.runners import REPO
 
@@ -116,6 +116,12 @@ def test_a_build_takes_its_base_by_digest_and_labels_the_image_with_it() -> None
     assert "org.opencontainers.image.base.name=python:3.12" in words
     words = build_labels("mine", Image(engine, "mine", "sha256:1", None))
     assert {"BASE=mine", "org.opencontainers.image.base.digest="} <= {*words}
+
+
+def test_options_of_a_build_that_no_shell_would_take_are_refused_before_anything_is_pulled() -> None:
+    """A quotation mark too few is a mistake of who wrote them, not a bug of wattdock's."""
+    with pytest.raises(ConfigError, match=r"--build-options --label 'x: No closing quotation; write them as in"):
+        build_image("pytorch", variant="cpu", options="--label 'x")
 
 
 def test_dockers_client_works_on_the_engine_that_runners_are_started_on(

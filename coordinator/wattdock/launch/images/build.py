@@ -48,16 +48,20 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
         options: More options for `docker build`; they cannot change what the image is built from.
 
     Raises:
-        ConfigError: There is no such image, or not for this hardware.
+        ConfigError: There is no such image, or not for this hardware; or the options cannot be split into words.
         PreflightError: The base cannot be pulled, or the build failed.
     """
+    try:
+        more = shlex.split(options)
+    except ValueError as error:
+        raise ConfigError(f"--build-options {options}: {error}; write them as in a shell") from error
     base = base or default_base(name, variant)
     runner = REPO / "runners" / name
     if runner.is_dir() and not (runner / f"requirements-{variant}.txt").exists():
         raise ConfigError(f"{name} has no packages for --variant {variant}; take the other one of cpu and cuda")
     labels = build_labels(base, _base_image(base, name))
     # Docker takes the last of several values, so ours stand behind the caller's.
-    words = ["build", *shlex.split(options), *labels]
+    words = ["build", *more, *labels]
     words += ["--build-arg", f"VARIANT={variant}", "--build-arg", f"VERSION={__version__}"]
     words += ["--file", str(DOCKER / f"{name}.Dockerfile"), "--tag", local_name(name)]
     with _sources() as sources:
