@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from wattdock.clock import BOOT_ID
-from wattdock.errors import StoreError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.output import harmless
 from wattdock.text import listed
 
@@ -52,6 +52,18 @@ NEW_MODE, MODE_BITS = 0o1700, 0o1777
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Another machine may fill a folder on a network file system, and its locks are not seen here.
 OTHER_BOOT_S = 86_400
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path that a person wrote with the home folder in place of a ~ or ~USER that it begins with.
+
+    Raises:
+        ConfigError: There is no such folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: nobody knows the home folder that ~ stands for; write the path in full") from error
 
 
 def open_regular(

@@ -58,6 +58,12 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
         (("--dataset-name", "x"), CONFIG, ("no such option: --dataset-name; did you mean '--prompts'?",)),
         (("--tensor-parallel-size", "2"), CONFIG, ("pytorch has no tensor_parallel_size, but dtype", "tp_size")),
         (("--backend", "pytorch,vllm"), CONFIG, ("put `backend: [pytorch, vllm]` under `sweep:`",)),
+        (
+            ("--model", "~nobody-here/x"),
+            CONFIG,
+            ("~nobody-here/x: nobody knows the home folder", "write the path in full"),
+        ),
+        ((*FAKE, "--prompts", "~nobody-here/x.jsonl"), CONFIG, ("~nobody-here/x.jsonl: nobody knows the home folder",)),
         (("--model", "smollm2"), CONFIG, ("did you mean 'smollm2-135m-instruct'?", "OWNER/NAME")),
         (("mine-1",), CONFIG, ("mine-1: no such file", "goes on with --resume mine-1")),
     ],
@@ -68,6 +74,23 @@ def test_what_cannot_run_is_refused_before_anything_starts(
     """No result is stored, since nothing was attempted."""
     assert_one_clear_line(called("run", *args), code, *words)
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "args"),
+    [
+        ("WATTDOCK_HOME", ("run", *FAKE)),
+        ("WATTDOCK_LEASES", ("run", *FAKE)),
+        ("WATTDOCK_LEASES", ("gpus",)),
+        ("WATTDOCK_IMAGES_LOCK", ("images", "list")),
+    ],
+)
+def test_a_folder_of_a_user_who_is_not_there_is_refused(
+    called: Called, monkeypatch: pytest.MonkeyPatch, variable: str, args: tuple[str, ...]
+) -> None:
+    """A ~ that a shell leaves as it is, since it knows no such user either."""
+    monkeypatch.setenv(variable, "~nobody-here/x")
+    assert_one_clear_line(called(*args), CONFIG, "~nobody-here/x: nobody knows the home folder")
 
 
 @pytest.mark.parametrize(

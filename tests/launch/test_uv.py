@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LISTED = """\
-:env:.find-links='~ /absent'
+:env:.find-links='~ ~nobody-here/x /absent'
 :env:.default-timeout='180'
 global.index-url='https://mirror.example/simple'
 global.extra-index-url='\\nhttps://one.example/simple\\nfile:///two/simple'

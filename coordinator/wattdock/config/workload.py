@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from wattdock.config.lengths import Length, LengthSpec, Positive, StrictSettings
+from wattdock.files import expanded
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
@@ -65,7 +68,7 @@ class PromptSpec(StrictSettings):
     @property
     def file(self) -> Path | None:
         """The file; None where prompts come from no file."""
-        return None if self.source in (None, "bundled", "synthetic") else Path(self.source).expanduser()
+        return None if self.source in (None, "bundled", "synthetic") else expanded(self.source)
 
 
 class WorkloadSpec(StrictSettings):

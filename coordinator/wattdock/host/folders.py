@@ -13,7 +13,7 @@ from rich.filesize import decimal as size_text
 
 from wattdock import files
 from wattdock.errors import PreflightError
-from wattdock.files import STUDIES, NewFolder
+from wattdock.files import STUDIES, NewFolder, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,11 +26,13 @@ SCRATCH_PREFIX, SOCKET_PREFIX = "wattdock-run-", "wattdock-"
 
 
 def wattdock_home() -> Path:
-    """Return the folder for models and caches: `WATTDOCK_HOME`, else under the XDG data folder."""
-    if home := os.environ.get("WATTDOCK_HOME"):
-        return Path(home).expanduser().absolute()
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "wattdock"
+    """Return the folder for models and caches: `WATTDOCK_HOME`, else under the XDG data folder.
+
+    Raises:
+        ConfigError: A ~ stands for no folder, or this user has no home folder.
+    """
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return expanded(os.environ.get("WATTDOCK_HOME") or f"{data}/wattdock").absolute()
 
 
 @contextmanager

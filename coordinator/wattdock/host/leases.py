@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
-from wattdock.files import file_place, is_trusted, lock_pids, open_regular, root_uid, try_lock
+from wattdock.files import expanded, file_place, is_trusted, lock_pids, open_regular, root_uid, try_lock
 from wattdock.host.folders import wattdock_home
 from wattdock.host.processes import owner_of, user_name
 
@@ -249,10 +249,11 @@ def folder_in_use() -> Path:
     """Return the folder for leases: WATTDOCK_LEASES, else the one of all users, else one of this user alone.
 
     Raises:
+        ConfigError: As `expanded`.
         PreflightError: As `ready_folder`.
     """
     if named := os.environ.get(SETTING):
-        return ready_folder(Path(named).expanduser().absolute())
+        return ready_folder(expanded(named).absolute())
     for folder in (SHARED, Path(tempfile.gettempdir(), f"wattdock-leases-{os.geteuid()}"), wattdock_home() / "leases"):
         with suppress(PreflightError):
             return ready_folder(folder)

@@ -195,7 +195,7 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
     from huggingface_hub.errors import HTTPError, NotASafetensorsRepoError  # type: ignore[attr-defined]
 
     check_id(model_id)
-    cache, revision = home.expanduser().absolute() / "models" / "hub", revision or "main"
+    cache, revision = home / "models" / "hub", revision or "main"
     snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=PATTERNS, ignore_patterns=IGNORED)
     try:
         if path := _cached(snapshot, revision):

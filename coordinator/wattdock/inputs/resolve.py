@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError
+from wattdock.files import expanded
 from wattdock.inputs.embedded import resolve_embedded
 from wattdock.inputs.model_folder import (
     ModelFolder,
@@ -42,7 +43,7 @@ def check_model(spec: ModelSpec) -> None:
     if spec.shape is not None:
         shape_config(spec.shape)
     elif spec.path is not None:
-        check_folder(spec.path.expanduser().absolute())
+        check_folder(expanded(spec.path).absolute())
     elif spec.id is not None and spec.on_hub:
         from wattdock.inputs.hub import check_id
 
@@ -62,11 +63,10 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
         PreflightError: The model cannot be fetched or made here.
     """
     check_model(spec)
-    home = home.expanduser().absolute()
     if spec.shape is not None:
         return resolve_shape(spec.shape, home=home, progress=progress)
     if spec.path is not None:
-        path = spec.path.expanduser().resolve()
+        path = expanded(spec.path).resolve()
         return describe_folder(path, kind="path", name=path.name, revision=sampled_revision(path))
     if spec.id is None:
         raise ConfigError("no model is given; set one of id, path and shape")
@@ -140,7 +140,7 @@ def known_figures(spec: ModelSpec, *, home: Path | None = None) -> ModelFigures 
         shape_config(spec.shape)
         return replace(presets()[spec.shape], name=f"shape:{spec.shape}", quantization=None)
     if spec.path is not None:
-        path = spec.path.expanduser().absolute()
+        path = expanded(spec.path).absolute()
         check_folder(path)
         source, weight_bytes = f"config.json and files in {path}", weight_data_bytes(path)
         return ModelFigures(path.name, read_config(path), source, weight_bytes=weight_bytes)

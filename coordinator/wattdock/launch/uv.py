@@ -107,7 +107,8 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
     for option, (variable, separator) in VARIABLES.items():
         values = settings.get(option, "").split()
         if option == "find-links":
-            places = (str(Path(value).expanduser()) if value.startswith("~") else value for value in values)
+            # Unlike Path's, it raises nothing where there is no such user.
+            places = (os.path.expanduser(value) for value in values)  # noqa: PTH111
             values = [place for place in places if _is_there(place)]
         if values:
             variables[variable] = separator.join(values)

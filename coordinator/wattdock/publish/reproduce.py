@@ -15,7 +15,7 @@ from wattdock.analysis import conditions
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
-from wattdock.files import read_regular, write_whole
+from wattdock.files import expanded, read_regular, write_whole
 from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
 from wattdock.publish.archive import is_safe
@@ -154,7 +154,7 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
         raise ConfigError(
             f"{_label(bundled)} used a local folder of weights, {name!r}; say where it is with --model-folder"
         )
-    folder = local.model_folder.expanduser().absolute()
+    folder = expanded(local.model_folder).absolute()
     revision = resolve_model(ModelSpec(path=folder), home=folder, progress=lambda _: None).revision
     if model and model.revision not in (None, revision):
         raise PreflightError(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.files import read_regular, write_whole
+from wattdock.files import expanded, read_regular, write_whole
 from wattdock.host import folders
 from wattdock.launch.engine import NoImageError, find_image
 from wattdock.launch.images.build import DOCKER, image_names, local_name, pull
@@ -19,6 +18,7 @@ from wattdock.launch.runners import PACKAGED, REPO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from wattdock.launch.engine import Image
 
@@ -130,9 +130,12 @@ def lock_path() -> Path:
     """Return the file in use: the one in WATTDOCK_IMAGES_LOCK, else `docker/images.lock` of this checkout.
 
     Without a checkout it is `images.lock` in WATTDOCK_HOME.
+
+    Raises:
+        ConfigError: A ~ stands for no folder.
     """
     if named := os.environ.get(LOCK_VARIABLE):
-        return Path(named).expanduser().absolute()
+        return expanded(named).absolute()
     return folders.wattdock_home() / "images.lock" if REPO == PACKAGED else DEFAULT_LOCK
 
 
