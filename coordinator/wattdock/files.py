@@ -62,8 +62,9 @@ def expanded(path: str | Path) -> Path:
     """
     try:
         return Path(path).expanduser()
-    except RuntimeError as error:
-        raise ConfigError(f"{path}: nobody knows the home folder that ~ stands for; write the path in full") from error
+    except (RuntimeError, ValueError) as error:
+        remedy = "write the path in full, or set HOME"
+        raise ConfigError(f"{path}: nobody knows the home folder that ~ stands for; {remedy}") from error
 
 
 def open_regular(

@@ -426,6 +426,8 @@ def test_an_interpreter_that_cannot_run_a_runner_is_refused_with_the_reason(
             path.chmod(0o755 if text else 0o644)
     with pytest.raises(PreflightError if named.exists() else ConfigError, match=said):
         check_python(find_python(named), {})
+    with pytest.raises(ConfigError, match="~nobody-here/python: nobody knows the home folder"):
+        find_python("~nobody-here/python")
     for path in (good, Path(sys.executable)):
         assert find_python(path) == path
         check_python(path, {})

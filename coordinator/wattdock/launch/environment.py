@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import ConfigError, LaunchError, PreflightError
-from wattdock.files import locked, read_regular
+from wattdock.files import expanded, locked, read_regular
 from wattdock.host import processes
 from wattdock.launch.process import KEEPER
 from wattdock.launch.runners import PYTHON_HERE, environment_dir
@@ -64,7 +64,7 @@ def find_python(python: str | Path) -> Path:
         ConfigError: There is no such file.
         PreflightError: The file cannot be executed.
     """
-    executable = shutil.which(python)
+    executable = shutil.which(expanded(python))
     if executable is None:
         advice = "name a Python interpreter by path, or leave it out"
         if not Path(python).exists():

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVER_THREADS = 8
-# A coordinator waits for less; the engine of a runner that a person stops may be in a long step on busy CPUs.
-STOP_GRACE_S = 60.0
+# An engine may be in a long step on busy CPUs. Its stacks are told before a coordinator's patience ends (20 s).
+STOP_GRACE_S, STACKS_AFTER_S = 60.0, 10.0
 SIGNAL_LOOK_S = 1.0
 EXIT_USAGE = 2
 EXIT_STUCK = 3
@@ -74,14 +74,15 @@ def serve(backend: Backend, socket_path: str) -> int:
     while not stop.wait(SIGNAL_LOOK_S):
         pass
     log.info("asked to stop")
+    # They show where an engine hangs; a log that is gone must not keep this process alive.
+    with contextlib.suppress(Exception):
+        faulthandler.dump_traceback_later(STACKS_AFTER_S)
     ended = servicer.shut_down(STOP_GRACE_S)
+    faulthandler.cancel_dump_traceback_later()
     server.stop(grace=1.0).wait()
     log.info("stopped" if ended else "the engine did not end; leaving without it")
     logging.shutdown()
     if not ended:
-        # The stacks show where the engine hangs; a log that is gone must not keep this process alive.
-        with contextlib.suppress(Exception):
-            faulthandler.dump_traceback(all_threads=True)
         # A normal exit would join the engine's thread.
         os._exit(EXIT_STUCK)
     return 0

@@ -17,13 +17,15 @@ from __future__ import annotations
 MEMORY_WORDS = (
     *("out of memory", "outofmemory", "insufficient memory", "not enough memory", "not enough gpu memory"),
     *("failed to allocate", "unable to allocate", "can't allocate memory", "cannot allocate memory"),
-    *("bad_alloc", "cublas_status_alloc_failed"),
+    *("bad_alloc", "cuda_error_out_of_memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed"),
 )
+# The loader's room for a library's own variables of each thread, which more memory does not mend.
+OTHER_MEMORY = "static tls block"
 
 
 def lacks_memory(text: str) -> bool:
     """Whether a message says that memory ran out."""
-    return any(words in text.lower() for words in MEMORY_WORDS)
+    return OTHER_MEMORY not in text.lower() and any(words in text.lower() for words in MEMORY_WORDS)
 
 
 class RunnerFault(Exception):  # noqa: N818 - named for what the client reads

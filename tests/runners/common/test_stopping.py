@@ -18,7 +18,7 @@ SYS_TGKILL = 234
 IMPATIENT = """
 import sys
 from wattdock_runner import __main__ as runner
-runner.STOP_GRACE_S = 0.5
+runner.STOP_GRACE_S, runner.STACKS_AFTER_S = 2.0, 0.2
 sys.exit(runner.main())
 """
 
