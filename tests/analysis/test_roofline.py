@@ -12,7 +12,7 @@ from report_rows import document
 
 from wattdock.analysis.compute import NO_BITS, Compute, compute
 from wattdock.analysis.result import ExperimentResult
-from wattdock.analysis.roofline import NO_CARD, NO_ROOM, PowerBudget, Roofline
+from wattdock.analysis.roofline import NO_CARD, NO_ROOM, UNUSED_CARD, PowerBudget, Roofline
 from wattdock.host.gpu_models import Peak
 from wattdock.inputs.shapes import shape_config
 from wattdock.metering.work_power import WorkPower
@@ -130,6 +130,8 @@ def test_two_gpus_share_the_work() -> None:
     budget = PowerBudget(power_limit_w=1200, constant_w=400, j_per_operation=2, j_per_byte=4, misfit=0.03)
     assert PowerBudget.of(gpus, 16) == (budget, "")
     assert PowerBudget.of([*gpus, (700.0, None)], 16) == (None, NO_CARD)
+    misses = replace(timelines[0], card="2026-11-27T16:52:02+00:00", work_power=None)
+    assert PowerBudget.of([(700.0, misses)], 16) == (None, UNUSED_CARD)
 
 
 @pytest.mark.parametrize("change", [{"time_ratio": 0}, {"least_s": {}}, {"least_s": {"power": 0}}, {"energy_j": -1}])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline
 
 Limit = Literal["arithmetic", "bandwidth", "power"]
+UNUSED_CARD = "a GPU's meter card does not say what work costs, or misses its own pulses: wattdock doctor --calibrate"
 NO_CARD = "no meter card says what work costs every GPU used: wattdock doctor --calibrate, before the experiment"
 NO_ROOM = "the power limit is unknown, or not above the constant power"
 
@@ -47,7 +48,7 @@ class PowerBudget(Stored):
         """
         powers = all_known(timeline.work_power if timeline else None for _, timeline in gpus)
         if not powers:
-            return None, NO_CARD
+            return None, UNUSED_CARD if all(timeline and timeline.card for _, timeline in gpus) else NO_CARD
         if (per_operation := all_known(power.j_per_operation.get(bits) for power in powers)) is None:
             return None, f"a GPU's meter card has no cost of {bits}-bit operations"
         limits_w, constant_w = all_known(limit_w for limit_w, _ in gpus), sum(power.constant_w for power in powers)
