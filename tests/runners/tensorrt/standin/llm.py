@@ -93,8 +93,7 @@ class BaseLLM:
         world_size = self.args.tensor_parallel_size * self.args.pipeline_parallel_size
         if torch.cuda.device_count() < world_size:
             raise RuntimeError(f"Only {torch.cuda.device_count()} GPUs are available, but {world_size} are required.")
-        # Each connection of the stand-in's server is a thread with an event loop of its own.
-        self._requests, self._numbers, self._sending = {}, itertools.count(1), threading.Lock()
+        self._requests, self._numbers = {}, itertools.count(1)
         self._worker = None
         self._start(Path(model), world_size)
 
@@ -186,7 +185,7 @@ class BaseLLM:
 
     def _send(self, message):
         # The real one's queue takes messages that a killed worker never reads.
-        with self._sending, contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError):
             self._worker.stdin.write(json.dumps(message) + "\n")
             self._worker.stdin.flush()
 

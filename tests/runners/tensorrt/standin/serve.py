@@ -9,6 +9,7 @@ import asyncio
 import json
 import signal
 import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,10 +23,11 @@ OF_SAMPLING = ("max_tokens", "top_k", "seed", "stop_token_ids", "include_stop_st
 
 
 class OpenAIServer:
-    """Serves until it is ended."""
+    """Serves until it is ended. Each connection has a thread, and all their requests one event loop."""
 
     def __init__(self, llm, model):
-        self.llm, self.tokenizer = llm, None
+        self.llm, self.tokenizer, self.loop = llm, None, asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
         if not llm.args.skip_tokenizer_init:
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(model)
 
@@ -58,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if unknown := body.keys() - FIELDS:
                 raise ValueError(f"Extra inputs are not permitted: {sorted(unknown)}")
-            asyncio.run(self._complete(body))
+            asyncio.run_coroutine_threadsafe(self._complete(body), self.server.served.loop).result()
         except (ValueError, AttributeError) as error:
             self._json(400, {"object": "error", "message": str(error), "type": "BadRequestError", "code": 400})
 
@@ -77,10 +79,10 @@ class Handler(BaseHTTPRequestHandler):
         named = {name: body[name] for name in OF_SAMPLING}
         sampling = SamplingParams(end_id=end_id, temperature=body["temperature"], top_p=body["top_p"], **named)
         stream = served.llm.generate_async(body["prompt"], sampling, streaming=body["stream"])
-        self.send_response(200)
-        self.send_header("connection", "close")
-        self.end_headers()
         try:
+            self.send_response(200)
+            self.send_header("connection", "close")
+            self.end_headers()
             async for output in stream:
                 self._event(self._choice(body, output))
             if (body["stream_options"] or {}).get("include_usage"):
