@@ -208,9 +208,9 @@ def never_shared(results: list[dict[str, Any]]) -> None:
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(sorted(of_gpu)))
 
 
-# One load group of twelve passes of two seconds.
+# One load group of four passes of two seconds.
 ONE = f"""{DEFAULTS_OF_ALL}
-  repeats: {{passes: 12}}
+  repeats: {{passes: 4}}
 experiments:
   - {{fake: {{step_s: 0.2}}}}
 fleet:
@@ -218,11 +218,16 @@ fleet:
 """
 
 
+def stop_in_pass(wattdock: Command) -> None:
+    """Stop the first task's coordinator, which could be done before Slurm acts; Slurm wakes whom it tells to end."""
+    os.kill(wait_until(lambda: in_pass(wattdock, 0)), signal.SIGSTOP)
+
+
 def test_a_task_whose_node_is_taken_goes_on_later(wattdock: Command, slurm: Cluster) -> None:
     """Pre-emption by jobs of another partition, with time to store what was measured."""
     file = wattdock.write(ONE)
     running = start(wattdock, slurm, "run", file, "--on", "slurm")
-    wait_until(lambda: in_pass(wattdock, 0))
+    stop_in_pass(wattdock)
     slurm("sbatch", "--partition=urgent", "--exclusive", "--array=0-1", "--wrap=sleep 5", "--output=/dev/null")
     _, err = running.communicate(timeout=LONGEST_S)
     assert running.returncode == 0, err
@@ -236,7 +241,7 @@ def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: C
     """No task queues itself again; status, collect and a resumption say where the study stands."""
     file = wattdock.write(ONE)
     submitter = start(wattdock, slurm, "run", file, "--on", "slurm")
-    wait_until(lambda: in_pass(wattdock, 0))
+    stop_in_pass(wattdock)
     [own] = [pid for pid, line in wattdock.processes().items() if f"wattdock run {file} --on slurm" in line]
     os.kill(own, signal.SIGINT)
     _, err = submitter.communicate(timeout=LONGEST_S)
@@ -256,14 +261,14 @@ def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: C
     code, out, err = call(wattdock, slurm, "fleet", "status", "x", "--json")
     assert code == 0, err
     [task] = json.loads(out)
-    assert (task["state"], task["detail"], task["done"], task["passes"]) == ("unfinished", "told to end", 0, 12)
+    assert (task["state"], task["detail"], task["done"], task["passes"]) == ("unfinished", "told to end", 0, 4)
     code, out, err = call(wattdock, slurm, "fleet", "collect", "x")
     assert (code, "interrupted" in out) == (INTERRUPTED, True), err
     code, out, err = call(wattdock, slurm, "run", "--on", "slurm", "--resume", "x")
     assert code == 0, err
     assert "next: wattdock show x-1" in out
     assert call(wattdock, slurm, "fleet", "cancel", "x")[1] == "x-1: none of its tasks is queued\n"
-    assert "1 task: 1 done; 12 of 12 passes" in call(wattdock, slurm, "fleet", "status", "x")[1]
+    assert "1 task: 1 done; 4 of 4 passes" in call(wattdock, slurm, "fleet", "status", "x")[1]
     assert call(wattdock, slurm, "show", "x-1")[0] == 0
 
 
