@@ -197,6 +197,7 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
             "KIND pareta is not one of intervals, pareto, phases, limits, scaling, batch, timeline, table; did",
         ),
         ("run --output-dir=", "--output-dir is empty; name a folder"),
+        ("run --output-dir=~nobody-here/results", "~nobody-here/results: nobody knows the home folder"),
         ("results query", "missing argument 'SQL'"),
         ("plot", "missing argument 'KIND'; choose from: intervals, pareto, "),
         ("run a b", "b: only one FILE can be measured at a time; to go on with a study, add --resume"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DIGEST, OTHER = f"sha256:{'b' * 64}", f"sha256:{'c' * 64}"
 ENTRY = {
-    "digest": f"127.0.0.1:5000/team/wattdock-x@sha256:{'1' * 64}",
+    "digest": f"registry.example.org/team/wattdock-x@sha256:{'1' * 64}",
     "base": "base:1",
     "base_digest": DIGEST,
     "revision": "6550c3b",
@@ -95,13 +95,15 @@ def test_the_shipped_lock_is_read_and_an_absent_one_locks_nothing(tmp_path: Path
     [
         ({}, []),
         ({"digest": DIGEST}, ["no registry has the image"]),
+        ({"digest": f"127.0.0.1:5000/vllm@{DIGEST}"}, ["its registry is on this machine only"]),
+        ({"digest": f"localhost/vllm@{DIGEST}"}, ["its registry is on this machine only"]),
         ({"base_digest": None}, ["no registry has its base"]),
         ({"revision": None}, ["its sources are no commit's"]),
         ({"revision": "6550c3b-dirty", "base_digest": None}, ["no registry has its base", "its sources are no"]),
     ],
 )
 def test_an_entry_that_nobody_else_could_use_is_warned_of(changes: dict[str, str | None], words: list[str]) -> None:
-    """Never pushed, a base in no registry, files that no commit has."""
+    """Never pushed, pushed to no other machine, a base in no registry, files that no commit has."""
     warnings = LockedImage.model_validate({**ENTRY, **changes}).warnings
     assert len(warnings) == len(words)
     assert all(warning.startswith(word) for warning, word in zip(warnings, words, strict=True))

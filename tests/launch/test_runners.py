@@ -43,8 +43,9 @@ def test_a_folder_with_its_module_is_a_backend(more_runners: Path) -> None:
 
 def test_the_project_comes_last(more_runners: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's own version of a backend wins over the one in this repository."""
-    monkeypatch.setenv("WATTDOCK_RUNNERS", os.pathsep.join([str(more_runners), "/absent"]))
-    assert runners_path() == (more_runners, Path("/absent"), REPO / "runners")
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("WATTDOCK_RUNNERS", os.pathsep.join([str(more_runners), "~/absent"]))
+    assert runners_path() == (more_runners, Path("/home/me/absent"), REPO / "runners")
 
 
 @pytest.mark.parametrize(

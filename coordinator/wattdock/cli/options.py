@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattdock.errors import ConfigError
+from wattdock.files import expanded
 from wattdock.output import say
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ RESULTS_HELP = (
 def _folder(text: str | Path) -> Path:
     if not str(text):
         raise ConfigError("--output-dir is empty; name a folder")
-    return Path(text)
+    return expanded(text)
 
 
 OutputDir = Annotated[Path, typer.Option(help="Folder of results.", parser=_folder, metavar="FOLDER")]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
+from wattdock.files import expanded
 from wattdock.host import folders, processes
 from wattdock.text import is_secret, nearest
 
@@ -47,9 +48,13 @@ QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 
 def runners_path() -> tuple[Path, ...]:
-    """Return the folders that hold runners, searched in this order: those in WATTDOCK_RUNNERS, then `runners/` here."""
+    """Return the folders that hold runners, searched in this order: those in WATTDOCK_RUNNERS, then `runners/` here.
+
+    Raises:
+        ConfigError: A ~ stands for no folder.
+    """
     named = os.environ.get("WATTDOCK_RUNNERS", "").split(os.pathsep)
-    return (*(Path(folder).absolute() for folder in named if folder), REPO / "runners")
+    return (*(expanded(folder).absolute() for folder in named if folder), REPO / "runners")
 
 
 def _runners() -> dict[str, Path]:

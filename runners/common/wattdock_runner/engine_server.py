@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The coordinator gives a runner five seconds to end.
 READY_POLL_S, ANSWER_S, END_S, GRACE_S = 0.2, 30.0, 3.0, 1.0
 LAST_LINES, ERROR_LINES = 50, 3
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
