@@ -1,6 +1,7 @@
 """What every backend promises, shown on a real runner process over a real Unix socket.
 
-The tests run in order: the first one needs a runner that has never loaded anything, and the last one ends it.
+The tests run in order: the first one needs a runner that has never loaded anything, and the last one ends it. Those in
+between that need no model come before the engines' own tests, which share the runner, and all others after them.
 """
 
 from __future__ import annotations

@@ -9,40 +9,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from contract.runner_process import (
-    LLAMACPP_FOLDER,
-    LLAMACPP_PYTHON,
-    command_of,
-    ids_prompt,
-    output_ids,
-    refusal,
-    running,
-    workload,
-)
+from contract.runner_process import command_of, ids_prompt, output_ids, refusal, workload
 from contract.subjects import ONE_THREAD
 from safetensors.numpy import load_file, save_file
 
-from wattdock.launch.keeper import descendants
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from contract.runner_process import Runner
+    from contract.shared_runners import SharedRunners
     from runners.checkpoints import Checkpoint
 
-pytestmark = pytest.mark.skipif(not LLAMACPP_PYTHON.exists(), reason=f"no llama.cpp environment at {LLAMACPP_PYTHON}")
 SMALL = {**ONE_THREAD, "n_parallel": 2, "n_ctx": 512}
 
 
 @pytest.fixture
-def runner() -> Iterator[Runner]:
-    with running("llamacpp", LLAMACPP_FOLDER, LLAMACPP_PYTHON) as runner:
-        yield runner
+def runner(runners: SharedRunners) -> Runner:
+    return runners.bare("llamacpp")
 
 
 def servers(runner: Runner) -> list[int]:
-    return [pid for pid in descendants(runner.process.pid) if "wattdock_llamacpp_server" in command_of(pid)]
+    return runner.children("wattdock_llamacpp_server")
 
 
 def test_a_server_that_dies_in_a_pass_is_named_and_the_runner_serves_again(
