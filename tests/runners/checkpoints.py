@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contract.runner_process import pytorch_reference, token_bytes, workload
-from contract.subjects import write_config, write_tokenizer
+from contract.subjects import SERVED, write_config, write_tokenizer
 
 from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from contract.runner_process import Pass, Runner
 
 NEW_TOKENS = 40
+ANSWERS = "answers.json"
+# All tests with the checkpoint share one served engine.
+VLLM_SERVED_ARGS: dict[str, object] = {"max_num_seqs": 4, "num_gpu_blocks_override": 40, "block_size": 32, **SERVED}
 PROMPTS = [[7, 8, 9], [3 + i % 90 for i in range(17)], [200 - i for i in range(60)], [5, 4, 3, 6, 7, 8, 9, 10, 11, 12]]
 
 
@@ -48,15 +51,21 @@ class Reference:
     splits: list[str | None]
 
 
-def make_reference(folder: Path) -> Reference:
-    """Write a small float32 Llama, and say what plain transformers makes of it."""
+def make_checkpoint(folder: Path) -> None:
+    """Write a small float32 Llama, and beside it what plain transformers makes of it."""
     write_config(folder, dtype="float32")
-    answers = json.loads(pytorch_reference(str(folder), json.dumps(PROMPTS)))
-    continuations = answers["continuations"]
+    (folder / ANSWERS).write_text(pytorch_reference(str(folder), json.dumps(PROMPTS)), encoding="utf-8")
     write_tokenizer(folder)
-    eos_ids = [continuations[0][11], continuations[2][4]]
+    eos_ids = read_reference(folder).checkpoint.eos_ids
     preferences = {"eos_token_id": eos_ids, "do_sample": True, "repetition_penalty": 1.9, "top_k": 1}
     (folder / "generation_config.json").write_text(json.dumps(preferences), encoding="utf-8")
+
+
+def read_reference(folder: Path) -> Reference:
+    """Read what `make_checkpoint` wrote."""
+    answers = json.loads((folder / ANSWERS).read_text(encoding="utf-8"))
+    continuations = answers["continuations"]
+    eos_ids = [continuations[0][11], continuations[2][4]]
     return Reference(Checkpoint(folder, continuations, eos_ids), answers["weights"], answers["splits"])
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from contract.runner_process import PYTORCH_PYTHON
 from contract.shared_runners import BY_NAME
-from runners.checkpoints import Reference, make_reference, run
+from runners.checkpoints import Reference, make_checkpoint, read_reference, run
+
+from wattdock.inputs.build_once import build_once
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,11 +20,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """A checkpoint, and plain transformers' answers."""
+def reference(common: Path) -> Reference:
+    """A checkpoint, and plain transformers' answers, for all processes of the suite."""
     if not PYTORCH_PYTHON.exists():
         pytest.skip(f"no PyTorch environment at {PYTORCH_PYTHON}")
-    return make_reference(tmp_path_factory.mktemp("checkpoint"))
+    build_once(common / "checkpoint", make_checkpoint, progress=print)
+    return read_reference(common / "checkpoint")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from contract.runner_process import output_ids
 from contract.subjects import ONE_THREAD
-from runners.checkpoints import NEW_TOKENS, Checkpoint, run
+from runners.checkpoints import NEW_TOKENS, VLLM_SERVED_ARGS, Checkpoint, run
 from tokenizers import Tokenizer
 
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -28,7 +28,7 @@ ENGINES = {
         "flash_attn": "off",
     },
     "vllm": {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 26},
-    "vllm-served": {"max_num_seqs": 4, "num_gpu_blocks_override": 40, "block_size": 32, "serve": True},
+    "vllm-served": VLLM_SERVED_ARGS,
 }
 
 

@@ -7,23 +7,13 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import VLLM_PYTHON, command_of, ids_prompt, refusal, workload
+from contract.runner_process import ids_prompt, refusal, workload
 from contract.subjects import VLLM_SERVED
-
-from wattdock.launch.keeper import descendants
+from runners.checkpoints import VLLM_SERVED_ARGS as ARGS
 
 if TYPE_CHECKING:
-    from contract.runner_process import Runner
     from contract.shared_runners import SharedRunners
     from runners.checkpoints import Checkpoint
-
-pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
-# As in test_real_engines.py, whose load is taken over.
-ARGS: dict[str, object] = {"serve": True, "max_num_seqs": 4, "num_gpu_blocks_override": 40, "block_size": 32}
-
-
-def below(runner: Runner) -> dict[int, str]:
-    return {pid: command_of(pid) for pid in descendants(runner.process.pid)}
 
 
 def test_the_server_s_own_times_and_the_client_s_cost_are_of_the_pass(
@@ -58,12 +48,12 @@ def test_the_death_of_a_server_or_its_engine_ends_the_pass_and_leaves_no_process
     """Whether a signal ended it or the kernel; a server looks for its engine each five seconds."""
     runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
     call = runner.start_long()
-    os.kill(next(pid for pid, command in below(runner).items() if killed in command), signal.SIGKILL)
+    os.kill(runner.children(killed)[0], signal.SIGKILL)
     code, detail = refusal(call)
     assert code == "ABORTED"
     assert "the engine's server is gone: it ended with code" in detail
     runner.unload()
-    assert [command for command in below(runner).values() if "EngineCore" in command] == []
+    assert runner.children("EngineCore") == []
 
 
 def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
@@ -72,4 +62,4 @@ def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRun
     code, detail = runner.refused_load(checkpoint.folder, engine_args={**ARGS, "max_model_len": 1 << 30})
     assert code == "INVALID_ARGUMENT"
     assert "max_model_len" in detail
-    assert [command for command in below(runner).values() if "wattdock_vllm_server" in command] == []
+    assert runner.children("wattdock_vllm_server") == []
