@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 
 import pydantic
-import torch
+from sitecustomize import properties, visible
 from tensorrt_llm.llmapi import llm_args
 from tensorrt_llm.sampling_params import SamplingParams
 
@@ -88,11 +88,11 @@ class BaseLLM:
         for key in kwargs:
             if key not in self._args_class.model_fields:
                 raise ValueError(f"{type(self).__name__} got invalid argument: {key}")
-        torch.cuda.get_device_properties(0)
+        properties(0)
         self.args = self._args_class(model=model, **kwargs)
         world_size = self.args.tensor_parallel_size * self.args.pipeline_parallel_size
-        if torch.cuda.device_count() < world_size:
-            raise RuntimeError(f"Only {torch.cuda.device_count()} GPUs are available, but {world_size} are required.")
+        if len(visible()) < world_size:
+            raise RuntimeError(f"Only {len(visible())} GPUs are available, but {world_size} are required.")
         self._requests, self._numbers = {}, itertools.count(1)
         self._worker = None
         self._start(Path(model), world_size)

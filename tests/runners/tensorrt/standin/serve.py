@@ -13,7 +13,6 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import transformers
 from tensorrt_llm import LLM as PyTorchLLM  # noqa: N811
 from tensorrt_llm import SamplingParams, __version__
 
@@ -29,7 +28,11 @@ class OpenAIServer:
         self.llm, self.tokenizer, self.loop = llm, None, asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
         if not llm.args.skip_tokenizer_init:
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+            # A tokenizer needs no torch, which takes seconds to import.
+            sys.modules.setdefault("torch", None)
+            from transformers import AutoTokenizer
+
+            self.tokenizer = AutoTokenizer.from_pretrained(model)
 
     def serve(self, host, port):
         """Answer."""
