@@ -17,7 +17,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,8 +175,11 @@ def _short_names() -> Path:
 def _caches() -> Path:
     """Return a folder for what programs keep from one run to the next, shared by all that this process starts."""
     folder = Path(tempfile.mkdtemp(prefix="wd"))
+    with suppress(FileNotFoundError):
+        shutil.copytree(Path.home() / ".cache/vllm/modelinfos", folder / "vllm/modelinfos")
     # Tests know a second user.
-    folder.chmod(0o777)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o777)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
