@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from contract.runner_process import ids_prompt, refusal, workload
-from contract.subjects import VLLM_SERVED
+from contract.subjects import UNIPROC, VLLM_SERVED
 from runners.checkpoints import VLLM_SERVED_ARGS as ARGS
 
 if TYPE_CHECKING:
@@ -41,19 +41,23 @@ def test_requests_that_the_cache_cannot_hold_together_are_refused(
     assert "4 requests in flight need 56 blocks of KV cache at their full length, and there are 39" in detail
 
 
-@pytest.mark.parametrize("killed", ["wattdock_vllm_server", "EngineCore"])
+@pytest.mark.parametrize(
+    ("killed", "executor"), [("wattdock_vllm_server", UNIPROC), ("EngineCore", "mp")], ids=["server", "engine"]
+)
 def test_the_death_of_a_server_or_its_engine_ends_the_pass_and_leaves_no_process(
-    runners: SharedRunners, checkpoint: Checkpoint, killed: str
+    runners: SharedRunners, checkpoint: Checkpoint, killed: str, executor: str
 ) -> None:
-    """Whether a signal ended it or the kernel; a server looks for its engine each five seconds."""
-    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
+    """A server looks for its engine each five seconds; the engine's worker may be a process of its own."""
+    arguments = {**ARGS, "distributed_executor_backend": executor}
+    runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=arguments)
+    assert len(runner.children("VLLM::")) == (2 if executor == "mp" else 1)
     call = runner.start_long()
     os.kill(runner.children(killed)[0], signal.SIGKILL)
     code, detail = refusal(call)
     assert code == "ABORTED"
     assert "the engine's server is gone: it ended with code" in detail
     runner.unload()
-    assert runner.children("EngineCore") == []
+    assert runner.children("VLLM::") == []
 
 
 def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
