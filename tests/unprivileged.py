@@ -175,7 +175,7 @@ def _short_names() -> Path:
 def _caches() -> Path:
     """Return a folder for what programs keep from one run to the next, shared by all that this process starts."""
     folder = Path(tempfile.mkdtemp(prefix="wd"))
-    # Some of it may just be written.
+    # vLLM may be writing some of it.
     with suppress(OSError):
         shutil.copytree(Path.home() / ".cache/vllm/modelinfos", folder / "vllm/modelinfos")
     # Tests know a second user.

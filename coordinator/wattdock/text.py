@@ -24,6 +24,7 @@ SECRET_NAME = re.compile(
     r"(_(ID|FILE|PATH|JSON))?$|PASSWORD$|_(KEY|PWD|PASS|PAT)$",
     re.IGNORECASE,
 )
+LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?/", re.IGNORECASE)
 # What services give out as keys, credentials in an address, and settings that are called a secret.
 SECRET_SHAPES = re.compile(
     r"""\b(?:hf_[A-Za-z0-9]{20,} |sk-[A-Za-z0-9_-]{20,} |gh[pousr]_[A-Za-z0-9]{30,} |github_pat_[A-Za-z0-9_]{30,}
@@ -215,3 +216,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(child) for key, child in value.items()}
     return [_finite(child) for child in value] if isinstance(value, list | tuple) else value
+
+
+def is_on_loopback(image: str) -> bool:
+    """Return whether an image's name says that a registry of this machine has it."""
+    return LOOPBACK.match(image) is not None

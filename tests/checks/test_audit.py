@@ -245,6 +245,15 @@ def test_a_planted_fault_is_caught_by_the_check_that_is_there_for_it(
     assert sorted(name for name in told if name != "settings") == sorted(failures)
 
 
+def test_an_image_that_only_its_machine_has_is_warned_of(library: Path) -> None:
+    """A registry on the loopback ends with its machine."""
+    world = World(restarts=1, launch=launched(f"127.0.0.1:5000/wattdock-vllm@sha256:{'d' * 64}"))
+    audit = result_of(world, library).audit
+    assert audit is not None
+    [check] = [check for check in audit.checks if check.name == "image"]
+    assert (check.status, check.remedy) == ("warn", "push it to a registry that others reach, and lock it there")
+
+
 def test_one_throttled_pass_is_not_diluted_by_those_beside_it(library: Path) -> None:
     """40 ms above the limit are 0.16 % of one pass and 0.08 % of both; the mean over both would pass."""
     hot = (constant(390, 10), constant(450, 0.04), constant(390))

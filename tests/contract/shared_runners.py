@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from contract.runner_process import Runner, load_request, running
 from contract.subjects import SUBJECTS
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager, ExitStack
+    from contextlib import AbstractContextManager
 
     from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -42,7 +44,8 @@ class SharedRunners:
     """
 
     def __init__(self, ends: ExitStack, scratch: Path) -> None:
-        self._ends, self._scratch = ends, scratch
+        self._scratch = scratch
+        self._ends: dict[str, ExitStack] = defaultdict(lambda: ends.enter_context(ExitStack()))
         self._runners: dict[str, Runner] = {}
 
     def bare(self, backend: str) -> Runner:
@@ -67,7 +70,9 @@ class SharedRunners:
     def _running(self, backend: str) -> Runner:
         runner = self._runners.get(backend)
         if runner is None or runner.process.poll() is not None:
-            runner = self._runners[backend] = self._ends.enter_context(self._process(backend))
+            # What it left ends with it: its number may be another's later.
+            self._ends[backend].close()
+            runner = self._runners[backend] = self._ends[backend].enter_context(self._process(backend))
         return runner
 
     def _process(self, backend: str) -> AbstractContextManager[Runner]:

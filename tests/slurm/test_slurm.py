@@ -216,6 +216,7 @@ experiments:
 fleet:
   setup: ['{SETUP}']
 """
+ONE_PASS = ONE.replace("passes: 4", "passes: 1")
 
 
 def stop_in_pass(wattdock: Command) -> None:
@@ -275,7 +276,7 @@ def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: C
 def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Command, slurm: Cluster) -> None:
     """A partition that is not, more GPUs than any node has; then an experiment fails, and the code is a local run's."""
     dying = "  - {name: dying, fake: {pass_fault: die}}\nfleet:"
-    study = ONE.replace("passes: 12", "passes: 1").replace("fleet:", dying)
+    study = ONE_PASS.replace("fleet:", dying)
     wrong = wattdock.write(study + "  partition: nowhere\n")
     for words in ((), ("--gpus", "count:9")):
         code, _, err = call(wattdock, slurm, "run", wrong, "--on", "slurm", *words)
@@ -301,6 +302,6 @@ def test_tasks_whose_model_cannot_be_had_are_dropped_and_say_why(wattdock: Comma
     [log] = wattdock.folder.glob("results/studies/*/tasks/prepare.log")
     assert "wattdock: nobody/nothing" in log.read_text()
     assert (slurm("squeue", "--noheader").split(), wattdock.results()) == ([], [])
-    here = wattdock.write(ONE.replace("passes: 12", "passes: 1") + "  prepare: here\n")
+    here = wattdock.write(ONE_PASS + "  prepare: here\n")
     code, _, err = call(wattdock, slurm, "run", here, "--on", "slurm")
     assert (code, "prepare.sh" in err, "begins anew" in err) == (0, False, False), err

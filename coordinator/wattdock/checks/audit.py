@@ -12,7 +12,7 @@ from wattdock.analysis import Audit, analyse
 from wattdock.checks import audit_gpus, audit_procedure
 from wattdock.checks.check import Checklist, Outcome, Subject, verdict
 from wattdock.config import ExperimentConfig
-from wattdock.text import listed, pluralize
+from wattdock.text import is_on_loopback, listed, pluralize
 from wattdock.values import all_known
 
 if TYPE_CHECKING:
@@ -137,6 +137,9 @@ def image_pinned(subject: Subject) -> Outcome:
     inside = subject.environment.container
     if inside is None:
         return Outcome("fail", "none: the runner was a plain process")
+    if inside.locked_digest and is_on_loopback(inside.locked_digest):
+        remedy = "push it to a registry that others reach, and lock it there"
+        return Outcome("warn", f"{inside.locked_digest}: the registry of that machine alone", remedy=remedy)
     if inside.locked_digest:
         return Outcome("pass", inside.locked_digest)
     return Outcome("fail", f"{inside.image_id[:19]}, {'locked, but in no registry' if inside.locked else 'not locked'}")

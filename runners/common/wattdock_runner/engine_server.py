@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# END_S and GRACE_S together are less than the coordinator gives a runner to end.
 READY_POLL_S, ANSWER_S, END_S, GRACE_S = 0.2, 30.0, 3.0, 1.0
 LAST_LINES, ERROR_LINES = 50, 3
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")

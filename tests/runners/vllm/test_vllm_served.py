@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import ids_prompt, refusal, workload
+from contract.runner_process import command_of, ids_prompt, refusal, workload
 from contract.subjects import UNIPROC, VLLM_SERVED
 from runners.checkpoints import VLLM_SERVED_ARGS as ARGS
 
@@ -50,14 +50,16 @@ def test_the_death_of_a_server_or_its_engine_ends_the_pass_and_leaves_no_process
     """A server looks for its engine each five seconds; the engine's worker may be a process of its own."""
     arguments = {**ARGS, "distributed_executor_backend": executor}
     runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=arguments)
-    assert len(runner.children("VLLM::")) == (2 if executor == "mp" else 1)
+    engine = runner.children("VLLM::")
+    assert len(engine) == (2 if executor == "mp" else 1)
     call = runner.start_long()
     os.kill(runner.children(killed)[0], signal.SIGKILL)
     code, detail = refusal(call)
     assert code == "ABORTED"
     assert "the engine's server is gone: it ended with code" in detail
     runner.unload()
-    assert runner.children("VLLM::") == []
+    # No longer below the runner: their parent is dead.
+    assert [command_of(pid) for pid in engine] == [""] * len(engine)
 
 
 def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ from wattdock.host import folders
 from wattdock.launch.engine import NoImageError, find_image
 from wattdock.launch.images.build import DOCKER, image_names, local_name, pull
 from wattdock.launch.runners import PACKAGED, REPO
+from wattdock.text import is_on_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,6 @@ NOT_PUSHED = "no registry has the image; push it, then lock it again"
 ON_LOOPBACK = "its registry is on this machine only; push it to one that others reach"
 NO_BASE_DIGEST = "no registry has its base; build it on a base that was pulled"
 NOT_COMMITTED = "its sources are no commit's; commit, build and lock again"
-LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?/")
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Reference = Annotated[str, Field(pattern=r"^([^@\s]+@)?sha256:[0-9a-f]{64}$")]
 
@@ -69,7 +68,7 @@ class LockedImage(BaseModel):
             warning
             for is_open, warning in (
                 (self.repo_digest is None, NOT_PUSHED),
-                (LOOPBACK.match(self.digest) is not None, ON_LOOPBACK),
+                (is_on_loopback(self.digest), ON_LOOPBACK),
                 (self.base_digest is None, NO_BASE_DIGEST),
                 (self.revision is None or self.revision.endswith("-dirty"), NOT_COMMITTED),
             )

@@ -22,7 +22,10 @@ OF_SAMPLING = ("max_tokens", "top_k", "seed", "stop_token_ids", "include_stop_st
 
 
 class OpenAIServer:
-    """Serves until it is ended. Each connection has a thread, and all their requests one event loop."""
+    """Serves until it is ended. Each connection has a thread, and all their requests one event loop, as really.
+
+    A client that does not read stops all answers here, since the loop writes them.
+    """
 
     def __init__(self, llm, model):
         self.llm, self.tokenizer, self.loop = llm, None, asyncio.new_event_loop()
