@@ -28,6 +28,10 @@ from wattdock.errors import ConfigError
         ("workload: {restart: 2}\n", r"'restart'; did you mean 'repeats\.restarts'\?"),
         ("workload: {prompts: {input_token: 2}}\n", r"'input_token'; did you mean 'input_tokens'\?"),
         ("pytorch:\n  dtype: float17\n", r"x\.yaml:2: pytorch\.dtype: .*not 'float17'"),
+        (
+            "backend: pytorch\nvllm: {max_num_seqs: 3}\n",
+            r"x\.yaml:2: vllm: unknown key 'vllm'; .* need `backend: vllm`",
+        ),
         ("a: [1\nb", r"x\.yaml:2: .*fix the YAML"),
         ("- 1\n", r"holds \[1\] where settings were expected"),
         ("", "is empty"),

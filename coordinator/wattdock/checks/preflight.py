@@ -185,7 +185,9 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     gpus = host_gpus.choose(config, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
     if config.section.needs_gpu and not gpus:
         why = "accelerator: cpu is set" if config.accelerator == "cpu" else host_gpus.reason or "none was chosen"
-        raise PreflightError(f"backend {config.backend} needs an NVIDIA GPU: {why}; pytorch and vllm run on CPUs, too")
+        raise PreflightError(
+            f"backend {config.backend} needs an NVIDIA GPU: {why}; pytorch, vllm and llamacpp run on CPUs, too"
+        )
     folders.require_writable(output_dir, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")
     launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)

@@ -86,7 +86,8 @@ def compare(
         compared = compare_results(before, after, allowed=allowed)
     if not compared.pairs:
         alone = f"{len(compared.only_in_a)} and {len(compared.only_in_b)} results"
-        raise ConfigError(f"{first} and {second}: no experiment of one has a counterpart in the other ({alone})")
+        remedy = "name one of each, as STUDY:EXPERIMENT"
+        raise ConfigError(f"{first} and {second}: no experiment of one is in the other ({alone}); {remedy}")
     if compared.across_models and not across_models:
         raise ConfigError(
             f"{compared.across_models}; what differs may be the GPUs'; to compare them anyway, --across-models"

@@ -207,6 +207,8 @@ def _message(error: ErrorDetails, location: Location) -> str:
         wrong = str(error["loc"][-1])
         near = _nearest(wrong, location[:-1] if location[-1:] == (wrong,) else location)
         hint = f"did you mean {near!r}?" if near else "docs/study.schema.json has all keys"
+        if near is None and location == (wrong,) and isinstance(error["input"], dict):
+            hint = f"the settings of a backend need `backend: {wrong}`; otherwise drop them"
         hint = "it is a key, but not here; docs/study.schema.json shows its place" if near == wrong else hint
         return f"unknown key {wrong!r}; {hint}"
     if isinstance(error["input"], list) and error["type"] in ONE_VALUE:
