@@ -14,7 +14,6 @@ from wattdock.analysis.result import ExperimentResult
 from wattdock.analysis.statistics import SPEED, Figure
 from wattdock.errors import ConfigError
 from wattdock.reports import scale, show
-from wattdock.reports.charts import scaling_curves
 from wattdock.reports.scaling import Scaling, Setting, SplitPoint, optimum
 from wattdock.store import StoredResult
 
@@ -45,11 +44,6 @@ def only(results: dict[str, ExperimentResult]) -> tuple[Setting, list[list[Split
     assert not found.left_out
     [setting] = found.settings
     return setting, list(setting.curves.values())
-
-
-def test_the_curves_are_a_chart_by_the_schema_of_charts() -> None:
-    """Nothing is held against it where they are drawn."""
-    assert "$schema" in scaling_curves(scaled({"one": tensor(1), "two": tensor(2)}).settings).to_dict()
 
 
 def test_speed_up_and_efficiency_are_relative_to_one_gpu() -> None:

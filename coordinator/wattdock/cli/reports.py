@@ -18,9 +18,6 @@ Page = Annotated[Path, typer.Option("--output", "-o", help="HTML file to write; 
 Figure = Annotated[
     Path, typer.Option("--output", "-o", help="File to write: .pdf, .svg or .png; for a table .md, .csv or .tex.")
 ]
-Drawn = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Also draw the curves into this .pdf, .svg or .png file.")
-]
 Allowed = Annotated[
     str | None,
     typer.Option(
@@ -100,7 +97,7 @@ def compare(
         fail(f"whether it regressed cannot be decided: {judged.lines[0]}; {judged.advice}", ExitCode.UNDECIDED)
 
 
-def scaling(named: Named, output: Drawn = None, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+def scaling(named: Named, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Compare GPU counts and kinds of split.
 
     Says speed-up, efficiency, latency, power and joules per token of each.
@@ -110,5 +107,3 @@ def scaling(named: Named, output: Drawn = None, output_dir: OutputDir = RESULTS,
     with open_results(named, output_dir) as rows:
         curves = scale(rows)
     show(curves, as_json=as_json)
-    if output:
-        curves.draw(output)

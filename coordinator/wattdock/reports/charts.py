@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from wattdock.reports.chart_data import Point, RestartTimeline, Trace
-    from wattdock.reports.scaling import Setting, SplitPoint
     from wattdock.store import StoredResult
 
 __all__ = ["CHARTS", "Chart", "chart"]
@@ -335,26 +334,6 @@ def timeline_chart(look: TimelineLook, ends: tuple[Any, Any]) -> Chart:
         tokens = _over_time("tokens").mark_line(interpolate="step-after", clip=True, strokeWidth=1, color=PALETTE[1])
         panels.append(_panel_over_time(look, ends, tokens, TOKENS_PER_S, last=True))
     return alt.vconcat(*panels, bounds="flush", params=[_zoom(["x"], ["power, W", TOKENS_PER_S])])
-
-
-def scaling_curves(settings: Sequence[Setting]) -> Chart:
-    """Return throughput, efficiency, TPOT, power and joules per token over GPU counts, a row of panels per setting."""
-    kinds = sorted({kind for setting in settings for kind in setting.curves})
-    look = _look([("", kind) for kind in kinds])
-    rows_of_panels = []
-    for setting in settings:
-        rows = [_row_over_gpus(kind, point) for kind, curve in setting.curves.items() for point in curve]
-        units = [unit for unit in setting.points[0].figures() if rows[0][unit] is not None]
-        panels = [_line_panel(rows, "GPUs", unit, look) for unit in units]
-        rows_of_panels.append(alt.hconcat(*panels, title=alt.TitleParams(setting.name, fontSize=8, anchor="start")))
-    return alt.vconcat(*rows_of_panels)
-
-
-def _row_over_gpus(kind: str, point: SplitPoint) -> dict[str, Any]:
-    row: dict[str, Any] = {"series": kind, "GPUs": point.gpus}
-    for unit, figure in point.figures().items():
-        row |= _with_ends(unit, figure)
-    return row
 
 
 def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared: Callable[[Point], str]) -> Chart:

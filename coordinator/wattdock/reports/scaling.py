@@ -91,16 +91,6 @@ class SplitPoint:
     efficiency: statistics.Figure | None = None
     energy_ratio: statistics.Figure | None = None
 
-    def figures(self) -> dict[str, statistics.Figure | None]:
-        """Return what is drawn over the number of GPUs, by its unit."""
-        return {
-            SPEED: self.tokens_per_s,
-            "efficiency": self.efficiency,
-            "TPOT p50, ms": None if self.tpot_p50_s is None else statistics.Figure(self.tpot_p50_s * 1e3),
-            POWER: self.power_w,
-            f"{ENERGY} (GPU boards)": self.j_per_token,
-        }
-
 
 @dataclass(frozen=True)
 class Optimum:
@@ -148,21 +138,6 @@ class Scaling:
     settings: tuple[Setting, ...]
     left_out: dict[str, str]
     method: str = METHOD
-
-    def draw(self, file: Path) -> None:
-        """Draw a row of panels per setting, a curve per kind of split; replaces what is there.
-
-        Raises:
-            ConfigError: The format is unknown, or no setting was measured at two splits.
-            StoreError: The file cannot be written.
-        """
-        from wattdock.reports.charts import scaling_curves
-        from wattdock.reports.paper import save_chart
-
-        settings_with_curves = [setting for setting in self.settings if setting.curves]
-        if not settings_with_curves:
-            raise ConfigError("no setting was measured on more than one GPU; there is no curve to draw")
-        save_chart(lambda: scaling_curves(settings_with_curves), file, width="page")
 
     def as_view(self) -> View:
         """Yield every setting's curves and cheapest split."""
