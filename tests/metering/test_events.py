@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -85,9 +87,9 @@ def test_a_gap_and_a_reset_stand_at_the_reading_that_showed_them(
     ("read", "watts", "expected"),
     [
         # From a value's first reading until the next value was read.
-        (ticks([*every(0.1, end_s=5), *every(0.1, start_s=10.0)], power_w=0), 100.0, ("counter_frozen", 4.9, 10.001)),
+        (ticks([*every(0.1, end_s=5), *every(0.1, start_s=10.0)], power_w=0), 100.0, ("counter_frozen", 4.901, 10.001)),
         (ticks([*every(0.1, end_s=5), *every(0.1, start_s=9.8)], power_w=0), 100.0, None),
-        (ticks(every(0.1, end_s=12.0)), 100.0, ("counter_frozen", 11.9, 20.0)),
+        (ticks(every(0.1, end_s=12.0)), 100.0, ("counter_frozen", 11.901, 20.0)),
         (ticks(every(0.1, start_s=8.0)), 100.0, ("counter_frozen", 0.0, 8.001)),
         (ticks([]), 100.0, ("counter_frozen", 0.0, 20.0)),
         # So little that the GPU may be off.
@@ -95,7 +97,7 @@ def test_a_gap_and_a_reset_stand_at_the_reading_that_showed_them(
         (ticks([]), 1.01, ("counter_frozen", 0.0, 20.0)),
         # It was not read for long, and went on meanwhile: at least by half of what power tells.
         (ticks([*every(0.1, end_s=5), *every(0.1, start_s=10.0)], power_w=51), 100.0, None),
-        (ticks([*every(0.1, end_s=5), *every(0.1, start_s=10.0)], power_w=48), 100.0, ("counter_frozen", 4.9, 10.001)),
+        (ticks([*every(0.1, end_s=5), *every(0.1, start_s=10.0)], power_w=48), 100.0, ("counter_frozen", 4.901, 10.001)),
     ],
     ids=["5 s", "less", "at the end", "at the begin", "always", "1 W", "more than 1 W", "half", "less than half"],
 )
@@ -106,6 +108,13 @@ def test_a_counter_is_frozen_from_the_first_reading_of_a_value_to_that_of_the_ne
     frozen = [event for event in events(read, power(watts)) if event[0] == "counter_frozen"]
     assert frozen == ([expected] if expected else [])
     assert [event for event in events(read, {}) if event[0] == "counter_frozen"] == []
+
+
+def test_a_call_that_answers_late_is_no_standstill() -> None:
+    """Whoever reads may be stopped in the middle of a call: the value may be as new as its answer."""
+    read = ticks([*every(0.1, end_s=5), *every(0.1, start_s=14.9)])
+    late = np.where(read.after_start_ns == 14_900_000_000, 4_902_000_000, read.after_start_ns)
+    assert [kind for kind, *_ in events(replace(read, after_start_ns=late), power(100.0))] == ["gap"]
 
 
 def test_what_a_gpu_draws_beside_a_standstill_does_not_make_it_one() -> None:

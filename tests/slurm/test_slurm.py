@@ -33,9 +33,11 @@ STEPS_S = [*[0.8] * 4, 0.3, 0.31, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09]
 EXPERIMENTS = "\n".join(
     f"  - {{name: e{at}, fake: {{step_s: {step_s}}}, workload: {{seed: {at}}}}}" for at, step_s in enumerate(STEPS_S)
 )
+# A runner is stopped until Slurm acts.
 DEFAULTS_OF_ALL = """
 defaults:
   backend: fake
+  timeouts: {heartbeat_s: 600}
   model: 'shape:tiny-llama'
   exclusive: gpus
   workload: {max_output_tokens: 5, batch_size: 1}
@@ -220,8 +222,10 @@ ONE_PASS = ONE.replace("passes: 4", "passes: 1")
 
 
 def stop_in_pass(wattdock: Command) -> None:
-    """Stop the first task's coordinator, which could be done before Slurm acts; Slurm wakes whom it tells to end."""
-    os.kill(wait_until(lambda: in_pass(wattdock, 0)), signal.SIGSTOP)
+    """Stop the first task's runner, which could be done before Slurm acts; Slurm wakes all that it tells to end."""
+    wait_until(lambda: in_pass(wattdock, 0))
+    [runner] = [pid for pid, line in wattdock.processes().items() if "-m wattdock_runner" in line and "keeper" not in line]
+    os.kill(runner, signal.SIGSTOP)
 
 
 def test_a_task_whose_node_is_taken_goes_on_later(wattdock: Command, slurm: Cluster) -> None:

@@ -86,8 +86,9 @@ def _resets(ticks: Ticks) -> list[MeterEvent]:
 def _standstills(
     ticks: Ticks, powers: list[Series], *, start_ns: int, end_ns: int, end_mj: int
 ) -> Iterator[MeterEvent]:
-    # From the first read of each value to the last: a counter that does not answer does not stand still.
-    first_ns = np.concatenate(([start_ns], ticks.after_start_ns))
+    # From the end of the first read of each value to the last: a counter that does not answer, or answers late, does not
+    # stand still.
+    first_ns = np.concatenate(([start_ns], ticks.after_end_ns))
     last_ns = np.concatenate((ticks.before_start_ns, [end_ns]))
     ends_ns = np.concatenate((ticks.after_end_ns, [end_ns]))
     # One that was not looked for, or did not answer, went on meanwhile; the next value, or the last one read, tells.
