@@ -97,7 +97,11 @@ def test_a_gap_and_a_reset_stand_at_the_reading_that_showed_them(
         (ticks([]), 1.01, ("counter_frozen", 0.0, 20.0)),
         # It was not read for long, and went on meanwhile: at least by half of what power tells.
         (ticks([*every(0.1, end_s=5), *every(0.1, start_s=10.0)], power_w=51), 100.0, None),
-        (ticks([*every(0.1, end_s=5), *every(0.1, start_s=10.0)], power_w=48), 100.0, ("counter_frozen", 4.901, 10.001)),
+        (
+            ticks([*every(0.1, end_s=5), *every(0.1, start_s=10.0)], power_w=48),
+            100.0,
+            ("counter_frozen", 4.901, 10.001),
+        ),
     ],
     ids=["5 s", "less", "at the end", "at the begin", "always", "1 W", "more than 1 W", "half", "less than half"],
 )

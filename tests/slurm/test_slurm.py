@@ -224,7 +224,8 @@ ONE_PASS = ONE.replace("passes: 4", "passes: 1")
 def stop_in_pass(wattdock: Command) -> None:
     """Stop the first task's runner, which could be done before Slurm acts; Slurm wakes all that it tells to end."""
     wait_until(lambda: in_pass(wattdock, 0))
-    [runner] = [pid for pid, line in wattdock.processes().items() if "-m wattdock_runner" in line and "keeper" not in line]
+    lines = wattdock.processes().items()
+    [runner] = [pid for pid, line in lines if "-m wattdock_runner" in line and "keeper" not in line]
     os.kill(runner, signal.SIGSTOP)
 
 

@@ -86,8 +86,7 @@ def _resets(ticks: Ticks) -> list[MeterEvent]:
 def _standstills(
     ticks: Ticks, powers: list[Series], *, start_ns: int, end_ns: int, end_mj: int
 ) -> Iterator[MeterEvent]:
-    # From the end of the first read of each value to the last: a counter that does not answer, or answers late, does not
-    # stand still.
+    # From the end of the first read of a value to the last: a counter that answers late, or not, does not stand still.
     first_ns = np.concatenate(([start_ns], ticks.after_end_ns))
     last_ns = np.concatenate((ticks.before_start_ns, [end_ns]))
     ends_ns = np.concatenate((ticks.after_end_ns, [end_ns]))
