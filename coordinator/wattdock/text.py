@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?/", re.IGNORECASE)
 # Names of variables that hold a secret, or the file of one.
 SECRET_NAME = re.compile(
     r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTH|API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY)"
     r"(_(ID|FILE|PATH|JSON))?$|PASSWORD$|_(KEY|PWD|PASS|PAT)$",
     re.IGNORECASE,
 )
-LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?/", re.IGNORECASE)
 # What services give out as keys, credentials in an address, and settings that are called a secret.
 SECRET_SHAPES = re.compile(
     r"""\b(?:hf_[A-Za-z0-9]{20,} |sk-[A-Za-z0-9_-]{20,} |gh[pousr]_[A-Za-z0-9]{30,} |github_pat_[A-Za-z0-9_]{30,}
@@ -210,14 +210,14 @@ def from_json(content: str | bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     raise too_deep
 
 
+def is_on_loopback(image: str) -> bool:
+    """Return whether an image's name says that a registry of this machine has it."""
+    return LOOPBACK.match(image) is not None
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
         return {key: _finite(child) for key, child in value.items()}
     return [_finite(child) for child in value] if isinstance(value, list | tuple) else value
-
-
-def is_on_loopback(image: str) -> bool:
-    """Return whether an image's name says that a registry of this machine has it."""
-    return LOOPBACK.match(image) is not None

@@ -210,15 +210,18 @@ def never_shared(results: list[dict[str, Any]]) -> None:
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(sorted(of_gpu)))
 
 
-# One load group of four passes of two seconds.
-ONE = f"""{DEFAULTS_OF_ALL}
-  repeats: {{passes: 4}}
+def of_passes(passes: int) -> str:
+    """Return a study of one load group, of passes of two seconds."""
+    return f"""{DEFAULTS_OF_ALL}
+  repeats: {{passes: {passes}}}
 experiments:
   - {{fake: {{step_s: 0.2}}}}
 fleet:
   setup: ['{SETUP}']
 """
-ONE_PASS = ONE.replace("passes: 4", "passes: 1")
+
+
+ONE, ONE_PASS = of_passes(4), of_passes(1)
 
 
 def stop_in_pass(wattdock: Command) -> None:

@@ -137,11 +137,11 @@ def image_pinned(subject: Subject) -> Outcome:
     inside = subject.environment.container
     if inside is None:
         return Outcome("fail", "none: the runner was a plain process")
-    if inside.locked_digest and is_on_loopback(inside.locked_digest):
+    if digest := inside.locked_digest:
+        if not is_on_loopback(digest):
+            return Outcome("pass", digest)
         remedy = "push it to a registry that others reach, and lock it there"
-        return Outcome("warn", f"{inside.locked_digest}: the registry of that machine alone", remedy=remedy)
-    if inside.locked_digest:
-        return Outcome("pass", inside.locked_digest)
+        return Outcome("warn", f"{digest}: the registry of that machine alone", remedy=remedy)
     return Outcome("fail", f"{inside.image_id[:19]}, {'locked, but in no registry' if inside.locked else 'not locked'}")
 
 

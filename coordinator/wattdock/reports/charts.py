@@ -358,7 +358,7 @@ def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared:
     )
 
 
-def _line_panel(rows: Rows, x: str, unit: str, look: Mapping[str, Any], *, last: bool = True) -> Chart:
+def _line_panel(rows: Rows, x: str, unit: str, look: Mapping[str, Any], *, last: bool) -> Chart:
     counts = sorted({row[x] for row in rows})
     axis = _shared_axis(x, last=last, values=counts, format="d", grid=False)
     base = _base([row for row in rows if row.get(unit) is not None]).encode(

@@ -94,20 +94,12 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
         return disturbed_note(points)
     from wattdock.reports.charts import CHARTS
 
-    save_chart(lambda: CHARTS[kind][1](points), file, width=width)
+    _save_chart(lambda: CHARTS[kind][1](points), file, width=width)
     return disturbed_note(points)
 
 
-def save_chart(made: Callable[[], Chart], file: Path, *, width: str) -> None:
-    """Write a chart so that it is exactly as wide as one of `WIDTHS`.
-
-    Args:
-        made: Makes the chart.
-
-    Raises:
-        ConfigError: The format is unknown.
-        StoreError: The file cannot be written.
-    """
+def _save_chart(made: Callable[[], Chart], file: Path, *, width: str) -> None:
+    """Make a chart and write it, exactly as wide as one of `WIDTHS`."""
     import vl_convert as vlc
     from altair.utils.schemapi import debug_mode
 
@@ -115,8 +107,7 @@ def save_chart(made: Callable[[], Chart], file: Path, *, width: str) -> None:
     # Altair would hold every row of data against its schema at each step.
     with debug_mode(False):
         spec = _drawable(made().to_dict(validate=False))
-    panels = max((len(part.get("hconcat", [part])) for part in spec.get("vconcat", [])), default=1)
-    svg = _svg_of(spec, WIDTHS[width], panels)
+    svg = _svg_of(spec, WIDTHS[width])
     if file.suffix == ".pdf":
         content = vlc.svg_to_pdf(svg)
     elif file.suffix == ".png":
@@ -135,15 +126,15 @@ def _drawable(part: Any) -> Any:
     return harmless(part) if isinstance(part, str) else part
 
 
-def _svg_of(spec: dict[str, Any], width: float, panels: int) -> str:
+def _svg_of(spec: dict[str, Any], width: float) -> str:
     """Return the SVG of a chart that is `width` points wide, with as many columns in its legend as that allows."""
     import altair as alt
     import vl_convert as vlc
 
     svg = ""
-    height = 110 if panels > 1 else min(width * 0.4, 150) if "vconcat" in spec else min(width * ASPECT, 220)
+    height = min(width * 0.4, 150) if "vconcat" in spec else min(width * ASPECT, 220)
     for columns in (4, 2, 1):
-        inner, before = width / panels, 0.0
+        inner, before = width, 0.0
         # Labels take what they need; the next drawings give the rest to the axes.
         for _ in range(5):
             view = {"continuousWidth": inner, "continuousHeight": height, "stroke": None}
@@ -156,7 +147,7 @@ def _svg_of(spec: dict[str, Any], width: float, panels: int) -> str:
                 # The legend takes that much whatever is left for the axes: with fewer columns, it may take less.
                 break
             before = width_drawn
-            inner = max(inner + (width - width_drawn) / panels, 20)
+            inner = max(inner + (width - width_drawn), 20)
     return svg
 
 
