@@ -84,7 +84,7 @@ OPENED_ELSEWHERE = {
     "files.py: the kernel's": {"BOOT_ID.read_text", "(PROC / 'locks').read_text", "(process / 'comm').read_text"},
     "clock.py: the kernel's": {"BOOT_ID.read_text"},
     "checks/doctor_machine.py: the kernel's": {"file.read_text"},
-    "execution/failures.py: the kernel's": {"VMSTAT.read_text"},
+    "execution/failures.py: the kernel's": {"file.read_text"},
     "host/leases.py: the kernel's": {"MOUNTS.read_text"},
     "host/leases.py: looks at what it opened": {"os.open"},
     "host/machine.py: the kernel's": {"CPUINFO.read_text"},

@@ -92,12 +92,28 @@ def test_every_cause_is_met_here() -> None:
     assert {cause.name for cause in CAUSES} == set(MESSAGES.values())
 
 
-def test_the_kernel_s_kills_are_counted_where_it_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that hides them, or is too old to count them, has killed nobody as far as is known."""
-    vmstat = tmp_path / "vmstat"
-    monkeypatch.setattr("wattdock.execution.failures.VMSTAT", vmstat)
-    assert oom_kills() == 0
-    vmstat.write_text("pgfault 12\noom_kill 3\nnr_zspages 4\n")
-    assert oom_kills() == 3
-    vmstat.write_text("pgfault 12\n")
-    assert oom_kills() == 0
+@pytest.mark.parametrize(
+    ("group", "file"),
+    [
+        ("5:memory:/jobs/7", "sys/fs/cgroup/memory/jobs/7/memory.oom_control"),
+        ("0::/", "sys/fs/cgroup/memory.events.local"),
+    ],
+)
+def test_the_kernel_s_kills_are_counted_where_it_tells(tmp_path: Path, group: str, file: str) -> None:
+    """Others' processes count only where the runner's group is unknown; what the kernel hides counts as none."""
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def counts() -> list[int]:
+        return [oom_kills(in_group=in_group, root=tmp_path) for in_group in (True, False)]
+
+    assert counts() == [0, 0]
+    write("proc/vmstat", "pgfault 12\noom_kill 3\nnr_zspages 4\n")
+    write("proc/self/cgroup", f"9:cpu:/elsewhere\n{group}\n")
+    assert counts() == [3, 3]
+    write(file, "oom 5\noom_kill 1\n")
+    assert counts() == [1, 3]
+    write("proc/vmstat", "pgfault 12\n")
+    assert counts() == [1, 0]

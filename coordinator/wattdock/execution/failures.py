@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.checks import ExecutionPlan
 
-VMSTAT = Path("/proc/vmstat")
+# Where the kernel counts whom it has killed for lack of memory in a control group: version 1 and 2, by controller.
+GROUP_KILLS = {"memory": "sys/fs/cgroup/memory{}/memory.oom_control", "": "sys/fs/cgroup{}/memory.events.local"}
 KV_CACHE, GPU_MEMORY, HOST_MEMORY = "KV cache too small", "out of GPU memory", "out of host memory"
 MEMORY = "out of memory"
 EXCHANGE, HANG, WORKER, RUNNER = "GPUs cannot exchange data", "hang", "worker died", "runner died"
@@ -113,7 +114,7 @@ def cause_of(message: str, log: str = "", *, oom_kills: int = 0) -> Cause | None
     Args:
         message: The coordinator's error message.
         log: The runner's last lines.
-        oom_kills: Processes of this host that the kernel has killed for lack of memory meanwhile.
+        oom_kills: Processes that the kernel has killed for lack of memory meanwhile: the runner's, as far as is known.
     """
     cause = next((cause for cause in CAUSES if re.search(cause.message, message, re.IGNORECASE)), None)
     if cause is None or cause.name not in DEATHS:
@@ -123,15 +124,28 @@ def cause_of(message: str, log: str = "", *, oom_kills: int = 0) -> Cause | None
     return next((logged for logged in CAUSES if logged.log and re.search(logged.log, log)), cause)
 
 
-def oom_kills() -> int:
-    """Return how many processes this kernel has killed for lack of memory since it was started; 0 where it hides it.
+def oom_kills(*, in_group: bool, root: Path = Path("/")) -> int:
+    """Return how many processes the kernel has killed for lack of memory so far; 0 where it hides it.
 
-    Source: `oom_kill` in /proc/vmstat, which counts memory limits of groups too.
+    Args:
+        in_group: Count only this process's control group, where its child processes are, if the kernel tells of it;
+            else the whole machine, with other people's processes.
+        root: The folder with proc and sys.
+
+    Source: proc(5), Linux's cgroup-v1/memory and cgroup-v2. A group's count has what it lost to the machine's lack too.
     """
-    if not VMSTAT.is_file():
-        return 0
-    fields = (line.split() for line in VMSTAT.read_text(encoding="ascii").splitlines())
+    files = [root / "proc/vmstat"]
+    if in_group:
+        for line in _lines(root / "proc/self/cgroup"):
+            _, controller, path = line.split(":", 2)
+            if controller in GROUP_KILLS:
+                files.insert(0, root / GROUP_KILLS[controller].format(path.rstrip("/")))
+    fields = (line.split() for file in files for line in _lines(file))
     return next((int(value) for name, value in fields if name == "oom_kill"), 0)
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
 
 
 BATCH_DIVISORS = (2, 4)
