@@ -20,8 +20,8 @@ SETUP := $(VENV)/.wattdock-setup
 SETUP_DEV := $(VENV)/.wattdock-setup-dev
 SETUP_DOCS := $(VENV)/.wattdock-setup-docs
 PROTO := wattdock_proto/v1/runner.proto
-# The oldest generator that an image needs: its code loads on protobuf 4.25 and on everything newer.
-PROTO_VENV := build/proto-venv
+# Where its code goes.
+PROTO_OUT ?= proto
 
 # Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python.
 VARIANT ?= cuda
@@ -113,10 +113,9 @@ format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format --quiet .
 
-proto: ## Generate the wire's code again from proto/
-	@test -x $(PROTO_VENV)/bin/python || $(PYTHON) -m venv $(PROTO_VENV)
-	@$(PROTO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r proto/requirements.txt
-	@cd proto && ../$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+proto: $(SETUP) ## Generate the wire's code again from proto/
+	@$(UV) run --quiet --no-project --python $(BIN)/python --with-requirements proto/requirements.txt \
+	  python -m grpc_tools.protoc -I proto $(foreach kind,python pyi grpc_python,--$(kind)_out='$(PROTO_OUT)') $(PROTO)
 
 docs: $(SETUP_DOCS) ## Build the site of docs/ into build/site; a link that leads nowhere is an error
 	@$(BIN)/python -m mkdocs build --quiet --strict

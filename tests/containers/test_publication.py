@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 REPO = Path(__file__).resolve().parents[2]
 ENGINE = Path(__file__).with_name("engine.sh")
 BLOCK = re.compile(r"```sh ([A-Za-z ]+)\n(.*?)```", re.DOTALL)
-# In place of the page's own settings: a backend without its GPU, on the base and with the wheels that the suite has.
+# In place of the page's own settings: the backend with the smallest image, without a GPU, on the base and with the
+# wheels that the suite has.
 STUDY = """
 defaults:
   model: 'shape:tiny-llama'
   accelerator: cpu
-  backend: pytorch
+  backend: llamacpp
   repeats: {restarts: 1, passes: 1}
   warmup: {passes: 0}
   workload: {batch_size: 2, max_output_tokens: 8}
@@ -79,7 +80,8 @@ def lent_wheels() -> dict[str, str]:
 
     Where there is a GPU, `make setup` wants a package that none of them is, so that the index is asked too.
     """
-    folders = [WHEELS / name for name in ("pytorch", "coordinator")]
+    # PyTorch's have setuptools among them, which installs wattdock.
+    folders = [WHEELS / name for name in ("llamacpp", "coordinator", "pytorch")]
     if not all(list(folder.glob("*.whl")) for folder in folders):
         pytest.skip(f"{WHEELS} has no wheels; .ci/run fetches them")
     alone = {} if GpuInventory.here().gpus else {"PIP_NO_INDEX": "1"}
@@ -116,7 +118,7 @@ def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_ma
     env = {
         "REPOSITORY": str(REPO),
         "REGISTRY": f"{registry}/team",
-        "BACKEND": "pytorch",
+        "BACKEND": "llamacpp",
         "VARIANT": "cpu",
         "BASE": f"{base}:1",
         "STUDY": str(tmp_path / "study.yaml"),
@@ -134,7 +136,7 @@ def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_ma
     rows, ids = zip(*(stored(machine / "wattdock") for machine in (first, second)), strict=True)
     here, there = (row["environment"]["container"] for row in rows)
     assert here["locked_digest"] == there["locked_digest"]
-    assert here["locked_digest"].startswith(f"{registry}/team/wattdock-pytorch@sha256:")
+    assert here["locked_digest"].startswith(f"{registry}/team/wattdock-llamacpp@sha256:")
     assert here == there
     assert len(ids[0]) == 4
     assert ids[0] == ids[1]
