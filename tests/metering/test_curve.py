@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wattdock.metering.course import resolution_mj, tick_instants
 from wattdock.metering.curve import EnergyCurve
-from wattdock.metering.timeline import EnergySource, GpuTimeline, LagModel, Series, Ticks
+from wattdock.metering.timeline import SAMPLES, EnergySource, GpuTimeline, LagModel, Series, Ticks
 
 MS = 1_000_000
 BASE_NS = 10_000_000_000_000
@@ -336,6 +336,15 @@ def test_a_counter_may_be_seen_to_stand_still_for_less_than_a_second(gap_ms: int
     slow = timeline([(500, 250_000)] * 12 + [(4 * gap_ms, gap_ms * 2_000)] + [(500, 250_000)] * 12)
     whole = EnergyCurve(replace(slow, lag=NO_LAG)).between(BASE_NS + 2000 * MS, BASE_NS + 14_000 * MS)
     assert whole.energy_j is not None
+
+
+def test_one_sample_of_the_driver_tells_no_course() -> None:
+    """The counter alone does then, for the energy as for what a result says of its source."""
+    gpu = timeline([(100, 10_000), (100, 30_000)] * 10)
+    sampled = replace(gpu, series={SAMPLES: Series(np.array([BASE_NS + 1000 * MS]), np.array([200.0]))})
+    assert sampled.power_courses == gpu.power_courses == ("counter_only",)
+    span = BASE_NS + 450 * MS, BASE_NS + 1430 * MS
+    assert joules(sampled, *span) == joules(gpu, *span)
 
 
 def test_without_any_source_there_is_none() -> None:

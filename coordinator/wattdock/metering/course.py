@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import MAX_GAP_S, MJ_PER_J, LagModel, Series, Ticks
+from wattdock.metering.timeline import MAX_GAP_S, MJ_PER_J, LagModel, Ticks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,8 +63,8 @@ class CounterCurve:
     """
 
     def __init__(self, gpu: GpuTimeline, lag: LagModel) -> None:
-        ticks, samples = gpu.ticks, gpu.power_samples or Series.from_rows(())
-        self.has_samples = len(samples.at_ns) > 1
+        ticks, samples = gpu.ticks, gpu.power_samples
+        self.has_samples = samples is not None
         self._base_ns = int(ticks.before_start_ns[0]) if len(ticks.energy_mj) else 0
         self._lag = lag
         self._first_mj = int(ticks.energy_mj[0]) if len(ticks.energy_mj) else 0
@@ -76,7 +76,7 @@ class CounterCurve:
         self._max_gap_s = MAX_COUNTER_GAP_S if self.has_samples else max(MAX_GAP_S, MAX_GAP_PERIODS * period_s)
         # Piece i is the mean power from edge i to edge i + 1; nothing is known before the first edge.
         ends_s, power_w, usual_s = self._changes.at_s[:1], np.zeros(1), 0.0
-        if self.has_samples:
+        if samples:
             ends_s, power_w = (samples.at_ns - self._base_ns) / NS_PER_S - SAMPLE_LAG.mean_s, samples.value
             usual_s = float(np.median(np.diff(ends_s)))
         self._edges_s, self._power_w, is_filled = _filled(ends_s, power_w, usual_s, self._changes)

@@ -253,15 +253,15 @@ class GpuTimeline:
 
     @property
     def power_samples(self) -> Series | None:
-        """The driver's own samples, watts, each a mean of about the 20 ms before it; None where it keeps none."""
-        return self.series.get(SAMPLES)
+        """The driver's own samples, watts, each a mean of about the 20 ms before it; None where not two were kept."""
+        samples = self.series.get(SAMPLES)
+        return samples if samples and len(samples.at_ns) > 1 else None
 
     @property
     def power_courses(self) -> tuple[PowerCourse, ...]:
         """How the course of energy between counter changes is known, one after the other; none without a source."""
-        has_samples = self.power_samples is not None and len(self.power_samples.at_ns) > 0
-        courses: list[PowerCourse] = ["driver_samples"] if has_samples else []
-        if not has_samples or any(event.kind == "samples_ceased" for event in self.events):
+        courses: list[PowerCourse] = ["driver_samples"] if self.power_samples else []
+        if not self.power_samples or any(event.kind == "samples_ceased" for event in self.events):
             courses.append("counter_only" if self.energy_source == "counter" else "polled")
         return tuple(courses) if self.energy_source else ()
 
