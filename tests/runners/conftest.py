@@ -1,22 +1,26 @@
-"""What transformers makes and says, once for all runners' tests."""
+"""What transformers makes and says, once for all runners' tests; runners and what stands in for their engines."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import PYTORCH_PYTHON
 from contract.shared_runners import BY_NAME
+from contract.subjects import SMALL_UNIFORM
 from runners.checkpoints import Reference, make_checkpoint, read_reference, run
 
 from wattdock.inputs.build_once import build_once
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from contract.runner_process import Pass
+    from contract.runner_process import Pass, Runner
     from contract.shared_runners import SharedRunners
     from runners.checkpoints import Checkpoint
+
+    from wattdock_proto.v1 import runner_pb2 as pb
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +42,28 @@ def drawn_pass(runners: SharedRunners, model_path: Path) -> Pass:
     """What the PyTorch runner generates with WIDE_UNIFORM in float32, as the contract test loads it."""
     runner, _ = runners.loaded("pytorch", model_path, **BY_NAME["pytorch"].load_fields)
     return run(runner)
+
+
+@pytest.fixture
+def bare(request: pytest.FixtureRequest, runners: SharedRunners) -> Runner:
+    """Return the runner of a module's BACKEND with nothing loaded."""
+    return runners.bare(request.module.BACKEND)
+
+
+@pytest.fixture
+def load(request: pytest.FixtureRequest, bare: Runner, folder: Path) -> Any:
+    """Return what loads the module's model on its GPUS with some settings."""
+
+    def loading(**engine_args: object) -> pb.Loaded:
+        gpus = request.module.GPUS
+        return bare.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM, gpu_uuids=gpus)[0]
+
+    return loading
+
+
+@pytest.fixture
+def fault(request: pytest.FixtureRequest, runners: SharedRunners) -> Iterator[Path]:
+    """Return the file in which the stand-in for the module's engine reads what goes wrong."""
+    file = runners.stand_in(request.module.BACKEND) / "fault"
+    yield file
+    file.unlink(missing_ok=True)

@@ -16,13 +16,11 @@ from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from contract.runner_process import Pass, Runner
     from contract.shared_runners import SharedRunners
 
 PYTHON = Path(SGLANG.python)
-GPUS = SGLANG.gpus
+GPUS, BACKEND = SGLANG.gpus, SGLANG.name
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with torch and aiohttp at {PYTHON}")
 
@@ -33,30 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = write_config(tmp_path_factory.mktemp("model"))
     write_tokenizer(made)
     return made
-
-
-@pytest.fixture
-def bare(runners: SharedRunners) -> Runner:
-    """Return a runner with nothing loaded."""
-    return runners.bare("sglang")
-
-
-@pytest.fixture
-def load(bare: Runner, folder: Path) -> Any:
-    """Return what loads the model with some settings."""
-
-    def loading(**engine_args: object) -> pb.Loaded:
-        return bare.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS)[0]
-
-    return loading
-
-
-@pytest.fixture
-def fault(runners: SharedRunners) -> Iterator[Path]:
-    """Return the file in which the stand-in reads what goes wrong."""
-    file = runners.stand_in("sglang") / "fault"
-    yield file
-    file.unlink(missing_ok=True)
 
 
 def run(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:

@@ -23,13 +23,11 @@ from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from contract.runner_process import Pass, Runner
     from contract.shared_runners import SharedRunners
 
 PYTHON = Path(TENSORRT.python)
-GPUS = TENSORRT.gpus
+GPUS, BACKEND = TENSORRT.gpus, TENSORRT.name
 TWO_ENDS = {"eos_token_id": [2, 5]}
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with torch at {PYTHON}")
@@ -42,30 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tokenizer(made)
     (made / "generation_config.json").write_text(json.dumps({**TWO_ENDS, "repetition_penalty": 1.9}))
     return made
-
-
-@pytest.fixture
-def bare(runners: SharedRunners) -> Runner:
-    """Return a runner with nothing loaded."""
-    return runners.bare("tensorrt")
-
-
-@pytest.fixture
-def load(bare: Runner, folder: Path) -> Any:
-    """Return what loads the model with some settings."""
-
-    def loading(**engine_args: object) -> pb.Loaded:
-        return bare.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS)[0]
-
-    return loading
-
-
-@pytest.fixture
-def fault(runners: SharedRunners) -> Iterator[Path]:
-    """Return the file in which the stand-in reads what goes wrong."""
-    file = runners.stand_in("tensorrt") / "fault"
-    yield file
-    file.unlink(missing_ok=True)
 
 
 def run(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:

@@ -17,13 +17,10 @@ from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from contract.runner_process import Runner
-    from contract.shared_runners import SharedRunners
 
 PYTHON = Path(TENSORRT_SERVED.python)
-GPUS = TENSORRT_SERVED.gpus
+GPUS, BACKEND = TENSORRT_SERVED.gpus, TENSORRT_SERVED.name
 TWO_ENDS = {"eos_token_id": [2, 5]}
 MODEL = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS}
 
@@ -37,20 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tokenizer(made)
     (made / "generation_config.json").write_text(json.dumps(TWO_ENDS))
     return made
-
-
-@pytest.fixture
-def bare(runners: SharedRunners) -> Runner:
-    """Return a runner with nothing loaded."""
-    return runners.bare("tensorrt-served")
-
-
-@pytest.fixture
-def fault(runners: SharedRunners) -> Iterator[Path]:
-    """Return the file in which the stand-in reads what goes wrong."""
-    file = runners.stand_in("tensorrt-served") / "fault"
-    yield file
-    file.unlink(missing_ok=True)
 
 
 def load(runner: Runner, folder: Path, **engine_args: object) -> dict[str, Any]:
