@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from execution.virtual import VirtualMachine, experiment, study
 
+from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, StoreError
 from wattdock.execution.begun import find_study, unfinished_study
 from wattdock.execution.events import PassFinished, PassStarted
 from wattdock.execution.resume import open_study
-from wattdock.execution.tasks import TASKS, begin_tasks, begun_before, tasks_of
+from wattdock.execution.tasks import TASKS, begin_tasks, begun_before, prepare, tasks_of
+from wattdock.launch import LauncherChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from wattdock.execution.events import Event
@@ -70,6 +73,34 @@ def test_a_task_goes_on_where_it_stopped_and_begins_anew_on_other_gpus(
     [first, other] = tasks_of(PAIR, path)
     assert (first.is_done(), other.is_done()) == (False, True)
     assert not (path / TASKS / "0").exists()
+
+
+def test_what_tasks_need_is_made_once_and_no_environment_for_what_runs_in_containers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor for an interpreter that the user named; a backend's environment on CPUs is another than on GPUs."""
+    made: list[tuple[str, bool]] = []
+    models: list[str] = []
+
+    @contextmanager
+    def launcher(choice: LauncherChoice, *, on_gpu: bool, say: object) -> Iterator[None]:
+        del say
+        made.append((choice.runner_dir.name, on_gpu))
+        yield
+
+    monkeypatch.setattr(LauncherChoice, "launcher", launcher)
+    monkeypatch.setattr("wattdock.execution.tasks.resolve_model", lambda model, **_: models.append(model.id))
+    asked: tuple[dict[str, Any], ...] = (
+        {},
+        {"workload": {"batch_size": 2}},
+        {"accelerator": "cpu", "model": "org/other"},
+        {"backend": "vllm", "launcher": "docker"},
+        {"backend": "vllm", "runner_python": "/usr/bin/python3"},
+    )
+    usual = {"backend": "pytorch", "model": "org/one"}
+    prepare(study(*(ExperimentConfig.model_validate(usual | settings) for settings in asked)), emit=lambda _: None)
+    assert made == [("pytorch", True), ("pytorch", False)]
+    assert models == ["org/one", "org/other"]
 
 
 def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_round(machine: VirtualMachine) -> None:

@@ -251,6 +251,14 @@ def test_integrated_power_is_the_area_under_the_samples() -> None:
     assert got.energy_j == pytest.approx((120 + 160) / 2 * 2)
 
 
+def test_a_span_that_begins_before_the_second_sample_is_cut_there() -> None:
+    """Between the first two, power is a ramp of its own: 200 to 300 W in the 0.2 s that the span has of it."""
+    power = Series(BASE_NS + np.arange(4) * 400 * MS, np.array([100.0, 300.0, 300.0, 300.0]))
+    gpu = replace(power_timeline([]), series={"power_w": power})
+    got = EnergyCurve(gpu).between(BASE_NS + 120 * MS, BASE_NS + 720 * MS)
+    assert got.energy_j == pytest.approx(250 * 0.2 + 300 * 0.4)
+
+
 def test_averaged_power_is_less_certain_than_instant_power() -> None:
     """A one-second average says little about when."""
     steps = [100.0] * 60 + [600.0] * 60

@@ -157,7 +157,7 @@ def _least_bytes(
         return None
     weights = model.active_weights * environment.runner.weight_bytes / model.total_weights
     guessed = (environment.runner.engine_args.get(name) for name in GUESSED_TOKENS)
-    tokens_per_step = 1 + max((number for number in guessed if isinstance(number, int) and number > 0), default=0)
+    tokens_per_step = 1 + max([0, *(number for number in guessed if isinstance(number, int))])
     cache, least = _cache(model, environment), 0.0
     for request in requests:
         prompt, output = request.prompt_tokens or 0, request.output_tokens or 0
