@@ -108,7 +108,7 @@ def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(machine: 
     assert passes(run.results) == dict.fromkeys(expected, 1)
     assert machine.launches == 6
     services = [event for event in machine.emitted if isinstance(event, RestartStarted)]
-    assert len(services) == 12
+    assert [(event.restart, event.restarts) for event in services] == [(1, 2)] * 6 + [(2, 2)] * 6
     assert [event.experiment for event in services[:6]] != [event.experiment for event in services[6:]]
     assert (services[0].passes_left, services[0].time_left) == (24, "time unknown until the first pass")
     assert services[-1].passes_left == 2

@@ -138,7 +138,7 @@ def test_a_study_that_others_could_have_changed_is_not_taken_at_its_word(machine
     finally:
         os.umask(before)
     journal = path / "journal.jsonl"
-    assert [place.stat().st_mode & 0o022 for place in (path, path / TASKS, journal)] == [0, 0, 0]
+    assert [place.stat().st_mode & 0o777 for place in (path, path / TASKS, journal)] == [0o755, 0o755, 0o644]
     assert len(find_study("s-1", machine.results).settings["experiments"]) == 2
     for place in (path, journal):
         mode = place.stat().st_mode
