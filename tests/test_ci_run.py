@@ -49,13 +49,12 @@ def test_all_is_built_before_the_tests_and_the_engine_is_stopped(tmp_path: Path)
         assert f"apt-get install -qq -y --no-install-recommends {packages}" in calls
     asked = [call.split()[1:] for call in calls if call.startswith("make ")]
     made = [[word for word in words if word[0] != "-" and "=" not in word] for words in asked]
-    # The style is checked and the environments, and the images' base, are made meanwhile.
-    made.remove(["lint"])
+    # The environments, and the images' base, are made meanwhile.
     made.remove(["environments"])
     wheels, images = (
         [f"{what}-{name}" for name in ("pytorch", "vllm", "llamacpp", "coordinator")] for what in ("wheels", "image")
     )
-    assert made == [wheels, images, ["test"]]
+    assert made == [["lint"], wheels, images, ["test"]]
     build = next(call for call in calls if "image-vllm" in call)
     assert calls.index("make-base.sh ") < calls.index(build)
     assert calls[-1].startswith("engine.sh stop ")
