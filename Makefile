@@ -20,7 +20,8 @@ SETUP := $(VENV)/.wattdock-setup
 SETUP_DEV := $(VENV)/.wattdock-setup-dev
 SETUP_DOCS := $(VENV)/.wattdock-setup-docs
 PROTO := wattdock_proto/v1/runner.proto
-# Where its code goes.
+# Folders of the generator with what it needs, and of what it writes.
+PROTOC := build/protoc
 PROTO_OUT ?= proto
 
 # Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python.
@@ -114,8 +115,9 @@ format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff format --quiet .
 
 proto: $(SETUP) ## Generate the wire's code again from proto/
-	@$(UV) run --quiet --no-project --python $(BIN)/python --with-requirements proto/requirements.txt \
-	  python -m grpc_tools.protoc -I proto $(foreach kind,python pyi grpc_python,--$(kind)_out='$(PROTO_OUT)') $(PROTO)
+	@$(UV) pip install --quiet --python $(BIN)/python --target $(PROTOC) -r proto/requirements.txt
+	@PYTHONPATH=$(PROTOC) $(BIN)/python -m grpc_tools.protoc -I proto \
+	  $(foreach kind,python pyi grpc_python,--$(kind)_out='$(PROTO_OUT)') $(PROTO)
 
 docs: $(SETUP_DOCS) ## Build the site of docs/ into build/site; a link that leads nowhere is an error
 	@$(BIN)/python -m mkdocs build --quiet --strict

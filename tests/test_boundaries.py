@@ -84,7 +84,6 @@ OPENED_ELSEWHERE = {
     "files.py: the kernel's": {"BOOT_ID.read_text", "(PROC / 'locks').read_text", "(process / 'comm').read_text"},
     "clock.py: the kernel's": {"BOOT_ID.read_text"},
     "checks/doctor_machine.py: the kernel's": {"file.read_text"},
-    "execution/failures.py: the kernel's": {"file.read_text"},
     "host/leases.py: the kernel's": {"MOUNTS.read_text"},
     "host/leases.py: looks at what it opened": {"os.open"},
     "host/machine.py: the kernel's": {"CPUINFO.read_text"},
@@ -97,6 +96,7 @@ OPENED_ELSEWHERE = {
         *("(entry / 'stat').read_bytes", "(root / 'proc/meminfo').read_text", "(root / 'proc/self/cgroup').read_text"),
         *("(folder / 'memory.stat').read_text", "(folder / limit).read_text", "(folder / use).read_text"),
     },
+    "launch/oom.py: the kernel's": {"file.read_text"},
     "metering/rapl.py: the kernel's": {
         *("(self.folder / 'energy_uj').read_text", "(folder / 'max_energy_range_uj').read_text"),
         *("(folder / 'name').read_text", "(root / parent / 'name').read_text"),

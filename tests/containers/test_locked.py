@@ -77,7 +77,7 @@ def locked(pushed_image: Image, registry: str, client: DockerClient, tmp_path: P
     return command
 
 
-def test_a_locked_run_says_by_what_its_image_was_pinned_and_counts_as_pinned(locked: Locked) -> None:
+def test_a_locked_run_says_by_what_its_image_was_pinned_and_that_only_this_machine_has_it(locked: Locked) -> None:
     """As an unprivileged user; everything that a reader needs to get the image again is in the row."""
     done = locked(*RUN)
     assert done.returncode == 0, done.stderr

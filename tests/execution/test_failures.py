@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from wattdock.execution.failures import (
@@ -17,11 +15,7 @@ from wattdock.execution.failures import (
     RUNNER,
     WORKER,
     cause_of,
-    oom_kills,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Seen in the tests of the runners, or written in the sources of vLLM (v1/core/kv_cache_utils.py, v1/worker/utils.py)
 # and of torch (c10/cuda/CUDACachingAllocator.cpp, ProcessGroupNCCL.cpp).
@@ -90,30 +84,3 @@ def test_a_death_is_explained_by_the_log_or_by_the_kernel(log: str, oom_kills: i
 def test_every_cause_is_met_here() -> None:
     """None can lose its words unseen."""
     assert {cause.name for cause in CAUSES} == set(MESSAGES.values())
-
-
-@pytest.mark.parametrize(
-    ("group", "file"),
-    [
-        ("5:memory:/jobs/7", "sys/fs/cgroup/memory/jobs/7/memory.oom_control"),
-        ("0::/", "sys/fs/cgroup/memory.events.local"),
-    ],
-)
-def test_the_kernel_s_kills_are_counted_where_it_tells(tmp_path: Path, group: str, file: str) -> None:
-    """Others' processes count only where the runner's group is unknown; what the kernel hides counts as none."""
-
-    def write(name: str, text: str) -> None:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-
-    def counts() -> list[int]:
-        return [oom_kills(in_group=in_group, root=tmp_path) for in_group in (True, False)]
-
-    assert counts() == [0, 0]
-    write("proc/vmstat", "pgfault 12\noom_kill 3\nnr_zspages 4\n")
-    write("proc/self/cgroup", f"9:cpu:/elsewhere\n{group}\n")
-    assert counts() == [3, 3]
-    write(file, "oom 5\noom_kill 1\n")
-    assert counts() == [1, 3]
-    write("proc/vmstat", "pgfault 12\n")
-    assert counts() == [1, 0]

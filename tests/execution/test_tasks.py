@@ -78,7 +78,7 @@ def test_a_task_goes_on_where_it_stopped_and_begins_anew_on_other_gpus(
 def test_what_tasks_need_is_made_once_and_no_environment_for_what_runs_in_containers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor for an interpreter that the user named; a backend's environment on CPUs is another than on GPUs."""
+    """A container or a named interpreter needs no environment; CPUs and GPUs need one each."""
     made: list[tuple[str, bool]] = []
     models: list[str] = []
 
@@ -95,6 +95,7 @@ def test_what_tasks_need_is_made_once_and_no_environment_for_what_runs_in_contai
         {"workload": {"batch_size": 2}},
         {"accelerator": "cpu", "model": "org/other"},
         {"backend": "vllm", "launcher": "docker"},
+        {"backend": "vllm", "container": {"locked": True}},
         {"backend": "vllm", "runner_python": "/usr/bin/python3"},
     )
     usual = {"backend": "pytorch", "model": "org/one"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.checks import ExecutionPlan
 
-# Where the kernel counts whom it has killed for lack of memory in a control group: version 1 and 2, by controller.
-GROUP_KILLS = {"memory": "sys/fs/cgroup/memory{}/memory.oom_control", "": "sys/fs/cgroup{}/memory.events.local"}
 KV_CACHE, GPU_MEMORY, HOST_MEMORY = "KV cache too small", "out of GPU memory", "out of host memory"
 MEMORY = "out of memory"
 EXCHANGE, HANG, WORKER, RUNNER = "GPUs cannot exchange data", "hang", "worker died", "runner died"
@@ -114,7 +111,8 @@ def cause_of(message: str, log: str = "", *, oom_kills: int = 0) -> Cause | None
     Args:
         message: The coordinator's error message.
         log: The runner's last lines.
-        oom_kills: Processes that the kernel has killed for lack of memory meanwhile: the runner's, as far as is known.
+        oom_kills: Processes that the kernel has killed for lack of memory meanwhile, of the runner's control group or,
+            where that is not known, as a container's, of the whole machine.
     """
     cause = next((cause for cause in CAUSES if re.search(cause.message, message, re.IGNORECASE)), None)
     if cause is None or cause.name not in DEATHS:
@@ -122,30 +120,6 @@ def cause_of(message: str, log: str = "", *, oom_kills: int = 0) -> Cause | None
     if oom_kills > 0:
         return next(cause for cause in CAUSES if cause.name == HOST_MEMORY)
     return next((logged for logged in CAUSES if logged.log and re.search(logged.log, log)), cause)
-
-
-def oom_kills(*, in_group: bool, root: Path = Path("/")) -> int:
-    """Return how many processes the kernel has killed for lack of memory so far; 0 where it hides it.
-
-    Args:
-        in_group: Count only this process's control group, where its child processes are, if the kernel tells of it;
-            else the whole machine, with other people's processes.
-        root: The folder with proc and sys.
-
-    Source: proc(5), Linux's cgroup-v1/memory and cgroup-v2. A group's count has what it lost to the machine's lack too.
-    """
-    files = [root / "proc/vmstat"]
-    if in_group:
-        for line in _lines(root / "proc/self/cgroup"):
-            _, controller, path = line.split(":", 2)
-            if controller in GROUP_KILLS:
-                files.insert(0, root / GROUP_KILLS[controller].format(path.rstrip("/")))
-    fields = (line.split() for file in files for line in _lines(file))
-    return next((int(value) for name, value in fields if name == "oom_kill"), 0)
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
 
 
 BATCH_DIVISORS = (2, 4)

@@ -28,7 +28,7 @@ from wattdock.execution.events import (
     UnexpectedError,
     notes,
 )
-from wattdock.execution.failures import cause_of, oom_kills
+from wattdock.execution.failures import cause_of
 from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.files import last_lines, open_data, open_regular
 from wattdock.host import GpuInventory, leases
@@ -127,7 +127,7 @@ class Session:
         self._recordings: list[Recording] = []
         self._current: Recording | None = None
         self._deadline_ns = math.inf
-        self._oom_kills_before = self._oom_kills()
+        self._oom_kills = self._plan.launch.oom_kills()
 
     def run(self) -> list[RestartRecord]:
         """Serve the experiments and return a record of each that was begun or failed.
@@ -358,10 +358,6 @@ class Session:
             # All experiments are complete: an end that was not clean takes nothing from them.
             self._emit(Note(f"after the last pass: {error}"))
 
-    def _oom_kills(self) -> int:
-        # An engine puts its containers into groups of their own.
-        return oom_kills(in_group=self._plan.launch.name == "process")
-
     def _set_failure(self, recording: Recording, error: BaseException, stage: str = "") -> None:
         kind, message, exit_code = type(error).__name__, f"a bug in wattdock: {error}", ExitCode.BUG
         if isinstance(error, KeyboardInterrupt):
@@ -371,7 +367,7 @@ class Session:
         log_tail = last_lines(self._log)
         cause = None
         if exit_code in (ExitCode.LAUNCH, ExitCode.RUNNER):
-            cause = cause_of(message, log_tail, oom_kills=self._oom_kills() - self._oom_kills_before)
+            cause = cause_of(message, log_tail, oom_kills=self._oom_kills.since())
         failure = Failure(
             kind=kind,
             message=message,

@@ -312,14 +312,27 @@ def memory_bytes(root: Path = Path("/")) -> tuple[float, float]:
         lines = (line.split() for line in (root / "proc/meminfo").read_text().splitlines())
         sizes = {words[0]: 1024.0 * int(words[1]) for words in lines}
         found.append((sizes["MemTotal:"], sizes["MemAvailable:"]))
+    for controller, folders in memory_groups(root):
+        found += group_bytes(folders, *GROUPS[controller][1:])
+    return min(found, key=lambda sizes: sizes[1])
+
+
+def memory_groups(root: Path) -> list[tuple[str, list[Path]]]:
+    """Return the controllers of this process's memory, and the folders of the groups around it, the nearest first.
+
+    A group of another namespace has no folder here, and none may have the controller.
+    """
+    found = []
+    with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controller, path = line.split(":", 2)
             if controller in GROUPS:
-                mount, *names = GROUPS[controller]
-                group = root / mount / path.lstrip("/")
-                around = (folder for folder in (group, *group.parents) if folder.is_relative_to(root / mount))
-                found += group_bytes(around, *names)
-    return min(found, key=lambda sizes: sizes[1])
+                mount = root / GROUPS[controller][0]
+                group = mount / path.lstrip("/")
+                found.append(
+                    (controller, [folder for folder in (group, *group.parents) if folder.is_relative_to(mount)])
+                )
+    return found
 
 
 def group_bytes(folders: Iterable[Path], limit: str, use: str, reclaimable: str) -> Iterator[tuple[float, float]]:

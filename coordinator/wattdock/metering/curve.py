@@ -16,7 +16,7 @@ import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.metering.course import SAMPLE_LAG, CounterCurve
-from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, SAMPLES, LagModel, Span
+from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, LagModel, Span
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -244,8 +244,12 @@ class _HbmCurve:
 
 def _power_curves(gpu: GpuTimeline) -> list[_PowerCurve]:
     """Return the integrals of sampled, of instant and of averaged power, of what there is."""
-    lags = {SAMPLES: SAMPLE_READING_LAG, "power_w": POWER_LAG, "power_average_w": POWER_AVERAGE_LAG}
-    return [_PowerCurve(gpu.series[name], lag) for name, lag in lags.items() if name in gpu.series]
+    powers = (
+        (gpu.power_samples, SAMPLE_READING_LAG),
+        (gpu.series.get("power_w"), POWER_LAG),
+        (gpu.series.get("power_average_w"), POWER_AVERAGE_LAG),
+    )
+    return [_PowerCurve(power, lag) for power, lag in powers if power]
 
 
 def _lag_part(later_j: float, earlier_j: float) -> float:

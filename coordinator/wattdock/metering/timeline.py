@@ -253,7 +253,7 @@ class GpuTimeline:
 
     @property
     def power_samples(self) -> Series | None:
-        """The driver's own samples, watts, each a mean of about the 20 ms before it; None where not two were kept."""
+        """The driver's own samples, watts, each a mean of about the 20 ms before it; None with fewer than two."""
         samples = self.series.get(SAMPLES)
         return samples if samples and len(samples.at_ns) > 1 else None
 
