@@ -11,9 +11,9 @@ COUNTS = {"": "memory.events.local", "memory": "memory.oom_control"}
 
 
 class OomKills:
-    """Counts them from its making on: those of a control group, or of the whole machine with other people's.
+    """The number of them since it was made: of a control group, or of the whole machine with other people's.
 
-    Source: proc(5), Linux's cgroup-v1/memory and cgroup-v2. A group counts also what it lost to others' use of memory.
+    Source: proc(5), Linux's cgroup-v1/memory and cgroup-v2. A group also counts what it lost to others' use of memory.
 
     Args:
         in_group: Count the group that this process's memory is charged to, and its child processes', if the kernel
