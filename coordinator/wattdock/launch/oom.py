@@ -23,17 +23,13 @@ class OomKills:
 
     def __init__(self, *, in_group: bool, root: Path = Path("/")) -> None:
         groups = memory_groups(root) if in_group else ()
-        files = [folder / COUNTS[controller] for controller, folders in groups for folder in folders]
-        counting = (file for file in (*files, root / "proc/vmstat") if count(file) is not None)
-        self._file = next(counting, None)
-        self._before = self._now()
+        files = (folder / COUNTS[controller] for controller, folders in groups for folder in folders)
+        self._file = next((file for file in files if count(file) is not None), root / "proc/vmstat")
+        self._before = count(self._file) or 0
 
     def since(self) -> int:
         """Return how many were killed since then; 0 where the kernel hides it."""
-        return max(self._now() - self._before, 0)
-
-    def _now(self) -> int:
-        return (self._file and count(self._file)) or 0
+        return max((count(self._file) or 0) - self._before, 0)
 
 
 def count(file: Path) -> int | None:
