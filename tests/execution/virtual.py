@@ -279,8 +279,10 @@ class VirtualRunner:
             min_duration_s=request.min_duration_s,
             arrival_ns=request.prompts.arrivals_ns,
         )
+        items, first_limits = request.prompts.items, request.prompts.first_output_tokens
         limits = [limit or spec.output_lengths.max for limit in request.prompts.max_output_tokens]
-        return Admission(workload, list(zip(request.prompts.items, limits, strict=True)), began_ns)
+        first = [(items[i % len(items)], limit) for i, limit in enumerate(first_limits)]
+        return Admission(workload, list(zip(items, limits, strict=True)), began_ns, first)
 
     def _lengths(self, item: Any) -> tuple[int, int]:
         """Tokens of a prompt, and those from a cache of blocks; `PROMPT_TOKENS` of any without a cache."""

@@ -163,16 +163,17 @@ def test_text_for_a_model_without_tokenizer_is_refused_before_anything_starts(tm
 def test_staggered_starts_spread_the_first_round_evenly_and_touch_nothing_after_it() -> None:
     """Eight slots end after one to eight eighths of the full length."""
     spec = WorkloadSpec(max_output_tokens=80, batch_size=8, staggered_start=True)
-    limits = output_limits([None] * 20, spec, pass_index=0)
-    assert sorted(limit or 0 for limit in limits[:8]) == [10, 20, 30, 40, 50, 60, 70, 80]
-    assert limits[8:] == (80,) * 12
+    for prompts in (3, 8, 20):
+        limits, first = output_limits([None] * prompts, spec, pass_index=0)
+        assert sorted(first) == [10, 20, 30, 40, 50, 60, 70, 80]
+        assert limits == (80,) * prompts
 
 
 def test_a_prompt_file_s_own_limits_stay() -> None:
     """Whoever wrote them meant them."""
     drawn = WorkloadSpec.model_validate({"max_output_tokens": {"distribution": "uniform", "min": 20, "max": 90}})
-    assert output_limits([7, None, 7], drawn, pass_index=0)[::2] == (7, 7)
-    assert output_limits([7, None], WorkloadSpec(), pass_index=0) == (7, None)
+    assert output_limits([7, None, 7], drawn, pass_index=0)[0][::2] == (7, 7)
+    assert output_limits([7, None], WorkloadSpec(), pass_index=0) == ((7, None), ())
 
 
 def test_lengths_drawn_for_a_pass_are_the_seed_s_and_no_other_pass_s() -> None:

@@ -86,8 +86,8 @@ class WorkloadSpec(StrictSettings):
         min_duration_s, min_requests: A pass goes on until both are met.
         ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
         temperature: 0 is greedy.
-        staggered_start: The first `batch_size` prompts get evenly spread shares of their limits, so that the engine's
-            slots are out of step from the start.
+        staggered_start: A pass's first `batch_size` requests get evenly spread shares of their limits, so that the
+            engine's slots are out of step from the start.
     """
 
     prompts: PromptSpec = PromptSpec()

@@ -138,12 +138,18 @@ def read_table(folder: Path, name: str) -> pa.Table:
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """Return a table, its columns as they were written."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with open_data(path) as content, pq.ParquetFile(name_of(content)) as file:
         if file.metadata.num_rows > ROWS_PER_BYTE * path.stat().st_size:
             raise ValueError(f"{path.name} claims {file.metadata.num_rows:,} rows, more than its bytes can hold")
-        return file.read(schema.names).select(schema.names).cast(schema)
+        table = file.read([name for name in schema.names if name in file.schema_arrow.names])
+        for field in schema:
+            # A record that is older than the column.
+            if field.nullable and field.name not in table.column_names:
+                table = table.append_column(field, pa.nulls(len(table), field.type))
+        return table.select(schema.names).cast(schema)
 
 
 @functools.cache
@@ -176,6 +182,8 @@ def requests_schema() -> pa.Schema:
             pa.field("output_ids", pa.list_(pa.uint32())),
             pa.field("replica", pa.int32()),
             pa.field("token_gaps_ns", pa.list_(pa.int64())),
+            pa.field("max_output_tokens", pa.int32()),
+            pa.field("prompt_hash", pa.uint64()),
         ]
     )
 

@@ -29,6 +29,8 @@ class RequestRecord:
     Attributes:
         replica: The engine that served the request; None with a single engine.
         token_gaps_ns: From each token to the one after it; None where the engine's steps tell, and of a single token.
+        max_output_tokens: The output limit that the engine was given.
+        prompt_hash: Of the ids that the engine was given, see the wire; None in records older than it.
     """
 
     index: int
@@ -44,6 +46,8 @@ class RequestRecord:
     output_ids: tuple[int, ...] | None = None
     replica: int | None = None
     token_gaps_ns: tuple[int, ...] | None = None
+    max_output_tokens: int | None = None
+    prompt_hash: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class PassRecord:
         server_ttft_s, server_itl_s: Means over requests, and over gaps between tokens, by the server's own clock; None
             where it does not tell.
         tokens_without_ids: Output tokens that the server counted without telling their ids.
+        rendered_sha256: Of the ids of the text prompts as the runner rendered and encoded them; None without text.
+        template_asked_time: Whether the chat template asked for the present, which is that of the study's begin.
     """
 
     span: Span
@@ -109,6 +115,8 @@ class PassRecord:
     server_ttft_s: float | None = None
     server_itl_s: float | None = None
     tokens_without_ids: int = 0
+    rendered_sha256: str | None = None
+    template_asked_time: bool = False
 
     require_possible = possible.require_possible
 

@@ -187,6 +187,7 @@ def _workload(request: PassRequest) -> pb.Workload:
         return_text=request.return_content,
         return_token_ids=request.return_content,
         settle_s=request.settle_s,
+        first_output_tokens=request.prompts.first_output_tokens,
     )
 
 
@@ -275,6 +276,8 @@ def request_record(message: pb.RequestRecord) -> RequestRecord:
         output_ids=tuple(message.output_ids.ids) if message.HasField("output_ids") else None,
         replica=optional(message, "replica"),
         token_gaps_ns=tuple(message.token_gaps_ns) or None,
+        max_output_tokens=optional(message, "max_output_tokens"),
+        prompt_hash=optional(message, "prompt_hash"),
     )
 
 
@@ -331,6 +334,8 @@ class PassParts:
             cached_prompt_tokens=optional(self.summary, "cached_prompt_tokens"),
             prompt_repeats=self.summary.prompt_repeats,
             replicas=tuple(map(_replica_pass, self.summary.replicas)),
+            rendered_sha256=optional(self.summary, "rendered_sha256"),
+            template_asked_time=self.summary.template_asked_time,
             **_serving(self.summary),
         )
         record.require_possible()

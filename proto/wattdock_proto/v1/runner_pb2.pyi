@@ -182,7 +182,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ...) -> None: ...
 
 class Workload(_message.Message):
-    __slots__ = ("arrival", "in_flight", "arrival_ns", "min_duration_s", "min_requests", "max_output_tokens", "ignore_eos", "sampling", "seed", "chat_template", "return_text", "return_token_ids", "settle_s")
+    __slots__ = ("arrival", "in_flight", "arrival_ns", "min_duration_s", "min_requests", "max_output_tokens", "ignore_eos", "sampling", "seed", "chat_template", "return_text", "return_token_ids", "settle_s", "first_output_tokens", "chat_template_kwargs_json", "template_time_s")
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_NS_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +196,9 @@ class Workload(_message.Message):
     RETURN_TEXT_FIELD_NUMBER: _ClassVar[int]
     RETURN_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SETTLE_S_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHAT_TEMPLATE_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_TIME_S_FIELD_NUMBER: _ClassVar[int]
     arrival: Arrival
     in_flight: int
     arrival_ns: _containers.RepeatedScalarFieldContainer[int]
@@ -209,7 +212,10 @@ class Workload(_message.Message):
     return_text: bool
     return_token_ids: bool
     settle_s: float
-    def __init__(self, arrival: _Optional[_Union[Arrival, str]] = ..., in_flight: _Optional[int] = ..., arrival_ns: _Optional[_Iterable[int]] = ..., min_duration_s: _Optional[float] = ..., min_requests: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., ignore_eos: bool = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., chat_template: bool = ..., return_text: bool = ..., return_token_ids: bool = ..., settle_s: _Optional[float] = ...) -> None: ...
+    first_output_tokens: _containers.RepeatedScalarFieldContainer[int]
+    chat_template_kwargs_json: str
+    template_time_s: int
+    def __init__(self, arrival: _Optional[_Union[Arrival, str]] = ..., in_flight: _Optional[int] = ..., arrival_ns: _Optional[_Iterable[int]] = ..., min_duration_s: _Optional[float] = ..., min_requests: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., ignore_eos: bool = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., chat_template: bool = ..., return_text: bool = ..., return_token_ids: bool = ..., settle_s: _Optional[float] = ..., first_output_tokens: _Optional[_Iterable[int]] = ..., chat_template_kwargs_json: _Optional[str] = ..., template_time_s: _Optional[int] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -254,7 +260,7 @@ class Heartbeat(_message.Message):
     def __init__(self, at_ns: _Optional[int] = ..., output_tokens: _Optional[int] = ..., requests_finished: _Optional[int] = ..., pass_over: bool = ...) -> None: ...
 
 class RequestRecord(_message.Message):
-    __slots__ = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "text", "output_ids", "replica", "token_gaps_ns")
+    __slots__ = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "text", "output_ids", "replica", "token_gaps_ns", "max_output_tokens", "prompt_hash")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     INTENDED_NS_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_NS_FIELD_NUMBER: _ClassVar[int]
@@ -268,6 +274,8 @@ class RequestRecord(_message.Message):
     OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     TOKEN_GAPS_NS_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_HASH_FIELD_NUMBER: _ClassVar[int]
     index: int
     intended_ns: int
     submitted_ns: int
@@ -281,7 +289,9 @@ class RequestRecord(_message.Message):
     output_ids: TokenIds
     replica: int
     token_gaps_ns: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, index: _Optional[int] = ..., intended_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., output_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., replica: _Optional[int] = ..., token_gaps_ns: _Optional[_Iterable[int]] = ...) -> None: ...
+    max_output_tokens: int
+    prompt_hash: int
+    def __init__(self, index: _Optional[int] = ..., intended_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., output_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., replica: _Optional[int] = ..., token_gaps_ns: _Optional[_Iterable[int]] = ..., max_output_tokens: _Optional[int] = ..., prompt_hash: _Optional[int] = ...) -> None: ...
 
 class RequestChunk(_message.Message):
     __slots__ = ("requests",)
@@ -342,7 +352,7 @@ class Serving(_message.Message):
     def __init__(self, client_cpu_share: _Optional[float] = ..., client_late_s: _Optional[float] = ..., server_ttft_s: _Optional[float] = ..., server_itl_s: _Optional[float] = ..., tokens_without_ids: _Optional[int] = ...) -> None: ...
 
 class PassSummary(_message.Message):
-    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "replicas", "serving")
+    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "replicas", "serving", "rendered_sha256", "template_asked_time")
     SPAN_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -351,6 +361,8 @@ class PassSummary(_message.Message):
     PROMPT_REPEATS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
+    RENDERED_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_ASKED_TIME_FIELD_NUMBER: _ClassVar[int]
     span: Span
     requests: int
     prompt_tokens: int
@@ -359,7 +371,9 @@ class PassSummary(_message.Message):
     prompt_repeats: int
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaPass]
     serving: Serving
-    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaPass, _Mapping]]] = ..., serving: _Optional[_Union[Serving, _Mapping]] = ...) -> None: ...
+    rendered_sha256: str
+    template_asked_time: bool
+    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaPass, _Mapping]]] = ..., serving: _Optional[_Union[Serving, _Mapping]] = ..., rendered_sha256: _Optional[str] = ..., template_asked_time: bool = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
     __slots__ = ("heartbeat", "requests", "tokens", "summary", "steps")

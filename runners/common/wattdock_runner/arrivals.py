@@ -87,14 +87,15 @@ class Admission(Generic[T]):
     Args:
         prompts: At least one prompt.
         started_ns: When the span of the pass was opened.
+        first: The first requests, where these are other than the first prompts; they never repeat.
 
     Attributes:
         exhausted: No further request will come.
     """
 
-    def __init__(self, workload: Workload, prompts: Sequence[T], started_ns: int) -> None:
+    def __init__(self, workload: Workload, prompts: Sequence[T], started_ns: int, first: Sequence[T] = ()) -> None:
         self._workload = workload
-        self._prompts = prompts
+        self._prompts, self._first = prompts, first
         self._tickets = workload.tickets or Tickets()
         self._min_requests = workload.min_requests or len(prompts)
         self._min_end_ns = started_ns + round((workload.min_duration_s or 0.0) * NS_PER_S)
@@ -128,7 +129,10 @@ class Admission(Generic[T]):
         granted = self._tickets.take(lambda taken: self._grant(taken, free, at_ns))
         # Ranks must agree on the end of a pass, so the tickets alone decide it.
         self.exhausted = not granted and (self._schedule is None or self._is_over(self._tickets.taken, at_ns))
-        return [(index, self._prompts[index % len(self._prompts)], self.intended_ns(index)) for index in granted]
+        return [(index, self._prompt(index), self.intended_ns(index)) for index in granted]
+
+    def _prompt(self, index: int) -> T:
+        return self._first[index] if index < len(self._first) else self._prompts[index % len(self._prompts)]
 
     def _is_over(self, taken: int, at_ns: int) -> bool:
         return taken >= self._min_requests and at_ns >= self._min_end_ns

@@ -139,6 +139,7 @@ class Workload:
     """A pass to serve. runner.proto explains the fields; their values have been checked.
 
     Attributes:
+        chat_template_kwargs: Variables for the chat template, as a JSON object has them.
         tickets: The queue that several engines take requests from; None for an engine that serves the pass alone.
     """
 
@@ -155,6 +156,9 @@ class Workload:
     return_text: bool = False
     return_token_ids: bool = False
     settle_s: float = 0.0
+    first_output_tokens: tuple[int, ...] = ()
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_time_s: int | None = None
     tickets: Tickets | None = None
 
 

@@ -6,7 +6,9 @@ Transformers, tokenizers and torch are duck-typed: nothing is imported.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import sys
+from array import array
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.errors import InvalidRequest
@@ -32,11 +34,17 @@ HARMLESS_GENERATION_SETTINGS = {
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt ready to run; `position` is its place among the prompts of the pass, from 0."""
+    """A prompt ready to run.
+
+    Attributes:
+        position: Its place among the prompts of the pass, from 0.
+        hash: Of its ids; see `prompt_hash` in runner.proto.
+    """
 
     position: int
     ids: list[int]
     max_output_tokens: int
+    hash: int
 
 
 def encode_prompts(tokenizer: Any, workload: Workload, prompts: Sequence[Prompt]) -> tuple[EncodedPrompt, ...]:
@@ -45,17 +53,30 @@ def encode_prompts(tokenizer: Any, workload: Workload, prompts: Sequence[Prompt]
     Raises:
         InvalidRequest: Text without a tokenizer, or a prompt without a single token.
     """
-    encoded = tuple(
-        EncodedPrompt(
-            position,
-            _encode(tokenizer, prompt.content, chat_template=workload.chat_template),
-            workload.max_output_tokens if prompt.max_output_tokens is None else prompt.max_output_tokens,
-        )
-        for position, prompt in enumerate(prompts)
-    )
+    encoded = []
+    for position, prompt in enumerate(prompts):
+        ids = _encode(tokenizer, prompt.content, chat_template=workload.chat_template)
+        limit = workload.max_output_tokens if prompt.max_output_tokens is None else prompt.max_output_tokens
+        encoded.append(EncodedPrompt(position, ids, limit, hash_of(ids)))
     if empty := [prompt.position for prompt in encoded if not prompt.ids]:
         raise InvalidRequest(f"prompt {empty[0]} has no tokens")
-    return encoded
+    return tuple(encoded)
+
+
+def hash_of(ids: Sequence[int]) -> int:
+    """Return the hash of a prompt's ids, as `prompt_hash` in runner.proto explains it."""
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return int.from_bytes(hashlib.sha256(packed).digest()[:8], "big")
+
+
+def first_requests(prompts: Sequence[EncodedPrompt], limits: Sequence[int]) -> tuple[EncodedPrompt, ...]:
+    """Return the first requests of a pass, whose limits are not their prompts' own, each with a position of its own."""
+    return tuple(
+        replace(prompts[index % len(prompts)], position=len(prompts) + index, max_output_tokens=limit)
+        for index, limit in enumerate(limits)
+    )
 
 
 def require_servable(prompts: Sequence[EncodedPrompt], vocab_size: int, context_tokens: int | None) -> None:

@@ -40,6 +40,7 @@ _ARRIVAL_NUMBERS: dict[Arrival, Any] = {arrival: pb.Arrival.Value(f"ARRIVAL_{arr
 _WORKLOAD_FIELDS = ("max_output_tokens", "ignore_eos", "seed", "chat_template", "return_text", "return_token_ids")
 _REQUEST_FIELDS: tuple[str, ...] = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "text")
 _REQUEST_FIELDS += ("prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "replica")
+_REQUEST_FIELDS += ("max_output_tokens", "prompt_hash")
 _REPLICA_FIELDS = ("gpu_uuids", "requests", "output_tokens", "last_token_ns")
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -95,6 +96,7 @@ def workload_from(message: pb.Workload) -> Workload:
     _require(message.max_output_tokens > 0, f"max_output_tokens must be at least 1, not {message.max_output_tokens}")
     _require(message.min_duration_s >= 0, f"min_duration_s must not be negative: {message.min_duration_s}")
     _require(math.isfinite(message.min_duration_s), f"min_duration_s must be finite, not {message.min_duration_s}")
+    _require(0 not in message.first_output_tokens, "first_output_tokens must be at least 1 each")
     arrival_ns = tuple(message.arrival_ns)
     if arrival is Arrival.OPEN:
         in_order = all(earlier <= later for earlier, later in pairwise(arrival_ns))
@@ -110,6 +112,9 @@ def workload_from(message: pb.Workload) -> Workload:
         min_requests=_optional(message, "min_requests"),
         sampling=_sampling_from(message.sampling),
         settle_s=max(0.0, message.settle_s),
+        first_output_tokens=tuple(message.first_output_tokens),
+        chat_template_kwargs=_template_kwargs_from(message.chat_template_kwargs_json),
+        template_time_s=_optional(message, "template_time_s"),
         **{name: getattr(message, name) for name in _WORKLOAD_FIELDS},
     )
 
@@ -117,6 +122,15 @@ def workload_from(message: pb.Workload) -> Workload:
 def _optional(message: Message, name: str) -> Any:
     """Return an optional field, None where it is not set."""
     return getattr(message, name) if message.HasField(name) else None
+
+
+def _template_kwargs_from(text: str) -> dict[str, Any]:
+    try:
+        settings = json.loads(text or "{}")
+    except ValueError as error:
+        raise InvalidRequest(f"chat_template_kwargs_json is not JSON ({error})") from error
+    _require(isinstance(settings, dict), f"chat_template_kwargs_json must be an object, not {text[:80]}")
+    return dict(settings)
 
 
 def _sampling_from(message: pb.Sampling) -> Sampling:
@@ -236,6 +250,8 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         prompt_repeats=max(0, len(requests) - 1) // prompts,
         replicas=map(_replica_message, recorder.replicas),
         serving=None if recorder.serving is None else pb.Serving(**recorder.serving._asdict()),
+        rendered_sha256=recorder.rendered_sha256,
+        template_asked_time=recorder.template_asked_time,
     )
     yield pb.GenerateEvent(summary=summary)
 

@@ -33,6 +33,8 @@ class RequestRecord:
             it does not.
         finish_reason: "stop", "length" or "abort".
         replica: Number of the replica that served the request, from 0; None without replicas.
+        max_output_tokens: The output limit that the engine was given.
+        prompt_hash: Of the ids that the engine was given; see runner.proto.
     """
 
     index: int
@@ -45,6 +47,8 @@ class RequestRecord:
     finish_reason: str = "abort"
     text: str | None = None
     replica: int | None = None
+    max_output_tokens: int | None = None
+    prompt_hash: int | None = None
 
     @property
     def first_token_ns(self) -> int | None:
@@ -127,6 +131,8 @@ class PassRecorder:
         steps: The engine's steps in order of their start, once the pass is over; empty where it does not tell.
         replicas: What each replica did; empty without replicas.
         serving: None for an engine in the runner's own processes.
+        rendered_sha256: Of the ids of the pass's text prompts; None where none is text.
+        template_asked_time: Whether the chat template asked for the present.
     """
 
     def __init__(self) -> None:
@@ -137,6 +143,8 @@ class PassRecorder:
         self.steps: Sequence[Step] = ()
         self.replicas: tuple[ReplicaPass, ...] = ()
         self.serving: Serving | None = None
+        self.rendered_sha256: str | None = None
+        self.template_asked_time = False
         self._start_ns: int | None = None
         self._span: Span | None = None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival
-from wattdock_runner.checkpoint import decode, encode_prompts, require_servable
+from wattdock_runner.checkpoint import decode, encode_prompts, first_requests, require_servable
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.recorder import RequestRecord
@@ -109,12 +109,13 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
             f"raise {engine.in_flight_argument}"
         )
     encoded = encode_prompts(engine.tokenizer, workload, prompts)
-    require_servable(encoded, engine.vocab_size, engine.context_tokens)
+    first = first_requests(encoded, workload.first_output_tokens)
+    require_servable((*encoded, *first), engine.vocab_size, engine.context_tokens)
     require_cache_room(engine, workload, encoded)
     engine.steps = []
-    engine.prepare(workload, encoded, recorder)
+    engine.prepare(workload, (*encoded, *first), recorder)
     doing = f"generating with {workload.in_flight} in flight"
-    requests = engine.guarded(doing, lambda: _run(engine, workload, encoded, recorder))
+    requests = engine.guarded(doing, lambda: _run(engine, workload, encoded, first, recorder))
     engine.complete(requests)
     for request in requests:
         request.text = decode(engine.tokenizer, request.output_ids) if workload.return_text else None
@@ -154,11 +155,15 @@ def most_blocks(lengths: Sequence[int], in_flight: int, block_tokens: int) -> in
 
 
 def _run(
-    engine: Engine, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder
+    engine: Engine,
+    workload: Workload,
+    prompts: Sequence[EncodedPrompt],
+    first: Sequence[EncodedPrompt],
+    recorder: PassRecorder,
 ) -> list[RequestRecord]:
     """Open the span, admit and step until all requests have finished, drain, close the span."""
     engine.drain()
-    admission = Admission(workload, prompts, recorder.open())
+    admission = Admission(workload, prompts, recorder.open(), first)
     requests: list[RequestRecord] = []
     while True:
         recorder.check_cancelled()
@@ -167,7 +172,7 @@ def _run(
         for index, prompt, intended_ns in admission.due(running, due_ns):
             # A static batch is submitted at a single instant, though an engine takes its requests one by one.
             at_ns = due_ns if workload.arrival is Arrival.BATCH else now_ns()
-            requests.append(RequestRecord(index, at_ns, len(prompt.ids), intended_ns))
+            requests.append(_record_of(index, at_ns, intended_ns, prompt))
             engine.add(requests[-1], prompt)
         running = len(requests) - recorder.requests_finished
         wake_ns = admission.wake_ns(running)
@@ -180,6 +185,17 @@ def _run(
     engine.drain()
     recorder.close()
     return requests
+
+
+def _record_of(index: int, at_ns: int, intended_ns: int | None, prompt: EncodedPrompt) -> RequestRecord:
+    return RequestRecord(
+        index,
+        at_ns,
+        prompt_tokens=len(prompt.ids),
+        intended_ns=intended_ns,
+        max_output_tokens=prompt.max_output_tokens,
+        prompt_hash=prompt.hash,
+    )
 
 
 def _note(answers: Iterable[Answer], recorder: PassRecorder) -> None:

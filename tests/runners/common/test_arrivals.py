@@ -101,3 +101,10 @@ def test_an_open_loop_has_no_more_requests_than_arrivals() -> None:
     arrivals = opened("a", 1, 1, min_requests=5)
     assert letters(arrivals.due(0, NS_PER_S)) == "aa"
     assert (arrivals.due(2, NS_PER_S), arrivals.exhausted) == ([], True)
+
+
+def test_the_first_requests_come_once_however_often_the_prompts_repeat() -> None:
+    """A staggered start is of the pass, not of the list."""
+    admission = Admission(Workload(Arrival.BATCH, in_flight=2, max_output_tokens=1, min_requests=7), "abc", 0, "AB")
+    taken = "".join(prompt for _ in range(4) for _, prompt, _ in admission.due(0, 0))
+    assert taken == "ABcabca"

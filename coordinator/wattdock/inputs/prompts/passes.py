@@ -47,6 +47,8 @@ class PromptSet:
     Attributes:
         items: Text, or token ids.
         max_output_tokens: Per item its own limit, or None for the workload's; as long as `items`.
+        first_output_tokens: Limits of the pass's first requests, in place of their items' own; empty without a
+            staggered start. Once, however often the items repeat.
         sha256: Of the whole source, not of this selection: the file's bytes, or how synthetic ids are drawn.
         name: "bundled", "synthetic-<length>", or the file's name.
         arrivals_ns: When each request of an open loop arrives, from the pass's start; empty for other kinds.
@@ -62,6 +64,7 @@ class PromptSet:
     reused: bool = False
     arrivals_ns: tuple[int, ...] = ()
     repeated_tokens: tuple[int, ...] | None = None
+    first_output_tokens: tuple[int, ...] = ()
 
     def cacheable_tokens(self, requests: int) -> int | None:
         """Return how many prompt tokens of the first requests a prefix cache is meant to hold; None if it is not."""
@@ -134,9 +137,11 @@ def load_prompts(
         order = np.random.Generator(np.random.PCG64(work.seed)).permutation(len(source.items))
         picked = [int(order[i % len(order)]) for i in range(pass_index * count, (pass_index + 1) * count)]
     items = [source.items[i] for i in picked]
+    limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, pass_index=draw_index)
     prompts = PromptSet(
         items=_with_ids(items, _generator(work, pass_index, IDS), vocab_size),
-        max_output_tokens=output_limits([source.max_output_tokens[i] for i in picked], work, pass_index=draw_index),
+        max_output_tokens=limits,
+        first_output_tokens=first_limits,
         sha256=source.sha256,
         name=source.name,
         # Of equal lengths, ids are drawn anew.
@@ -168,22 +173,29 @@ def _conversing(prompts: PromptSet, work: WorkloadSpec, pass_index: int, vocab_s
     return replace(prompts, items=items, repeated_tokens=repeated)
 
 
-def output_limits(own: Sequence[int | None], work: WorkloadSpec, *, pass_index: int) -> tuple[int | None, ...]:
-    """Return the output limit of each prompt of a pass, None for the workload's; equal arguments give equal limits.
+def output_limits(
+    own: Sequence[int | None], work: WorkloadSpec, *, pass_index: int
+) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
+    """Return the output limit of each prompt of a pass, None for the workload's, and those of a staggered start.
+
+    Equal arguments give equal limits.
 
     Args:
         own: What the source says of each prompt; None is drawn.
+
+    Returns:
+        A limit for each prompt, and one for each of the first requests: an even share of its prompt's limit, 1 at
+        least, in a drawn order.
     """
     if isinstance(work.max_output_tokens, int) and not work.staggered_start:
-        return tuple(own)
+        return tuple(own), ()
     generator = _generator(work, pass_index, LIMITS)
     drawn = work.output_lengths.draw(len(own), generator)
-    limits = [draw if limit is None else limit for limit, draw in zip(own, drawn, strict=True)]
-    if work.staggered_start:
-        first = min(work.batch_size, len(limits))
-        for place, order in enumerate(generator.permutation(first)):
-            limits[place] = max(1, round(limits[place] * (int(order) + 1) / first))
-    return tuple(limits)
+    limits = tuple(draw if limit is None else limit for limit, draw in zip(own, drawn, strict=True))
+    if not work.staggered_start:
+        return limits, ()
+    shares = (generator.permutation(work.batch_size) + 1) / work.batch_size
+    return limits, tuple(max(1, round(limits[i % len(limits)] * share)) for i, share in enumerate(shares.tolist()))
 
 
 def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab_size: int | None = None) -> str | None:
