@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -126,10 +126,10 @@ class LiveEngine:
         spec = WorkloadSpec(batch_size=size.in_flight, max_output_tokens=size.output_tokens, arrival=size.arrival)
         request = PassRequest(
             spec,
-            prompts,
+            # The bare runner takes its way from the seed.
+            replace(prompts, seed=int(way)),
             min_requests=requests,
             min_duration_s=spec.min_duration_s,
-            seed=int(way),
             ignore_eos=True,
             # What a bare pass does not keep, it cannot return.
             return_content=way is Way.RUNNER,

@@ -30,6 +30,7 @@ from wattdock.metering.choice import MeterChoice
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import Span
+from wattdock.records.declared import DeclaredWork
 from wattdock.records.restart import (
     PassRecord,
     RequestRecord,
@@ -252,6 +253,8 @@ def _pass(world: World, index: int, start_s: float) -> PassRecord:
         cpu_busy=0.5,
         cpu_others_share=world.cpu_others_share,
         prompts_sha256="f" * 64,
+        repeated_prompts=0,
+        declared=DeclaredWork(PROMPT_TOKENS, world.output_tokens, drawn=False),
         clock_checked=index not in world.unchecked,
     )
 

@@ -246,7 +246,7 @@ def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> No
 def test_a_quick_warm_up_says_that_nobody_looked() -> None:
     """Neither converged nor not."""
     restart = RestartRecord(0, spans=(Span("warm-up", 0, 3 * NS_PER_S),))
-    [seen] = procedure([restart], [], ExperimentConfig(), SpanJoules()).warm_up
+    [seen] = procedure([restart], [], ExperimentConfig(), SpanJoules(), None).warm_up
     assert (seen.profile, seen.converged, seen.duration_s) == ("quick", None, 3)
 
 

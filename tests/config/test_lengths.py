@@ -67,6 +67,22 @@ def test_a_length_says_its_mean_within_the_bounds_and_its_range() -> None:
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        {"distribution": "lognormal", "mean": 500, "std": 600, "min": 10, "max": 8000},
+        {"distribution": "lognormal", "mean": 1.3, "std": 0.4, "max": 5},
+        {"distribution": "gamma", "mean": 3, "std": 2, "max": 20},
+        {"distribution": "gamma", "mean": 500, "std": 600, "min": 10, "max": 2**31 - 1},
+        {"distribution": "lognormal", "mean": 1e5, "std": 2e5, "max": 2**31 - 1},
+    ],
+)
+def test_the_mean_is_that_of_what_is_drawn(settings: dict[str, Any]) -> None:
+    """Work that was sent is held against it: within four standard errors of two hundred thousand draws."""
+    tokens = np.array(LengthSpec(**settings).draw(200_000, np.random.default_rng(1)), dtype=float)
+    assert abs(LengthSpec(**settings).mean_tokens - tokens.mean()) < 4 * tokens.std() / 200_000**0.5
+
+
+@pytest.mark.parametrize(
     ("written", "message"),
     [
         ("{distribution: lognormal, mean: 512, max: 900}", "lognormal needs mean and std"),

@@ -7,6 +7,7 @@ faults, "die" or "bug".
 from __future__ import annotations
 
 import shutil
+from array import array
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from wattdock.records.series import Steps, TokenSeries
 from wattdock.runner import Heartbeat, RunnerDescription
 from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival, Workload
+from wattdock_runner.checkpoint import hash_of
 
 if TYPE_CHECKING:
     import threading
@@ -129,6 +131,7 @@ class Served:
     cached_tokens: int
     submitted_ns: int
     intended_ns: int | None
+    prompt_hash: int
     first_ns: int = 0
     last_ns: int = 0
     tokens: int = 0
@@ -150,6 +153,8 @@ class Served:
             cached_prompt_tokens=self.cached_tokens,
             output_tokens=self.tokens,
             finish_reason="length",
+            max_output_tokens=self.limit,
+            prompt_hash=self.prompt_hash,
         )
 
 
@@ -238,7 +243,8 @@ class VirtualRunner:
         admission, served, running = self._admission(request, began_ns), list[Served](), list[Served]()
         while True:
             for index, (item, limit), intended_ns in admission.due(len(running), self.clock.now_ns()):
-                served.append(Served(index, limit, *self._lengths(item), self.clock.now_ns(), intended_ns))
+                hashed = hash_of(item if isinstance(item, array) else array("I", item.encode()))
+                served.append(Served(index, limit, *self._lengths(item), self.clock.now_ns(), intended_ns, hashed))
                 running.append(served[-1])
             if not running and admission.exhausted:
                 break
@@ -286,8 +292,10 @@ class VirtualRunner:
 
     def _lengths(self, item: Any) -> tuple[int, int]:
         """Tokens of a prompt, and those from a cache of blocks; `PROMPT_TOKENS` of any without a cache."""
-        if not self.args.get("enable_prefix_caching"):
+        if not isinstance(item, array):
             return PROMPT_TOKENS, 0
+        if not self.args.get("enable_prefix_caching"):
+            return len(item), 0
         if not self.caches:
             return len(item), 0
         blocks = [bytes(item[:end]) for end in range(BLOCK_TOKENS, len(item) + 1, BLOCK_TOKENS)]

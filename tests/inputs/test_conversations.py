@@ -46,8 +46,9 @@ def test_conversations_of_a_pass_are_long_as_declared_and_no_other_pass_s() -> N
     assert first.items[0][:20] == first.items[1][:20] == first.items[12][:20] != other.items[0][:20]
     assert first.cacheable_tokens(24) == 2 * (4 * 20 + 4 * 28 + 4 * 41) - 20
     assert first.cacheable_tokens(5) == 3 * 20 + 28
-    # A prompt that is sent again is there as a whole.
-    assert first.cacheable_tokens(25) == (first.cacheable_tokens(24) or 0) + 28
+    # A list that begins again was not declared, so that what a cache then holds is not either.
+    assert first.cacheable_tokens(25) == first.cacheable_tokens(24)
+    assert first.cacheable_tokens(48) == 2 * (first.cacheable_tokens(24) or 0)
     lengths = PromptSet.lengths(config)
     assert [str(each) for each in lengths] == ["41 (28 to 54)", "5"]
 

@@ -42,7 +42,6 @@ def test_the_bundled_set_is_200_different_short_english_prompts() -> None:
     texts = [item for item in prompts.items if isinstance(item, str)]
     assert len(set(texts)) == BUNDLED_COUNT
     assert all(8 <= len(text.split()) <= 120 for text in texts)
-    assert not prompts.reused
 
 
 @given(seed=st.integers(0, 2**63 - 1), count=st.integers(7, 120))
@@ -51,20 +50,18 @@ def test_passes_share_no_prompt_while_the_source_has_unused_ones(seed: int, coun
     seen: set[object] = set()
     for pass_index in range(BUNDLED_COUNT // count):
         prompts = load("bundled", pass_index, count, seed=seed)
-        assert not prompts.reused
         assert len(prompts.items) == count
         assert seen.isdisjoint(prompts.items)
         seen.update(prompts.items)
-    assert load("bundled", BUNDLED_COUNT // count, count, seed=seed).reused
+    again = load("bundled", BUNDLED_COUNT // count, count, seed=seed)
+    assert not seen.isdisjoint(again.items)
 
 
-def test_a_source_that_is_too_small_is_gone_through_again_and_says_so(tmp_path: Path) -> None:
+def test_a_source_that_is_too_small_is_gone_through_again(tmp_path: Path) -> None:
     """Two passes of two from three prompts: the fourth is a repetition."""
     source = jsonl(tmp_path, *({"prompt": name} for name in "abc"))
     first, second = load(source, 0, 2), load(source, 1, 2)
-    assert (first.reused, second.reused) == (False, True)
     assert {*first.items, *second.items} == {"a", "b", "c"}
-    assert load(source, 0, 7).reused
 
 
 def test_equal_seeds_give_equal_prompts_and_other_seeds_others() -> None:
@@ -74,7 +71,7 @@ def test_equal_seeds_give_equal_prompts_and_other_seeds_others() -> None:
         assert load(source, 3, seed=5).items != load(source, 3, seed=6).items
     bundled = [str(item)[:20] for item in load("bundled", count=3, seed=0).items]
     assert bundled == ["Write a Makefile wit", "What is inflation, h", "Rewrite this sentenc"]
-    assert load("synthetic", 2, 1, seed=7).items[0][:4] == array("I", [281, 277, 152, 445])
+    assert load("synthetic", 2, 1, seed=7).items[0][:4] == array("I", [973, 30, 562, 235])
 
 
 def test_synthetic_prompts_have_exact_lengths_and_ids_below_the_vocabulary() -> None:
@@ -83,7 +80,7 @@ def test_synthetic_prompts_have_exact_lengths_and_ids_below_the_vocabulary() -> 
     ids = np.array(prompts.items)
     assert ids.shape == (500, 16)
     assert (ids.min(), ids.max()) == (0, 49)
-    assert (prompts.name, prompts.reused, prompts.max_output_tokens) == ("synthetic-16", False, (None,) * 500)
+    assert (prompts.name, prompts.max_output_tokens) == ("synthetic-16", (None,) * 500)
     assert set(map(tuple, prompts.items)).isdisjoint(map(tuple, load("synthetic", 1, 500, vocab_size=50).items))
     # Guessing a vocabulary could send ids that the model does not have.
     with pytest.raises(ConfigError, match="need the model's vocabulary size"):
@@ -164,7 +161,7 @@ def test_staggered_starts_spread_the_first_round_evenly_and_touch_nothing_after_
     """Eight slots end after one to eight eighths of the full length."""
     spec = WorkloadSpec(max_output_tokens=80, batch_size=8, staggered_start=True)
     for prompts in (3, 8, 20):
-        limits, first = output_limits([None] * prompts, spec, pass_index=0)
+        limits, first = output_limits([None] * prompts, spec, (0, 0))
         assert sorted(first) == [10, 20, 30, 40, 50, 60, 70, 80]
         assert limits == (80,) * prompts
 
@@ -172,8 +169,8 @@ def test_staggered_starts_spread_the_first_round_evenly_and_touch_nothing_after_
 def test_a_prompt_file_s_own_limits_stay() -> None:
     """Whoever wrote them meant them."""
     drawn = WorkloadSpec.model_validate({"max_output_tokens": {"distribution": "uniform", "min": 20, "max": 90}})
-    assert output_limits([7, None, 7], drawn, pass_index=0)[0][::2] == (7, 7)
-    assert output_limits([7, None], WorkloadSpec(), pass_index=0) == ((7, None), ())
+    assert output_limits([7, None, 7], drawn, (0, 0))[0][::2] == (7, 7)
+    assert output_limits([7, None], WorkloadSpec(), (0, 0)) == ((7, None), ())
 
 
 def test_lengths_drawn_for_a_pass_are_the_seed_s_and_no_other_pass_s() -> None:
@@ -209,3 +206,26 @@ def test_warm_up_passes_do_equal_work_on_prompts_of_their_own() -> None:
     assert shapes[0] == shapes[1]
     assert warm_ups[0].items != warm_ups[1].items
     assert measured.max_output_tokens != warm_ups[0].max_output_tokens
+
+
+def test_each_restart_draws_its_own_and_experiments_of_one_seed_share_it(tmp_path: Path) -> None:
+    """Ids, lengths, limits, arrivals and the sampling seed; texts of a file are the same in all restarts."""
+    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
+    workload = {
+        "prompts": {"source": "synthetic", "input_tokens": lognormal, "count": 50},
+        "max_output_tokens": lognormal,
+        "arrival": "gamma",
+        "rate_per_s": 2.0,
+        "burstiness": 0.5,
+    }
+    config = ExperimentConfig.model_validate({"backend": "fake", "workload": workload})
+    first, second = (load_prompts(config, pass_index=0, restart=restart, vocab_size=1000) for restart in (0, 1))
+    for drawn in ("items", "max_output_tokens", "arrivals_ns", "seed"):
+        assert getattr(first, drawn) != getattr(second, drawn), drawn
+    lengths = [tuple(map(len, prompts.items)) for prompts in (first, second)]
+    assert lengths[0] != lengths[1]
+    other = config.model_copy(update={"backend": "vllm", "name": "an arm"})
+    assert load_prompts(other, pass_index=0, restart=1, vocab_size=1000) == second
+    texts = experiment(jsonl(tmp_path, *({"prompt": name} for name in "abcdefgh")))
+    in_restarts = [load_prompts(texts, pass_index=0, restart=restart).items for restart in (0, 1)]
+    assert in_restarts[0] == in_restarts[1]

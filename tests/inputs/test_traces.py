@@ -71,7 +71,6 @@ def test_prompts_of_a_file_of_lengths_are_drawn_ids_and_their_own_limits_of_answ
     assert {len(item) * 10 for item in first.items} == {50, 60}
     assert tuple(len(item) * 10 for item in first.items) == first.max_output_tokens
     assert set(map(tuple, first.items)).isdisjoint(map(tuple, second.items))
-    assert not second.reused
     assert check_prompts(experiment(path), has_tokenizer=False) == first.sha256
 
 

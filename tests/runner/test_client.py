@@ -33,7 +33,6 @@ PROMPTS = PromptSet(
     max_output_tokens=(None, None),
     sha256="0" * 64,
     name="two",
-    reused=False,
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from wattdock.analysis.drift import Drift, drift
+from wattdock.analysis.mix import PassMix, mean_difference, mixes
 from wattdock.analysis.performance import token_disagreements, undrained
 from wattdock.analysis.steadiness import Steadiness, warm_up_steadiness
 from wattdock.values import Stored
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.windows import WindowSummary
     from wattdock.config import ExperimentConfig, WarmUpSpec
     from wattdock.records import RestartRecord
 
@@ -39,17 +41,28 @@ class Procedure(Stored):
         runners_per_restart: More than 1 where a restart was interrupted between passes and resumed; 0 without a pass.
         token_disagreements: Passes whose token counts contradict each other.
         undrained: Passes that ended before all their work was done.
+        mix: Work that was sent, against what was declared.
     """
 
     warm_up: list[WarmUp]
     drift: list[Drift]
+    mix: list[PassMix] = Field(default_factory=list)
     runners_per_restart: int = 0
     token_disagreements: list[str] = Field(default_factory=list)
     undrained: list[str] = Field(default_factory=list)
 
+    @property
+    def mix_difference(self) -> tuple[float, float] | None:
+        """Prompt tokens per output token as sent ÷ as declared, − 1, over all passes, and its standard error."""
+        return mean_difference(self.mix)
+
 
 def procedure(
-    restarts: Sequence[RestartRecord], used: Sequence[str], config: ExperimentConfig, joules_in: SpanJoules
+    restarts: Sequence[RestartRecord],
+    used: Sequence[str],
+    config: ExperimentConfig,
+    joules_in: SpanJoules,
+    windows: WindowSummary | None,
 ) -> Procedure:
     """Return the evidence from every restart."""
     passes = [(restart, measured) for restart in restarts for measured in restart.passes]
@@ -60,6 +73,7 @@ def procedure(
             drift(restart, measured, used, joules_in, in_flight=config.total_workload.batch_size)
             for restart, measured in passes
         ],
+        mix=mixes(restarts, windows, config),
         runners_per_restart=max(runners.values(), default=0),
         token_disagreements=token_disagreements([measured for _, measured in passes]),
         undrained=undrained([measured for _, measured in passes]),

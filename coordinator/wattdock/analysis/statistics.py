@@ -39,9 +39,11 @@ TEST = "Welch's t-test on the logarithm of the ratio of both figures"
 # Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
 OUTLIER_SCORE, MAD_TO_SCORE, MEAN_DEVIATION_TO_SCORE = 3.5, 0.6745, 1.253314
 COVERS = (
-    "repetitions of this experiment on these GPUs, this machine and this day; not other GPUs of the model, other "
-    "prompts, nor the sensors' gain"
+    "repetitions of this experiment on these GPUs, this machine and this day, {prompts}; not other GPUs of the model, "
+    "nor the sensors' gain"
 )
+DRAWN_PROMPTS = "with prompts, lengths and arrivals that each restart draws anew"
+FIXED_PROMPTS = "with the same prompts in each restart, and no others"
 
 
 class Interval(NamedTuple):
@@ -306,8 +308,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
-    """Return the spread of joules per output token; of tokens per second where a pass has no energy."""
+def statistics(passes: Sequence[PassEnergy], *, drawn: bool = False) -> Statistics | None:
+    """Return the spread of joules per output token; of tokens per second where a pass has no energy.
+
+    Args:
+        drawn: Each restart drew its own prompts.
+    """
     if not passes:
         return None
     counted = [measured.counted for measured in passes]
@@ -330,7 +336,7 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
             f"restart {passes[i].restart + 1} pass {passes[i].pass_index + 1}: {per_pass[i]:.4g}"
             for i in _outlier_positions(per_pass)
         ],
-        covers=COVERS if interval else None,
+        covers=COVERS.format(prompts=DRAWN_PROMPTS if drawn else FIXED_PROMPTS) if interval else None,
         reason=None if interval else too_few_text(len(restarts)),
     )
 

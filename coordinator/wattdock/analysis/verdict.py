@@ -83,6 +83,7 @@ class Audit(Stored):
     GPUS_ALONE: ClassVar = "processes on the GPUs"
     MEMORY_ALONE: ClassVar = "memory of others in the passes"
     ARRIVALS_SERVED: ClassVar = "arrivals served"
+    WORK_SENT: ClassVar = "work sent against work declared"
     # The check whose failure is why every other one does not pass.
     COMPLETION: ClassVar = "completion"
 

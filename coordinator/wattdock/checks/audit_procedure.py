@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, statistics, trend
 from wattdock.checks.check import Checklist, Outcome, Subject, verdict
 from wattdock.config import ExperimentConfig, IdleSpec, WarmUpSpec
+from wattdock.text import pluralize
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from wattdock.checks.check import Status
 
 MIN_RESTARTS: int = ExperimentConfig.PUBLICATION["repeats.restarts"]
 # Half of the 95 % interval's width over the mean; differences that are published are seldom smaller than twice this.
@@ -26,6 +31,9 @@ IDLE_STATES = ("empty", "loaded_before", "loaded_after")
 MAX_WINDOW_SPREAD = 0.02
 # Caches hold whole blocks of tokens, and first turns that enter together may miss their prefix.
 MAX_CACHED_DIFFERENCE = 0.05
+# What a difference of the mix may move a figure by, at most: less than the interval's limit. Three standard errors, as
+# the lengths scatter, are no difference.
+MAX_MIX_DIFFERENCE, MAX_MIX_ERRORS = 0.01, 3.0
 MIN_ARRIVALS = 500
 # Quarters of fewer arrivals are medians of a handful.
 MIN_TELLING_ARRIVALS = 30
@@ -284,12 +292,66 @@ def client_keeps_up(subject: Subject) -> Outcome | None:
 @CHECKS.check("repeated prompts", group="wrong", threshold="none, or none of them served from a cache")
 def prompts_fresh(subject: Subject) -> Outcome:
     """Whether prompts repeat, which is harmless where the engine says that no cache served them."""
-    repeated = sum(measured.prompt_repeats for measured in subject.energy.passes)
     reused = sum(measured.prompts_reused for measured in subject.energy.passes)
+    repeated = known_sum(measured.repeated_prompts for measured in subject.procedure.mix)
     speed = subject.result.performance
     uncached = speed is not None and speed.cached_prompt_tokens == 0
-    figure = f"{repeated} repeats within passes, {reused} passes with prompts of earlier ones"
+    within = "requests with a prompt that their pass had sent before"
+    if repeated is None:
+        repeated, within = sum(measured.prompt_repeats for measured in subject.energy.passes), "repeats of whole lists"
+    figure = f"{repeated:,} {within}, {reused} passes with prompts of earlier ones"
     return Outcome("pass" if not repeated and not reused else "warn" if uncached else "fail", figure)
+
+
+@CHECKS.check(
+    Audit.WORK_SENT,
+    group="wrong",
+    threshold=f"every request as it was to be sent; prompt tokens per output token within {MAX_MIX_DIFFERENCE:.0%}",
+    source="each request's prompt (by a hash of its ids), limit and instant; tokens in the headline's window",
+)
+def work_as_declared(subject: Subject) -> Outcome:
+    """Whether the engine was given what was declared, and the figure counts it in the declared mix."""
+    if not (passes := subject.procedure.mix):
+        return Outcome("unknown", "no pass")
+    unlike = sum((Counter(measured.unlike or {}) for measured in passes), Counter[str]())
+    if unlike:
+        found = ", ".join(f"{pluralize(count, 'request')} with another {name}" for name, count in unlike.items())
+        return Outcome("fail", found, remedy="this is a fault of wattdock or of the engine: please report it")
+    pooled = subject.procedure.mix_difference
+    checked = "" if None in [measured.unlike for measured in passes] else "every request as declared; "
+    if pooled is None:
+        early = sum(measured.ended_early for measured in passes)
+        status: Status = "pass" if checked else "unknown"
+        return Outcome(status, f"{checked}no length of answers is declared, {early:,} ended before their limit")
+    difference, error = pooled
+    ratio = sum(measured.prompt_tokens or 0 for measured in passes) / sum(measured.output_tokens for measured in passes)
+    figure = (
+        f"{checked}{ratio:.4g} prompt tokens per output token, {difference:+.2%} ± {error:.2%} of what was declared"
+    )
+    if abs(difference) <= MAX_MIX_DIFFERENCE:
+        return Outcome("pass", figure)
+    if abs(difference) <= MAX_MIX_ERRORS * error:
+        return Outcome("warn", f"{figure}: as lengths scatter", remedy="more restarts, or longer passes")
+    cause, remedy = _cause_of_mix(subject)
+    return Outcome("fail", f"{figure}{cause}", remedy=remedy)
+
+
+def _cause_of_mix(subject: Subject) -> tuple[str, str | None]:
+    """Return why a mix is not the declared one, as far as it can be seen, and what to do."""
+    passes = subject.procedure.mix
+    aborted, early, short = (
+        sum(getattr(measured, name) for measured in passes) for name in ("aborted", "ended_early", "short_again")
+    )
+    whole = subject.energy.windows is not None and subject.energy.windows.headline == "drained"
+    if aborted:
+        return f": {aborted:,} aborted requests", "see runner.log"
+    if early:
+        return f": early end of sequence in {early:,} answers", "set workload.ignore_eos=true"
+    if short and any(measured.prompt_repeats for measured in subject.energy.passes):
+        return f": wrapped list, {short:,} answers shortened when it began again", "measure again with this version"
+    if whole and subject.config.workload.staggered_start:
+        return ": the staggered start is in the figure", "set a longer workload.min_duration_s"
+    return "", "set a longer workload.min_duration_s"
 
 
 @CHECKS.check(

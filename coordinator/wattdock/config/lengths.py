@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -14,8 +13,10 @@ if TYPE_CHECKING:
 
 # What the wire's fields and the tables' columns hold.
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
-# Draws to judge a distribution by, and the least share of them that its bounds must leave.
-SAMPLE, LEAST_KEPT = 10_000, 0.01
+# The least share of a distribution that its bounds must leave, since draws outside are repeated.
+LEAST_KEPT = 0.01
+# Lengths that are summed one by one; longer ones in cells, whose width grows with the length by 0.1 % each.
+SINGLE_LENGTHS, CELLS = 1 << 16, 10_000
 
 
 class StrictSettings(BaseModel):
@@ -45,7 +46,7 @@ class LengthSpec(StrictSettings):
         is_uniform = self.distribution == "uniform"
         if {self.mean is None, self.std is None} != {is_uniform}:
             raise ValueError(f"{self.distribution} {'has min and max only' if is_uniform else 'needs mean and std'}")
-        if not is_uniform and len(self._sample) < LEAST_KEPT * SAMPLE:
+        if self._kept_and_mean[0] < LEAST_KEPT:
             raise ValueError(
                 f"min: {self.min} and max: {self.max} leave less than {LEAST_KEPT:.0%} of {self.distribution} with "
                 f"mean: {self.mean:g} and std: {self.std:g}; bound it where its draws are"
@@ -65,14 +66,37 @@ class LengthSpec(StrictSettings):
 
     @property
     def mean_tokens(self) -> float:
-        """Mean of what is drawn, within the bounds; of all but uniform ones to about 1 %."""
-        return (self.min + self.max) / 2 if self.distribution == "uniform" else fmean(self._sample)
+        """Mean of what is drawn, within the bounds."""
+        return self._kept_and_mean[1]
 
     @cached_property
-    def _sample(self) -> list[int]:
-        from numpy.random import default_rng
+    def _kept_and_mean(self) -> tuple[float, float]:
+        """The share of the distribution within the bounds, and its mean there, after rounding to whole tokens."""
+        if self.distribution == "uniform":
+            return 1.0, (self.min + self.max) / 2
+        import numpy as np
+        from scipy.special import gammainc, ndtr
 
-        return self._candidates(SAMPLE, default_rng(0))
+        singles = np.arange(self.min, min(self.max + 1, self.min + SINGLE_LENGTHS) + 1)
+        cells = np.round(np.geomspace(singles[-1], self.max + 1, CELLS)) if singles[-1] <= self.max else singles
+        edges = np.union1d(singles, cells) - 0.5
+        first, second = self._parameters
+        below = ndtr((np.log(edges) - first) / second) if self.distribution == "lognormal" else None
+        shares = np.diff(gammainc(first, edges / second) if below is None else below)
+        kept = float(shares.sum())
+        return kept, float(shares @ (edges[:-1] + edges[1:]) / 2) / kept if kept else 0.0
+
+    @property
+    def _parameters(self) -> tuple[float, float]:
+        """Location and scale of the logarithm (log-normal), or shape and scale (gamma).
+
+        Source: moments of the log-normal and the gamma distribution, solved for their parameters.
+        """
+        mean, std = self.mean or 1.0, self.std or 1.0
+        if self.distribution == "gamma":
+            return (mean / std) ** 2, std**2 / mean
+        variance = math.log1p((std / mean) ** 2)
+        return math.log(mean) - variance / 2, math.sqrt(variance)
 
     def draw(self, count: int, generator: Generator) -> list[int]:
         """Return the lengths of `count` requests, in tokens; equal generators give equal lengths."""
@@ -82,19 +106,14 @@ class LengthSpec(StrictSettings):
         return drawn[:count]
 
     def _candidates(self, count: int, generator: Generator) -> list[int]:
-        """Those of `count` draws that lie within the bounds.
-
-        Source: moments of the log-normal and the gamma distribution, solved for their parameters.
-        """
-        mean, std = self.mean or 0.0, self.std or 0.0
+        """Those of `count` draws that lie within the bounds."""
         match self.distribution:
             case "uniform":
                 draws = generator.integers(self.min, self.max + 1, size=count).astype(float)
             case "lognormal":
-                variance = math.log1p((std / mean) ** 2)
-                draws = generator.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), size=count)
+                draws = generator.lognormal(*self._parameters, size=count)
             case "gamma":
-                draws = generator.gamma((mean / std) ** 2, std**2 / mean, size=count)
+                draws = generator.gamma(*self._parameters, size=count)
         return [tokens for draw in draws.tolist() if self.min <= (tokens := round(draw)) <= self.max]
 
 

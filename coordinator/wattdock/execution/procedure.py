@@ -51,7 +51,7 @@ class Recording:
         stage: What is being done now, in words; a failure names it.
         runner: What the runner says of its own environment; None before it has loaded the model.
         runner_pids: Processes of the runner; one set for all experiments that the runner serves.
-        prompts_reused: Whether a pass, warm-up included, has sent prompts of an earlier pass again.
+        prompts_sent: Hashes of the prompts that the runner was sent; one set for all experiments that it serves.
     """
 
     experiment: ExperimentState
@@ -60,7 +60,7 @@ class Recording:
     stage: str = "launch"
     runner: RunnerEnvironment | None = None
     runner_pids: set[int] = field(default_factory=set)
-    prompts_reused: bool = False
+    prompts_sent: set[int | None] = field(default_factory=set)
 
     @property
     def config(self) -> ExperimentConfig:
@@ -224,11 +224,11 @@ class MeasuringProcedure:
         prompts = load_prompts(
             config,
             pass_index=prompt_index,
+            restart=recording.record.restart,
             vocab_size=self.model.vocab_size,
             min_requests=min_requests,
             min_duration_s=min_duration_s,
         )
-        recording.prompts_reused |= prompts.reused
         # By default requests run to their full length only on random weights, where an end of sequence means nothing.
         ignore_eos = self.model.random_weights if workload.ignore_eos is None else workload.ignore_eos
         request = PassRequest(
@@ -236,7 +236,6 @@ class MeasuringProcedure:
             prompts=prompts,
             min_requests=min_requests,
             min_duration_s=min_duration_s,
-            seed=workload.seed + prompt_index,
             settle_s=SETTLE_S if settles and self.gpu_uuids else 0.0,
             ignore_eos=ignore_eos,
         )
@@ -259,13 +258,15 @@ class MeasuringProcedure:
         busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
         others = around_after.others_share_since(around_before) if around_after and around_before else None
         submitted_ns = [request.submitted_ns for request in generated.requests]
+        hashes = {request.prompt_hash for request in generated.requests}
+        reused = not hashes.isdisjoint(recording.prompts_sent)
+        recording.prompts_sent |= hashes
         return dataclasses.replace(
-            generated,
+            generated.of_prompts(prompts, config, ignore_eos=ignore_eos),
             index=prompt_index,
             cpu_busy=busy,
             cpu_others_share=others,
-            prompts_sha256=prompts.sha256,
-            prompts_reused=recording.prompts_reused,
+            prompts_reused=reused,
             lease_fault=self.lease_fault(),
             cacheable_tokens=prompts.cacheable_tokens(len(submitted_ns)),
             arrivals_due=prompts.due(max(submitted_ns, default=0) - generated.span.start_ns),

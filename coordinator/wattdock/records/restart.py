@@ -6,7 +6,7 @@ Plain values: no protobuf, no hardware. All instants are CLOCK_MONOTONIC nanosec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict
@@ -14,11 +14,14 @@ from pydantic import ConfigDict
 from wattdock.clock import ClockCheck
 from wattdock.metering import Span, Timeline
 from wattdock.records import folder, possible
+from wattdock.records.declared import DeclaredWork
 from wattdock.records.failure import Failure
 from wattdock.records.series import NO_STEPS, Steps, TokenSeries
 from wattdock.records.snapshot import EnvironmentSnapshot
 
 if TYPE_CHECKING:
+    from wattdock.config import ExperimentConfig
+    from wattdock.inputs import PromptSet
     from wattdock.metering import GpuTimeline
 
 
@@ -73,7 +76,9 @@ class PassRecord:
     Attributes:
         replicas: Each engine's part, where several equal engines served the pass.
         prompts_sha256: Hash of the prompts sent.
-        prompts_reused: Some of the prompts were sent in an earlier pass already.
+        prompts_reused: Some of the prompts were sent in an earlier pass of the runner already, warm-up included.
+        repeated_prompts: Requests whose prompt an earlier request of the pass had; None in records older than it.
+        declared: What the pass was to send; None in records older than it.
         cpu_busy: Mean busy share of all CPUs, 0 to 1; None where the host does not tell.
         cpu_others_share: Share of the runner's CPUs that other processes or the hypervisor used, 0 to 1; None where
             unknown.
@@ -106,6 +111,8 @@ class PassRecord:
     cpu_others_share: float | None = None
     prompts_sha256: str = ""
     prompts_reused: bool = False
+    repeated_prompts: int | None = None
+    declared: DeclaredWork | None = None
     lease_fault: str | None = None
     clock_checked: bool = True
     arrivals_due: int | None = None
@@ -119,6 +126,20 @@ class PassRecord:
     template_asked_time: bool = False
 
     require_possible = possible.require_possible
+
+    def declared_work(self, config: ExperimentConfig) -> DeclaredWork:
+        """Return what the pass was to send; for an older record, what the settings say of it."""
+        return self.declared or DeclaredWork.of_settings(config)
+
+    def of_prompts(self, prompts: PromptSet, config: ExperimentConfig, *, ignore_eos: bool) -> PassRecord:
+        """Return the record with what it was to send, held against its requests.
+
+        Args:
+            ignore_eos: Whether answers run to their limits.
+        """
+        declared = DeclaredWork.of(prompts, config, self.requests, start_ns=self.span.start_ns, ignore_eos=ignore_eos)
+        repeated = len(self.requests) - len({request.prompt_hash for request in self.requests})
+        return replace(self, declared=declared, repeated_prompts=repeated, prompts_sha256=prompts.sha256)
 
 
 @dataclass(frozen=True)

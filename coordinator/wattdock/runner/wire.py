@@ -125,7 +125,6 @@ class PassRequest:
     prompts: PromptSet
     min_requests: int
     min_duration_s: float | None = None
-    seed: int = 0
     settle_s: float = 0.0
     ignore_eos: bool = False
     return_content: bool = True
@@ -182,7 +181,7 @@ def _workload(request: PassRequest) -> pb.Workload:
         max_output_tokens=spec.output_lengths.max,
         ignore_eos=request.ignore_eos,
         sampling=pb.Sampling(temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k),
-        seed=request.seed,
+        seed=request.prompts.seed,
         chat_template=spec.prompts.chat,
         return_text=request.return_content,
         return_token_ids=request.return_content,

@@ -1,6 +1,7 @@
 """What one pass sends: prompts from a source, each with its output limit.
 
-In: an experiment and the number of a pass. Out: a `PromptSet`, the same for equal arguments on every machine.
+In: an experiment and the numbers of a restart and a pass. Out: a `PromptSet`, the same for equal arguments on every
+machine.
 Must not know: models beyond the size of their vocabulary, tokenizers, runners.
 """
 

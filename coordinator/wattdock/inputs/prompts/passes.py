@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from wattdock.inputs.prompts.source import Item
 
 # What is drawn for a pass, each by a generator of its own.
-IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY = (), (1,), (2,), (3,), (4,)
+IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY, SAMPLING = range(6)
+
+# Numbers of the restart and the pass that something is drawn for.
+Draw = tuple[int, int]
 
 
 class Lengths(NamedTuple):
@@ -54,24 +57,29 @@ class PromptSet:
         arrivals_ns: When each request of an open loop arrives, from the pass's start; empty for other kinds.
         repeated_tokens: Per item, how many tokens at its start an earlier item of a conversation held; None without
             conversations.
-        reused: The source is too small: some prompt was in an earlier pass, or stands here twice.
+        of_lengths: The source says how long each prompt and each answer is, and no more.
+        seed: With which an engine samples the answers, below 2**31.
     """
 
     items: tuple[Item, ...]
     max_output_tokens: tuple[int | None, ...]
     sha256: str
     name: str
-    reused: bool = False
+    of_lengths: bool = False
+    seed: int = 0
     arrivals_ns: tuple[int, ...] = ()
     repeated_tokens: tuple[int, ...] | None = None
     first_output_tokens: tuple[int, ...] = ()
 
     def cacheable_tokens(self, requests: int) -> int | None:
-        """Return how many prompt tokens of the first requests a prefix cache is meant to hold; None if it is not."""
-        if self.repeated_tokens is None:
+        """Return how many prompt tokens of the first requests a prefix cache is meant to hold; None if it is not.
+
+        When the list repeats, as much as the first time, though a cache then holds all: that is not what was declared.
+        """
+        if (repeated := self.repeated_tokens) is None:
             return None
-        again = (len(self.items[i % len(self.items)]) for i in range(len(self.items), requests))
-        return sum(self.repeated_tokens[:requests]) + sum(again)
+        rounds, rest = divmod(requests, len(repeated))
+        return rounds * sum(repeated) + sum(repeated[:rest])
 
     def due(self, after_ns: int) -> int | None:
         """Return how many requests of an open loop have arrived by an instant after the pass's start; else None."""
@@ -106,30 +114,34 @@ def load_prompts(
     config: ExperimentConfig,
     *,
     pass_index: int,
+    restart: int = 0,
     vocab_size: int | None = None,
     min_requests: int = 1,
     min_duration_s: float | None = None,
 ) -> PromptSet:
     """Return the prompts of one pass with their output limits and arrivals; equal arguments give equal prompts.
 
-    No pass repeats another's prompts while the source has unused ones: passes take consecutive slices of one seeded
-    permutation of a bundled set or a file, and differently seeded draws of ids. Warm-up passes, which follow the
-    measured ones, all draw the same lengths and arrivals: what differs from one to the next is not the work.
+    No pass of a restart repeats another's prompts while the source has unused ones: passes take consecutive slices of
+    one seeded permutation of a bundled set or a file, and differently seeded draws of ids. What is drawn, each restart
+    draws for itself, so that restarts differ by their draws, too; texts and files are the same in all. Warm-up passes,
+    which follow the measured ones, all draw the same lengths and arrivals: what differs from one to the next is not the
+    work.
 
     Args:
         pass_index: From 0; every pass that must not see another's prompts has its own, warm-up included.
+        restart: From 0. Experiments with equal settings and seeds draw the same in restarts of one number.
         vocab_size: Ids are below it; needed for synthetic prompts, and checked against where a file holds ids.
         min_requests, min_duration_s: Of the pass; an open loop has as many arrivals as these need.
 
     Raises:
         ConfigError: The source cannot be read or used; the message names file and line.
     """
-    work, draw_index = config.total_workload, min(pass_index, config.repeats.passes)
+    work, draw = config.total_workload, (restart, min(pass_index, config.repeats.passes))
     source = None if config.prompts.source == "synthetic" else read_source(config, vocab_size)
-    arrivals_ns = _arrivals(work, source, draw_index, min_requests, min_duration_s)
+    arrivals_ns = _arrivals(work, source, draw, min_requests, min_duration_s)
     count = work.prompts.count or len(arrivals_ns) or work.prompts_per_pass
     if source is None:
-        source = _synthetic(work, count, pass_index=draw_index, vocab_size=vocab_size)
+        source = _synthetic(work, count, draw, vocab_size=vocab_size)
         picked = list(range(count))
     elif work.arrival == "trace":
         picked = [i % len(source.items) for i in range(len(arrivals_ns))]
@@ -137,44 +149,44 @@ def load_prompts(
         order = np.random.Generator(np.random.PCG64(work.seed)).permutation(len(source.items))
         picked = [int(order[i % len(order)]) for i in range(pass_index * count, (pass_index + 1) * count)]
     items = [source.items[i] for i in picked]
-    limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, pass_index=draw_index)
+    limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, draw)
     prompts = PromptSet(
-        items=_with_ids(items, _generator(work, pass_index, IDS), vocab_size),
+        items=_with_ids(items, _generator(work, (restart, pass_index), IDS), vocab_size),
         max_output_tokens=limits,
         first_output_tokens=first_limits,
         sha256=source.sha256,
         name=source.name,
-        # Of equal lengths, ids are drawn anew.
-        reused=(pass_index + 1) * count > len(source.items) and any(not isinstance(item, int) for item in items),
+        of_lengths=config.prompts.file is not None and all(isinstance(item, int) for item in items),
+        seed=int(_generator(work, (restart, pass_index), SAMPLING).integers(1 << 31)),
         arrivals_ns=arrivals_ns,
     )
-    return _conversing(prompts, work, pass_index, vocab_size) if work.prompts.repeats_tokens else prompts
+    return _conversing(prompts, work, (restart, pass_index), vocab_size) if work.prompts.repeats_tokens else prompts
 
 
 def _arrivals(
-    work: WorkloadSpec, source: Source | None, pass_index: int, min_requests: int, min_duration_s: float | None
+    work: WorkloadSpec, source: Source | None, draw: Draw, min_requests: int, min_duration_s: float | None
 ) -> tuple[int, ...]:
     return arrival_instants(
         work,
         source.arrivals_s if source else (),
         min_requests=min_requests,
         min_duration_s=min_duration_s or 0.0,
-        generator=_generator(work, pass_index, ARRIVALS),
+        generator=_generator(work, draw, ARRIVALS),
     )
 
 
-def _conversing(prompts: PromptSet, work: WorkloadSpec, pass_index: int, vocab_size: int | None) -> PromptSet:
+def _conversing(prompts: PromptSet, work: WorkloadSpec, draw: Draw, vocab_size: int | None) -> PromptSet:
     """Return the prompts as turns of conversations, twice as many abreast as requests are in flight."""
     answers = [limit or work.output_lengths.max for limit in prompts.max_output_tokens]
     lengths = [work.prompts.shared_prefix_tokens, *answers]
-    drawn: Any = _with_ids(lengths, _generator(work, pass_index, HISTORY), vocab_size)
+    drawn: Any = _with_ids(lengths, _generator(work, draw, HISTORY), vocab_size)
     said: Any = list(zip(prompts.items, drawn[1:], strict=True))
     items, repeated = conversations(said, drawn[0], turns=work.prompts.turns, abreast=2 * work.batch_size)
     return replace(prompts, items=items, repeated_tokens=repeated)
 
 
 def output_limits(
-    own: Sequence[int | None], work: WorkloadSpec, *, pass_index: int
+    own: Sequence[int | None], work: WorkloadSpec, draw: Draw
 ) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
     """Return the output limit of each prompt of a pass, None for the workload's, and those of a staggered start.
 
@@ -189,9 +201,9 @@ def output_limits(
     """
     if isinstance(work.max_output_tokens, int) and not work.staggered_start:
         return tuple(own), ()
-    generator = _generator(work, pass_index, LIMITS)
+    generator = _generator(work, draw, LIMITS)
     drawn = work.output_lengths.draw(len(own), generator)
-    limits = tuple(draw if limit is None else limit for limit, draw in zip(own, drawn, strict=True))
+    limits = tuple(length if limit is None else limit for limit, length in zip(own, drawn, strict=True))
     if not work.staggered_start:
         return limits, ()
     shares = (generator.permutation(work.batch_size) + 1) / work.batch_size
@@ -214,7 +226,7 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
     """
     work = config.total_workload
     source = None if config.prompts.source == "synthetic" else read_source(config, vocab_size)
-    _arrivals(work, source, 0, work.requests_per_pass, work.min_duration_s)
+    _arrivals(work, source, (0, 0), work.requests_per_pass, work.min_duration_s)
     if source is None:
         return None
     if not has_tokenizer and any(isinstance(item, str) for item in source.items):
@@ -224,13 +236,13 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
     return source.sha256 if config.prompts.file else None
 
 
-def _synthetic(work: WorkloadSpec, count: int, *, pass_index: int, vocab_size: int | None) -> Source:
-    """Lengths drawn for a pass; ids are drawn uniformly from the whole vocabulary, PCG64 seeded by (seed, pass)."""
+def _synthetic(work: WorkloadSpec, count: int, draw: Draw, *, vocab_size: int | None) -> Source:
+    """Lengths drawn for a pass; ids are drawn uniformly from the whole vocabulary, PCG64 seeded by (seed, *draw)."""
     length = work.prompts.input_tokens
     tokens = length if isinstance(length, int) else length.model_dump(mode="json")
     recipe = {"ids": "uniform", "generator": "PCG64", "seed": work.seed, "vocab_size": vocab_size, "tokens": tokens}
     return Source(
-        items=tuple(work.prompts.input_lengths.draw(count, _generator(work, pass_index, LENGTHS))),
+        items=tuple(work.prompts.input_lengths.draw(count, _generator(work, draw, LENGTHS))),
         max_output_tokens=(None,) * count,
         sha256=hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest(),
         name=f"synthetic-{length}",
@@ -247,5 +259,5 @@ def _with_ids(items: Sequence[Item | int], generator: Generator, vocab_size: int
     return tuple(next(rows) if isinstance(item, int) else item for item in items)
 
 
-def _generator(work: WorkloadSpec, pass_index: int, purpose: tuple[int, ...]) -> Generator:
-    return np.random.Generator(np.random.PCG64([work.seed, pass_index, *purpose]))
+def _generator(work: WorkloadSpec, draw: Draw, purpose: int) -> Generator:
+    return np.random.Generator(np.random.PCG64([work.seed, *draw, purpose]))
