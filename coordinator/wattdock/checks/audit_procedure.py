@@ -31,9 +31,9 @@ IDLE_STATES = ("empty", "loaded_before", "loaded_after")
 MAX_WINDOW_SPREAD = 0.02
 # Caches hold whole blocks of tokens, and first turns that enter together may miss their prefix.
 MAX_CACHED_DIFFERENCE = 0.05
-# What a difference of the mix may move a figure by, at most: less than the interval's limit. Three standard errors, as
+# What a difference of the mix may move a figure by, at most: less than the interval's limit. Four standard errors, as
 # the lengths scatter, are no difference.
-MAX_MIX_DIFFERENCE, MAX_MIX_ERRORS = 0.01, 3.0
+MAX_MIX_DIFFERENCE, MAX_MIX_ERRORS = 0.01, 4.0
 MIN_ARRIVALS = 500
 # Quarters of fewer arrivals are medians of a handful.
 MIN_TELLING_ARRIVALS = 30

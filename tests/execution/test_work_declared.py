@@ -1,0 +1,192 @@
+"""Work sent against work declared, in whole studies in virtual time: right engines pass, each fault is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
+
+from wattdock.checks.audit import audited
+from wattdock_runner.arrivals import Admission
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from wattdock.analysis import Check, ExperimentResult
+    from wattdock.records import PassRecord, RequestRecord
+    from wattdock.store import StoredResult
+
+GPU = "GPU-1"
+NAME = "work sent against work declared"
+CLOSED: dict[str, Any] = {
+    "arrival": "closed",
+    "batch_size": 8,
+    "staggered_start": True,
+    "max_output_tokens": 20,
+    "min_duration_s": 60,
+    "prompts": {"source": "synthetic", "input_tokens": 100, "count": 24},
+    "ignore_eos": True,
+}
+PEOPLE = {"distribution": "lognormal", "mean": 40, "std": 40, "max": 300}
+
+
+@pytest.fixture(autouse=True)
+def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
+
+
+def stored_result(tmp_path: Path, **settings: Any) -> StoredResult:
+    machine = VirtualMachine(tmp_path, power={GPU: lambda _: 300.0})
+    [stored] = machine.run(study(experiment("work", **settings))).results
+    assert stored.result.error is None, stored.result.error
+    return stored
+
+
+def check_of(result: ExperimentResult) -> Check:
+    assert result.audit is not None
+    return next(check for check in result.audit.checks if check.name == NAME)
+
+
+def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[RequestRecord], RequestRecord]) -> None:
+    """Have the virtual engine say something else of each request."""
+    generate = VirtualRunner.generate
+
+    def changed(self: VirtualRunner, *args: Any, **options: Any) -> PassRecord:
+        done = generate(self, *args, **options)
+        requests = tuple(map(spoil, done.requests))
+        tokens = sum(request.output_tokens or 0 for request in requests)
+        share = tokens / done.output_tokens
+        series = replace(done.tokens, output_tokens=(done.tokens.output_tokens * share).astype(int))
+        return replace(
+            done,
+            requests=requests,
+            tokens=series,
+            output_tokens=int(series.output_tokens[-1]),
+            prompt_tokens=sum(request.prompt_tokens or 0 for request in requests),
+        )
+
+    monkeypatch.setattr(VirtualRunner, "generate", changed)
+
+
+def staggered_at_each_repeat(self: Admission[Any], index: int) -> Any:
+    """The fault of the withdrawn figure: the first requests come back whenever the list of prompts begins again."""
+    place = index % len(self._prompts)
+    return self._first[place] if place < len(self._first) else self._prompts[place]
+
+
+def test_a_list_that_is_gone_through_many_times_is_the_declared_work(tmp_path: Path) -> None:
+    """Each of three restarts sends its own draw, about nine times over, staggered once."""
+    stored = stored_result(tmp_path, workload=CLOSED, repeats={"restarts": 3, "passes": 1})
+    assert check_of(stored.result).status == "pass"
+    assert stored.result.procedure is not None
+    passes = stored.result.procedure.mix
+    assert [each.unlike for each in passes] == [{}, {}, {}]
+    assert all(abs(each.difference or 1) < 0.01 for each in passes)
+    assert {(each.declared_prompt_tokens, each.declared_output_tokens, each.drawn) for each in passes} == {
+        (100.0, 20.0, True)
+    }
+    assert all((each.repeated_prompts or 0) >= 7 * 24 for each in passes)
+    hashes = [{request.prompt_hash for request in restart.passes[0].requests} for restart in stored.restarts()]
+    assert not hashes[0] & hashes[1]
+    assert stored.result.statistics is not None
+    assert "each restart draws anew" in (stored.result.statistics.covers or "")
+
+
+def test_a_start_that_is_staggered_again_is_wrong_also_in_a_record_without_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By each request's limit; in an older record by the mix of the window, with what caused it."""
+    monkeypatch.setattr(Admission, "_prompt", staggered_at_each_repeat)
+    stored = stored_result(tmp_path, workload=CLOSED, repeats={"restarts": 2, "passes": 1})
+    check = check_of(stored.result)
+    assert (check.status, "another output limit" in check.figure) == ("fail", True)
+    assert stored.result.audit is not None
+    assert stored.result.audit.reasons[0].group == "wrong"
+    older = [
+        replace(
+            restart,
+            passes=tuple(
+                replace(
+                    each,
+                    declared=None,
+                    repeated_prompts=None,
+                    prompt_repeats=len(each.requests) // 24,
+                    requests=tuple(replace(one, prompt_hash=None, max_output_tokens=None) for one in each.requests),
+                )
+                for each in restart.passes
+            ),
+        )
+        for restart in stored.restarts()
+    ]
+    check = check_of(audited(stored.result.config, older))
+    assert (check.status, "wrapped list" in check.figure) == ("fail", True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lengths_like_peoples_are_never_called_wrong(tmp_path: Path, seed: int) -> None:
+    """A draw of some hundred requests lies several percent from the long run, which is no fault."""
+    work = CLOSED | {"max_output_tokens": PEOPLE, "min_duration_s": 120, "seed": seed}
+    work["prompts"] = {"source": "synthetic", "input_tokens": PEOPLE}
+    check = check_of(stored_result(tmp_path, workload=work, repeats={"restarts": 1, "passes": 1}).result)
+    assert check.status in ("pass", "warn")
+
+
+def ended_early(request: RequestRecord) -> RequestRecord:
+    if request.index % 2:
+        return request
+    return replace(request, output_tokens=(request.output_tokens or 2) // 2, finish_reason="stop")
+
+
+@pytest.mark.parametrize(("lengths", "status"), [(PEOPLE, "fail"), (20, "pass")])
+def test_answers_that_end_early_are_wrong_where_their_lengths_were_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: Any, status: str
+) -> None:
+    """A plain limit is what an answer may have; a distribution is what the answers are to have."""
+    spoiled(monkeypatch, ended_early)
+    work = CLOSED | {"max_output_tokens": lengths, "ignore_eos": False}
+    check = check_of(stored_result(tmp_path, workload=work, repeats={"restarts": 2, "passes": 1}).result)
+    assert check.status == status
+    assert "early end of sequence" in check.figure or status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda request: replace(request, prompt_hash=1, prompt_tokens=50), "another prompt"),
+        (lambda request: replace(request, prompt_hash=(request.prompt_hash or 0) + (request.index == 3)), "prompt"),
+        (lambda request: replace(request, max_output_tokens=40), "another output limit"),
+        (lambda request: replace(request, output_tokens=19), "another answer length"),
+        (lambda request: replace(request, index=request.index + 1), "another order"),
+    ],
+)
+def test_a_request_that_was_not_what_was_to_be_sent_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[RequestRecord], RequestRecord], named: str
+) -> None:
+    """A cut prompt, a single other one, another limit, a shorter answer, another order."""
+    spoiled(monkeypatch, spoil)
+    check = check_of(stored_result(tmp_path, workload=CLOSED, repeats={"restarts": 1, "passes": 1}).result)
+    assert (check.status, named in check.figure) == ("fail", True), check.figure
+
+
+def test_equal_lines_of_a_file_are_repeats_though_the_list_never_begins_again(tmp_path: Path) -> None:
+    """Counted by what was sent: forty equal lines are one prompt."""
+    source = tmp_path / "p.jsonl"
+    source.write_text('{"token_ids": [5, 6, 7]}\n' * 40)
+    work = {"prompts": {"source": str(source)}, "batch_size": 4, "min_requests": 40, "max_output_tokens": 5}
+    result = stored_result(tmp_path / "run", workload=work, repeats={"restarts": 1, "passes": 1}).result
+    assert result.procedure is not None
+    assert result.procedure.mix[0].repeated_prompts == 39
+    assert result.audit is not None
+    repeats = next(check for check in result.audit.checks if check.name == "repeated prompts")
+    assert repeats.status == "warn"
+    assert repeats.figure.startswith("39 requests")
+
+
+def test_a_staggered_start_in_the_figure_is_told_from_the_declared_mix(tmp_path: Path) -> None:
+    """A pass too short for a steady state counts its first, shorter answers as well."""
+    work = CLOSED | {"min_duration_s": 8, "batch_size": 64}
+    check = check_of(stored_result(tmp_path, workload=work, repeats={"restarts": 3, "passes": 2}).result)
+    assert (check.status, "staggered start" in check.figure) == ("fail", True)
