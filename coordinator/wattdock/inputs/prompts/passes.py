@@ -14,6 +14,7 @@ import numpy as np
 
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts.arrivals import arrival_instants
+from wattdock.inputs.prompts.blocks import with_blocks
 from wattdock.inputs.prompts.conversations import conversations
 from wattdock.inputs.prompts.source import Source, read_source
 
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from wattdock.config import ExperimentConfig, WorkloadSpec
-    from wattdock.inputs.prompts.source import Item
+    from wattdock.inputs.prompts.formats import Item
 
 # What is drawn for a pass, each by a generator of its own.
-IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY = (), (1,), (2,), (3,), (4,)
+IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY, BLOCKS = (), (1,), (2,), (3,), (4,), (5,)
 
 
 class Lengths(NamedTuple):
@@ -139,7 +140,11 @@ def load_prompts(
     items = [source.items[i] for i in picked]
     limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, pass_index=draw_index)
     prompts = PromptSet(
-        items=_with_ids(items, _generator(work, pass_index, IDS), vocab_size),
+        items=_with_ids(
+            with_blocks(picked, source, _generator(work, pass_index, BLOCKS), vocab_size) if source.blocks else items,
+            _generator(work, pass_index, IDS),
+            vocab_size,
+        ),
         max_output_tokens=limits,
         first_output_tokens=first_limits,
         sha256=source.sha256,

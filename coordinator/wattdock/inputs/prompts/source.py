@@ -5,29 +5,50 @@ Tokenises nothing and draws no ids.
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
+import json
+import re
 from array import array
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
 from wattdock.files import read_regular
-from wattdock.inputs.prompts.trace import TRACE_KEYS, csv_records, short, trace_row
-from wattdock.text import from_json
+from wattdock.inputs.prompts import formats
+from wattdock.inputs.prompts.formats import NUMBERS, PROMPT_OF, UNIT_NS, Role, short
+from wattdock.text import pluralize, strict_json_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from wattdock.config import ExperimentConfig
+    from wattdock.inputs.prompts.formats import Format, Instant, Item, Layout
 
 BUNDLED = "bundled"
-PROMPT_KEYS = {"prompt", "token_ids"}
-KEYS = PROMPT_KEYS | {"max_output_tokens"}
+NUMBER = re.compile(r"-?\d{1,25}(\.\d{1,25})?([eE][+-]?\d{1,3})?", re.ASCII)
 
-Ids: TypeAlias = "array[int]"  # of uint32: a pass has many millions
-Item: TypeAlias = "str | array[int]"
+
+class Reading(NamedTuple):
+    """What an experiment needs of a file.
+
+    Attributes:
+        vocab_size: Token ids are below it; None where that is unknown.
+        replays: Instants are used.
+        time_unit: Of instants that are numbers, as the settings say; None is the format's own.
+        shares_prefixes: The engine's prefix cache is on, so that ids of blocks matter.
+        chat: Text is wrapped in the model's chat template.
+    """
+
+    vocab_size: int | None = None
+    replays: bool = False
+    time_unit: str | None = None
+    shares_prefixes: bool = False
+    chat: bool = True
 
 
 @dataclass(frozen=True)
@@ -39,7 +60,12 @@ class Source:
         max_output_tokens: Per item its own limit, or None for the workload's; as long as `items`.
         sha256: Of the whole source: the file's bytes, or how synthetic ids are drawn.
         name: "bundled", "synthetic-<length>", or the file's name.
-        arrivals_s: When each came, from any epoch; empty where some line has no instant.
+        arrivals_s: When each came, from any epoch; empty where some record has no instant, or its unit is unknown.
+        blocks: Per item, the ids of its blocks of tokens; empty where no prefix cache would use them.
+        block_tokens: Tokens of a block.
+        format: Name of the file's format; None for a source that is no file.
+        ignored: Keys, and records, of the file that do not change the work.
+        settings: Settings of a workload that the file's records say.
     """
 
     items: tuple[Item | int, ...]
@@ -47,8 +73,13 @@ class Source:
     sha256: str
     name: str
     arrivals_s: tuple[float, ...] = ()
+    blocks: tuple[array[int], ...] = ()
+    block_tokens: int = 0
+    format: str | None = None
+    ignored: tuple[str, ...] = ()
+    settings: frozenset[tuple[str, float]] = frozenset()
 
-    @property
+    @cached_property
     def rows(self) -> list[tuple[int, int]]:
         """Tokens of prompt and answer, where lengths are all that is known of a request."""
         pairs = zip(self.items, self.max_output_tokens, strict=True)
@@ -56,100 +87,234 @@ class Source:
 
 
 def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
-    """Return the bundled set or a file, checked line by line.
+    """Return the bundled set or a file, checked record by record.
 
     Raises:
         ConfigError: It cannot be read or used; the message names file and line.
     """
-    source, path = config.prompts.source or BUNDLED, config.prompts.file
+    source, path, work = config.prompts.source or BUNDLED, config.prompts.file, config.workload
     if path is None:
-        return _parsed((files("wattdock.inputs") / "prompts.jsonl").read_bytes(), source, BUNDLED, vocab_size)
+        return _parsed((files("wattdock.inputs") / "prompts.jsonl").read_bytes(), source, BUNDLED, Reading(vocab_size))
     try:
         content = read_regular(path, follow=True)
     except OSError as error:
         raise ConfigError(
-            f"cannot read prompts from {source!r} ({error.strerror}); give bundled, synthetic or a JSONL or CSV file"
+            f"cannot read prompts from {source!r} ({error.strerror}); give bundled, synthetic or a JSON, JSONL or CSV "
+            "file"
         ) from error
-    return _parsed(content, source, path.name, vocab_size)
+    caching, replays = config.section.caches_prefixes, work.arrival == "trace"
+    reading = Reading(vocab_size, replays, work.trace_time_unit, caching, work.prompts.chat)
+    read = _parsed(content, source, path.name, reading)
+    for name, value in sorted(read.settings):
+        ours = getattr(work, name.removeprefix("body."))
+        if value != (1 if ours is None else ours):
+            raise ConfigError(
+                f"{source}: {name} is {value:g}, and workload.{name.removeprefix('body.')} is {ours}; make them agree"
+            )
+    return read
 
 
 # Traces may have millions of lines, and each pass reads its part.
 @lru_cache(maxsize=1)
-def _parsed(content: bytes, source: str, name: str, vocab_size: int | None) -> Source:
-    lines = _lines(content, source)
-    is_csv = name.lower().endswith(".csv")
-    items: list[Item | int] = []
-    limits, instants = list[int | None](), list[float]()
-    for number, record in csv_records(lines, source) if is_csv else _json_records(lines, source):
-        where = f"{source}:{number}"
-        item, limit, at_s = trace_row(record, where) if is_csv else _item(record, where, vocab_size)
-        if at_s is not None:
-            if instants and at_s < instants[-1]:
-                raise ConfigError(f"{where}: comes before the line above; sort the file by time")
-            instants.append(at_s)
-        items.append(item)
-        limits.append(limit)
-    if not items:
-        raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
-    arrivals_s = tuple(instants) if len(instants) == len(items) else ()
-    return Source(tuple(items), tuple(limits), hashlib.sha256(content).hexdigest(), name, arrivals_s)
+def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
+    """Read a file whose first record tells its format; every further one is held to it."""
+    text, records = _text(content, source), _json_records
+    if name.lower().endswith(".csv"):
+        records = _csv_records
+    elif text.lstrip().startswith("["):
+        records = _array_records
+    parser = _Parser(reading)
+    for number, record in records(text, source):
+        parser.take(record, f"{source}:{number}")
+    return parser.source(hashlib.sha256(content).hexdigest(), source, name)
 
 
-def _lines(content: bytes, source: str) -> list[tuple[int, str]]:
-    """Lines that are not blank, with their numbers from 1."""
+class _Parser:
+    """Takes records one after another and holds what they say."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.form: Format | None = None
+        self.layouts: dict[tuple[str, ...], Layout] = {}
+        self.items, self.limits = list["Item | int"](), list[int | None]()
+        self.instants, self.blocks = list["Instant"](), list["array[int]"]()
+        self.settings = set[tuple[str, float]]()
+        self.skipped = 0
+
+    def take(self, record: Mapping[str, Any], where: str) -> None:
+        """Add one record."""
+        self.form = form = self.form or formats.recognised(record, where)
+        keys = tuple(record)
+        if (layout := self.layouts.get(keys)) is None:
+            layout = self.layouts[keys] = form.layout(keys, where)
+        if layout.holds is Role.MESSAGES and not self.reading.chat:
+            raise ConfigError(f"{where}: messages need the model's chat template, and workload.prompts.chat is false")
+        item = PROMPT_OF[layout.holds](record[layout.prompt], where, layout.prompt)
+        if item is None:
+            self.skipped += 1
+            return
+        if isinstance(item, array) and self.reading.vocab_size is not None and max(item) >= self.reading.vocab_size:
+            raise ConfigError(
+                f"{where}: token id {max(item)} is not below the model's vocabulary size {self.reading.vocab_size}"
+            )
+        self.items.append(item)
+        limit = record[layout.limit] if layout.limit else None
+        may_lack = layout.limit not in form.needed
+        self.limits.append(None if limit is None and may_lack else formats.tokens(limit, where, layout.limit or ""))
+        if layout.instant:
+            self._take_instant(record[layout.instant], layout.instant, where)
+        if layout.blocks and self.reading.shares_prefixes:
+            self.blocks.append(
+                formats.blocks(record[layout.blocks], where, layout.blocks, tokens=item, each=form.block_tokens)
+            )
+        for key in layout.settings:
+            self.settings.add((key, formats.number(record[key], where, key)))
+
+    def _take_instant(self, value: object, key: str, where: str) -> None:
+        unit = self.reading.time_unit or (self.form.unit if self.form else None)
+        instant = formats.instant(value, where, key, unit or "s")
+        before = self.instants[-1] if self.instants else instant
+        if instant.kind != before.kind:
+            raise ConfigError(f"{where}: {key} is a {instant.kind}, and the one above a {before.kind}")
+        if instant.at_ns < before.at_ns:
+            raise ConfigError(f"{where}: comes before the line above; sort the file by time")
+        self.instants.append(instant)
+        if self.reading.replays and instant.kind == "number":
+            self._require_unit(value, key, where)
+
+    def _require_unit(self, value: object, key: str, where: str) -> None:
+        """Refuse numbers whose unit is not certain."""
+        form, given = self.form, self.reading.time_unit
+        if form and form.fixed_unit and given not in (None, form.unit):
+            raise ConfigError(
+                f"{where}: {key} is in {form.unit}, and workload.trace_time_unit is {given}; leave it out"
+            )
+        # Mooncake's milliseconds are whole; fractions are another tool's seconds under the same key.
+        fraction_of_ms = form and form.unit == "ms" and not formats.is_int(value)
+        if given is None and (not form or form.unit is None or fraction_of_ms):
+            units = " | ".join(UNIT_NS)
+            raise ConfigError(
+                f"{where}: {key} is {short(value)}, in no known unit; set workload.trace_time_unit: {units}"
+            )
+
+    def source(self, sha256: str, source: str, name: str) -> Source:
+        """Return what was taken."""
+        form, reading = self.form, self.reading
+        if not self.items or not form:
+            raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
+        dated = bool(self.instants) and self.instants[0].kind != "number"
+        if dated and reading.time_unit:
+            raise ConfigError(f"{source}: arrivals are dates, which need no workload.trace_time_unit")
+        first_ns = self.instants[0].at_ns if self.instants else 0
+        whole = len(self.instants) == len(self.items) and (dated or reading.time_unit or form.unit)
+        unused = {Role.IGNORED}
+        unused |= set() if reading.replays else {Role.INSTANT}
+        unused |= set() if reading.shares_prefixes else {Role.BLOCKS}
+        seen = {key for keys in self.layouts for key in keys}
+        ignored = sorted(key for key in seen if form.keys[key] in unused)
+        if Role.TURNS in form.keys.values():
+            ignored.append("all turns but the first")
+        if self.skipped:
+            ignored.append(f"{pluralize(self.skipped, 'conversation')} that no text of a user begins")
+        return Source(
+            items=tuple(self.items),
+            max_output_tokens=tuple(self.limits),
+            sha256=sha256,
+            name=name,
+            arrivals_s=tuple((at.at_ns - first_ns) / NS_PER_S for at in self.instants) if whole else (),
+            blocks=tuple(self.blocks),
+            block_tokens=form.block_tokens,
+            format=form.name,
+            ignored=tuple(ignored),
+            settings=frozenset(self.settings),
+        )
+
+
+def _text(content: bytes, source: str) -> str:
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(
             f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
         ) from error
+
+
+def _json_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the object in each line with the line's number; blank lines are none."""
     # Not splitlines: JSON strings may hold U+2028 and its like.
-    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    for number, line in enumerate(text.split("\n"), start=1):
+        if stripped := line.strip():
+            record, end = _value_at(stripped, 0, f"{source}:{number}")
+            if end < len(stripped):
+                raise ConfigError(f"{source}:{number}: not JSON (more than one value): {short(stripped)}")
+            yield number, _object(record, f"{source}:{number}")
 
 
-def _json_records(lines: list[tuple[int, str]], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the object in each line with the line's number."""
-    for number, line in lines:
-        try:
-            record = from_json(line)
-        except ValueError as error:
-            raise ConfigError(f"{source}:{number}: not JSON ({error}): {short(line)}") from error
-        if not isinstance(record, dict):
-            raise ConfigError(f'{source}:{number}: {short(line)} is no object; write {{"prompt": "..."}}')
-        yield number, record
+def _array_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each object of an array with the number of the line that it begins in."""
+    space = re.compile(r"[ \t\r\n]*")
+
+    def next_at(start: int) -> int:
+        match = space.match(text, start)
+        return match.end() if match else start
+
+    at, line, counted = next_at(next_at(0) + 1), 1, 0
+    separator = "," if text[at : at + 1] != "]" else "]"
+    while separator == ",":
+        line, counted = line + text.count("\n", counted, at), at
+        where = f"{source}:{line}"
+        record, end = _value_at(text, at, where)
+        yield line, _object(record, where)
+        end = next_at(end)
+        separator, at = text[end : end + 1], next_at(end + 1)
+    if separator != "]" or at < len(text):
+        raise ConfigError(f"{source}:{line}: not JSON (the array does not end where the file does)")
 
 
-def _item(record: dict[str, Any], where: str, vocab_size: int | None) -> tuple[Item | int, int | None, float | None]:
-    """One line as (prompt or its length, its own output limit, its arrival in seconds)."""
-    if not record.keys() & PROMPT_KEYS and record.keys() & TRACE_KEYS:
-        return trace_row(record, where)
-    if unknown := sorted(record.keys() - KEYS):
-        raise ConfigError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(KEYS))}")
-    if ("prompt" in record) == ("token_ids" in record):
-        raise ConfigError(f"{where}: give exactly one of prompt and token_ids, not {sorted(record)}")
-    limit = record.get("max_output_tokens")
-    if limit is not None and not (_is_int(limit) and limit >= 1):
-        raise ConfigError(f"{where}: max_output_tokens is {short(limit)}; it must be a whole number from 1")
-    if "prompt" in record:
-        return _text(record["prompt"], where), limit, None
-    return _ids(record["token_ids"], where, vocab_size), limit, None
+def _value_at(text: str, start: int, where: str) -> tuple[Any, int]:
+    try:
+        return strict_json_at(text, start)
+    except ValueError as error:
+        raise ConfigError(f"{where}: not JSON ({error}): {short(text[start : start + 61])}") from error
 
 
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{where}: prompt is {short(value)}; it must be a text that is not blank")
-    return value
+def _object(record: object, where: str) -> dict[str, Any]:
+    """The object, with the keys of a batch request's body beside its own as `body.<key>`."""
+    if not isinstance(record, dict):
+        raise ConfigError(f'{where}: {short(json.dumps(record))} is no object; write {{"prompt": "..."}}')
+    body = record.get("body")
+    if isinstance(body, dict) and not any(key.startswith("body.") for key in record):
+        return {key: record[key] for key in record if key != "body"} | {f"body.{key}": body[key] for key in body}
+    return record
 
 
-def _ids(value: object, where: str, vocab_size: int | None) -> Ids:
-    if not isinstance(value, list) or not value or not all(_is_int(token) and 0 <= token < 2**32 for token in value):
-        raise ConfigError(f"{where}: token_ids is {short(value)}; it must be a list of whole numbers from 0 to 2³² - 1")
-    if vocab_size is not None and max(value) >= vocab_size:
-        raise ConfigError(f"{where}: token id {max(value)} is not below the model's vocabulary size {vocab_size}")
-    return array("I", value)
+def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each row below the header, by column, with the number of the line that it begins in."""
+    header, roles, rows = list[str](), dict[str, Role](), csv.reader(io.StringIO(text, newline=""), strict=True)
+    number = 1
+    try:
+        for row in rows:
+            begin, number = number, rows.line_num + 1
+            if not any(cell.strip() for cell in row):
+                continue
+            if not header:
+                header = [name.strip() for name in row]
+                if twice := sorted({name for name in header if header.count(name) > 1}):
+                    raise ConfigError(f"{source}:{begin}: two columns are called {twice[0]!r}")
+                roles = dict(formats.recognised(header, f"{source}:{begin}").keys)
+                continue
+            if len(row) != len(header):
+                raise ConfigError(f"{source}:{begin}: has {len(row)} cells, and the header {len(header)}")
+            cells = zip(header, row, strict=True)
+            yield begin, {name: _cell(cell) if roles[name] in NUMBERS else cell for name, cell in cells}
+    except csv.Error as error:
+        raise ConfigError(f"{source}:{number}: not CSV ({error})") from error
 
 
-def _is_int(value: object) -> bool:
-    """Whether a JSON value is a whole number; True is an int to Python only."""
-    return isinstance(value, int) and not isinstance(value, bool)
+def _cell(cell: str) -> int | float | str | None:
+    """The number in a cell of a CSV file, None for an empty one; anything else as it is."""
+    cell = cell.strip()
+    if not NUMBER.fullmatch(cell):
+        return cell or None
+    return int(cell) if cell.lstrip("-").isdigit() else float(cell)
