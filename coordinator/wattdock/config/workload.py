@@ -113,6 +113,7 @@ class WorkloadSpec(StrictSettings):
     def _consistent(self) -> Self:
         for name, kinds in ARRIVAL_KEYS.items():
             if (value := getattr(self, name)) is not None and self.arrival not in kinds:
+                value = value if isinstance(value, str) else f"{value:g}"
                 raise ValueError(f"{name}: {value} is for arrival: {' or '.join(kinds)}, and arrival is {self.arrival}")
         if self.arrival in ARRIVAL_KEYS["rate_per_s"] and self.rate_per_s is None:
             raise ValueError(

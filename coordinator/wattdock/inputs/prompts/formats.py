@@ -363,7 +363,7 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def short(value: object) -> str:
-    """Return what a file holds in at most 60 characters, for a message."""
-    plain = value if isinstance(value, str) else json.dumps(value)
+def short(value: object, *, quoted: bool = False) -> str:
+    """Return what a file holds in at most 60 characters, for a message; texts as they are unless `quoted`."""
+    plain = value if isinstance(value, str) and not quoted else json.dumps(value)
     return plain if len(plain) <= 60 else f"{plain[:57]}..."

@@ -17,6 +17,7 @@ from wattdock.inputs.prompts.arrivals import arrival_instants
 from wattdock.inputs.prompts.blocks import with_blocks
 from wattdock.inputs.prompts.conversations import conversations
 from wattdock.inputs.prompts.source import Source, read_source
+from wattdock.inputs.prompts.summary import PromptSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,6 +102,18 @@ class PromptSet:
             prefix + new.most * turns + answers.most * (turns - 1),
         )
         return prompts if config.prompts.source == "synthetic" else None, answers
+
+    @staticmethod
+    def summary(config: ExperimentConfig) -> PromptSummary:
+        """Return what an experiment will send, without drawing ids.
+
+        Raises:
+            ConfigError: The source cannot be read or used.
+        """
+        work = config.total_workload
+        source = None if config.prompts.source == "synthetic" else read_source(config, None)
+        arrivals_ns = _arrivals(work, source, 0, work.requests_per_pass, work.min_duration_s)
+        return PromptSummary.of(work, source, arrivals_ns)
 
 
 def load_prompts(

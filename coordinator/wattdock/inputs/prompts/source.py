@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import re
 from array import array
 from dataclasses import dataclass
@@ -84,6 +83,14 @@ class Source:
         """Tokens of prompt and answer, where lengths are all that is known of a request."""
         pairs = zip(self.items, self.max_output_tokens, strict=True)
         return [(prompt, answer) for prompt, answer in pairs if isinstance(prompt, int) and answer]
+
+    @cached_property
+    def repeated_share(self) -> float | None:
+        """The share of prompts that an earlier one equals in content; None for lengths, whose ids are drawn anew."""
+        if self.rows:
+            return None
+        different = {item if isinstance(item, str) else bytes(item) for item in self.items if not isinstance(item, int)}
+        return 1 - len(different) / len(self.items)
 
 
 def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
@@ -282,7 +289,7 @@ def _value_at(text: str, start: int, where: str) -> tuple[Any, int]:
 def _object(record: object, where: str) -> dict[str, Any]:
     """The object, with the keys of a batch request's body beside its own as `body.<key>`."""
     if not isinstance(record, dict):
-        raise ConfigError(f'{where}: {short(json.dumps(record))} is no object; write {{"prompt": "..."}}')
+        raise ConfigError(f'{where}: {short(record, quoted=True)} is no object; write {{"prompt": "..."}}')
     body = record.get("body")
     if isinstance(body, dict) and not any(key.startswith("body.") for key in record):
         return {key: record[key] for key in record if key != "body"} | {f"body.{key}": body[key] for key in body}
