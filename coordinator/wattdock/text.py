@@ -221,7 +221,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"duplicate key {twice!r}")
+        raise ValueError(f"duplicate key {twice[:60]!r}")
     return made
 
 

@@ -96,7 +96,7 @@ class Format:
         present = list(keys)
         if unknown := sorted(set(present) - self.keys.keys()):
             raise ConfigError(
-                f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(self.keys))} ({self.name})"
+                f"{where}: unknown key {short(unknown[0])!r}; known are {', '.join(sorted(self.keys))} ({self.name})"
             )
         if lacking := sorted(self.needed - set(present)):
             raise ConfigError(f"{where}: has none of {', '.join(lacking)}, which each record of {self.name} needs")
@@ -281,7 +281,7 @@ def first_turn(value: object, where: str, key: str) -> str | None:
 def _content(message: Mapping[str, Any], names: tuple[str, str], where: str) -> str:
     """The text of a message; a list with one part of text is a text."""
     if unknown := sorted(message.keys() - {*names}):
-        raise ConfigError(f"{where}: unknown key {unknown[0]!r} in a message; known are {', '.join(names)}")
+        raise ConfigError(f"{where}: unknown key {short(unknown[0])!r} in a message; known are {', '.join(names)}")
     content = message.get(names[1])
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         part = content[0]
@@ -350,7 +350,7 @@ def instant(value: object, where: str, key: str, unit: str) -> Instant:
         whole_s = (date - EPOCH) // (date.resolution * 1_000_000)
         at_ns = whole_s * NS_PER_S + int((fraction or "0").ljust(9, "0"))
         return Instant(at_ns, "date with an offset from UTC" if offset else "date")
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not (is_int(value) or (isinstance(value, float) and math.isfinite(value))):
         raise ConfigError(f"{where}: {key} is {short(value)}, which is no instant")
     at_ns = value * UNIT_NS[unit] if isinstance(value, int) else round(Decimal(repr(value)) * UNIT_NS[unit])
     if abs(at_ns) >= MOST_NS:
@@ -364,6 +364,6 @@ def is_int(value: object) -> bool:
 
 
 def short(value: object, *, quoted: bool = False) -> str:
-    """Return what a file holds in at most 60 characters, for a message; texts as they are unless `quoted`."""
-    plain = value if isinstance(value, str) and not quoted else json.dumps(value)
+    """Return what a file holds, in one line of at most 60 characters; a text as it is unless `quoted`."""
+    plain = value if isinstance(value, str) and value.isprintable() and not quoted else json.dumps(value)
     return plain if len(plain) <= 60 else f"{plain[:57]}..."

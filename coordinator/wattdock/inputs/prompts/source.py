@@ -113,11 +113,10 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
     reading = Reading(vocab_size, replays, work.trace_time_unit, caching, work.prompts.chat)
     read = _parsed(content, source, path.name, reading)
     for name, value in sorted(read.settings):
-        ours = getattr(work, name.removeprefix("body."))
+        setting = name.removeprefix("body.")
+        ours = getattr(work, setting)
         if value != (1 if ours is None else ours):
-            raise ConfigError(
-                f"{source}: {name} is {value:g}, and workload.{name.removeprefix('body.')} is {ours}; make them agree"
-            )
+            raise ConfigError(f"{source}: {name} is {short(value)}, and workload.{setting} is {ours}; make them agree")
     return read
 
 
@@ -267,7 +266,9 @@ def _array_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]
         return match.end() if match else start
 
     at, line, counted = next_at(next_at(0) + 1), 1, 0
-    separator = "," if text[at : at + 1] != "]" else "]"
+    separator = ","
+    if text[at : at + 1] == "]":
+        separator, at = "]", next_at(at + 1)
     while separator == ",":
         line, counted = line + text.count("\n", counted, at), at
         where = f"{source}:{line}"
@@ -283,7 +284,7 @@ def _value_at(text: str, start: int, where: str) -> tuple[Any, int]:
     try:
         return strict_json_at(text, start)
     except ValueError as error:
-        raise ConfigError(f"{where}: not JSON ({error}): {short(text[start : start + 61])}") from error
+        raise ConfigError(f"{where}: not JSON ({error}): {short(text[start : start + 60])}") from error
 
 
 def _object(record: object, where: str) -> dict[str, Any]:
@@ -308,11 +309,11 @@ def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]
             if not header:
                 header = [name.strip() for name in row]
                 if twice := sorted({name for name in header if header.count(name) > 1}):
-                    raise ConfigError(f"{source}:{begin}: two columns are called {twice[0]!r}")
+                    raise ConfigError(f"{source}:{begin}: two columns are called {short(twice[0])!r}")
                 roles = dict(formats.recognised(header, f"{source}:{begin}").keys)
                 continue
             if len(row) != len(header):
-                raise ConfigError(f"{source}:{begin}: has {len(row)} cells, and the header {len(header)}")
+                raise ConfigError(f"{source}:{begin}: has {pluralize(len(row), 'cell')}, and the header {len(header)}")
             cells = zip(header, row, strict=True)
             yield begin, {name: _cell(cell) if roles[name] in NUMBERS else cell for name, cell in cells}
     except csv.Error as error:
