@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts import PromptSet, load_prompts
+from wattdock.inputs.prompts.formats import FORMATS
 from wattdock.inputs.prompts.source import Source, read_source
 
 if TYPE_CHECKING:
@@ -183,13 +184,18 @@ def test_a_unit_that_is_not_certain_is_asked_for_and_never_guessed(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "text", "more", "message"),
     [
-        ("p.csv", "arrival_s,input_tokens,output_tokens\n0,4,5\n", {"trace_time_unit": "ms"}, r":2: arrival_s is in s"),
-        ("p.csv", AZURE_2023, {"trace_time_unit": "s"}, "are dates, which need no"),
+        (
+            "p.csv",
+            "arrival_s,input_tokens,output_tokens\n0,4,5\n",
+            {"trace_time_unit": "ms"},
+            ":2: arrival_s is no number without a unit",
+        ),
+        ("p.csv", AZURE_2023, {"trace_time_unit": "s"}, ":2: TIMESTAMP is no number without a unit"),
         (
             "p.csv",
             AZURE_2024 + "2024-05-10 00:00:01,1,1\n",
             {},
-            ":4: TIMESTAMP is a date, and the one above a date with",
+            ":4: TIMESTAMP is a date, and a date with a zone before",
         ),
         ("p.csv", AZURE_2024.replace("05-10", "02-31"), {}, ":2: TIMESTAMP is .* is no instant"),
         ("p.jsonl", jsonl(MOONCAKE[::-1]), {}, ":2: comes before the line above"),
@@ -243,7 +249,7 @@ def test_instants_that_contradict_each_other_or_the_settings_are_refused(
         (
             "p.jsonl",
             jsonl([{**MESSAGES[0], "max_completion_tokens": 8}]),
-            ":1: give only one of max_tokens and max_comp",
+            ":1: give exactly one of max_tokens and max_comp",
         ),
         # As strict as the JSONL reader.
         ("p.csv", "input_tokens,output_tokens\n1,2\n1,2,3\n", ":3: has 3 cells, and the header 2"),
@@ -440,3 +446,10 @@ def test_a_plan_says_what_will_be_sent(tmp_path: Path) -> None:
     assert (ids.at_least, ids.prompt_tokens, ids.repeated_share) == (True, (2, 2, 2), 0.75)
     for summary, words in ((trace, ("27.482 s", "Mooncake", "ignored: hash_ids")), (text, ("characters", "16.7%"))):
         assert all(word in str(summary) for word in words)
+
+
+def test_no_record_is_of_two_formats() -> None:
+    """Each format needs a key that no other one has, or that the other one needs company for."""
+    for form in FORMATS:
+        for other in FORMATS:
+            assert form is other or not (form.needed | other.needed) <= (form.keys & other.keys) or not form.needed

@@ -1,6 +1,6 @@
 """Formats of prompt files and traces: what each key of a record means, and what a record says.
 
-Opens no file. Each format's keys were read where `FORMATS` says.
+Opens no file. Where each format's keys were read stands at `FORMATS`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,24 @@ import json
 import math
 import re
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 Ids: TypeAlias = "array[int]"  # of uint32: a pass has many millions
 Item: TypeAlias = "str | array[int]"
+# From a value, the file and line where it stands and its key to the prompt, or its length in tokens.
+Reader: TypeAlias = "Callable[[object, str, str], Item | int | None]"
 
 UNIT_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1_000, "ns": 1}
 # More tokens are no request; more seconds since any epoch are a mistaken unit.
@@ -34,34 +38,16 @@ TURN_KEYS = (("from", "value"), ("role", "content"))
 USERS = ("human", "user")
 
 
-class Role(Enum):
-    """What a key of a record holds. Keys of the first five are alternatives: a record has exactly one of them."""
+class Written(Enum):
+    """How a file writes instants."""
 
-    TEXT = auto()
-    IDS = auto()
-    # A chat completion's messages, and a whole conversation, whose first turn is the prompt.
-    MESSAGES = auto()
-    TURNS = auto()
-    PROMPT_TOKENS = auto()
-    LIMIT = auto()
-    INSTANT = auto()
-    # Ids of the prompt's blocks; equal ids are equal tokens.
-    BLOCKS = auto()
-    # A setting of the workload, which must agree.
-    SETTING = auto()
-    # Cannot change the work.
-    IGNORED = auto()
-
-
-PROMPTS = (Role.TEXT, Role.IDS, Role.MESSAGES, Role.TURNS, Role.PROMPT_TOKENS)
-NUMBERS = (Role.PROMPT_TOKENS, Role.LIMIT, Role.INSTANT, Role.SETTING)
+    NUMBER, DATE, ZONED = "a number", "a date", "a date with a zone"
 
 
 class Layout(NamedTuple):
     """Which key of a record holds what; None where none does."""
 
     prompt: str
-    holds: Role
     limit: str | None
     instant: str | None
     blocks: str | None
@@ -73,139 +59,80 @@ class Format:
     """A format of files, told by its keys.
 
     Attributes:
-        keys: Every key that a record may have.
-        needed: Keys that every record has; they and `keys` tell the format from all others.
-        unit: Of instants that are numbers: "s", "ms", "us" or "ns"; None where writers of the format differ.
-        fixed_unit: The key says the unit, so that no setting may say another.
-        block_tokens: How many tokens each id of `Role.BLOCKS` stands for.
+        prompts: Keys of the prompt, of which a record has exactly one, and how each is read.
+        limits: Keys of the answer's limit, of which a record has at most one; lengths need it.
+        marks: Keys that every record has and that tell the format from others.
+        instant: Key of the arrival.
+        unit: Of arrivals that are numbers, by its name in `UNIT_NS`; None where writers of the format differ.
+        blocks: Key of the ids of the prompt's blocks; equal ids are equal tokens.
+        block_tokens: Tokens of a block.
+        settings: Keys that must agree with the workload's settings of these names.
+        ignored: Keys that cannot change the work.
     """
 
     name: str
-    keys: Mapping[str, Role]
-    needed: frozenset[str]
+    prompts: Mapping[str, Reader]
+    limits: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    instant: str | None = None
     unit: str | None = None
-    fixed_unit: bool = False
+    blocks: str | None = None
     block_tokens: int = 0
+    settings: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
-    def layout(self, keys: Iterable[str], where: str) -> Layout:
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """Keys that every record has."""
+        alone = self.prompts if len(self.prompts) == 1 else ()
+        return frozenset((*alone, *self.marks, *(self.limits if tokens in self.prompts.values() else ())))
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """Keys whose values are numbers."""
+        lengths = [key for key, reader in self.prompts.items() if reader is tokens]
+        return frozenset((*lengths, *self.limits, *self.settings, self.instant or ""))
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Every key that a record may have."""
+        single = {key for key in (self.instant, self.blocks) if key}
+        return frozenset({*self.prompts, *self.limits, *self.marks, *self.settings, *self.ignored, *single})
+
+    def layout(self, present: Collection[str], where: str) -> Layout:
         """Return which of a record's keys holds what.
 
         Raises:
             ConfigError: The keys are not the format's.
         """
-        present = list(keys)
-        if unknown := sorted(set(present) - self.keys.keys()):
-            raise ConfigError(
-                f"{where}: unknown key {short(unknown[0])!r}; known are {', '.join(sorted(self.keys))} ({self.name})"
-            )
+        if unknown := sorted(set(present) - self.keys):
+            known = ", ".join(sorted(self.keys))
+            raise ConfigError(f"{where}: unknown key {short(unknown[0])!r}; known are {known} ({self.name})")
         if lacking := sorted(self.needed - set(present)):
             raise ConfigError(f"{where}: has none of {', '.join(lacking)}, which each record of {self.name} needs")
-        held = {role: [key for key in present if self.keys[key] is role] for role in Role}
-        prompts = [key for role in PROMPTS for key in held[role]]
-        if len(prompts) != 1:
-            known = sorted(key for key, role in self.keys.items() if role in PROMPTS)
-            raise ConfigError(f"{where}: give exactly one of {' and '.join(known)}, not {sorted(present)}")
-        if len(held[Role.LIMIT]) > 1:
-            raise ConfigError(f"{where}: give only one of {' and '.join(held[Role.LIMIT])}")
-        limit, instant, blocks = (next(iter(held[role]), None) for role in (Role.LIMIT, Role.INSTANT, Role.BLOCKS))
-        return Layout(prompts[0], self.keys[prompts[0]], limit, instant, blocks, tuple(held[Role.SETTING]))
+        prompts, limits = ([key for key in keys if key in present] for keys in (self.prompts, self.limits))
+        if len(prompts) != 1 or len(limits) > 1:
+            one = " and ".join(sorted(self.prompts) if len(prompts) != 1 else limits)
+            raise ConfigError(f"{where}: give exactly one of {one}, not {sorted(present)}")
+        instant, blocks = (key if key in present else None for key in (self.instant, self.blocks))
+        settings = tuple(key for key in self.settings if key in present)
+        return Layout(prompts[0], limits[0] if limits else None, instant, blocks, settings)
 
 
-def _format(
-    name: str,
-    keys: Mapping[str, Role],
-    *,
-    ignored: tuple[str, ...] = (),
-    optional: tuple[str, ...] = (),
-    unit: str | None = None,
-    fixed_unit: bool = False,
-    block_tokens: int = 0,
-) -> Format:
-    every = {**keys, **dict.fromkeys(ignored, Role.IGNORED)}
-    return Format(name, every, frozenset(keys.keys() - {*optional}), unit, fixed_unit, block_tokens)
-
-
-_LENGTHS = {"input_length": Role.PROMPT_TOKENS, "output_length": Role.LIMIT}
-_LIMITS, _SETTINGS = ("max_tokens", "max_completion_tokens"), ("temperature", "top_p")
-_CANNOT_MATTER = ("model", "user", "metadata", "stream")
-_BATCH = {
-    **dict.fromkeys(("custom_id", "method", "url", *(f"body.{name}" for name in _CANNOT_MATTER)), Role.IGNORED),
-    "body.messages": Role.MESSAGES,
-    **{f"body.{name}": Role.LIMIT for name in _LIMITS},
-    **{f"body.{name}": Role.SETTING for name in _SETTINGS},
-}
-# Sources: datasets of vllm-project/vllm (benchmarks/datasets.py) and NVIDIA/TensorRT-LLM (benchmarks/cpp/utils);
-# OpenAI's references of chat completions and batches; the files of Azure/AzurePublicDataset (2023, 2024),
-# HPMLL/BurstGPT (versions 1 and 2) and kvcache-ai/Mooncake (FAST25-release); the README of
-# alibaba-edu/qwen-bailian-usagetraces-anon. GuideLLM writes seconds under `timestamp`, AIPerf milliseconds.
-FORMATS = (
-    _format(
-        "wattdock's prompts",
-        {"prompt": Role.TEXT, "token_ids": Role.IDS, "max_output_tokens": Role.LIMIT},
-        optional=("prompt", "token_ids", "max_output_tokens"),
-    ),
-    _format(
-        "wattdock's lengths",
-        {"input_tokens": Role.PROMPT_TOKENS, "output_tokens": Role.LIMIT, "arrival_s": Role.INSTANT},
-        optional=("arrival_s",),
-        unit="s",
-        fixed_unit=True,
-    ),
-    _format("vLLM's custom data set", {"prompt": Role.TEXT, "output_tokens": Role.LIMIT}),
-    _format(
-        "TensorRT-LLM",
-        {"task_id": Role.IGNORED, "prompt": Role.TEXT, "input_ids": Role.IDS, "output_tokens": Role.LIMIT},
-        optional=("prompt", "input_ids"),
-    ),
-    _format("ShareGPT", {"conversations": Role.TURNS}, ignored=("id",)),
-    _format("ShareGPT", {"conversation": Role.TURNS}, ignored=("id",)),
-    _format(
-        "OpenAI messages",
-        {"messages": Role.MESSAGES, **dict.fromkeys(_LIMITS, Role.LIMIT), **dict.fromkeys(_SETTINGS, Role.SETTING)},
-        optional=(*_LIMITS, *_SETTINGS),
-        ignored=_CANNOT_MATTER,
-    ),
-    _format("OpenAI batch", _BATCH, optional=tuple(_BATCH.keys() - {"custom_id", "body.messages"})),
-    _format(
-        "BurstGPT",
-        {"Timestamp": Role.INSTANT, "Request tokens": Role.PROMPT_TOKENS, "Response tokens": Role.LIMIT},
-        ignored=("Session ID", "Elapsed time", "Model", "Total tokens", "Log Type"),
-        unit="s",
-    ),
-    _format("Azure", {"TIMESTAMP": Role.INSTANT, "ContextTokens": Role.PROMPT_TOKENS, "GeneratedTokens": Role.LIMIT}),
-    _format(
-        "Mooncake",
-        {"timestamp": Role.INSTANT, **_LENGTHS, "hash_ids": Role.BLOCKS},
-        unit="ms",
-        block_tokens=512,
-    ),
-    _format(
-        "Bailian",
-        {"chat_id": Role.IGNORED, "timestamp": Role.INSTANT, **_LENGTHS, "hash_ids": Role.BLOCKS},
-        ignored=("parent_chat_id", "type", "turn"),
-        unit="s",
-        block_tokens=16,
-    ),
-    _format("lengths", {**_LENGTHS, "timestamp": Role.INSTANT}, optional=("timestamp",)),
-)
-
-
-def recognised(keys: Iterable[str], where: str) -> Format:
+def recognised(present: Collection[str], where: str) -> Format:
     """Return the format whose keys a file's first record has.
 
     Raises:
         ConfigError: No format has all of them; the message is about the nearest one.
     """
-    present = set(keys)
-    fitting = [form for form in FORMATS if form.needed <= present <= form.keys.keys()]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not any(present & form.keys.keys() for form in FORMATS) and present:
-        known = ", ".join(dict.fromkeys(form.name for form in FORMATS))
-        raise ConfigError(f"{where}: {short(', '.join(sorted(present)))} are keys of no known format: {known}")
-    nearest = max(FORMATS, key=lambda form: 2 * len(present & form.keys.keys()) - len(form.needed - present))
-    nearest.layout(present, where)
-    raise ConfigError(f"{where}: {', '.join(sorted(present))} fit {' and '.join(form.name for form in fitting)}")
+    keys = set(present)
+    # Highest for a format that has all of the keys and lacks none.
+    nearest = max(FORMATS, key=lambda form: 2 * len(keys & form.keys) - len(form.needed - keys))
+    if keys and not keys & nearest.keys:
+        known = ", ".join(form.name for form in FORMATS)
+        raise ConfigError(f"{where}: {short(', '.join(sorted(keys)))} are keys of no known format: {known}")
+    nearest.layout(keys, where)
+    return nearest
 
 
 def text(value: object, where: str, key: str) -> str:
@@ -308,57 +235,33 @@ def blocks(value: object, where: str, key: str, *, tokens: object, each: int) ->
     return array("Q", value)
 
 
-def number(value: object, where: str, key: str) -> float:
-    """Return a setting's value.
+def instant(value: object, where: str, key: str, unit: str) -> tuple[int, Written]:
+    """Return when a request came, in ns since any epoch, and how that is written.
 
-    Raises:
-        ConfigError: It is no number.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a number")
-    return value
-
-
-PROMPT_OF: Mapping[Role, Callable[[object, str, str], Item | int | None]] = {
-    Role.TEXT: text,
-    Role.IDS: ids,
-    Role.MESSAGES: only_message,
-    Role.TURNS: first_turn,
-    Role.PROMPT_TOKENS: tokens,
-}
-
-
-class Instant(NamedTuple):
-    """When a request came: ns since any epoch, and how the file writes instants."""
-
-    at_ns: int
-    kind: Literal["number", "date", "date with an offset from UTC"]
-
-
-def instant(value: object, where: str, key: str, unit: str) -> Instant:
-    """Return when a request came: a number in a unit, or an ISO 8601 date, exact to the nanosecond.
+    Args:
+        value: A number in the unit, or an ISO 8601 date, which is exact to the nanosecond.
+        unit: By its name in `UNIT_NS`.
 
     Raises:
         ConfigError: It is no instant.
     """
+    at_ns, written = MOST_NS, Written.NUMBER
     if isinstance(value, str) and (match := DATE.fullmatch(value.strip())):
-        seconds, fraction, offset = match.groups()
-        try:
-            date = datetime.fromisoformat(seconds + (offset or "+00:00"))
-        except ValueError as error:
-            raise ConfigError(f"{where}: {key} is {short(value)}, which is no instant ({error})") from error
-        whole_s = (date - EPOCH) // (date.resolution * 1_000_000)
-        at_ns = whole_s * NS_PER_S + int((fraction or "0").ljust(9, "0"))
-        return Instant(at_ns, "date with an offset from UTC" if offset else "date")
-    if not (is_int(value) or (isinstance(value, float) and math.isfinite(value))):
-        raise ConfigError(f"{where}: {key} is {short(value)}, which is no instant")
-    at_ns = value * UNIT_NS[unit] if isinstance(value, int) else round(Decimal(repr(value)) * UNIT_NS[unit])
+        seconds, fraction, zone = match.groups()
+        written = Written.ZONED if zone else Written.DATE
+        with suppress(ValueError):
+            since = datetime.fromisoformat(seconds + (zone or "Z")) - EPOCH
+            at_ns = (since.days * 86_400 + since.seconds) * NS_PER_S + int((fraction or "0").ljust(9, "0"))
+    elif is_int(value):
+        at_ns = value * UNIT_NS[unit]
+    elif isinstance(value, float) and math.isfinite(value):
+        at_ns = round(Decimal(repr(value)) * UNIT_NS[unit])
     if abs(at_ns) >= MOST_NS:
         raise ConfigError(f"{where}: {key} is {short(value)}, which is no instant")
-    return Instant(at_ns, "number")
+    return at_ns, written
 
 
-def is_int(value: object) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
     """Return whether a JSON value is a whole number; True is an int to Python only."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -367,3 +270,43 @@ def short(value: object, *, quoted: bool = False) -> str:
     """Return what a file holds, in one line of at most 60 characters; a text as it is unless `quoted`."""
     plain = value if isinstance(value, str) and value.isprintable() and not quoted else json.dumps(value)
     return plain if len(plain) <= 60 else f"{plain[:57]}..."
+
+
+_LIMITS, _SAMPLING = ("max_tokens", "max_completion_tokens"), ("temperature", "top_p")
+_CANNOT_MATTER = ("model", "user", "metadata", "stream")
+# Sources: datasets of vllm-project/vllm (benchmarks/datasets.py) and NVIDIA/TensorRT-LLM (benchmarks/cpp/utils);
+# OpenAI's references of chat completions and batches; the files of Azure/AzurePublicDataset (2023, 2024),
+# HPMLL/BurstGPT (versions 1 and 2) and kvcache-ai/Mooncake (FAST25-release); the README of
+# alibaba-edu/qwen-bailian-usagetraces-anon. GuideLLM writes seconds under `timestamp`, AIPerf milliseconds.
+FORMATS = (
+    Format("wattdock's prompts", {"prompt": text, "token_ids": ids}, ("max_output_tokens",)),
+    Format("wattdock's lengths", {"input_tokens": tokens}, ("output_tokens",), instant="arrival_s", unit="s"),
+    Format("vLLM's custom data set", {"prompt": text}, ("output_tokens",), marks=("output_tokens",)),
+    Format("TensorRT-LLM", {"prompt": text, "input_ids": ids}, ("output_tokens",), marks=("task_id", "output_tokens")),
+    Format("ShareGPT", {"conversations": first_turn, "conversation": first_turn}, ignored=("id",)),
+    Format("OpenAI messages", {"messages": only_message}, _LIMITS, settings=_SAMPLING, ignored=_CANNOT_MATTER),
+    Format(
+        "OpenAI batch",
+        {"body.messages": only_message},
+        tuple(f"body.{name}" for name in _LIMITS),
+        marks=("custom_id",),
+        settings=tuple(f"body.{name}" for name in _SAMPLING),
+        ignored=("method", "url", *(f"body.{name}" for name in _CANNOT_MATTER)),
+    ),
+    Format(
+        *("BurstGPT", {"Request tokens": tokens}, ("Response tokens",)),
+        instant="Timestamp",
+        unit="s",
+        ignored=("Session ID", "Elapsed time", "Model", "Total tokens", "Log Type"),
+    ),
+    Format("Azure", {"ContextTokens": tokens}, ("GeneratedTokens",), instant="TIMESTAMP"),
+    Format(
+        *("Mooncake", {"input_length": tokens}, ("output_length",), ("hash_ids",), "timestamp", "ms", "hash_ids", 512)
+    ),
+    Format(
+        *("Bailian", {"input_length": tokens}, ("output_length",), ("chat_id", "hash_ids")),
+        *("timestamp", "s", "hash_ids", 16),
+        ignored=("parent_chat_id", "type", "turn"),
+    ),
+    Format("lengths", {"input_length": tokens}, ("output_length",), instant="timestamp"),
+)

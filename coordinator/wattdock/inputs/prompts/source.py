@@ -13,26 +13,27 @@ from array import array
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
 from wattdock.files import read_regular
 from wattdock.inputs.prompts import formats
-from wattdock.inputs.prompts.formats import NUMBERS, PROMPT_OF, UNIT_NS, Role, short
+from wattdock.inputs.prompts.formats import UNIT_NS, Written, recognised, short
 from wattdock.text import pluralize, strict_json_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from wattdock.config import ExperimentConfig
-    from wattdock.inputs.prompts.formats import Format, Instant, Item, Layout
+    from wattdock.inputs.prompts.formats import Format, Item, Layout
 
 BUNDLED = "bundled"
 NUMBER = re.compile(r"-?\d{1,25}(\.\d{1,25})?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
-class Reading(NamedTuple):
+@dataclass(frozen=True)
+class Reading:
     """What an experiment needs of a file.
 
     Attributes:
@@ -41,13 +42,29 @@ class Reading(NamedTuple):
         time_unit: Of instants that are numbers, as the settings say; None is the format's own.
         shares_prefixes: The engine's prefix cache is on, so that ids of blocks matter.
         chat: Text is wrapped in the model's chat template.
+        temperature, top_p: Of sampling.
     """
 
-    vocab_size: int | None = None
+    vocab_size: int | None
     replays: bool = False
     time_unit: str | None = None
     shares_prefixes: bool = False
     chat: bool = True
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, vocab_size: int | None) -> Reading:
+        """Return what an experiment needs of its prompts file."""
+        work, caching = config.workload, config.section.caches_prefixes
+        replays, top_p = work.arrival == "trace", 1.0 if work.top_p is None else work.top_p
+        return cls(vocab_size, replays, work.trace_time_unit, caching, work.prompts.chat, work.temperature, top_p)
+
+    def unused(self, keys: Iterable[str], layout: Layout) -> set[str]:
+        """Return which of a record's keys do not change the work."""
+        used = {layout.prompt, layout.limit, *layout.settings}
+        used |= {layout.instant} if self.replays else set()
+        return {*keys} - used - ({layout.blocks} if self.shares_prefixes else set())
 
 
 @dataclass(frozen=True)
@@ -63,8 +80,7 @@ class Source:
         blocks: Per item, the ids of its blocks of tokens; empty where no prefix cache would use them.
         block_tokens: Tokens of a block.
         format: Name of the file's format; None for a source that is no file.
-        ignored: Keys, and records, of the file that do not change the work.
-        settings: Settings of a workload that the file's records say.
+        ignored: Of the file: keys, and records, that do not change the work.
     """
 
     items: tuple[Item | int, ...]
@@ -76,7 +92,6 @@ class Source:
     block_tokens: int = 0
     format: str | None = None
     ignored: tuple[str, ...] = ()
-    settings: frozenset[tuple[str, float]] = frozenset()
 
     @cached_property
     def rows(self) -> list[tuple[int, int]]:
@@ -99,25 +114,16 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
     Raises:
         ConfigError: It cannot be read or used; the message names file and line.
     """
-    source, path, work = config.prompts.source or BUNDLED, config.prompts.file, config.workload
+    source, path = config.prompts.source or BUNDLED, config.prompts.file
     if path is None:
         return _parsed((files("wattdock.inputs") / "prompts.jsonl").read_bytes(), source, BUNDLED, Reading(vocab_size))
     try:
         content = read_regular(path, follow=True)
     except OSError as error:
         raise ConfigError(
-            f"cannot read prompts from {source!r} ({error.strerror}); give bundled, synthetic or a JSON, JSONL or CSV "
-            "file"
+            f"cannot read prompts from {source!r} ({error.strerror}); give bundled, synthetic or a JSONL or CSV file"
         ) from error
-    caching, replays = config.section.caches_prefixes, work.arrival == "trace"
-    reading = Reading(vocab_size, replays, work.trace_time_unit, caching, work.prompts.chat)
-    read = _parsed(content, source, path.name, reading)
-    for name, value in sorted(read.settings):
-        setting = name.removeprefix("body.")
-        ours = getattr(work, setting)
-        if value != (1 if ours is None else ours):
-            raise ConfigError(f"{source}: {name} is {short(value)}, and workload.{setting} is {ours}; make them agree")
-    return read
+    return _parsed(content, source, path.name, Reading.of(config, vocab_size))
 
 
 # Traces may have millions of lines, and each pass reads its part.
@@ -143,96 +149,80 @@ class _Parser:
         self.form: Format | None = None
         self.layouts: dict[tuple[str, ...], Layout] = {}
         self.items, self.limits = list["Item | int"](), list[int | None]()
-        self.instants, self.blocks = list["Instant"](), list["array[int]"]()
-        self.settings = set[tuple[str, float]]()
+        self.instants_ns, self.written = list[int](), dict[Written, str]()
+        self.blocks = list["array[int]"]()
         self.skipped = 0
 
     def take(self, record: Mapping[str, Any], where: str) -> None:
         """Add one record."""
-        self.form = form = self.form or formats.recognised(record, where)
-        keys = tuple(record)
+        self.form = form = self.form or recognised(record, where)
+        keys, reading = tuple(record), self.reading
         if (layout := self.layouts.get(keys)) is None:
             layout = self.layouts[keys] = form.layout(keys, where)
-        if layout.holds is Role.MESSAGES and not self.reading.chat:
+        reader = form.prompts[layout.prompt]
+        if reader is formats.only_message and not reading.chat:
             raise ConfigError(f"{where}: messages need the model's chat template, and workload.prompts.chat is false")
-        item = PROMPT_OF[layout.holds](record[layout.prompt], where, layout.prompt)
+        for key in layout.settings:
+            setting = key.removeprefix("body.")
+            if record[key] != (ours := getattr(reading, setting)):
+                raise ConfigError(
+                    f"{where}: {key} is {short(record[key])}, and workload.{setting} is {ours}; make them agree"
+                )
+        item = reader(record[layout.prompt], where, layout.prompt)
         if item is None:
             self.skipped += 1
             return
-        if isinstance(item, array) and self.reading.vocab_size is not None and max(item) >= self.reading.vocab_size:
+        if isinstance(item, array) and reading.vocab_size is not None and max(item) >= reading.vocab_size:
             raise ConfigError(
-                f"{where}: token id {max(item)} is not below the model's vocabulary size {self.reading.vocab_size}"
+                f"{where}: token id {max(item)} is not below the model's vocabulary size {reading.vocab_size}"
             )
         self.items.append(item)
         limit = record[layout.limit] if layout.limit else None
-        may_lack = layout.limit not in form.needed
-        self.limits.append(None if limit is None and may_lack else formats.tokens(limit, where, layout.limit or ""))
+        lacks = limit is None and layout.limit not in form.needed
+        self.limits.append(None if lacks else formats.tokens(limit, where, layout.limit or ""))
         if layout.instant:
-            self._take_instant(record[layout.instant], layout.instant, where)
-        if layout.blocks and self.reading.shares_prefixes:
-            self.blocks.append(
-                formats.blocks(record[layout.blocks], where, layout.blocks, tokens=item, each=form.block_tokens)
-            )
-        for key in layout.settings:
-            self.settings.add((key, formats.number(record[key], where, key)))
+            self._take_instant(record[layout.instant], where, layout.instant, form)
+        if layout.blocks and reading.shares_prefixes:
+            ids = formats.blocks(record[layout.blocks], where, layout.blocks, tokens=item, each=form.block_tokens)
+            self.blocks.append(ids)
 
-    def _take_instant(self, value: object, key: str, where: str) -> None:
-        unit = self.reading.time_unit or (self.form.unit if self.form else None)
-        instant = formats.instant(value, where, key, unit or "s")
-        before = self.instants[-1] if self.instants else instant
-        if instant.kind != before.kind:
-            raise ConfigError(f"{where}: {key} is a {instant.kind}, and the one above a {before.kind}")
-        if instant.at_ns < before.at_ns:
+    def _take_instant(self, value: object, where: str, key: str, form: Format) -> None:
+        given = self.reading.time_unit
+        at_ns, written = formats.instant(value, where, key, given or form.unit or "s")
+        self.written.setdefault(written, where)
+        if len(self.written) > 1:
+            raise ConfigError(f"{where}: {key} is {written.value}, and {next(iter(self.written)).value} before")
+        if self.instants_ns and at_ns < self.instants_ns[-1]:
             raise ConfigError(f"{where}: comes before the line above; sort the file by time")
-        self.instants.append(instant)
-        if self.reading.replays and instant.kind == "number":
-            self._require_unit(value, key, where)
-
-    def _require_unit(self, value: object, key: str, where: str) -> None:
-        """Refuse numbers whose unit is not certain."""
-        form, given = self.form, self.reading.time_unit
-        if form and form.fixed_unit and given not in (None, form.unit):
-            raise ConfigError(
-                f"{where}: {key} is in {form.unit}, and workload.trace_time_unit is {given}; leave it out"
-            )
+        self.instants_ns.append(at_ns)
         # Mooncake's milliseconds are whole; fractions are another tool's seconds under the same key.
-        fraction_of_ms = form and form.unit == "ms" and not formats.is_int(value)
-        if given is None and (not form or form.unit is None or fraction_of_ms):
+        known = form.unit and (form.unit != "ms" or formats.is_int(value))
+        if self.reading.replays and not (known or given or written is not Written.NUMBER):
             units = " | ".join(UNIT_NS)
             raise ConfigError(
                 f"{where}: {key} is {short(value)}, in no known unit; set workload.trace_time_unit: {units}"
             )
+        if given and (key == "arrival_s" or written is not Written.NUMBER):
+            raise ConfigError(f"{where}: {key} is no number without a unit; leave out workload.trace_time_unit")
 
     def source(self, sha256: str, source: str, name: str) -> Source:
         """Return what was taken."""
-        form, reading = self.form, self.reading
+        form, reading, instants_ns = self.form, self.reading, self.instants_ns
         if not self.items or not form:
             raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
-        dated = bool(self.instants) and self.instants[0].kind != "number"
-        if dated and reading.time_unit:
-            raise ConfigError(f"{source}: arrivals are dates, which need no workload.trace_time_unit")
-        first_ns = self.instants[0].at_ns if self.instants else 0
-        whole = len(self.instants) == len(self.items) and (dated or reading.time_unit or form.unit)
-        unused = {Role.IGNORED}
-        unused |= set() if reading.replays else {Role.INSTANT}
-        unused |= set() if reading.shares_prefixes else {Role.BLOCKS}
-        seen = {key for keys in self.layouts for key in keys}
-        ignored = sorted(key for key in seen if form.keys[key] in unused)
-        if Role.TURNS in form.keys.values():
-            ignored.append("all turns but the first")
+        known = reading.time_unit or form.unit or Written.NUMBER not in self.written
+        dated = known and len(instants_ns) == len(self.items)
+        ignored = {key for keys, layout in self.layouts.items() for key in reading.unused(keys, layout)}
+        notes = ["all turns but the first"] if form.name == "ShareGPT" else []
         if self.skipped:
-            ignored.append(f"{pluralize(self.skipped, 'conversation')} that no text of a user begins")
+            notes.append(f"{pluralize(self.skipped, 'conversation')} that no text of a user begins")
         return Source(
-            items=tuple(self.items),
-            max_output_tokens=tuple(self.limits),
-            sha256=sha256,
-            name=name,
-            arrivals_s=tuple((at.at_ns - first_ns) / NS_PER_S for at in self.instants) if whole else (),
+            *(tuple(self.items), tuple(self.limits), sha256, name),
+            arrivals_s=tuple((at_ns - instants_ns[0]) / NS_PER_S for at_ns in instants_ns) if dated else (),
             blocks=tuple(self.blocks),
             block_tokens=form.block_tokens,
             format=form.name,
-            ignored=tuple(ignored),
-            settings=frozenset(self.settings),
+            ignored=(*sorted(ignored), *notes),
         )
 
 
@@ -299,7 +289,7 @@ def _object(record: object, where: str) -> dict[str, Any]:
 
 def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each row below the header, by column, with the number of the line that it begins in."""
-    header, roles, rows = list[str](), dict[str, Role](), csv.reader(io.StringIO(text, newline=""), strict=True)
+    header, numbers, rows = list[str](), frozenset[str](), csv.reader(io.StringIO(text, newline=""), strict=True)
     number = 1
     try:
         for row in rows:
@@ -310,12 +300,12 @@ def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]
                 header = [name.strip() for name in row]
                 if twice := sorted({name for name in header if header.count(name) > 1}):
                     raise ConfigError(f"{source}:{begin}: two columns are called {short(twice[0])!r}")
-                roles = dict(formats.recognised(header, f"{source}:{begin}").keys)
+                numbers = recognised(header, f"{source}:{begin}").numbers
                 continue
             if len(row) != len(header):
                 raise ConfigError(f"{source}:{begin}: has {pluralize(len(row), 'cell')}, and the header {len(header)}")
             cells = zip(header, row, strict=True)
-            yield begin, {name: _cell(cell) if roles[name] in NUMBERS else cell for name, cell in cells}
+            yield begin, {name: _cell(cell) if name in numbers else cell for name, cell in cells}
     except csv.Error as error:
         raise ConfigError(f"{source}:{number}: not CSV ({error})") from error
 
