@@ -41,7 +41,7 @@ SECRET_SHAPES = re.compile(
 # Shorter values are no secrets, and stand in every text.
 SECRET_CHARACTERS = 6
 COMPACT = (",", ":")
-TOO_DEEP = ValueError("it is nested too deeply")
+TOO_DEEP = "it is nested too deeply"
 # Whoever walks through a document calls itself for each level.
 MAX_DEPTH, PART_DEPTH = 100, 50
 # What to write, by pydantic's type of a mistake; the limit stands in the mistake's context.
@@ -200,7 +200,7 @@ def from_json(content: str | bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     try:
         return _shallow(json.loads(content), max_depth)
     except RecursionError as error:
-        raise TOO_DEEP from error
+        raise ValueError(TOO_DEEP) from error
 
 
 def strict_json_at(content: str, start: int) -> tuple[Any, int]:
@@ -212,7 +212,7 @@ def strict_json_at(content: str, start: int) -> tuple[Any, int]:
     try:
         value, end = STRICT_JSON.raw_decode(content, start)
     except RecursionError as error:
-        raise TOO_DEEP from error
+        raise ValueError(TOO_DEEP) from error
     return _shallow(value, MAX_DEPTH), end
 
 
@@ -233,7 +233,7 @@ def _shallow(value: Any, max_depth: int) -> Any:
         if not level:
             return value
         level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
-    raise TOO_DEEP
+    raise ValueError(TOO_DEEP)
 
 
 STRICT_JSON = json.JSONDecoder(object_pairs_hook=_unique)

@@ -370,6 +370,15 @@ def test_equal_blocks_are_equal_tokens_where_a_prefix_cache_is_on(tmp_path: Path
     assert "hash_ids" in read(tmp_path, jsonl(BAILIAN)).ignored
 
 
+def test_the_end_of_a_prompt_that_has_no_block_is_its_own(tmp_path: Path) -> None:
+    """Where a trace gives ids to full blocks only."""
+    pair = [{**BAILIAN[0], "input_length": 40, "hash_ids": [1, 2]}] * 2
+    sent: Any = load_prompts(experiment(tmp_path, jsonl(pair), caching=True), pass_index=0, vocab_size=1000).items
+    assert [len(prompt) for prompt in sent[:2]] == [40, 40]
+    assert sent[0][:32] == sent[1][:32]
+    assert sent[0][32:] != sent[1][32:]
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
@@ -385,6 +394,13 @@ def test_blocks_that_are_not_the_prompt_s_are_refused_where_they_count(
     """As with another size of blocks than the format's."""
     with pytest.raises(ConfigError, match=f":1: hash_ids .*{message}"):
         read(tmp_path, jsonl([record]), caching=True)
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.jsonl", "p", "p.json.txt"])
+def test_a_file_s_content_and_not_its_name_says_how_it_is_written(tmp_path: Path, name: str) -> None:
+    """A bundle keeps a CSV under a name of its own."""
+    for text in (AZURE_2023, f"\ufeff\r\n{AZURE_2023}", jsonl(MOONCAKE), json.dumps(MOONCAKE), f"\n {jsonl(MOONCAKE)}"):
+        assert read(tmp_path, text, name).format == ("Azure" if "Context" in text else "Mooncake")
 
 
 KINDS: tuple[Records, ...] = (MOONCAKE, BAILIAN, SHAREGPT, MESSAGES[:1], BATCH, VLLM, TENSORRT[:1])

@@ -130,11 +130,10 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
 @lru_cache(maxsize=1)
 def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
     """Read a file whose first record tells its format; every further one is held to it."""
-    text, records = _text(content, source), _json_records
-    if name.lower().endswith(".csv"):
-        records = _csv_records
-    elif text.lstrip().startswith("["):
-        records = _array_records
+    text = _text(content, source)
+    first = next((character for character in text if not character.isspace()), "")
+    # By content: a bundle keeps files under names of its own.
+    records = {"{": _json_records, "": _json_records, "[": _array_records}.get(first, _csv_records)
     parser = _Parser(reading)
     for number, record in records(text, source):
         parser.take(record, f"{source}:{number}")
