@@ -295,7 +295,6 @@ def test_what_is_unknown_double_or_malformed_is_refused_with_its_line(
         ({"messages": [{"role": "user", "content": "u", "name": "x"}]}, "unknown key 'name' in a message"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "must be a text"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2}]}, "must be a text"),
-        ({"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}]}, "a system's turn"),
         ({"conversations": [{"from": "human", "value": "u", "image": "x"}]}, "unknown key 'image' in a message"),
         ({"conversations": [{"from": "human", "value": 5}]}, "value is 5; it must be a text"),
         ({"conversations": ["u"]}, "must be a list of turns"),
@@ -307,6 +306,16 @@ def test_a_conversation_that_cannot_be_sent_as_it_stands_is_refused(
     """Flattened in silence, it would be another prompt."""
     with pytest.raises(ConfigError, match=f":1: .*{message}"):
         read(tmp_path, jsonl([record]))
+
+
+def test_a_conversation_that_a_system_s_turn_begins_is_left_out_and_counted(tmp_path: Path) -> None:
+    """As one that begins in the middle; where all of them do, there is nothing to send."""
+    spoken = [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}]
+    left_out: Records = [{"conversations": spoken[:count]} for count in (0, 1, 2)]
+    source = read(tmp_path, jsonl([*left_out, {"conversations": spoken[1:]}]))
+    assert (source.items, source.ignored[-1]) == (("u",), "3 conversations that no text of a user begins")
+    with pytest.raises(ConfigError, match="begins any conversation"):
+        read(tmp_path, jsonl(left_out))
 
 
 def test_messages_need_the_chat_template_and_a_conversation_s_first_turn_does_not(tmp_path: Path) -> None:

@@ -186,23 +186,19 @@ def only_message(value: object, where: str, key: str) -> str:
 
 
 def first_turn(value: object, where: str, key: str) -> str | None:
-    """Return what a user says at the start of a conversation; None where no user's text is there.
+    """Return what a user says at the start of a conversation; None where no text of a user stands there.
 
     Raises:
-        ConfigError: It is no conversation, or its first turn is a system's, which could not be sent with it.
+        ConfigError: It is no conversation.
     """
     if not isinstance(value, list) or not all(isinstance(turn, dict) for turn in value):
         raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of turns")
-    if not value:
+    turn = value[0] if value else {}
+    speaker, said = TURN_KEYS[1] if "role" in turn else TURN_KEYS[0]
+    # Files of ShareGPT begin in the middle of a conversation, with a system's turn or with nothing.
+    if turn.get(speaker) not in USERS or not str(turn.get(said)).strip():
         return None
-    spelling = next((names for names in TURN_KEYS if names[0] in value[0]), TURN_KEYS[0])
-    speaker = value[0].get(spelling[0])
-    if speaker == "system":
-        raise ConfigError(f"{where}: {key} begin with a system's turn, which cannot be sent yet; leave it out")
-    said = value[0].get(spelling[1])
-    if speaker not in USERS or (isinstance(said, str) and not said.strip()):
-        return None
-    return _content(value[0], spelling, where)
+    return _content(turn, (speaker, said), where)
 
 
 def _content(message: Mapping[str, Any], names: tuple[str, str], where: str) -> str:

@@ -207,6 +207,8 @@ class _Parser:
     def source(self, sha256: str, source: str, name: str) -> Source:
         """Return what was taken."""
         form, reading, instants_ns = self.form, self.reading, self.instants_ns
+        if self.skipped and not self.items:
+            raise ConfigError(f"{source}: no text of a user begins any conversation, and no other turn can be sent yet")
         if not self.items or not form:
             raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
         known = reading.time_unit or form.unit or Written.NUMBER not in self.written
