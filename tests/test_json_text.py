@@ -28,7 +28,7 @@ NO_OUTPUT = {
     "inputs/gguf.py",
     "inputs/shapes.py",
     "inputs/prompts/passes.py",
-    "inputs/prompts/trace.py",
+    "inputs/prompts/formats.py",
     "publish/create.py",
     "runner/wire.py",
     "text.py",

@@ -41,6 +41,7 @@ SECRET_SHAPES = re.compile(
 # Shorter values are no secrets, and stand in every text.
 SECRET_CHARACTERS = 6
 COMPACT = (",", ":")
+TOO_DEEP = "it is nested too deeply"
 # Whoever walks through a document calls itself for each level.
 MAX_DEPTH, PART_DEPTH = 100, 50
 # What to write, by pydantic's type of a mistake; the limit stands in the mistake's context.
@@ -196,18 +197,46 @@ def from_json(content: str | bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     Raises:
         ValueError: It is no JSON, or nested too deeply.
     """
-    too_deep = ValueError("it is nested too deeply")
     try:
-        value = json.loads(content)
+        return _shallow(json.loads(content), max_depth)
     except RecursionError as error:
-        raise too_deep from error
+        raise ValueError(TOO_DEEP) from error
+
+
+def strict_json_at(content: str, start: int) -> tuple[Any, int]:
+    """Return the value that a JSON text holds at a position, and where the value ends.
+
+    Raises:
+        ValueError: No value begins there, it is nested too deeply, or an object in it has a key twice.
+    """
+    try:
+        value, end = STRICT_JSON.raw_decode(content, start)
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+    return _shallow(value, MAX_DEPTH), end
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs; of equal keys `json` would keep the last."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"duplicate key {twice[:60]!r}")
+    return made
+
+
+def _shallow(value: Any, max_depth: int) -> Any:
+    """The value, if it has at most so many levels."""
     level = [value]
     for _ in range(max_depth):
         level = [outer for outer in level if isinstance(outer, dict | list) and outer]
         if not level:
             return value
         level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
-    raise too_deep
+    raise ValueError(TOO_DEEP)
+
+
+STRICT_JSON = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def is_on_loopback(image: str) -> bool:

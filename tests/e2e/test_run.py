@@ -94,6 +94,21 @@ def test_prompts_that_do_not_fit_fail_their_own_experiment_only(called: Called) 
     assert (drawn.returncode, drawn.stdout.startswith("3 results in study.html")) == (0, True), drawn.stderr
 
 
+def test_a_plan_and_a_result_say_what_of_a_prompts_file_is_not_used(called: Called) -> None:
+    """Bailian's seconds are replayed as seconds; without a prefix cache its shared blocks are named as ignored."""
+    record = {"chat_id": 1, "timestamp": 0.0, "input_length": 16, "output_length": 4, "hash_ids": [1]}
+    Path("t.jsonl").write_text("".join(f"{json.dumps(record | {'timestamp': at_s})}\n" for at_s in (0.0, 0.5)))
+    words = (*SMALL, "--prompts", "t.jsonl", "--set", "workload.arrival=trace", "--num-prompts", "2")
+    planned = called("plan", *words)
+    assert planned.returncode == 0, planned.stderr
+    [said] = [line for line in planned.stdout.splitlines() if line.startswith("t.jsonl: ")]
+    assert all(part in said for part in ("2 requests per pass in 0.5 s", "Bailian", "ignored: chat_id, hash_ids"))
+    assert called("run", *words).returncode == 0
+    [stored] = [json.loads(file.read_text()) for file in Path("results").glob("2*/result.json")]
+    environment = stored["environment"]
+    assert (environment["dataset_format"], environment["dataset_ignored"]) == ("Bailian", ["chat_id", "hash_ids"])
+
+
 def test_a_hub_is_asked_for_each_model_before_anything_is_downloaded_or_started(wattdock: Command) -> None:
     """Missing, gated, or too large for this machine by what its config makes: one line, and no folder of results."""
     models = ("shape:tiny-llama", "owner/large", "owner/missing", "owner/gated")

@@ -89,10 +89,10 @@ def test_lengths_of_a_file_stand_in_the_plan_with_mean_and_range(tmp_path: Path)
             "Timestamp,Request tokens,Response tokens\n5,470,0\n",
             r":2: Response tokens is 0; it must be a whole number from 1",
         ),
-        ("Timestamp,Request tokens,Response tokens\n5,470\n", r":2: has none of output_tokens, Response tokens"),
+        ("Timestamp,Request tokens,Response tokens\n5,470\n", r":2: has 2 cells, and the header 3"),
         ("input_tokens,output_tokens\n4,5\n4.5,5\n", r":3: input_tokens is 4\.5; it must be a whole number"),
         ("input_tokens,output_tokens\n99999999999999999999,5\n", r":2: input_tokens is 99999999999999999999"),
-        ("in,out\n4,5\n", r":2: has none of input_tokens, Request tokens"),
+        ("in,out\n4,5\n", r":1: in, out are keys of no known format"),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,4,5\n",
             r":2: TIMESTAMP is yesterday, which is no instant",
@@ -115,7 +115,7 @@ def test_a_json_line_that_lacks_a_length_is_refused(tmp_path: Path) -> None:
     """True is no number of tokens either."""
     for line, message in (
         ('{"input_length": 5}', "has none of output"),
-        ('{"input_length": true, "output_length": 1}', "is True"),
+        ('{"input_length": true, "output_length": 1}', "is true"),
     ):
         with pytest.raises(ConfigError, match=message):
             check_prompts(experiment(written(tmp_path, line, "t.jsonl")), has_tokenizer=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
-from wattdock.inputs import check_model, check_prompts, memory_fit
+from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit
 from wattdock.launch import LaunchSpec, choose_launcher, find_runner
 from wattdock.launch.images import read_lock
 from wattdock.metering import choose_meter
@@ -60,6 +60,8 @@ class ExecutionPlan:
         variables: Engine settings that reach its runner from the environment here; "set" for what may be secret.
         memory: Whether the model fits, in words; None on the CPU.
         job: Of a cluster's scheduler, where one gave the machine.
+        prompts: What it will send, in words; empty before that is known.
+        dataset_format, dataset_ignored: As in its result's environment.
     """
 
     config: ExperimentConfig
@@ -71,6 +73,9 @@ class ExecutionPlan:
     variables: Mapping[str, str] = field(default_factory=dict)
     memory: str | None = None
     job: snapshot.Job | None = None
+    prompts: str = ""
+    dataset_format: str | None = None
+    dataset_ignored: tuple[str, ...] = ()
 
     def on(self, host_gpus: GpuInventory) -> ExecutionPlan:
         """Return the plan with the GPUs in their present state; unchanged where one is gone: its runner will fail."""
@@ -230,6 +235,14 @@ def _for_workload(
         return checked
     try:
         memory = _memory(config, host)[1] if checked.gpus else _host_memory(config, host, checked.launch)
+        sent = PromptSet.summary(config)
     except WattdockError as error:
         return error
-    return replace(checked, config=config, memory=memory)
+    return replace(
+        checked,
+        config=config,
+        memory=memory,
+        prompts=f"{config.prompts.source}: {sent}",
+        dataset_format=sent.format,
+        dataset_ignored=sent.ignored,
+    )

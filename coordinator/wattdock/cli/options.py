@@ -122,7 +122,7 @@ class SettingFlags:
         "Most output tokens per request.  [default: 64]", setting="workload.max_output_tokens"
     )
     prompts: str | None = flag(
-        "bundled, synthetic, or a JSONL file.  [default: bundled]", setting="workload.prompts.source"
+        "bundled, synthetic, or a JSONL, JSON or CSV file.  [default: bundled]", setting="workload.prompts.source"
     )
     input_tokens: int | None = flag("Tokens of each synthetic prompt.  [default: 512]", setting=LENGTH)
     min_requests: int | None = flag(

@@ -20,7 +20,7 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 ARRIVAL_KEYS = {
     **dict.fromkeys(("rate_per_s", "ramp_to_per_s"), ("poisson", "gamma")),
     "burstiness": ("gamma",),
-    "trace_speed": ("trace",),
+    **dict.fromkeys(("trace_speed", "trace_time_unit"), ("trace",)),
 }
 
 
@@ -33,7 +33,7 @@ class PromptSpec(StrictSettings):
     """Where prompts come from.
 
     Attributes:
-        source: "bundled", "synthetic" (token ids), or a JSONL or CSV file of prompts or of lengths; None is bundled
+        source: "bundled", "synthetic" (token ids), or a JSONL, JSON or CSV file of prompts or lengths; None is bundled
             text, or synthetic for a shape, which has no tokenizer.
         count: Prompts per pass; None takes what the workload's minima need.
         input_tokens: Length of each synthetic prompt: a number, or a distribution that each is drawn from (seeded).
@@ -83,6 +83,7 @@ class WorkloadSpec(StrictSettings):
         ramp_to_per_s: The rate goes linearly from `rate_per_s` to this over each pass.
         burstiness: Shape of the gamma distribution of gaps; 1 is Poisson, less is burstier.
         trace_speed: Of `trace`: 2 replays a trace's arrivals in half the time.
+        trace_time_unit: Of `trace`: the unit of arrivals that are numbers, where the file's format does not say.
         min_duration_s, min_requests: A pass goes on until both are met.
         ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
         temperature: 0 is greedy.
@@ -98,6 +99,7 @@ class WorkloadSpec(StrictSettings):
     ramp_to_per_s: PositiveFloat | None = None
     burstiness: Annotated[float, Field(ge=0.01, le=1000)] | None = None
     trace_speed: Annotated[float, Field(ge=0.001, le=1000)] | None = None
+    trace_time_unit: Literal["s", "ms", "us", "ns"] | None = None
     min_duration_s: PositiveFloat | None = None
     min_requests: Positive | None = None
     seed: Seed = 0
@@ -111,9 +113,8 @@ class WorkloadSpec(StrictSettings):
     def _consistent(self) -> Self:
         for name, kinds in ARRIVAL_KEYS.items():
             if (value := getattr(self, name)) is not None and self.arrival not in kinds:
-                raise ValueError(
-                    f"{name}: {value:g} is for arrival: {' or '.join(kinds)}, and arrival is {self.arrival}"
-                )
+                value = value if isinstance(value, str) else f"{value:g}"
+                raise ValueError(f"{name}: {value} is for arrival: {' or '.join(kinds)}, and arrival is {self.arrival}")
         if self.arrival in ARRIVAL_KEYS["rate_per_s"] and self.rate_per_s is None:
             raise ValueError(
                 f"arrival: {self.arrival} needs rate_per_s, requests per second on average, such as rate_per_s: 2"

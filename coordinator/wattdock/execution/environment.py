@@ -59,6 +59,8 @@ def environment(
         model=_model_facts(plan.config.model, model, runner),
         dataset=config.prompts.source,
         dataset_sha256=next((measured.prompts_sha256 for measured in record.passes), None),
+        dataset_format=plan.dataset_format,
+        dataset_ignored=list(plan.dataset_ignored),
         seed=config.workload.seed,
         clock=snapshot.ClockFacts.of([record]),
         meter=plan.meter.name,

@@ -173,6 +173,8 @@ class EnvironmentSnapshot(Stored):
             of a value that may be a secret.
         runner: As the runner reported it.
         dataset, dataset_sha256: The source of the prompts, and its hash.
+        dataset_format, dataset_ignored: Of a prompts file: the format that its keys told, and the keys or records that
+            do not change the work.
         changes: Conditions that differed between the runners that measured passes; all other fields are of the last
             runner. Null in the snapshot of a single restart, and where one of several restarts has no snapshot.
     """
@@ -205,6 +207,8 @@ class EnvironmentSnapshot(Stored):
     model: ModelFacts
     dataset: str | None
     dataset_sha256: str | None
+    dataset_format: str | None = None
+    dataset_ignored: list[str] = Field(default_factory=list)
     seed: int
     clock: ClockFacts
     meter: str

@@ -63,6 +63,7 @@ class Plan:
         yield Listing(PLAN_COLUMNS, [_plan_cells(self, number, position) for number, position in numbered[:SHOWN]])
         if len(numbered) > SHOWN:
             yield f"… and {len(numbered) - SHOWN} more; --json prints all"
+        yield from dict.fromkeys(decision.prompts for decision in ready if decision.prompts)
         yield from _unchecked(study.experiments, online=self.online)
         yield (
             f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "

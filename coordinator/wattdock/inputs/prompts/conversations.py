@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.inputs.prompts.source import Ids
+    from wattdock.inputs.prompts.formats import Ids
 
 
 def conversations(

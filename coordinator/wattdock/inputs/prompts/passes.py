@@ -14,8 +14,10 @@ import numpy as np
 
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts.arrivals import arrival_instants
+from wattdock.inputs.prompts.blocks import with_blocks
 from wattdock.inputs.prompts.conversations import conversations
 from wattdock.inputs.prompts.source import Source, read_source
+from wattdock.inputs.prompts.summary import PromptSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from wattdock.config import ExperimentConfig, WorkloadSpec
-    from wattdock.inputs.prompts.source import Item
+    from wattdock.inputs.prompts.formats import Item
 
 # What is drawn for a pass, each by a generator of its own.
-IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY, SAMPLING = range(6)
+IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY, SAMPLING, BLOCKS = range(7)
 
 # Numbers of the restart and the pass that something is drawn for.
 Draw = tuple[int, int]
@@ -109,6 +111,18 @@ class PromptSet:
         )
         return prompts if config.prompts.source == "synthetic" else None, answers
 
+    @staticmethod
+    def summary(config: ExperimentConfig) -> PromptSummary:
+        """Return what an experiment will send, without drawing ids.
+
+        Raises:
+            ConfigError: The source cannot be read or used.
+        """
+        work = config.total_workload
+        source = None if config.prompts.source == "synthetic" else read_source(config, None)
+        arrivals_ns = _arrivals(work, source, (0, 0), work.requests_per_pass, work.min_duration_s)
+        return PromptSummary.of(work, source, arrivals_ns)
+
 
 def load_prompts(
     config: ExperimentConfig,
@@ -151,7 +165,13 @@ def load_prompts(
     items = [source.items[i] for i in picked]
     limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, draw)
     prompts = PromptSet(
-        items=_with_ids(items, _generator(work, (restart, pass_index), IDS), vocab_size),
+        items=_with_ids(
+            with_blocks(picked, source, _generator(work, (restart, pass_index), BLOCKS), vocab_size)
+            if source.blocks
+            else items,
+            _generator(work, (restart, pass_index), IDS),
+            vocab_size,
+        ),
         max_output_tokens=limits,
         first_output_tokens=first_limits,
         sha256=source.sha256,

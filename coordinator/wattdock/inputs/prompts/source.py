@@ -5,29 +5,66 @@ Tokenises nothing and draws no ids.
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
+import re
 from array import array
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
 from wattdock.files import read_regular
-from wattdock.inputs.prompts.trace import TRACE_KEYS, csv_records, short, trace_row
-from wattdock.text import from_json
+from wattdock.inputs.prompts import formats
+from wattdock.inputs.prompts.formats import UNIT_NS, Written, recognised, short
+from wattdock.text import pluralize, strict_json_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from wattdock.config import ExperimentConfig
+    from wattdock.inputs.prompts.formats import Format, Item, Layout
 
 BUNDLED = "bundled"
-PROMPT_KEYS = {"prompt", "token_ids"}
-KEYS = PROMPT_KEYS | {"max_output_tokens"}
+NUMBER = re.compile(r"-?\d{1,25}(\.\d{1,25})?([eE][+-]?\d{1,3})?", re.ASCII)
 
-Ids: TypeAlias = "array[int]"  # of uint32: a pass has many millions
-Item: TypeAlias = "str | array[int]"
+
+@dataclass(frozen=True)
+class Reading:
+    """What an experiment needs of a file.
+
+    Attributes:
+        vocab_size: Token ids are below it; None where that is unknown.
+        replays: Instants are used.
+        time_unit: Of instants that are numbers, as the settings say; None is the format's own.
+        shares_prefixes: The engine's prefix cache is on, so that ids of blocks matter.
+        chat: Text is wrapped in the model's chat template.
+        temperature, top_p: Of sampling.
+    """
+
+    vocab_size: int | None
+    replays: bool = False
+    time_unit: str | None = None
+    shares_prefixes: bool = False
+    chat: bool = True
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, vocab_size: int | None) -> Reading:
+        """Return what an experiment needs of its prompts file."""
+        work, caching = config.workload, config.section.caches_prefixes
+        replays, top_p = work.arrival == "trace", 1.0 if work.top_p is None else work.top_p
+        return cls(vocab_size, replays, work.trace_time_unit, caching, work.prompts.chat, work.temperature, top_p)
+
+    def unused(self, keys: Iterable[str], layout: Layout) -> set[str]:
+        """Return which of a record's keys do not change the work."""
+        used = {layout.prompt, layout.limit, *layout.settings}
+        used |= {layout.instant} if self.replays else set()
+        return {*keys} - used - ({layout.blocks} if self.shares_prefixes else set())
 
 
 @dataclass(frozen=True)
@@ -39,7 +76,11 @@ class Source:
         max_output_tokens: Per item its own limit, or None for the workload's; as long as `items`.
         sha256: Of the whole source: the file's bytes, or how synthetic ids are drawn.
         name: "bundled", "synthetic-<length>", or the file's name.
-        arrivals_s: When each came, from any epoch; empty where some line has no instant.
+        arrivals_s: When each came, from any epoch; empty where some record has no instant, or its unit is unknown.
+        blocks: Per item, the ids of its blocks of tokens; empty where no prefix cache would use them.
+        block_tokens: Tokens of a block.
+        format: Name of the file's format; None for a source that is no file.
+        ignored: Of the file: keys, and records, that do not change the work.
     """
 
     items: tuple[Item | int, ...]
@@ -47,109 +88,232 @@ class Source:
     sha256: str
     name: str
     arrivals_s: tuple[float, ...] = ()
+    blocks: tuple[array[int], ...] = ()
+    block_tokens: int = 0
+    format: str | None = None
+    ignored: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def rows(self) -> list[tuple[int, int]]:
         """Tokens of prompt and answer, where lengths are all that is known of a request."""
         pairs = zip(self.items, self.max_output_tokens, strict=True)
         return [(prompt, answer) for prompt, answer in pairs if isinstance(prompt, int) and answer]
 
+    @cached_property
+    def repeated_share(self) -> float | None:
+        """The share of prompts that an earlier one equals in content; None for lengths, whose ids are drawn anew."""
+        if self.rows:
+            return None
+        different = {item if isinstance(item, str) else bytes(item) for item in self.items if not isinstance(item, int)}
+        return 1 - len(different) / len(self.items)
+
 
 def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
-    """Return the bundled set or a file, checked line by line.
+    """Return the bundled set or a file, checked record by record.
 
     Raises:
         ConfigError: It cannot be read or used; the message names file and line.
     """
     source, path = config.prompts.source or BUNDLED, config.prompts.file
     if path is None:
-        return _parsed((files("wattdock.inputs") / "prompts.jsonl").read_bytes(), source, BUNDLED, vocab_size)
+        return _parsed((files("wattdock.inputs") / "prompts.jsonl").read_bytes(), source, BUNDLED, Reading(vocab_size))
     try:
         content = read_regular(path, follow=True)
     except OSError as error:
         raise ConfigError(
             f"cannot read prompts from {source!r} ({error.strerror}); give bundled, synthetic or a JSONL or CSV file"
         ) from error
-    return _parsed(content, source, path.name, vocab_size)
+    return _parsed(content, source, path.name, Reading.of(config, vocab_size))
 
 
 # Traces may have millions of lines, and each pass reads its part.
 @lru_cache(maxsize=1)
-def _parsed(content: bytes, source: str, name: str, vocab_size: int | None) -> Source:
-    lines = _lines(content, source)
-    is_csv = name.lower().endswith(".csv")
-    items: list[Item | int] = []
-    limits, instants = list[int | None](), list[float]()
-    for number, record in csv_records(lines, source) if is_csv else _json_records(lines, source):
-        where = f"{source}:{number}"
-        item, limit, at_s = trace_row(record, where) if is_csv else _item(record, where, vocab_size)
-        if at_s is not None:
-            if instants and at_s < instants[-1]:
-                raise ConfigError(f"{where}: comes before the line above; sort the file by time")
-            instants.append(at_s)
-        items.append(item)
-        limits.append(limit)
-    if not items:
-        raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
-    arrivals_s = tuple(instants) if len(instants) == len(items) else ()
-    return Source(tuple(items), tuple(limits), hashlib.sha256(content).hexdigest(), name, arrivals_s)
+def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
+    """Read a file whose first record tells its format; every further one is held to it."""
+    text = _text(content, source)
+    first = next((character for character in text if not character.isspace()), "")
+    # By content: a bundle keeps files under names of its own.
+    records = {"{": _json_records, "": _json_records, "[": _array_records}.get(first, _csv_records)
+    parser = _Parser(reading)
+    for number, record in records(text, source):
+        parser.take(record, f"{source}:{number}")
+    return parser.source(hashlib.sha256(content).hexdigest(), source, name)
 
 
-def _lines(content: bytes, source: str) -> list[tuple[int, str]]:
-    """Lines that are not blank, with their numbers from 1."""
+class _Parser:
+    """Takes records one after another and holds what they say."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.form: Format | None = None
+        self.layouts: dict[tuple[str, ...], Layout] = {}
+        self.items, self.limits = list["Item | int"](), list[int | None]()
+        self.instants_ns, self.written = list[int](), dict[Written, str]()
+        self.blocks = list["array[int]"]()
+        self.skipped = 0
+
+    def take(self, record: Mapping[str, Any], where: str) -> None:
+        """Add one record."""
+        self.form = form = self.form or recognised(record, where)
+        keys, reading = tuple(record), self.reading
+        if (layout := self.layouts.get(keys)) is None:
+            layout = self.layouts[keys] = form.layout(keys, where)
+        reader = form.prompts[layout.prompt]
+        if reader is formats.only_message and not reading.chat:
+            raise ConfigError(f"{where}: messages need the model's chat template, and workload.prompts.chat is false")
+        for key in layout.settings:
+            setting = key.removeprefix("body.")
+            if record[key] != (ours := getattr(reading, setting)):
+                raise ConfigError(
+                    f"{where}: {key} is {short(record[key])}, and workload.{setting} is {ours}; make them agree"
+                )
+        item = reader(record[layout.prompt], where, layout.prompt)
+        if item is None:
+            self.skipped += 1
+            return
+        if isinstance(item, array) and reading.vocab_size is not None and max(item) >= reading.vocab_size:
+            raise ConfigError(
+                f"{where}: token id {max(item)} is not below the model's vocabulary size {reading.vocab_size}"
+            )
+        self.items.append(item)
+        limit = record[layout.limit] if layout.limit else None
+        lacks = limit is None and layout.limit not in form.needed
+        self.limits.append(None if lacks else formats.tokens(limit, where, layout.limit or ""))
+        if layout.instant:
+            self._take_instant(record[layout.instant], where, layout.instant, form)
+        if layout.blocks and reading.shares_prefixes:
+            ids = formats.blocks(record[layout.blocks], where, layout.blocks, tokens=item, each=form.block_tokens)
+            self.blocks.append(ids)
+
+    def _take_instant(self, value: object, where: str, key: str, form: Format) -> None:
+        given = self.reading.time_unit
+        at_ns, written = formats.instant(value, where, key, given or form.unit or "s")
+        self.written.setdefault(written, where)
+        if len(self.written) > 1:
+            raise ConfigError(f"{where}: {key} is {written.value}, and {next(iter(self.written)).value} before")
+        if self.instants_ns and at_ns < self.instants_ns[-1]:
+            raise ConfigError(f"{where}: comes before the line above; sort the file by time")
+        self.instants_ns.append(at_ns)
+        # Mooncake's milliseconds are whole; fractions are another tool's seconds under the same key.
+        known = form.unit and (form.unit != "ms" or formats.is_int(value))
+        if self.reading.replays and not (known or given or written is not Written.NUMBER):
+            units = " | ".join(UNIT_NS)
+            raise ConfigError(
+                f"{where}: {key} is {short(value)}, in no known unit; set workload.trace_time_unit: {units}"
+            )
+        if given and (key == "arrival_s" or written is not Written.NUMBER):
+            raise ConfigError(f"{where}: {key} is no number without a unit; leave out workload.trace_time_unit")
+
+    def source(self, sha256: str, source: str, name: str) -> Source:
+        """Return what was taken."""
+        form, reading, instants_ns = self.form, self.reading, self.instants_ns
+        if self.skipped and not self.items:
+            raise ConfigError(f"{source}: no text of a user begins any conversation, and no other turn can be sent yet")
+        if not self.items or not form:
+            raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
+        known = reading.time_unit or form.unit or Written.NUMBER not in self.written
+        dated = known and len(instants_ns) == len(self.items)
+        ignored = {key for keys, layout in self.layouts.items() for key in reading.unused(keys, layout)}
+        notes = ["all turns but the first"] if form.name == "ShareGPT" else []
+        if self.skipped:
+            notes.append(f"{pluralize(self.skipped, 'conversation')} that no text of a user begins")
+        return Source(
+            *(tuple(self.items), tuple(self.limits), sha256, name),
+            arrivals_s=tuple((at_ns - instants_ns[0]) / NS_PER_S for at_ns in instants_ns) if dated else (),
+            blocks=tuple(self.blocks),
+            block_tokens=form.block_tokens,
+            format=form.name,
+            ignored=(*sorted(ignored), *notes),
+        )
+
+
+def _text(content: bytes, source: str) -> str:
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(
             f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
         ) from error
+
+
+def _json_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the object in each line with the line's number; blank lines are none."""
     # Not splitlines: JSON strings may hold U+2028 and its like.
-    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    for number, line in enumerate(text.split("\n"), start=1):
+        if stripped := line.strip():
+            record, end = _value_at(stripped, 0, f"{source}:{number}")
+            if end < len(stripped):
+                raise ConfigError(f"{source}:{number}: not JSON (more than one value): {short(stripped)}")
+            yield number, _object(record, f"{source}:{number}")
 
 
-def _json_records(lines: list[tuple[int, str]], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the object in each line with the line's number."""
-    for number, line in lines:
-        try:
-            record = from_json(line)
-        except ValueError as error:
-            raise ConfigError(f"{source}:{number}: not JSON ({error}): {short(line)}") from error
-        if not isinstance(record, dict):
-            raise ConfigError(f'{source}:{number}: {short(line)} is no object; write {{"prompt": "..."}}')
-        yield number, record
+def _array_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each object of an array with the number of the line that it begins in."""
+    space = re.compile(r"[ \t\r\n]*")
+
+    def next_at(start: int) -> int:
+        match = space.match(text, start)
+        return match.end() if match else start
+
+    at, line, counted = next_at(next_at(0) + 1), 1, 0
+    separator = ","
+    if text[at : at + 1] == "]":
+        separator, at = "]", next_at(at + 1)
+    while separator == ",":
+        line, counted = line + text.count("\n", counted, at), at
+        where = f"{source}:{line}"
+        record, end = _value_at(text, at, where)
+        yield line, _object(record, where)
+        end = next_at(end)
+        separator, at = text[end : end + 1], next_at(end + 1)
+    if separator != "]" or at < len(text):
+        raise ConfigError(f"{source}:{line}: not JSON (the array does not end where the file does)")
 
 
-def _item(record: dict[str, Any], where: str, vocab_size: int | None) -> tuple[Item | int, int | None, float | None]:
-    """One line as (prompt or its length, its own output limit, its arrival in seconds)."""
-    if not record.keys() & PROMPT_KEYS and record.keys() & TRACE_KEYS:
-        return trace_row(record, where)
-    if unknown := sorted(record.keys() - KEYS):
-        raise ConfigError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(KEYS))}")
-    if ("prompt" in record) == ("token_ids" in record):
-        raise ConfigError(f"{where}: give exactly one of prompt and token_ids, not {sorted(record)}")
-    limit = record.get("max_output_tokens")
-    if limit is not None and not (_is_int(limit) and limit >= 1):
-        raise ConfigError(f"{where}: max_output_tokens is {short(limit)}; it must be a whole number from 1")
-    if "prompt" in record:
-        return _text(record["prompt"], where), limit, None
-    return _ids(record["token_ids"], where, vocab_size), limit, None
+def _value_at(text: str, start: int, where: str) -> tuple[Any, int]:
+    try:
+        return strict_json_at(text, start)
+    except ValueError as error:
+        raise ConfigError(f"{where}: not JSON ({error}): {short(text[start : start + 60])}") from error
 
 
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{where}: prompt is {short(value)}; it must be a text that is not blank")
-    return value
+def _object(record: object, where: str) -> dict[str, Any]:
+    """The object, with the keys of a batch request's body beside its own as `body.<key>`."""
+    if not isinstance(record, dict):
+        raise ConfigError(f'{where}: {short(record, quoted=True)} is no object; write {{"prompt": "..."}}')
+    body = record.get("body")
+    if isinstance(body, dict) and not any(key.startswith("body.") for key in record):
+        return {key: record[key] for key in record if key != "body"} | {f"body.{key}": body[key] for key in body}
+    return record
 
 
-def _ids(value: object, where: str, vocab_size: int | None) -> Ids:
-    if not isinstance(value, list) or not value or not all(_is_int(token) and 0 <= token < 2**32 for token in value):
-        raise ConfigError(f"{where}: token_ids is {short(value)}; it must be a list of whole numbers from 0 to 2³² - 1")
-    if vocab_size is not None and max(value) >= vocab_size:
-        raise ConfigError(f"{where}: token id {max(value)} is not below the model's vocabulary size {vocab_size}")
-    return array("I", value)
+def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each row below the header, by column, with the number of the line that it begins in."""
+    header, numbers, rows = list[str](), frozenset[str](), csv.reader(io.StringIO(text, newline=""), strict=True)
+    number = 1
+    try:
+        for row in rows:
+            begin, number = number, rows.line_num + 1
+            if not any(cell.strip() for cell in row):
+                continue
+            if not header:
+                header = [name.strip() for name in row]
+                if twice := sorted({name for name in header if header.count(name) > 1}):
+                    raise ConfigError(f"{source}:{begin}: two columns are called {short(twice[0])!r}")
+                numbers = recognised(header, f"{source}:{begin}").numbers
+                continue
+            if len(row) != len(header):
+                raise ConfigError(f"{source}:{begin}: has {pluralize(len(row), 'cell')}, and the header {len(header)}")
+            cells = zip(header, row, strict=True)
+            yield begin, {name: _cell(cell) if name in numbers else cell for name, cell in cells}
+    except csv.Error as error:
+        raise ConfigError(f"{source}:{number}: not CSV ({error})") from error
 
 
-def _is_int(value: object) -> bool:
-    """Whether a JSON value is a whole number; True is an int to Python only."""
-    return isinstance(value, int) and not isinstance(value, bool)
+def _cell(cell: str) -> int | float | str | None:
+    """The number in a cell of a CSV file, None for an empty one; anything else as it is."""
+    cell = cell.strip()
+    if not NUMBER.fullmatch(cell):
+        return cell or None
+    return int(cell) if cell.lstrip("-").isdigit() else float(cell)

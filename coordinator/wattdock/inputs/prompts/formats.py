@@ -1,0 +1,308 @@
+"""Formats of prompt files and traces: what each key of a record means, and what a record says.
+
+Opens no file. Where each format's keys were read stands at `FORMATS`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from array import array
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
+
+from wattdock.clock import NS_PER_S
+from wattdock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+Ids: TypeAlias = "array[int]"  # of uint32: a pass has many millions
+Item: TypeAlias = "str | array[int]"
+# From a value, the file and line where it stands and its key to the prompt, or its length in tokens.
+Reader: TypeAlias = "Callable[[object, str, str], Item | int | None]"
+
+UNIT_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1_000, "ns": 1}
+# More tokens are no request; more seconds since any epoch are a mistaken unit.
+MOST_TOKENS, MOST_NS = 10**9, 10**12 * NS_PER_S
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DATE = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+# A turn of a conversation as ShareGPT and as OpenAI spell it.
+TURN_KEYS = (("from", "value"), ("role", "content"))
+USERS = ("human", "user")
+
+
+class Written(Enum):
+    """How a file writes instants."""
+
+    NUMBER, DATE, ZONED = "a number", "a date", "a date with a zone"
+
+
+class Layout(NamedTuple):
+    """Which key of a record holds what; None where none does."""
+
+    prompt: str
+    limit: str | None
+    instant: str | None
+    blocks: str | None
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files, told by its keys.
+
+    Attributes:
+        prompts: Keys of the prompt, of which a record has exactly one, and how each is read.
+        limits: Keys of the answer's limit, of which a record has at most one; lengths need it.
+        marks: Keys that every record has and that tell the format from others.
+        instant: Key of the arrival.
+        unit: Of arrivals that are numbers, by its name in `UNIT_NS`; None where writers of the format differ.
+        blocks: Key of the ids of the prompt's blocks; equal ids are equal tokens.
+        block_tokens: Tokens of a block.
+        settings: Keys that must agree with the workload's settings of these names.
+        ignored: Keys that cannot change the work.
+    """
+
+    name: str
+    prompts: Mapping[str, Reader]
+    limits: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    instant: str | None = None
+    unit: str | None = None
+    blocks: str | None = None
+    block_tokens: int = 0
+    settings: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """Keys that every record has."""
+        alone = self.prompts if len(self.prompts) == 1 else ()
+        return frozenset((*alone, *self.marks, *(self.limits if tokens in self.prompts.values() else ())))
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """Keys whose values are numbers."""
+        lengths = [key for key, reader in self.prompts.items() if reader is tokens]
+        return frozenset((*lengths, *self.limits, *self.settings, self.instant or ""))
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Every key that a record may have."""
+        single = {key for key in (self.instant, self.blocks) if key}
+        return frozenset({*self.prompts, *self.limits, *self.marks, *self.settings, *self.ignored, *single})
+
+    def layout(self, present: Collection[str], where: str) -> Layout:
+        """Return which of a record's keys holds what.
+
+        Raises:
+            ConfigError: The keys are not the format's.
+        """
+        if unknown := sorted(set(present) - self.keys):
+            known = ", ".join(sorted(self.keys))
+            raise ConfigError(f"{where}: unknown key {short(unknown[0])!r}; known are {known} ({self.name})")
+        if lacking := sorted(self.needed - set(present)):
+            raise ConfigError(f"{where}: has none of {', '.join(lacking)}, which each record of {self.name} needs")
+        prompts, limits = ([key for key in keys if key in present] for keys in (self.prompts, self.limits))
+        if len(prompts) != 1 or len(limits) > 1:
+            one = " and ".join(sorted(self.prompts) if len(prompts) != 1 else limits)
+            raise ConfigError(f"{where}: give exactly one of {one}, not {sorted(present)}")
+        instant, blocks = (key if key in present else None for key in (self.instant, self.blocks))
+        settings = tuple(key for key in self.settings if key in present)
+        return Layout(prompts[0], limits[0] if limits else None, instant, blocks, settings)
+
+
+def recognised(present: Collection[str], where: str) -> Format:
+    """Return the format whose keys a file's first record has.
+
+    Raises:
+        ConfigError: No format has all of them; the message is about the nearest one.
+    """
+    keys = set(present)
+    # Highest for a format that has all of the keys and lacks none.
+    nearest = max(FORMATS, key=lambda form: 2 * len(keys & form.keys) - len(form.needed - keys))
+    if keys and not keys & nearest.keys:
+        known = ", ".join(form.name for form in FORMATS)
+        raise ConfigError(f"{where}: {short(', '.join(sorted(keys)))} are keys of no known format: {known}")
+    nearest.layout(keys, where)
+    return nearest
+
+
+def text(value: object, where: str, key: str) -> str:
+    """Return a prompt of text.
+
+    Raises:
+        ConfigError: It is no text, or blank.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a text that is not blank")
+    return value
+
+
+def ids(value: object, where: str, key: str) -> Ids:
+    """Return a prompt of token ids.
+
+    Raises:
+        ConfigError: It is no list of them.
+    """
+    if not isinstance(value, list) or not value or not all(is_int(token) and 0 <= token < 2**32 for token in value):
+        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of whole numbers from 0 to 2³² - 1")
+    return array("I", value)
+
+
+def tokens(value: object, where: str, key: str) -> int:
+    """Return a number of tokens.
+
+    Raises:
+        ConfigError: It is no whole number from 1.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < MOST_TOKENS:
+        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a whole number from 1 (leave out what failed)")
+    return value
+
+
+def only_message(value: object, where: str, key: str) -> str:
+    """Return the text of a chat completion's only message.
+
+    Raises:
+        ConfigError: There are several messages, or the one is not a user's text.
+    """
+    if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
+        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of messages")
+    roles = [str(message.get("role")) for message in value]
+    if roles != ["user"]:
+        raise ConfigError(
+            f"{where}: {key} are of {short(', '.join(roles))}; only a single message of a user can be sent yet: "
+            'give it alone, or write the whole as {"prompt": …} and set workload.prompts.chat: false'
+        )
+    return _content(value[0], TURN_KEYS[1], where)
+
+
+def first_turn(value: object, where: str, key: str) -> str | None:
+    """Return what a user says at the start of a conversation; None where no text of a user stands there.
+
+    Raises:
+        ConfigError: It is no conversation.
+    """
+    if not isinstance(value, list) or not all(isinstance(turn, dict) for turn in value):
+        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of turns")
+    turn = value[0] if value else {}
+    speaker, said = TURN_KEYS[1] if "role" in turn else TURN_KEYS[0]
+    # Files of ShareGPT begin in the middle of a conversation, with a system's turn or with nothing.
+    if turn.get(speaker) not in USERS or not str(turn.get(said)).strip():
+        return None
+    return _content(turn, (speaker, said), where)
+
+
+def _content(message: Mapping[str, Any], names: tuple[str, str], where: str) -> str:
+    """The text of a message; a list with one part of text is a text."""
+    if unknown := sorted(message.keys() - {*names}):
+        raise ConfigError(f"{where}: unknown key {short(unknown[0])!r} in a message; known are {', '.join(names)}")
+    content = message.get(names[1])
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        part = content[0]
+        content = part.get("text") if part.keys() == {"type", "text"} and part["type"] == "text" else content
+    return text(content, where, names[1])
+
+
+def blocks(value: object, where: str, key: str, *, tokens: object, each: int) -> array[int]:
+    """Return the ids of a prompt's blocks.
+
+    Args:
+        tokens: Of the prompt, the last of whose blocks may not be full.
+        each: Tokens of a block.
+
+    Raises:
+        ConfigError: It is no list of ids, or not one for each block.
+    """
+    if not isinstance(value, list) or not all(is_int(block) and 0 <= block < 2**63 for block in value):
+        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of whole numbers from 0 to 2⁶³ - 1")
+    if isinstance(tokens, int) and len(value) not in (tokens // each, -(-tokens // each)):
+        raise ConfigError(
+            f"{where}: {key} has {len(value)} blocks, and {tokens} tokens have {-(-tokens // each)} of {each}"
+        )
+    return array("Q", value)
+
+
+def instant(value: object, where: str, key: str, unit: str) -> tuple[int, Written]:
+    """Return when a request came, in ns since any epoch, and how that is written.
+
+    Args:
+        value: A number in the unit, or an ISO 8601 date, which is exact to the nanosecond.
+        unit: By its name in `UNIT_NS`.
+
+    Raises:
+        ConfigError: It is no instant.
+    """
+    at_ns, written = MOST_NS, Written.NUMBER
+    if isinstance(value, str) and (match := DATE.fullmatch(value.strip())):
+        seconds, fraction, zone = match.groups()
+        written = Written.ZONED if zone else Written.DATE
+        with suppress(ValueError):
+            since = datetime.fromisoformat(seconds + (zone or "Z")) - EPOCH
+            at_ns = (since.days * 86_400 + since.seconds) * NS_PER_S + int((fraction or "0").ljust(9, "0"))
+    elif is_int(value):
+        at_ns = value * UNIT_NS[unit]
+    elif isinstance(value, float) and math.isfinite(value):
+        at_ns = round(Decimal(repr(value)) * UNIT_NS[unit])
+    if abs(at_ns) >= MOST_NS:
+        raise ConfigError(f"{where}: {key} is {short(value)}, which is no instant")
+    return at_ns, written
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Return whether a JSON value is a whole number; True is an int to Python only."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def short(value: object, *, quoted: bool = False) -> str:
+    """Return what a file holds, in one line of at most 60 characters; a text as it is unless `quoted`."""
+    plain = value if isinstance(value, str) and value.isprintable() and not quoted else json.dumps(value)
+    return plain if len(plain) <= 60 else f"{plain[:57]}..."
+
+
+_LIMITS, _SAMPLING = ("max_tokens", "max_completion_tokens"), ("temperature", "top_p")
+_CANNOT_MATTER = ("model", "user", "metadata", "stream")
+# Sources: datasets of vllm-project/vllm (benchmarks/datasets.py) and NVIDIA/TensorRT-LLM (benchmarks/cpp/utils);
+# OpenAI's references of chat completions and batches; the files of Azure/AzurePublicDataset (2023, 2024),
+# HPMLL/BurstGPT (versions 1 and 2) and kvcache-ai/Mooncake (FAST25-release); the README of
+# alibaba-edu/qwen-bailian-usagetraces-anon. GuideLLM writes seconds under `timestamp`, AIPerf milliseconds.
+FORMATS = (
+    Format("wattdock's prompts", {"prompt": text, "token_ids": ids}, ("max_output_tokens",)),
+    Format("wattdock's lengths", {"input_tokens": tokens}, ("output_tokens",), instant="arrival_s", unit="s"),
+    Format("vLLM's custom data set", {"prompt": text}, ("output_tokens",), marks=("output_tokens",)),
+    Format("TensorRT-LLM", {"prompt": text, "input_ids": ids}, ("output_tokens",), marks=("task_id", "output_tokens")),
+    Format("ShareGPT", {"conversations": first_turn, "conversation": first_turn}, ignored=("id",)),
+    Format("OpenAI messages", {"messages": only_message}, _LIMITS, settings=_SAMPLING, ignored=_CANNOT_MATTER),
+    Format(
+        "OpenAI batch",
+        {"body.messages": only_message},
+        tuple(f"body.{name}" for name in _LIMITS),
+        marks=("custom_id",),
+        settings=tuple(f"body.{name}" for name in _SAMPLING),
+        ignored=("method", "url", *(f"body.{name}" for name in _CANNOT_MATTER)),
+    ),
+    Format(
+        *("BurstGPT", {"Request tokens": tokens}, ("Response tokens",)),
+        instant="Timestamp",
+        unit="s",
+        ignored=("Session ID", "Elapsed time", "Model", "Total tokens", "Log Type"),
+    ),
+    Format("Azure", {"ContextTokens": tokens}, ("GeneratedTokens",), instant="TIMESTAMP"),
+    Format(
+        *("Mooncake", {"input_length": tokens}, ("output_length",), ("hash_ids",), "timestamp", "ms", "hash_ids", 512)
+    ),
+    Format(
+        *("Bailian", {"input_length": tokens}, ("output_length",), ("chat_id", "hash_ids")),
+        *("timestamp", "s", "hash_ids", 16),
+        ignored=("parent_chat_id", "type", "turn"),
+    ),
+    Format("lengths", {"input_length": tokens}, ("output_length",), instant="timestamp"),
+)
