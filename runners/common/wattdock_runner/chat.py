@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # A text that every usable template renders whole, and a mark that no prompt holds, for the text's place.
 PROBE, PLACE = "How many joules are in a watt-hour?", "\0"
+TRIAL = f"a text such as {PROBE!r}"
 # A content part that a template printed as it is, in place of its text.
 PRINTED_PART = re.compile(r"""["']type["']\s*:\s*["']text["']""")
 # The module of transformers whose `strftime_now` reads the clock for templates.
@@ -81,10 +82,10 @@ class ChatTemplate:
     def _rendered_probe(self) -> str:
         """Return the rendered probe, and settle in which form the template takes content."""
         try:
-            return self.render(PROBE, "any text")
+            return self.render(PROBE, TRIAL)
         except InvalidRequest:
             self._takes_parts = True
-            rendered = self.render(PROBE, "any text")
+            rendered = self.render(PROBE, TRIAL)
         if PRINTED_PART.search(rendered):
             raise _refusal("prints a list of content parts in place of their text")
         return rendered
