@@ -148,7 +148,10 @@ def preflight(
     checked: dict[tuple[object, ...], ExecutionPlan | WattdockError] = {}
     # Equal for experiments that pass or fail together.
     works = [config.workload if config.workload.loop == "open" else config.workload.prompts for config in experiments]
-    keys = [(config.load_key, work, config.wait_s) for config, work in zip(experiments, works, strict=True)]
+    keys = [
+        (config.load_key, work.model_dump_json(), config.wait_s)
+        for config, work in zip(experiments, works, strict=True)
+    ]
     for config, key in zip(experiments, keys, strict=True):
         if key not in checked:
             try:

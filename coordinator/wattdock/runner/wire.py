@@ -184,6 +184,7 @@ def _workload(request: PassRequest) -> pb.Workload:
         sampling=pb.Sampling(temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k),
         seed=request.seed,
         chat_template=spec.prompts.chat,
+        chat_template_kwargs_json=json.dumps(spec.prompts.chat_template_kwargs),
         return_text=request.return_content,
         return_token_ids=request.return_content,
         settle_s=request.settle_s,
