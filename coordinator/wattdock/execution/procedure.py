@@ -96,6 +96,7 @@ class MeasuringProcedure:
         save: Writes a recording to disk; called after each measured pass.
         pids: Returns the runner's processes, as this host numbers them.
         lease_fault: Returns why others may be measuring all the same; None where they cannot.
+        template_time_s: The present that chat templates are told, in seconds since 1970.
     """
 
     client: RunnerClient
@@ -109,6 +110,7 @@ class MeasuringProcedure:
     save: Callable[[Recording], None]
     pids: Callable[[], frozenset[int]]
     lease_fault: Callable[[], str | None]
+    template_time_s: int | None = None
 
     def measure(self, recording: Recording) -> None:
         """Warm up and run every measured pass, adding to `recording` as it goes.
@@ -237,6 +239,7 @@ class MeasuringProcedure:
             min_requests=min_requests,
             min_duration_s=min_duration_s,
             seed=workload.seed + prompt_index,
+            template_time_s=self.template_time_s,
             settle_s=SETTLE_S if settles and self.gpu_uuids else 0.0,
             ignore_eos=ignore_eos,
         )
