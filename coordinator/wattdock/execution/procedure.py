@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.analysis import steadiness
 from wattdock.clock import NS_PER_S
-from wattdock.errors import RunnerError
+from wattdock.errors import ConfigError, RunnerError
 from wattdock.execution.events import IdleStarted, Note, PassFinished, PassStarted, TokensSeen, WarmUpFinished
 from wattdock.host import processes
 from wattdock.inputs import load_prompts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wattdock.execution.events import Emit
     from wattdock.execution.experiment import ExperimentState
     from wattdock.execution.interrupts import Interrupts
-    from wattdock.inputs import ModelFolder
+    from wattdock.inputs import ModelFolder, PromptSet
     from wattdock.metering import Meter, Timeline
     from wattdock.records import Failure, RunnerEnvironment
     from wattdock.runner import Heartbeat, RunnerClient
@@ -71,6 +71,24 @@ class Recording:
         """Append a value to each named sequence of the record."""
         longer: dict[str, Any] = {name: (*getattr(self.record, name), value) for name, value in values.items()}
         self.record = dataclasses.replace(self.record, **longer)
+
+    def note_rendered(self, prompts: PromptSet, rendered_sha256: str | None) -> None:
+        """Note what the texts of a pass, warm-up included, were rendered to.
+
+        Raises:
+            ConfigError: In an earlier restart, or an earlier run, they were rendered to something else.
+        """
+        if rendered_sha256 is None:
+            return
+        sent = prompts.texts_sha256
+        for record in (*(saved.record for saved in self.experiment.saved.values()), self.record):
+            if record.rendered.get(sent, rendered_sha256) != rendered_sha256:
+                raise ConfigError(
+                    f"restart {self.record.restart + 1} would send other prompts than restart {record.restart + 1}: "
+                    f"the chat template or the tokenizer of {self.config.model.label} has changed, or renders "
+                    "something that changes; put it back, or run the study as a new one"
+                )
+        self.record = dataclasses.replace(self.record, rendered={**self.record.rendered, sent: rendered_sha256})
 
     def fail(self, failure: Failure | None) -> None:
         """Set why the restart ended early."""
@@ -259,6 +277,7 @@ class MeasuringProcedure:
                 request, silence_s=config.timeouts.heartbeat_s, stall_s=config.timeouts.stall_s, heartbeat=show
             )
         cpu_after, around_after = processes.cpu_times(), processes.times_around(self.pids())
+        recording.note_rendered(prompts, generated.rendered_sha256)
         busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
         others = around_after.others_share_since(around_before) if around_after and around_before else None
         submitted_ns = [request.submitted_ns for request in generated.requests]
