@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from wattdock.execution.study_folder import StudyFolder
 from wattdock.runner.wire import generate_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from wattdock.config import Study
@@ -80,6 +81,16 @@ class ChatMachine(VirtualMachine):
 @pytest.fixture(autouse=True)
 def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the machine's clock show another time than UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture

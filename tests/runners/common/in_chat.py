@@ -10,10 +10,12 @@ import json
 import os
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import chat_template_utils
 
 from wattdock_runner.backend import Arrival, LoadOrder, Prompt, Workload
 from wattdock_runner.checkpoint import encode_prompts, read_tokenizer
@@ -39,6 +41,7 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
         encoded = encode_prompts(tokenizer, workload, [Prompt(text) for text in case["prompts"]], recorder)
     except InvalidRequest as error:
         return {"refused": str(error)}
+    assert chat_template_utils.datetime is datetime, "transformers keeps the study's clock"
     return {
         "texts": [tokenizer.decode(prompt.ids) for prompt in encoded],
         "ids": [prompt.ids for prompt in encoded],

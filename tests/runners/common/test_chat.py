@@ -105,6 +105,7 @@ CASES: dict[str, Case] = {
     "no chat": {"template": QWEN_3, "chat": False},
     "the present, its own clock": {"template": LLAMA_3, "time_s": None},
     "truncates": {"folder": TRUNCATED, "template": TEXT, "prompts": [LONG, QUESTION]},
+    "a BOS in the text": {"chat": False, "prompts": ["<s>a watt"]},
     "two texts": {"template": TEXT, "prompts": ["a b", "c"]},
     "two other texts": {"template": TEXT, "prompts": ["a", "b c"]},
 }
@@ -205,6 +206,7 @@ def test_a_tokenizer_s_own_limit_cuts_no_prompt(answer: dict[str, Any]) -> None:
     assert answer["truncates"]["ids"][1] == answer["text"]["ids"][0]
     assert answer["no chat"]["ids"][0][:1] == answer["text"]["ids"][0][:1] == [1]
     assert 1 not in answer["no chat"]["ids"][0][1:] + answer["text"]["ids"][0][1:]
+    assert answer["a BOS in the text"]["texts"] == ["<s>a watt"]
 
 
 def test_the_hash_is_of_each_prompts_ids_in_order(answer: dict[str, Any]) -> None:
