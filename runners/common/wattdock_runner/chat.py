@@ -62,8 +62,10 @@ class ChatTemplate:
             InvalidRequest: The template fails, or leaves out more than whitespace around the text.
         """
         content = [{"type": "text", "text": text}] if self._takes_parts else text
+        said, options = [{"role": "user", "content": content}], {"add_generation_prompt": True, "tokenize": False}
         try:
-            rendered = self._apply([{"role": "user", "content": content}])
+            with self._fixed_time():
+                rendered = str(self._tokenizer.apply_chat_template(said, **options, **self._variables))
         except Exception as error:
             # A template is a foreign program, and jinja's errors are not known here.
             raise _refusal(f"fails on {name}: {type(error).__name__}: {error}") from error
@@ -89,14 +91,6 @@ class ChatTemplate:
         if PRINTED_PART.search(rendered):
             raise _refusal("prints a list of content parts in place of their text")
         return rendered
-
-    def _apply(self, messages: list[dict[str, Any]]) -> str:
-        with self._fixed_time():
-            return str(
-                self._tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, tokenize=False, **self._variables
-                )
-            )
 
     @contextmanager
     def _fixed_time(self) -> Iterator[None]:
