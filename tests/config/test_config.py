@@ -54,6 +54,20 @@ from wattdock.errors import ConfigError
         ("workload: {rate_per_s: 3}\n", r"rate_per_s: 3 is for arrival: poisson or gamma, and arrival is batch"),
         ("workload: {arrival: single, batch_size: 2}\n", r"one request in flight; batch_size is 2"),
         ("timeouts: {load_s: .inf}\n", r"timeouts\.load_s: .*not inf"),
+        (
+            "workload: {prompts: {chat: false, chat_template_kwargs: {enable_thinking: false}}}\n",
+            r"x\.yaml:1: workload\.prompts: chat_template_kwargs needs chat: true",
+        ),
+        (
+            "model: shape:tiny-llama\nworkload: {prompts: {chat_template_kwargs: {enable_thinking: false}}}\n",
+            r"chat_template_kwargs needs prompts of text, not source: synthetic",
+        ),
+        (
+            "workload:\n  prompts:\n    chat_template_kwargs: {a: 1, strftime_now: x}\n",
+            r"x\.yaml:2: .*chat_template_kwargs: strftime_now is wattdock's own",
+        ),
+        ("workload: {prompts: {chat_template_kwargs: [a]}}\n", r"x\.yaml:1: .*chat_template_kwargs"),
+        ("workload: {prompts: {chat_template_kwargs: {day: 2026-01-31}}}\n", r"x\.yaml:1: .*chat_template_kwargs"),
         ("workload:\n  <<: {batch_size: 1}\n", r"x\.yaml:2: `<<:` is not known here; put .* under `defaults:`"),
         ("name: \udcff\udcfe", "not UTF-8"),
         ("backend: vllm\nvllm: {load_format: pt}\n", r"x\.yaml:2: vllm\.load_format: .*pt reads pickled weights"),

@@ -243,7 +243,7 @@ class VirtualRunner:
         admission, served, running = self._admission(request, began_ns), list[Served](), list[Served]()
         while True:
             for index, (item, limit), intended_ns in admission.due(len(running), self.clock.now_ns()):
-                hashed = hash_of(item if isinstance(item, array) else array("I", item.encode()))
+                hashed = hash_of(item if isinstance(item, array) else array("I", list(item.encode())))
                 served.append(Served(index, limit, *self._lengths(item), self.clock.now_ns(), intended_ns, hashed))
                 running.append(served[-1])
             if not running and admission.exhausted:

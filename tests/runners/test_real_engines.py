@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import output_ids
+from contract.runner_process import output_ids, token_bytes, workload
 from contract.subjects import ONE_THREAD
 from runners.checkpoints import NEW_TOKENS, VLLM_SERVED_ARGS, Checkpoint, run
 from tokenizers import Tokenizer
@@ -106,7 +107,17 @@ def test_text_is_encoded_with_one_bos_and_decoded(runner: Runner, checkpoint: Ch
     (plain,) = run(runner, [pb.Prompt(text=text)], return_text=True).requests
     assert plain.prompt_tokens == len(tokenizer.encode(text).ids)
     assert plain.text == tokenizer.decode(list(plain.output_ids.ids), skip_special_tokens=True)
-    (chat,) = run(runner, [pb.Prompt(text="hello")], chat_template=True).requests
+    result = run(runner, [pb.Prompt(text="hello")], chat_template=True)
+    (chat,) = result.requests
     templated = tokenizer.encode("<s>[user] hello[assistant]", add_special_tokens=False).ids
     assert templated[0] == 1
     assert chat.prompt_tokens == len(templated)
+    packed = token_bytes([len(templated), *templated])
+    assert result.summary.rendered_sha256 == hashlib.sha256(packed).hexdigest()
+
+
+def test_variables_that_the_chat_template_does_not_read_are_refused_before_the_pass(runner: Runner) -> None:
+    """Every engine's text goes through the one place that renders chats."""
+    asked = workload(chat_template=True, chat_template_kwargs_json='{"enable_thinking": false}')
+    code, detail = runner.refused_pass(asked, [pb.Prompt(text="hello")])
+    assert (code, "reads no variable 'enable_thinking'" in detail) == ("INVALID_ARGUMENT", True)

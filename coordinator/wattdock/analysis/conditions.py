@@ -116,6 +116,8 @@ def _conditions(environment: EnvironmentSnapshot) -> dict[str, str]:
 def _environment(environment: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "model", environment.model.name
     yield "model revision", environment.model.revision
+    yield "prompts as rendered, SHA-256", environment.model.rendered_sha256
+    yield "prompts' time, UTC", environment.model.template_time_utc
     yield "weights", environment.model.weights
     yield "parameters", environment.runner.parameter_count
     used = environment.used_gpus

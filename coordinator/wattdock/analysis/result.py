@@ -208,9 +208,19 @@ def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapsh
     if not environments:
         raise ValueError("no restart recorded its environment")
     loaded = [environment for environment in environments if environment.runner.framework]
-    prompts = next((measured.prompts_sha256 for restart in restarts for measured in restart.passes), None)
-    of_all = {"clock": snapshot.ClockFacts.of(restarts), "dataset_sha256": prompts, "changes": _changes(restarts)}
-    return (loaded or environments)[-1].model_copy(update=of_all)
+    chosen, passes = (loaded or environments)[-1], [measured for restart in restarts for measured in restart.passes]
+    told = (environment.model.template_time_utc for environment in reversed(environments))
+    chat = {
+        "rendered_sha256": next((measured.rendered_sha256 for measured in passes if measured.index == 0), None),
+        "template_time_utc": next(filter(None, told), None),
+    }
+    of_all = {
+        "clock": snapshot.ClockFacts.of(restarts),
+        "dataset_sha256": next((measured.prompts_sha256 for measured in passes), None),
+        "changes": _changes(restarts),
+        "model": chosen.model.model_copy(update=chat),
+    }
+    return chosen.model_copy(update=of_all)
 
 
 def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange] | None:

@@ -14,6 +14,7 @@ from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit
 from wattdock.launch import LaunchSpec, choose_launcher, find_runner
 from wattdock.launch.images import read_lock
 from wattdock.metering import choose_meter
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -153,7 +154,7 @@ def preflight(
     checked: dict[tuple[object, ...], ExecutionPlan | WattdockError] = {}
     # Equal for experiments that pass or fail together.
     works = [config.workload if config.workload.loop == "open" else config.workload.prompts for config in experiments]
-    keys = [(config.load_key, work, config.wait_s) for config, work in zip(experiments, works, strict=True)]
+    keys = [(config.load_key, json_text(work), config.wait_s) for config, work in zip(experiments, works, strict=True)]
     for config, key in zip(experiments, keys, strict=True):
         if key not in checked:
             try:

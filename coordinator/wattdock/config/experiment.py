@@ -282,6 +282,8 @@ class ExperimentConfig(StrictSettings):
             _require_offered(name, config._section.arrivals, config.workload)
             config._section.require_servable(config.workload)
         config._require_cache()
+        if config.prompts.chat_template_kwargs and config.prompts.source == "synthetic":
+            raise ValueError("workload.prompts.chat_template_kwargs needs prompts of text, not source: synthetic")
         return config
 
     def _require_cache(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, JsonValue, NonNegativeFloat, PositiveFloat, model_validator
 
 from wattdock.config.lengths import Length, LengthSpec, Positive, StrictSettings
 from wattdock.files import expanded
@@ -21,6 +21,12 @@ ARRIVAL_KEYS = {
     **dict.fromkeys(("rate_per_s", "ramp_to_per_s"), ("poisson", "gamma")),
     "burstiness": ("gamma",),
     **dict.fromkeys(("trace_speed", "trace_time_unit"), ("trace",)),
+}
+# What a runner itself gives to a chat template, and the parameters of transformers' `apply_chat_template`.
+OWN_TEMPLATE_KWARGS = {
+    *("add_generation_prompt", "chat_template", "continue_final_message", "conversation", "conversations", "documents"),
+    *("max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors"),
+    *("sanitize_control_tokens", "strftime_now", "tokenize", "tokenizer_kwargs", "tools", "truncation"),
 }
 
 
@@ -38,6 +44,7 @@ class PromptSpec(StrictSettings):
         count: Prompts per pass; None takes what the workload's minima need.
         input_tokens: Length of each synthetic prompt: a number, or a distribution that each is drawn from (seeded).
         chat: Wrap text in the model's chat template, where it has one.
+        chat_template_kwargs: Variables for the chat template, such as `enable_thinking: false`.
         turns: Of a conversation: each request's prompt is all that was said before it and `input_tokens` more. Needs
             synthetic prompts and `enable_prefix_caching`, as does:
         shared_prefix_tokens: With which every conversation of a pass begins, such as a system prompt.
@@ -47,6 +54,7 @@ class PromptSpec(StrictSettings):
     count: Positive | None = None
     input_tokens: Length = 512
     chat: bool = True
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
     turns: Positive = 1
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
@@ -54,6 +62,14 @@ class PromptSpec(StrictSettings):
     @classmethod
     def _from_string(cls, value: Any) -> Any:
         return prompts_mapping(value)
+
+    @model_validator(mode="after")
+    def _template_gets_its_variables(self) -> Self:
+        if reserved := sorted(self.chat_template_kwargs.keys() & OWN_TEMPLATE_KWARGS):
+            raise ValueError(f"chat_template_kwargs: {reserved[0]} is wattdock's own; leave it out")
+        if self.chat_template_kwargs and not self.chat:
+            raise ValueError("chat_template_kwargs needs chat: true; leave one of the two out")
+        return self
 
     @property
     def repeats_tokens(self) -> bool:

@@ -11,6 +11,8 @@ from wattdock.config import ModelSpec
 from wattdock.records import EnvironmentSnapshot, RunnerEnvironment, snapshot
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from wattdock.checks import ExecutionPlan
     from wattdock.host import Gpu
     from wattdock.inputs import ModelFolder
@@ -20,7 +22,11 @@ BYTES_PER_GB = 1e9
 
 
 def environment(
-    plan: ExecutionPlan, record: RestartRecord, runner: RunnerEnvironment | None, model: ModelFolder | None
+    plan: ExecutionPlan,
+    record: RestartRecord,
+    runner: RunnerEnvironment | None,
+    model: ModelFolder | None,
+    study_begun: datetime | None = None,
 ) -> EnvironmentSnapshot:
     """Return everything a reader needs to judge, compare or repeat what one runner measured.
 
@@ -29,12 +35,15 @@ def environment(
         record: What the runner measured.
         runner: What the runner reported of its own environment; None where it loaded nothing.
         model: The model as resolved; None where that failed.
+        study_begun: The present that chat templates were told; None for that of the runner's machine.
     """
     config, gpus = plan.config, plan.inventory.gpus
     # Without a runner's answer: the GPUs planned for it.
     holding = runner.used_gpu_uuids if runner else [gpu.uuid for gpu in plan.gpus]
     used_gpus = [gpu for gpu in gpus if gpu.uuid in holding]
     used = [gpu.uuid for gpu in used_gpus]
+    asked_time = any(measured.template_asked_time for measured in record.passes)
+    told = study_begun.isoformat() if asked_time and study_begun else None
     return EnvironmentSnapshot(
         gpu_count=len(used),
         gpu_names=[gpu.name for gpu in used_gpus],
@@ -56,7 +65,7 @@ def environment(
         variables=dict(plan.variables),
         backend=config.backend,
         runner=runner or RunnerEnvironment(),
-        model=_model_facts(plan.config.model, model, runner),
+        model=_model_facts(plan.config.model, model, runner, told),
         dataset=config.prompts.source,
         dataset_sha256=next((measured.prompts_sha256 for measured in record.passes), None),
         dataset_format=plan.dataset_format,
@@ -77,7 +86,9 @@ def _topology(plan: ExecutionPlan) -> snapshot.Topology | None:
     return snapshot.Topology(links=links, warnings=list(plan.warnings)) if links else None
 
 
-def _model_facts(spec: ModelSpec, model: ModelFolder | None, runner: RunnerEnvironment | None) -> snapshot.ModelFacts:
+def _model_facts(
+    spec: ModelSpec, model: ModelFolder | None, runner: RunnerEnvironment | None, template_time_utc: str | None
+) -> snapshot.ModelFacts:
     low, high = ModelSpec.RANDOM_WEIGHTS
     random = f"random(uniform [{low:g}, {high:g}), seed {spec.weights_seed})"
     weights = "unknown" if model is None else random if model.random_weights else "real"
@@ -88,6 +99,7 @@ def _model_facts(spec: ModelSpec, model: ModelFolder | None, runner: RunnerEnvir
         revision=model.revision if model else spec.revision,
         weights=f"{weights}, {quantized}" if quantized else weights,
         trust_remote_code=spec.trust_remote_code,
+        template_time_utc=template_time_utc,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.analysis import steadiness
 from wattdock.clock import NS_PER_S
-from wattdock.errors import RunnerError
+from wattdock.errors import ConfigError, RunnerError
 from wattdock.execution.events import IdleStarted, Note, PassFinished, PassStarted, TokensSeen, WarmUpFinished
 from wattdock.host import processes
 from wattdock.inputs import load_prompts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wattdock.execution.events import Emit
     from wattdock.execution.experiment import ExperimentState
     from wattdock.execution.interrupts import Interrupts
-    from wattdock.inputs import ModelFolder
+    from wattdock.inputs import ModelFolder, PromptSet
     from wattdock.metering import Meter, Timeline
     from wattdock.records import Failure, RunnerEnvironment
     from wattdock.runner import Heartbeat, RunnerClient
@@ -72,6 +72,24 @@ class Recording:
         longer: dict[str, Any] = {name: (*getattr(self.record, name), value) for name, value in values.items()}
         self.record = dataclasses.replace(self.record, **longer)
 
+    def note_rendered(self, prompts: PromptSet, rendered_sha256: str | None) -> None:
+        """Note what the texts of a pass, warm-up included, were rendered to.
+
+        Raises:
+            ConfigError: In an earlier restart, or an earlier run, they were rendered to something else.
+        """
+        if rendered_sha256 is None:
+            return
+        sent = prompts.texts_sha256
+        for record in (*(saved.record for saved in self.experiment.saved.values()), self.record):
+            if record.rendered.get(sent, rendered_sha256) != rendered_sha256:
+                raise ConfigError(
+                    f"restart {self.record.restart + 1} would send other prompts than restart {record.restart + 1}: "
+                    f"the chat template or the tokenizer of {self.config.model.label} has changed, or renders "
+                    "something that changes; put it back, or run the study as a new one"
+                )
+        self.record = dataclasses.replace(self.record, rendered={**self.record.rendered, sent: rendered_sha256})
+
     def fail(self, failure: Failure | None) -> None:
         """Set why the restart ended early."""
         self.record = dataclasses.replace(self.record, failure=failure)
@@ -96,6 +114,7 @@ class MeasuringProcedure:
         save: Writes a recording to disk; called after each measured pass.
         pids: Returns the runner's processes, as this host numbers them.
         lease_fault: Returns why others may be measuring all the same; None where they cannot.
+        template_time_s: The present that chat templates are told, in seconds since 1970.
     """
 
     client: RunnerClient
@@ -109,6 +128,7 @@ class MeasuringProcedure:
     save: Callable[[Recording], None]
     pids: Callable[[], frozenset[int]]
     lease_fault: Callable[[], str | None]
+    template_time_s: int | None = None
 
     def measure(self, recording: Recording) -> None:
         """Warm up and run every measured pass, adding to `recording` as it goes.
@@ -236,6 +256,7 @@ class MeasuringProcedure:
             prompts=prompts,
             min_requests=min_requests,
             min_duration_s=min_duration_s,
+            template_time_s=self.template_time_s,
             settle_s=SETTLE_S if settles and self.gpu_uuids else 0.0,
             ignore_eos=ignore_eos,
         )
@@ -255,6 +276,7 @@ class MeasuringProcedure:
                 request, silence_s=config.timeouts.heartbeat_s, stall_s=config.timeouts.stall_s, heartbeat=show
             )
         cpu_after, around_after = processes.cpu_times(), processes.times_around(self.pids())
+        recording.note_rendered(prompts, generated.rendered_sha256)
         busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
         others = around_after.others_share_since(around_before) if around_after and around_before else None
         submitted_ns = [request.submitted_ns for request in generated.requests]

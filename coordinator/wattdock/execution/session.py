@@ -185,6 +185,7 @@ class Session:
                 save=functools.partial(self._save, meter, runner),
                 pids=runner.pids,
                 lease_fault=functools.partial(leases.fault, self._context.held),
+                template_time_s=int(self._context.folder.begun.timestamp()),
             )
             while self._pending and not self._context.folder.broken:
                 self._check_signals()

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RECORDS, LOCK = "records", ".lock"
 JOURNAL_SCHEMA = 1
 NAME_CHARACTERS = 40
+# How the name of a study's folder begins: the instant of its making, UTC.
+TIME_FORMAT, TIME_CHARACTERS = "%Y%m%dT%H%M%S", 15
 # Of a folder that another command made, longer digits are no number of a run.
 RUN_NUMBER = re.compile(r"[1-9]\d{0,5}")
 # Events of a journal.
@@ -285,6 +287,18 @@ class StudyFolder:
         return str(self.lines[0]["study_id"])
 
     @property
+    def begun(self) -> datetime:
+        """When the study began, as its name says: the same instant for all its restarts, resumed runs and tasks.
+
+        Raises:
+            StoreError: The name begins with no instant.
+        """
+        try:
+            return datetime.strptime(self.study_id[:TIME_CHARACTERS], TIME_FORMAT).replace(tzinfo=UTC)
+        except ValueError as error:
+            raise StoreError(f"{self.study_id} does not begin with its time; give it its old name") from error
+
+    @property
     def resumed(self) -> bool:
         """Whether this run goes on with an earlier one."""
         return any(line["event"] == RESUMED for line in self.lines)
@@ -375,7 +389,7 @@ def _numbered(path: Path) -> Path:
     number = max((_run_number(other.name, path.name) or 0 for other in path.parent.iterdir()), default=0)
     while True:
         number += 1
-        numbered = path.with_name(f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{path.name}-{number}")
+        numbered = path.with_name(f"{datetime.now(UTC):{TIME_FORMAT}}-{path.name}-{number}")
         with suppress(FileExistsError):
             # Whatever the umask says: who can write a study can have programs run.
             numbered.mkdir(0o755)

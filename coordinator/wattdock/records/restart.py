@@ -6,7 +6,7 @@ Plain values: no protobuf, no hardware. All instants are CLOCK_MONOTONIC nanosec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict
@@ -169,6 +169,8 @@ class RestartRecord:
         architecture: The model's config.json; None where the model was not resolved.
         runner_pids: Processes of the runner, as this host numbers them.
         clock: Identity of the clock of all instants, as text.
+        rendered: SHA-256 of what the texts of each pass, warm-up included, were rendered and encoded to, by that of the
+            texts.
         warm_up: Passes of a steady warm-up, in order; empty where the profile is "quick".
         failure: Why the restart ended early.
     """
@@ -184,6 +186,7 @@ class RestartRecord:
     passes: tuple[PassRecord, ...] = ()
     clock_checks: tuple[ClockCheck, ...] = ()
     timeline: Timeline | None = None
+    rendered: Mapping[str, str] = field(default_factory=dict)
     warm_up: tuple[WarmUpSample, ...] = ()
     failure: Failure | None = None
     runner_pids: frozenset[int] = frozenset()

@@ -58,6 +58,10 @@ class ModelFacts(Stored):
 
     Attributes:
         weights: Their origin, and how they are quantised: "real", "real, Q4_1", "random(…)", "unknown".
+        rendered_sha256: Of the first pass's texts as the tokenizer and its chat template made ids of them; null without
+            texts, and in the snapshot of a single restart.
+        template_time_utc: The present that the chat template was told, which is when the study began; null where it
+            did not ask.
     """
 
     kind: str
@@ -65,6 +69,8 @@ class ModelFacts(Stored):
     revision: str | None
     weights: str
     trust_remote_code: bool
+    rendered_sha256: str | None = None
+    template_time_utc: str | None = None
 
 
 class ClockFacts(Stored):

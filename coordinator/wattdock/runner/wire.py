@@ -117,6 +117,7 @@ class PassRequest:
 
     Attributes:
         min_duration_s: Least duration in seconds; None without a minimum.
+        template_time_s: The present for a chat template that asks for it, in seconds since 1970; None is the runner's.
         settle_s: Seconds that the runner stays idle after the pass.
         return_content: Return the requests' text and token ids.
     """
@@ -125,6 +126,7 @@ class PassRequest:
     prompts: PromptSet
     min_requests: int
     min_duration_s: float | None = None
+    template_time_s: int | None = None
     settle_s: float = 0.0
     ignore_eos: bool = False
     return_content: bool = True
@@ -183,6 +185,8 @@ def _workload(request: PassRequest) -> pb.Workload:
         sampling=pb.Sampling(temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k),
         seed=request.prompts.seed,
         chat_template=spec.prompts.chat,
+        chat_template_kwargs_json=json.dumps(spec.prompts.chat_template_kwargs),
+        template_time_s=request.template_time_s,
         return_text=request.return_content,
         return_token_ids=request.return_content,
         settle_s=request.settle_s,

@@ -11,12 +11,14 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
+    from wattdock_runner.recorder import PassRecorder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
@@ -47,28 +49,49 @@ class EncodedPrompt:
     hash: int
 
 
-def encode_prompts(tokenizer: Any, workload: Workload, prompts: Sequence[Prompt]) -> tuple[EncodedPrompt, ...]:
+def encode_prompts(
+    tokenizer: Any, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder
+) -> tuple[EncodedPrompt, ...]:
     """Return the token ids of each prompt, in order; a text is a user message where the workload has a chat template.
 
+    Records what became of texts: a hash of their ids, and whether the template asked for the present.
+
     Raises:
-        InvalidRequest: Text without a tokenizer, or a prompt without a single token.
+        InvalidRequest: Text without a tokenizer, a template that leaves out text, or a prompt without a single token.
     """
-    encoded = []
+    texts = any(isinstance(prompt.content, str) for prompt in prompts)
+    if texts and tokenizer is None:
+        raise InvalidRequest("this model folder has no tokenizer; send prompts as token ids")
+    template = _chat_template(tokenizer, workload) if texts else None
+    if workload.chat_template_kwargs and not template:
+        raise InvalidRequest("no chat template wraps these prompts; leave out workload.prompts.chat_template_kwargs")
+    encoded, rendered = [], hashlib.sha256()
     for position, prompt in enumerate(prompts):
-        ids = _encode(tokenizer, prompt.content, chat_template=workload.chat_template)
+        if isinstance(prompt.content, str):
+            ids = _encode(tokenizer, prompt.content, template, f"prompt {position}")
+            rendered.update(_packed([len(ids)]) + _packed(ids))
+        else:
+            ids = list(prompt.content)
         limit = workload.max_output_tokens if prompt.max_output_tokens is None else prompt.max_output_tokens
         encoded.append(EncodedPrompt(position, ids, limit, hash_of(ids)))
     if empty := [prompt.position for prompt in encoded if not prompt.ids]:
         raise InvalidRequest(f"prompt {empty[0]} has no tokens")
+    recorder.rendered_sha256 = rendered.hexdigest() if texts else None
+    recorder.template_asked_time = template is not None and template.asked_time
     return tuple(encoded)
 
 
 def hash_of(ids: Sequence[int]) -> int:
     """Return the hash of a prompt's ids, as `prompt_hash` in runner.proto explains it."""
-    packed = array("I", ids)
+    return int.from_bytes(hashlib.sha256(_packed(ids)).digest()[:8], "big")
+
+
+def _packed(numbers: Sequence[int]) -> bytes:
+    """Return numbers as little-endian uint32s."""
+    packed = array("I", numbers)
     if sys.byteorder == "big":
         packed.byteswap()
-    return int.from_bytes(hashlib.sha256(packed).digest()[:8], "big")
+    return packed.tobytes()
 
 
 def first_requests(prompts: Sequence[EncodedPrompt], limits: Sequence[int]) -> tuple[EncodedPrompt, ...]:
@@ -103,17 +126,16 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str | None:
     return None if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def _encode(tokenizer: Any, content: str | Sequence[int], *, chat_template: bool) -> list[int]:
-    if not isinstance(content, str):
-        return list(content)
-    if tokenizer is None:
-        raise InvalidRequest("this model folder has no tokenizer; send prompts as token ids")
+def _chat_template(tokenizer: Any, workload: Workload) -> ChatTemplate | None:
+    if not (workload.chat_template and tokenizer.chat_template):
+        return None
+    return ChatTemplate(tokenizer, workload.chat_template_kwargs, workload.template_time_s)
+
+
+def _encode(tokenizer: Any, text: str, template: ChatTemplate | None, name: str) -> list[int]:
     # A template writes its own special tokens; the tokenizer must not add a second set.
-    templated = chat_template and bool(tokenizer.chat_template)
-    if templated:
-        messages = [{"role": "user", "content": content}]
-        content = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
-    ids = list(tokenizer(content, add_special_tokens=not templated).input_ids)
+    content = template.render(text, name) if template else text
+    ids = list(tokenizer(content, add_special_tokens=template is None).input_ids)
     bos = tokenizer.bos_token_id
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     # What another process recorded of a pass.
-    Part = tuple[Span, Sequence["RequestRecord"], Sequence["Step"], "Serving | None"]
+    Part = tuple[Span, Sequence["RequestRecord"], Sequence["Step"], "Serving | None", "str | None", bool]
 
 
 @dataclass
@@ -194,7 +194,7 @@ class PassRecorder:
 
     def adopt(self, part: Part) -> None:
         """Take over the record of another process."""
-        self._span, self.requests, self.steps, self.serving = part
+        self._span, self.requests, self.steps, self.serving, self.rendered_sha256, self.template_asked_time = part
 
     def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Part]]) -> None:
         """Merge the records of replicas, each with the UUIDs of its GPUs; the last drained replica ends the pass."""
@@ -211,7 +211,8 @@ class PassRecorder:
         if servings:
             shares, late_s, _, _, without_ids = zip(*servings, strict=True)
             serving = Serving(max(shares), max(late_s), tokens_without_ids=sum(without_ids))
-        self.adopt((whole, sorted(everything, key=lambda request: request.index), steps, serving))
+        # Each replica renders all prompts.
+        self.adopt((whole, sorted(everything, key=lambda request: request.index), steps, serving, *parts[0][1][4:]))
         self.replicas = tuple(
             ReplicaPass(
                 gpu_uuids=uuids,

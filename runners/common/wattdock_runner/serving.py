@@ -108,7 +108,7 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
             f"{workload.in_flight} requests in flight, and this engine serves {engine.max_in_flight} at a time; "
             f"raise {engine.in_flight_argument}"
         )
-    encoded = encode_prompts(engine.tokenizer, workload, prompts)
+    encoded = encode_prompts(engine.tokenizer, workload, prompts, recorder)
     first = first_requests(encoded, workload.first_output_tokens)
     require_servable((*encoded, *first), engine.vocab_size, engine.context_tokens)
     require_cache_room(engine, workload, encoded)

@@ -128,7 +128,8 @@ class Worker:
         finally:
             over.set()
             reporter.join()
-        return recorder.span, recorder.requests, recorder.steps, recorder.serving
+        rendered = recorder.rendered_sha256, recorder.template_asked_time
+        return recorder.span, recorder.requests, recorder.steps, recorder.serving, *rendered
 
     def _report_progress(self, recorder: WorkerRecorder, over: threading.Event) -> None:
         while not over.wait(PROGRESS_S):

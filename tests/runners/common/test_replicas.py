@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
+from array import array
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +85,17 @@ def test_a_replica_that_is_free_takes_the_next_request(fake: Runner) -> None:
     assert served[done.requests[0].replica] < 4 < 9 < max(served.values())
     assert done.output_tokens[-1] == done.summary.output_tokens == sum(limits)
     assert done.output_tokens == sorted(done.output_tokens)
+
+
+def test_what_texts_were_rendered_to_is_known_with_replicas_too(fake: Runner) -> None:
+    """It is what one process says of the same texts; ids alone have none."""
+    texts = [pb.Prompt(text="a b"), pb.Prompt(text="c")]
+    packed = array("I", [2, 0, 0, 1, 0]).tobytes()
+    for prompts in (texts, [*texts, ids_prompt(5)]):
+        summary = fake.generate(workload(), prompts).summary
+        assert summary.rendered_sha256 == hashlib.sha256(packed).hexdigest()
+        assert not summary.template_asked_time
+    assert not fake.generate(workload(), [ids_prompt(5)]).summary.HasField("rendered_sha256")
 
 
 def test_replicas_start_together_and_the_one_without_work_waits_for_the_other(fake: Runner) -> None:

@@ -13,6 +13,7 @@ from contract.subjects import SMALL_UNIFORM, write_config
 from runners.checkpoints import run
 
 from wattdock.execution.failures import WORKER, cause_of
+from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +48,8 @@ def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(
     done = run(runner)
     assert output_ids(done) == checkpoint.continuations
     assert not done.summary.replicas
+    # What the first rank rendered is the pass's.
+    assert run(runner, [pb.Prompt(text="hello")]).summary.rendered_sha256
     # One after the other, and for a time that one clock only can tell.
     repeated = run(runner, in_flight=1, min_duration_s=1.0)
     assert output_ids(repeated)[:4] == checkpoint.continuations

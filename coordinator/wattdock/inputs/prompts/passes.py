@@ -73,6 +73,11 @@ class PromptSet:
     repeated_tokens: tuple[int, ...] | None = None
     first_output_tokens: tuple[int, ...] = ()
 
+    @property
+    def texts_sha256(self) -> str:
+        """Hash of the texts among the items, in order."""
+        return hashlib.sha256(json.dumps([item for item in self.items if isinstance(item, str)]).encode()).hexdigest()
+
     def cacheable_tokens(self, requests: int) -> int | None:
         """Return how many prompt tokens of the first requests a prefix cache is meant to hold; None if it is not.
 
