@@ -296,10 +296,12 @@ def prompts_fresh(subject: Subject) -> Outcome:
     repeated = known_sum(measured.repeated_prompts for measured in subject.procedure.mix)
     speed = subject.result.performance
     uncached = speed is not None and speed.cached_prompt_tokens == 0
-    within = "requests with a prompt that their pass had sent before"
     if repeated is None:
-        repeated, within = sum(measured.prompt_repeats for measured in subject.energy.passes), "repeats of whole lists"
-    figure = f"{repeated:,} {within}, {reused} passes with prompts of earlier ones"
+        repeated = sum(measured.prompt_repeats for measured in subject.energy.passes)
+        within = f"{pluralize(repeated, 'repeat')} of whole lists"
+    else:
+        within = f"{pluralize(repeated, 'request')} with a prompt that the pass had sent before"
+    figure = f"{within}, {pluralize(reused, 'pass', 'passes')} with prompts of earlier ones"
     return Outcome("pass" if not repeated and not reused else "warn" if uncached else "fail", figure)
 
 
