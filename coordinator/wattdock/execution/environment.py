@@ -86,6 +86,7 @@ def _model_facts(spec: ModelSpec, model: ModelFolder | None, runner: RunnerEnvir
         revision=model.revision if model else spec.revision,
         weights=f"{weights}, {quantized}" if quantized else weights,
         trust_remote_code=spec.trust_remote_code,
+        files=dict(model.files) if model else {},
     )
 
 

@@ -30,6 +30,7 @@ from wattdock.execution.events import (
 )
 from wattdock.execution.failures import cause_of
 from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
+from wattdock.execution.resume import require_same_model
 from wattdock.files import last_lines, open_data, open_regular
 from wattdock.host import GpuInventory, leases
 from wattdock.inputs import check_prompts, resolve_model
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis import steadiness
-    from wattdock.config import ExperimentConfig
     from wattdock.execution.events import Emit
     from wattdock.execution.experiment import ExperimentState
     from wattdock.execution.interrupts import Interrupts
@@ -213,10 +213,11 @@ class Session:
     def _resolve_model(self) -> ModelFolder:
         with self._context.interrupts.allowed():
             model = resolve_model(self._plan.config.model, home=self._context.home, progress=notes(self._emit))
+        self._fail_refused(lambda state: require_same_model(state.config, model, state.measured_on))
         for state in self._pending:
             state.model = model
         self._fail_refused(
-            lambda config: check_prompts(config, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
+            lambda state: check_prompts(state.config, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
         )
         return model
 
@@ -266,7 +267,7 @@ class Session:
         self._startup.add(spans=Span("launch", launch_ns, self._clock.now_ns()))
         self._emit(RunnerReady(described.framework, described.framework_version, described.python_version))
         self._startup.add(clock_checks=client.check_clock())
-        self._fail_refused(lambda config: described.require_arrival(config.workload))
+        self._fail_refused(lambda state: described.require_arrival(state.config.workload))
 
     def _load(self, client: RunnerClient, model: ModelFolder, runner: LaunchedRunner) -> None:
         """Load the model, and compare the GPUs that the runner sees with those that it was given."""
@@ -289,6 +290,8 @@ class Session:
         )
         startup.add(spans=span)
         startup.runner_pids |= runner.pids()
+        if changes := model.read_again().changes_since(model.files):
+            raise ConfigError(f"{model.path} changed until it was loaded: {changes}; leave it as it is, and run again")
         visible_uuids = startup.runner.visible_gpu_uuids
         if sorted(visible_uuids) != sorted(planned_uuids):
             raise RunnerError(
@@ -328,11 +331,11 @@ class Session:
                 f"the experiment took longer than {limit_s:g} s; it was stopped (see timeouts.experiment_s)"
             )
 
-    def _fail_refused(self, check: Callable[[ExperimentConfig], object]) -> None:
+    def _fail_refused(self, check: Callable[[ExperimentState], object]) -> None:
         """Fail the pending experiments that `check` refuses; the others go on."""
         for state in tuple(self._pending):
             try:
-                check(state.config)
+                check(state)
             except ConfigError as error:
                 self._set_failure(self._begin(state), error)
 

@@ -58,6 +58,8 @@ class ModelFacts(Stored):
 
     Attributes:
         weights: Their origin, and how they are quantised: "real", "real, Q4_1", "random(…)", "unknown".
+        files: By name, the first 16 hex digits of the SHA-256 of every file in its folder that decides the work; of
+            weights, over their size and first and last MiB.
     """
 
     kind: str
@@ -65,6 +67,7 @@ class ModelFacts(Stored):
     revision: str | None
     weights: str
     trust_remote_code: bool
+    files: dict[str, str] = Field(default_factory=dict)
 
 
 class ClockFacts(Stored):
