@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from execution.virtual import Snapshot, VirtualMachine, VirtualRunner, experiment, study
 from inputs import tiny
@@ -37,6 +38,7 @@ from wattdock.execution.events import (
 from wattdock.execution.schedule import forecast
 from wattdock.execution.study_folder import StudyFolder
 from wattdock.launch.oom import OomKills
+from wattdock.metering import MeterChoice
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks
 
 if TYPE_CHECKING:
@@ -468,7 +470,9 @@ def test_a_model_that_changes_between_restarts_ends_its_experiment_and_not_the_o
     """Restarts of two models have no common mean; what was measured before is kept."""
     folder = tiny.write(tmp_path / "model")
     planned = study(
-        experiment("a", model=str(folder), repeats={"restarts": 2}), experiment("b", repeats={"restarts": 2})
+        experiment("a", model=str(folder), repeats={"restarts": 2}),
+        experiment("b", repeats={"restarts": 2}),
+        order="written",
     )
 
     def change(event: Event) -> None:
@@ -684,6 +688,74 @@ def test_a_gpu_that_is_lost_when_nothing_is_measured_any_more_costs_nothing(mach
     machine.at_meter_end = lambda timeline: spoiled(GPU, LOST, timeline.end_ns / NS_PER_S - 0.5)(timeline)
     assert statuses(machine.run(study(experiment("a"))).results) == [("a", "ok")]
     assert f"{GPU}: {LOST[1]}" in machine.notes()
+
+
+def without_source(timeline: Timeline) -> Timeline:
+    """Return what a timeline becomes where the driver reports neither energy nor power."""
+    return replace(timeline, gpus={GPU: replace(timeline.gpus[GPU], energy_source=None, ticks=Ticks.from_rows())})
+
+
+def reset_in(from_s: float) -> Callable[[Timeline], Timeline]:
+    """Return what a timeline becomes where the counter begins anew at an instant."""
+
+    def change(timeline: Timeline) -> Timeline:
+        ticks = timeline.gpus[GPU].ticks
+        energy_mj = np.where(ticks.after_end_ns < from_s * NS_PER_S, ticks.energy_mj + 10**9, ticks.energy_mj)
+        return replace(timeline, gpus={GPU: replace(timeline.gpus[GPU], ticks=replace(ticks, energy_mj=energy_mj))})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("cause", "told", "unknown"),
+    [
+        ("reset", "the energy counter was reset", 1),
+        ("0 W", "counter stood at 0 W", 3),
+        ("no source", "no energy source", 3),
+    ],
+)
+def test_a_measured_pass_without_energy_fails_its_experiment_with_the_meters_code_and_is_kept(
+    machine: VirtualMachine, cause: str, told: str, unknown: int
+) -> None:
+    """Exit code 6 as docs/exit-codes.md says; all passes are in the row, with the energy that they have."""
+    if cause == "0 W":
+        machine.power = {GPU: lambda _: 0.0}
+    machine.as_read = without_source if cause == "no source" else machine.as_read
+
+    def note(happened: Event) -> None:
+        if cause == "reset" and isinstance(happened, PassStarted) and happened.stage == "pass 2/3":
+            machine.as_read = reset_in(machine.clock.now_ns() / NS_PER_S + 0.5)
+
+    idle = {"duration_s": 0.0}
+    [stored] = machine.run(study(experiment("a", repeats={"passes": 3}, idle=idle)), on=note).results
+    error, energy, performance = stored.result.error, stored.result.energy, stored.result.performance
+    assert error is not None
+    assert (stored.result.status, error.kind, error.exit_code) == ("failed", "MeterError", ExitCode.METER)
+    assert (GPU in error.message, told in error.message, "wattdock doctor" in error.message) == (True, True, True)
+    assert energy is not None
+    assert [measured.total_j for measured in energy.passes].count(None) == unknown
+    assert performance is not None
+    assert performance.output_tokens > 0
+
+
+def test_an_interruption_does_not_hide_that_a_pass_has_no_energy(machine: VirtualMachine) -> None:
+    """A resumption would measure the passes that are left and pool them with one that nobody metered."""
+    machine.as_read = without_source
+    planned = study(experiment("a", repeats={"passes": 3}, idle={"duration_s": 0.0}))
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/3")))
+    assert statuses(machine.last.results) == [("a", "failed")]
+
+
+def test_without_gpu_metering_by_choice_no_energy_is_missing(machine: VirtualMachine) -> None:
+    """`meter: none` and `meter: rapl` name their reason; the GPU runs all the same."""
+    plans, machine.as_read = machine.plans, without_source
+    chosen = MeterChoice("none", "asked for", "meter: none was asked for")
+    with patch.object(
+        VirtualMachine, "plans", lambda _, *planned: [replace(plan, meter=chosen) for plan in plans(*planned)]
+    ):
+        [stored] = machine.run(study(experiment("a"))).results
+    assert (stored.result.status, stored.result.error) == ("ok", None)
 
 
 def test_a_study_s_duration_is_told_by_the_latest_results_that_are_whole(machine: VirtualMachine) -> None:

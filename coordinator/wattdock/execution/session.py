@@ -401,7 +401,8 @@ class Session:
         """Stop the meter, and save every experiment of the session with the timeline around it.
 
         Where an experiment has failed already, the meter's failure is added to the message; a lost GPU, of which
-        runners die, comes first.
+        runners die, comes first. An interrupted experiment whose passes have no energy has failed: no resumption can
+        measure these passes again.
         """
         timeline = self._stopped(meter)
         for recording in self._recordings:
@@ -415,6 +416,10 @@ class Session:
                     recording.fail(failure.model_copy(update={"message": message}))
                 else:
                     self._set_failure(recording, MeterError(meter_failure), "meter")
+            elif (missing := _without_energy(timeline, recording)) and (
+                failure is None or failure.kind == Failure.INTERRUPTED
+            ):
+                self._set_failure(recording, MeterError(missing), "meter")
             recording.experiment.save(recording, timeline)
             if self._log.exists():
                 self._append_log(recording.experiment.log_path)
@@ -472,3 +477,16 @@ def _meter_failure(timeline: Timeline, recording: Recording) -> str | None:
     used = recording.runner.used_gpu_uuids if recording.runner else []
     events = [(uuid, event) for uuid in used if uuid in timeline.gpus for event in timeline.gpus[uuid].events]
     return next((f"{uuid}: {event.message}" for uuid, event in events if event.kind == "broke_off"), None)
+
+
+def _without_energy(timeline: Timeline, recording: Recording) -> str | None:
+    """Return why a measured pass has no energy on a GPU that it used; None where each has, or no GPU is metered."""
+    if recording.experiment.plan.meter.no_gpu_reason or not recording.runner:
+        return None
+    for gpu in (timeline.gpus[uuid] for uuid in recording.runner.used_gpu_uuids if uuid in timeline.gpus):
+        curve = EnergyCurve(gpu)
+        for span in (measured.span for measured in recording.record.passes):
+            energy = curve.measured(span)
+            if energy.energy_j is None:
+                return f"{gpu.uuid}: {energy.reason}; {SEE_DOCTOR}"
+    return None
