@@ -161,6 +161,7 @@ def _environment(
         framework="vllm",
         python_version="3.12",
         weight_bytes=16_060_000_000,
+        engine_args={"dtype": "bfloat16"},
     )
     differing = world.environments[record.restart]
     return None if differing is None else environment(plan, record, runner, model).model_copy(update=differing)

@@ -55,10 +55,10 @@ class Command:
         """Run, and return the result; again where the machine stood still and the meter could not read."""
         for _ in range(3):
             done = self("run", *args, env=env)
-            assert done.returncode == 0, done.stderr
             result = self.results()[-1]
             if "was not read in that time" not in (result["energy"]["reason"] or ""):
                 break
+        assert done.returncode == 0, done.stderr
         return result
 
     def start(self, *args: str | Path, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:

@@ -119,6 +119,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             # Of what is not quantised; a CPU multiplies quantised weights with activations of 8 bits.
             "dtype": "float32" if weights.is_quantized else weights.kind,
             "quantization": weights.kind if weights.is_quantized else None,
+            "linear_weights": [weights.kind],
             "kv_cache_dtype": dtype_named(told["cache_type_k"]),
             "eos_token_ids": list(ends),
         },

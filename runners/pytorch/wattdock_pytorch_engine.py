@@ -35,6 +35,7 @@ from wattdock_runner.backend import LoadedModel
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, lacks_memory
 from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
+from wattdock_runner.linear import linear_facts, unpacked_warnings
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
@@ -152,12 +153,15 @@ def _describe(
     split = {"kind": "tensor", "tensor_parallel_size": engine.ranks}
     if engine.ranks == 1:
         split = {"kind": "device_map" if len(used) > 1 else "none"}
+    dtype = str(model.dtype).removeprefix("torch.")
+    linear = linear_facts(model, dtype)
     devices_by_name = getattr(model, "hf_device_map", None) or {"": str(parameters[0].device)}
     return LoadedModel(
         visible_gpus=gpus,
         used_gpu_uuids=tuple(gpus[index].uuid for index in used),
         effective_engine_args={
-            "dtype": str(model.dtype).removeprefix("torch."),
+            "dtype": dtype,
+            **linear,
             "attn_implementation": model.config._attn_implementation,
             "device_map": {name: str(device) for name, device in devices_by_name.items()},
             "tp_plan": "auto" if order.rank else None,
@@ -171,7 +175,10 @@ def _describe(
         parameter_count=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         versions=cuda_versions(torch, gpus),
-        warnings=checkpoint.ignored_settings_warnings(generation.to_diff_dict()),
+        warnings=(
+            *checkpoint.ignored_settings_warnings(generation.to_diff_dict()),
+            *unpacked_warnings(order, linear, "transformers"),
+        ),
     )
 
 

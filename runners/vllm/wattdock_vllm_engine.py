@@ -36,6 +36,7 @@ from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings,
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WrongState
 from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus
+from wattdock_runner.linear import unpacked_warnings
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
@@ -200,7 +201,9 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
     engine = by_worker[0]["engine"]
     tensor, pipeline = engine["split"]
     layers_by_gpu = {nvml_uuid(worker["uuid"]): worker["layers"] for worker in by_worker if worker["uuid"] is not None}
+    linear = by_worker[0]["linear"]
     effective = engine["settings"] | {
+        **linear,
         # Each worker chooses for each layer; the configuration only has what was requested.
         "attention_backend": attention_backend(worker["attention"] for worker in by_worker),
         "eos_token_ids": list(eos_token_ids(engine["generation"].get("eos_token_id"))),
@@ -221,7 +224,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
         parameter_count=plan.parameters,
         weight_bytes=weight_bytes,
         versions=cuda_versions(torch, plan.gpus),
-        warnings=ignored_settings_warnings(engine["generation"]),
+        warnings=(*ignored_settings_warnings(engine["generation"]), *unpacked_warnings(order, linear, "vLLM")),
     )
 
 

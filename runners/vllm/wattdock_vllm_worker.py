@@ -20,6 +20,7 @@ from wattdock_vllm_steps import BatchClock
 
 from wattdock_runner.backend import RandomWeights
 from wattdock_runner.checkpoint import draw_uniform, meta_model
+from wattdock_runner.linear import linear_facts
 from wattdock_runner.process import die_with_parent
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vllm.wattdock")
 
 EXTENSION = "wattdock_vllm_worker.WorkerExtension"
+KERNELS = "vllm.model_executor.kernels."
 
 if runner := multiprocessing.parent_process():
     # vLLM needs seconds to end a worker, and never ends a stopped worker. Workers are started by the engine's thread,
@@ -74,14 +76,16 @@ class WorkerExtension:
         `uuid` is its GPU's as torch writes it, None on a CPU; `weight_bytes` are those in memory, and what a split
         repeats, each worker has; `drew_whole` says that random weights were drawn as whole tensors, from which it took
         its shards; `attention` is None where a layer does not tell; the first worker's `engine` is
-        `engine_facts`, which reads vLLM's source.
+        `engine_facts`, which reads vLLM's source; `linear` is `linear_facts`.
         """
         on_gpu = self.device.type == "cuda"
-        parameters = self.model_runner.get_model().parameters()
+        model = self.model_runner.get_model()
+        dtype = str(self.model_config.dtype).removeprefix("torch.")
         return {
             "uuid": str(torch.cuda.get_device_properties(self.device).uuid) if on_gpu else None,
             "layers": self.model_config.get_num_layers(self.parallel_config),
-            "weight_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+            "weight_bytes": sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
+            "linear": linear_facts(model, dtype, kernel_of),
             "drew_whole": UniformLoader.drew_whole,
             "attention": self._attention(),
             "engine": None if self.rank else engine_facts(self.vllm_config, self.model_runner.kv_cache_config),
@@ -97,6 +101,23 @@ class WorkerExtension:
         except Exception as error:  # noqa: BLE001 - a model that does not tell can be measured all the same
             log.warning("attention backend unknown: %s: %s", type(error).__name__, error)
             return None
+
+
+def kernel_of(module: Any) -> str | None:
+    """Return the kernel that multiplies a layer's weights, or else vLLM's name for the way; None without one.
+
+    Source: `LinearBase.quant_method`; vllm/model_executor/kernels/linear.
+    """
+    method = getattr(module, "quant_method", None)
+    if method is None or type(module).__name__ == "VocabParallelEmbedding":
+        return None
+    held = [
+        value
+        for holder in (method, getattr(module, "scheme", None))
+        for value in getattr(holder, "__dict__", {}).values()
+    ]
+    kernels = [type(value).__name__ for value in held if type(value).__module__.startswith(KERNELS)]
+    return kernels[0] if kernels else type(method).__name__
 
 
 @register_model_loader("dummy")

@@ -144,11 +144,11 @@ def test_an_impossible_roofline_is_refused(change: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("runner", "bits", "cache_bytes"),
     [
-        ({"weight_bytes": WEIGHT_BYTES // 2, "engine_args": {"dtype": "bfloat16", "quantization": "fp8"}}, 8, 2),
+        ({"weight_bytes": WEIGHT_BYTES // 2, "engine_args": {"dtype": "bfloat16", "linear_operands_bits": 8}}, 8, 2),
         ({"engine_args": {"dtype": "torch.bfloat16", "kv_cache_dtype": "fp8"}}, 16, 1),
         ({"engine_args": {"dtype": "bfloat16", "kv_cache_dtype": "auto"}}, 16, 2),
         ({"engine_args": {"dtype": "float16", "kv_cache_config": {"dtype": "fp8"}}}, 16, 1),
-        ({"weight_bytes": WEIGHT_BYTES // 4, "engine_args": {"dtype": "float16", "quantization": "awq"}}, 16, 2),
+        ({"weight_bytes": WEIGHT_BYTES // 4, "engine_args": {"dtype": "float16", "linear_operands_bits": 16}}, 16, 2),
         ({"weight_bytes": 2 * WEIGHT_BYTES, "engine_args": {"dtype": "float32"}}, 32, 4),
         ({"weight_bytes": 2 * WEIGHT_BYTES, "engine_args": {"dtype": "float"}}, 32, 4),
     ],
@@ -175,9 +175,22 @@ def test_an_engine_that_guesses_tokens_reads_its_weights_and_caches_less_often(g
     assert made.model_flops == worked_out().model_flops
 
 
-def test_weights_quantised_in_an_unknown_way_have_no_peak() -> None:
-    """Neither that of 16 bits nor that of 8 is right for sure; arithmetic and bytes stand."""
-    made = worked_out(config={"quantization_config": {"quant_method": "new"}})
+@pytest.mark.parametrize(
+    ("engine_args", "config"),
+    [
+        ({"dtype": "bfloat16"}, {"quantization_config": {"quant_method": "fp8"}}),
+        ({"dtype": "bfloat16", "quantization": "awq"}, {}),
+        ({"dtype": "bfloat16", "quantization": "fp8", "linear_operands_bits": None}, {}),
+        ({"dtype": "bfloat16", "linear_operands_bits": "8"}, {}),
+        ({"dtype": "auto"}, {}),
+        ({}, {"dtype": "bfloat16"}),
+    ],
+)
+def test_operands_of_which_the_engine_says_nothing_have_no_peak(
+    engine_args: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+    """What was asked for may not be what was done: neither 16 bits nor 8 is right for sure; FLOPs and bytes stand."""
+    made = worked_out(runner={"engine_args": engine_args}, config=config)
     assert (made.arithmetic_bits, made.peak_flops_share, made.roofline) == (None, None, None)
     assert made.peak_reason == NO_BITS
     assert made.model_flops == pytest.approx(REQUESTS * 1.5092e13, rel=5e-5)

@@ -57,6 +57,23 @@ def test_a_result_is_shown_by_its_name_or_the_beginning(study: Called) -> None:
         assert [result["experiment_id"] for result in json.loads(shown.stdout)] == ["3" * 64]
 
 
+def test_what_shows_that_a_figure_is_wrong_stands_before_it(study: Called) -> None:
+    """Whatever else is not verified, and the error that a row of its own tells, wait below; the exit code stays 0."""
+    reasons = [
+        {"group": group, "name": name, "found": f"found by {name}"}
+        for group, name in (("wrong", "throttling"), ("wrong", "completion"), ("unverified", "settings"))
+    ]
+    audit = {"publishable": False, "reasons": reasons, "checks": []}
+    part = {"study_id": STUDY, "attempt": 1}
+    stored(RESULTS, name="20260101T000004-fake-4", study=part, experiment_id="4" * 64, audit=audit)
+    one, both = study("show", "20260101T000004"), study("show", "two-sizes")
+    assert (one.returncode, both.returncode) == (0, 0)
+    first, second, *_ = one.stdout.splitlines()
+    assert (first, second.startswith("wrong")) == ("wrong: throttling: found by throttling", False)
+    assert both.stdout.splitlines()[0].endswith(": wrong: throttling: found by throttling")
+    assert both.stdout.count("wrong: ") == 1
+
+
 def test_results_are_a_list_in_json_however_they_are_named(called: Called) -> None:
     """A script must not meet another form when a study has one result; its own folder may have stayed behind."""
     alone = {"study_id": "20260101T000000-alone-0123abcd", "attempt": 1}

@@ -125,7 +125,8 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     assert to_go_on(err.splitlines()[-1]) == ["run", file, "--resume", "x-2"]
     resumed = wattdock("run", "--resume", "x-1", timeout=240)
     assert resumed.returncode == 0, resumed.stderr
-    assert wattdock("show", "x-1").stdout.splitlines()[0].endswith("  ok")
+    # Where others use the CPUs, the line before says that the figure is wrong.
+    assert any(line.endswith("  ok") for line in wattdock("show", "x-1").stdout.splitlines()[:2])
     results = [result for result in wattdock.results() if result["study"]["study_id"].endswith("-x-1")]
     results.sort(key=lambda result: result["study"]["attempt"])
     seen = [(result["status"], len(result["energy"]["passes"])) for result in results]

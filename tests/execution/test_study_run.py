@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections import Counter
 from contextlib import nullcontext
@@ -12,10 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
-from execution.virtual import Snapshot, VirtualMachine, experiment, study
+from execution.virtual import Snapshot, VirtualMachine, VirtualRunner, experiment, study
+from inputs import tiny
 
 from wattdock.clock import NS_PER_S
+from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, ExitCode, PreflightError
 from wattdock.execution.events import (
     BackendGivenUp,
@@ -34,6 +38,7 @@ from wattdock.execution.events import (
 from wattdock.execution.schedule import forecast
 from wattdock.execution.study_folder import StudyFolder
 from wattdock.launch.oom import OomKills
+from wattdock.metering import MeterChoice
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks
 
 if TYPE_CHECKING:
@@ -378,6 +383,130 @@ def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
     assert statuses(machine.run(planned, resume=True).results) == [("a", "ok"), ("b", "ok")]
 
 
+def edit(folder: Path, change: dict[str, str | None]) -> None:
+    """Write files into a model's folder, or remove those without content."""
+    for name, text in change.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        if text is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"chat_template.jinja": "{{ 2 }}"}, "chat_template.jinja has changed"),
+        ({"chat_template.jinja": None}, "chat_template.jinja is gone"),
+        ({"generation_config.json": '{"eos_token_id": 2}'}, "generation_config.json is new"),
+        ({"config.json": '{"model_type": "llama", "vocab_size": 31}'}, "config.json has changed"),
+        ({"tokenizer.json": "[]", "merges.txt": "a b"}, "merges.txt is new, tokenizer.json has changed"),
+        ({"additional_chat_templates/tools.jinja": ""}, "additional_chat_templates/tools.jinja is new"),
+        ({"tokenizer.model": "x"}, "tokenizer.model is new"),
+        ({"code.py": "x = 1"}, "code.py is new"),
+    ],
+)
+def test_a_study_whose_model_folder_changed_is_not_resumed_until_it_is_put_back(
+    machine: VirtualMachine, tmp_path: Path, change: dict[str, str | None], told: str
+) -> None:
+    """The settings hold the folder's path only; the restart that was interrupted has passes already."""
+    folder = tiny.write(tmp_path / "model", tiny.files() | {"chat_template.jinja": b"{{ 1 }}"})
+    model = ModelSpec(path=folder, trust_remote_code=True)
+    planned = study(experiment("a", model=model, repeats={"restarts": 2, "passes": 2}))
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/2")))
+    shutil.copytree(folder, tmp_path / "kept")
+    edit(folder, change)
+    launches = machine.launches
+    with pytest.raises(ConfigError, match=f"the model's folder {folder} has changed since a was measured: {told};"):
+        machine.run(planned, resume=True)
+    assert machine.launches == launches
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "kept", folder)
+    resumed = machine.run(planned, resume=True)
+    assert statuses(resumed.results) == [("a", "ok")]
+    assert sum(passes(resumed.results).values()) == 4
+
+
+def test_code_in_a_model_folder_is_nothing_to_a_study_that_does_not_run_it(
+    machine: VirtualMachine, tmp_path: Path
+) -> None:
+    """Nor is a file that no engine reads."""
+    folder = tiny.write(tmp_path / "model")
+    planned = study(experiment("a", model=str(folder), repeats={"restarts": 2}))
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/2")))
+    edit(folder, {"code.py": "x = 1", "README.md": "other"})
+    assert statuses(machine.run(planned, resume=True).results) == [("a", "ok")]
+
+
+def test_a_study_is_not_resumed_where_the_model_of_what_is_done_has_changed(
+    machine: VirtualMachine, tmp_path: Path
+) -> None:
+    """Results of one study are of one model, as they are of one machine."""
+    folder = tiny.write(tmp_path / "model")
+    planned = study(experiment("a", model=str(folder)), experiment("b", repeats={"passes": 3}), order="written")
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/3")))
+    edit(folder, {"tokenizer.json": "[]"})
+    with pytest.raises(ConfigError, match=r"since a was measured: tokenizer\.json has changed"):
+        machine.run(planned, resume=True)
+
+
+def test_a_file_of_a_shape_that_was_edited_counts_as_well(machine: VirtualMachine) -> None:
+    """It lies in a folder that can be edited, and its revision stays the same, as that of a hub's cached model does."""
+    planned = study(experiment("a", repeats={"restarts": 2}))
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/2")))
+    [folder] = (machine.folder / "home").glob("models/shapes/tiny-*")
+    edit(folder, {"config.json": (folder / "config.json").read_text() + " "})
+    with pytest.raises(ConfigError, match=r"since a was measured: config\.json has changed"):
+        machine.run(planned, resume=True)
+
+
+def test_a_model_that_changes_between_restarts_ends_its_experiment_and_not_the_others(
+    machine: VirtualMachine, tmp_path: Path
+) -> None:
+    """Restarts of two models have no common mean; what was measured before is kept."""
+    folder = tiny.write(tmp_path / "model")
+    planned = study(
+        experiment("a", model=str(folder), repeats={"restarts": 2}),
+        experiment("b", repeats={"restarts": 2}),
+        order="written",
+    )
+
+    def change(event: Event) -> None:
+        if isinstance(event, PassFinished) and event.stage == "pass 2/2":
+            edit(folder, {"tokenizer_config.json": "{}"})
+
+    run = machine.run(planned, on=change)
+    assert statuses(run.results) == [("a", "failed"), ("b", "ok")]
+    failed = run.results[0].result
+    assert failed.error is not None
+    assert (failed.error.exit_code, failed.error.kind) == (ExitCode.CONFIG, "ConfigError")
+    assert "since a was measured: tokenizer_config.json is new" in failed.error.message
+    assert passes(run.results[:1]).keys() == {("a", 0, 0), ("a", 0, 1)}
+    assert failed.environment is not None
+    assert "tokenizer_config.json" not in failed.environment.model.files
+
+
+def test_a_model_that_changes_while_it_is_loaded_is_not_measured(
+    machine: VirtualMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could say which of the two files the engine has read."""
+    folder, load = tiny.write(tmp_path / "model"), VirtualRunner.load
+
+    def editing(*arguments: Any, **options: Any) -> Any:
+        edit(folder, {"tokenizer.json": "[]"})
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(VirtualRunner, "load", editing)
+    [stored] = machine.run(study(experiment("a", model=str(folder)))).results
+    assert stored.result.error is not None
+    assert "tokenizer.json has changed" in stored.result.error.message
+    assert not passes([stored])
+
+
 @pytest.mark.parametrize("variables", [{"NCCL_NTHREADS": "3"}, {}])
 def test_a_study_is_not_gone_on_with_under_other_engine_settings_of_the_environment(
     machine: VirtualMachine, variables: dict[str, str]
@@ -559,6 +688,74 @@ def test_a_gpu_that_is_lost_when_nothing_is_measured_any_more_costs_nothing(mach
     machine.at_meter_end = lambda timeline: spoiled(GPU, LOST, timeline.end_ns / NS_PER_S - 0.5)(timeline)
     assert statuses(machine.run(study(experiment("a"))).results) == [("a", "ok")]
     assert f"{GPU}: {LOST[1]}" in machine.notes()
+
+
+def without_source(timeline: Timeline) -> Timeline:
+    """Return what a timeline becomes where the driver reports neither energy nor power."""
+    return replace(timeline, gpus={GPU: replace(timeline.gpus[GPU], energy_source=None, ticks=Ticks.from_rows())})
+
+
+def reset_in(from_s: float) -> Callable[[Timeline], Timeline]:
+    """Return what a timeline becomes where the counter begins anew at an instant."""
+
+    def change(timeline: Timeline) -> Timeline:
+        ticks = timeline.gpus[GPU].ticks
+        energy_mj = np.where(ticks.after_end_ns < from_s * NS_PER_S, ticks.energy_mj + 10**9, ticks.energy_mj)
+        return replace(timeline, gpus={GPU: replace(timeline.gpus[GPU], ticks=replace(ticks, energy_mj=energy_mj))})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("cause", "told", "unknown"),
+    [
+        ("reset", "the energy counter was reset", 1),
+        ("0 W", "counter stood at 0 W", 3),
+        ("no source", "no energy source", 3),
+    ],
+)
+def test_a_measured_pass_without_energy_fails_its_experiment_with_the_meters_code_and_is_kept(
+    machine: VirtualMachine, cause: str, told: str, unknown: int
+) -> None:
+    """Exit code 6 as docs/exit-codes.md says; all passes are in the row, with the energy that they have."""
+    if cause == "0 W":
+        machine.power = {GPU: lambda _: 0.0}
+    machine.as_read = without_source if cause == "no source" else machine.as_read
+
+    def note(happened: Event) -> None:
+        if cause == "reset" and isinstance(happened, PassStarted) and happened.stage == "pass 2/3":
+            machine.as_read = reset_in(machine.clock.now_ns() / NS_PER_S + 0.5)
+
+    idle = {"duration_s": 0.0}
+    [stored] = machine.run(study(experiment("a", repeats={"passes": 3}, idle=idle)), on=note).results
+    error, energy, performance = stored.result.error, stored.result.energy, stored.result.performance
+    assert error is not None
+    assert (stored.result.status, error.kind, error.exit_code) == ("failed", "MeterError", ExitCode.METER)
+    assert (GPU in error.message, told in error.message, "wattdock doctor" in error.message) == (True, True, True)
+    assert energy is not None
+    assert [measured.total_j for measured in energy.passes].count(None) == unknown
+    assert performance is not None
+    assert performance.output_tokens > 0
+
+
+def test_an_interruption_does_not_hide_that_a_pass_has_no_energy(machine: VirtualMachine) -> None:
+    """A resumption would measure the passes that are left and pool them with one that nobody metered."""
+    machine.as_read = without_source
+    planned = study(experiment("a", repeats={"passes": 3}, idle={"duration_s": 0.0}))
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/3")))
+    assert statuses(machine.last.results) == [("a", "failed")]
+
+
+def test_without_gpu_metering_by_choice_no_energy_is_missing(machine: VirtualMachine) -> None:
+    """`meter: none` and `meter: rapl` name their reason; the GPU runs all the same."""
+    plans, machine.as_read = machine.plans, without_source
+    chosen = MeterChoice("none", "asked for", "meter: none was asked for")
+    with patch.object(
+        VirtualMachine, "plans", lambda _, *planned: [replace(plan, meter=chosen) for plan in plans(*planned)]
+    ):
+        [stored] = machine.run(study(experiment("a"))).results
+    assert (stored.result.status, stored.result.error) == ("ok", None)
 
 
 def test_a_study_s_duration_is_told_by_the_latest_results_that_are_whole(machine: VirtualMachine) -> None:

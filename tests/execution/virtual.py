@@ -222,7 +222,7 @@ class VirtualRunner:
             framework_version="1.0",
             weight_bytes=10_000_000,
             python_version="3.12",
-            engine_args=dict(self.args),
+            engine_args={"dtype": "bfloat16", **self.args},
         )
         return environment, Span("load", began_ns, self.clock.now_ns())
 

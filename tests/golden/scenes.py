@@ -277,5 +277,6 @@ def _environment(record: RestartRecord) -> EnvironmentSnapshot:
         used_gpu_uuids=[SAMPLED, COUNTED],
         framework="fake",
         weight_bytes=10_000_000,
+        engine_args={"dtype": "bfloat16"},
     )
     return environment(plan, record, runner, None)

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from inputs import tiny
@@ -15,12 +16,10 @@ from unprivileged import alone, run_as_user, user_home
 
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, PreflightError
+from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs import check_model, resolve_model
 from wattdock.inputs.build_once import build_once
-from wattdock.inputs.model_folder import sampled_revision
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from wattdock.inputs.model_folder import ModelFolder, file_digests, fingerprint
 
 BUILD = f"""{alone("inputs")}
 from pathlib import Path
@@ -125,7 +124,11 @@ def test_other_weights_of_the_same_shape_have_another_revision(tmp_path: Path) -
     base = tiny.write(tmp_path / "a")
     same = tiny.write(tmp_path / "b")
     tuned = tiny.write(tmp_path / "c", tiny.files() | {"model.safetensors": tiny.weights(2.0)})
-    assert sampled_revision(base) == sampled_revision(same) != sampled_revision(tuned)
+    revisions = [resolve_model(ModelSpec(path=path), home=tmp_path, progress=print).revision for path in (base, same)]
+    assert revisions[0] == revisions[1] == fingerprint(file_digests(base, with_code=False))
+    assert changes(file_digests(base, with_code=False), file_digests(tuned, with_code=False)) == (
+        "model.safetensors has changed"
+    )
 
 
 def test_both_ends_of_a_large_weight_file_count(tmp_path: Path) -> None:
@@ -133,7 +136,95 @@ def test_both_ends_of_a_large_weight_file_count(tmp_path: Path) -> None:
     blank, large = bytes(1 << 20), 3
     ends = [(0, 0), (1, 0), (0, 1)]
     made = [tiny.files() | {"model.safetensors": bytes([a]) + blank * large + bytes([b])} for a, b in ends]
-    assert len({sampled_revision(tiny.write(tmp_path / str(i), files)) for i, files in enumerate(made)}) == len(ends)
+    folders = [tiny.write(tmp_path / str(i), files) for i, files in enumerate(made)]
+    assert len({fingerprint(file_digests(folder, with_code=False)) for folder in folders}) == len(ends)
+
+
+DECISIVE = (
+    *("config.json", "generation_config.json", "quantize_config.json", "tokenizer.json", "tokenizer_config.json"),
+    *("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "qwen.tiktoken", "tekken.json"),
+    *("added_tokens.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json"),
+    *("additional_chat_templates/tool_use.jinja", "model.safetensors", "model.Q4_1.gguf", INDEX),
+)
+CODE = ("modeling_x.py", "custom_generate/generate.py")
+
+
+def changes(before: dict[str, str], now: dict[str, str]) -> str:
+    folder = ModelFolder(Path(), "path", "m", None, has_tokenizer=False, random_weights=False, files=now)
+    return folder.changes_since(before)
+
+
+def whole(path: Path) -> Path:
+    """Write a folder with every file that can decide the work."""
+    for name in (*DECISIVE, *CODE):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"{}")
+    (path / INDEX).write_text('{"weight_map": {"w": "model.safetensors"}}')
+    return path
+
+
+@pytest.mark.parametrize("name", [*DECISIVE, *CODE])
+def test_each_file_that_decides_the_work_is_named_when_it_changes_comes_or_goes(tmp_path: Path, name: str) -> None:
+    """An edited template or tokenizer sends other tokens, and generation settings end answers elsewhere."""
+    path = whole(tmp_path / "model")
+    before = file_digests(path, with_code=True)
+    assert before.keys() == {*DECISIVE, *CODE}
+    content = (path / name).read_bytes()
+    # Of the same length, and without another meaning to JSON.
+    (path / name).write_bytes(content + b" ")
+    assert changes(before, file_digests(path, with_code=True)) == f"{name} has changed"
+    if name in ("model.safetensors", INDEX):
+        return
+    (path / name).unlink()
+    without = file_digests(path, with_code=True)
+    assert changes(before, without) == f"{name} is gone"
+    assert changes(without, before) == f"{name} is new"
+    assert len({fingerprint(files) for files in (before, without)}) == 2
+
+
+def test_code_counts_only_where_it_runs_and_other_files_never(tmp_path: Path) -> None:
+    """A README may be edited, and training may have left thousands of files."""
+    path = whole(tmp_path / "model")
+    before = file_digests(path, with_code=False)
+    assert before.keys() == {*DECISIVE}
+    for name in ("README.md", "trainer_state.json", "modeling_x.py", "other/tokenizer.json", "optimizer.safetensors"):
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_bytes(b"other")
+    for number in range(3_000):
+        (path / f"sample-{number}.txt").touch()
+    (path / "vocab.txt").mkdir()
+    (path / "gone.model").symlink_to("nowhere")
+    assert file_digests(path, with_code=False) == before
+
+
+def test_a_tokenizer_larger_than_any_settings_is_read_to_its_end(tmp_path: Path) -> None:
+    """Tokenizers of large vocabularies exceed what is read of other JSON."""
+    path, padding = tiny.write(tmp_path / "model"), b" " * (2 * MAX_JSON_BYTES)
+    digests = []
+    for end in (b"1", b"2"):
+        (path / "tokenizer.json").write_bytes(padding + end)
+        digests.append(file_digests(path, with_code=False)["tokenizer.json"])
+    assert digests[0] != digests[1]
+
+
+def test_a_pipe_in_place_of_a_template_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """Anybody may have made the folder."""
+    path = tiny.write(tmp_path / "model")
+    os.mkfifo(path / "chat_template.jinja")
+    with pytest.raises(PreflightError, match=r"cannot read .*chat_template\.jinja: is not a regular file"):
+        resolve_model(ModelSpec(path=path), home=tmp_path, progress=print)
+
+
+def test_a_file_behind_a_link_counts_by_its_content(tmp_path: Path) -> None:
+    """A hub's cache is a folder of links, and what they lead to can be edited."""
+    path, blob = tiny.write(tmp_path / "model"), tmp_path / "blob"
+    blob.write_bytes((path / "tokenizer.json").read_bytes())
+    before = file_digests(path, with_code=False)
+    (path / "tokenizer.json").unlink()
+    (path / "tokenizer.json").symlink_to(blob)
+    assert file_digests(path, with_code=False) == before
+    blob.write_bytes(b"[]")
+    assert changes(before, file_digests(path, with_code=False)) == "tokenizer.json has changed"
 
 
 @pytest.mark.parametrize("given", [{"id": ModelSpec.EMBEDDED}, {"shape": "tiny-llama"}, {"path": "/x"}])

@@ -130,6 +130,17 @@ def test_what_else_differs_between_two_results_is_named() -> None:
     assert len(named) == len(changes)
 
 
+def test_the_files_of_the_models_folder_that_differ_are_named() -> None:
+    """Weights in many files are one condition; the folder's name and path may be equal."""
+    shards = {f"model-0000{n}-of-00009.safetensors": f"{n}" for n in range(9)}
+    files = {"config.json": "aa", "chat_template.jinja": "bb", **shards}
+    edited = files | {"chat_template.jinja": "cc", "tokenizer.json": "dd", "model-00001-of-00009.safetensors": "x"}
+    sides = [[row("one", {"environment.model.files": each}, restarts=[1, 1])] for each in (files, edited)]
+    named = {one.name: (one.a, one.b) for one in compare(*sides).differs_in}
+    assert named["model file: chat_template.jinja"] == ("bb", "cc")
+    assert named.keys() == {f"model file: {name}" for name in ("weights", "chat_template.jinja", "tokenizer.json")}
+
+
 def test_the_figures_are_those_of_the_results_and_their_ratio_is_told() -> None:
     """As `show` and tables have them."""
     found = compare([row("one", restarts=[1.0, 4.0])], [row("one", restarts=[0.5, 5.5])]).pairs[0].tests[PRIMARY]

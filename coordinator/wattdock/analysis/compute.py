@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from wattdock.analysis.energy import EnergyResult
     from wattdock.records import EnvironmentSnapshot, RequestRecord, RestartRecord
 
-# How wide the operands are that engines multiply, by how weights are quantised: those of weights alone are unpacked.
-OPERAND_BITS = {
-    **dict.fromkeys(("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"), 8),
-    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "bitsandbytes", "mxfp4"), 16),
-}
+# What a runner that has looked at the loaded model says of its matrices; null where its kernels are not known.
+OPERANDS_BITS = "linear_operands_bits"
+BITS = {"float32": 32, "float": 32, "bfloat16": 16, "float16": 16}
 # Most tokens that a step guesses for a request, as vLLM and SGLang call it.
 GUESSED_TOKENS = ("spec_tokens", "speculative_num_draft_tokens")
-NO_BITS = "how wide the operands are that are multiplied with weights so quantised is not known"
+NO_BITS = "the engine does not tell how wide the operands are that it multiplies"
 
 
 class Compute(Stored):
@@ -132,11 +130,15 @@ def _dtype(model: Architecture, environment: EnvironmentSnapshot) -> str:
 
 
 def _operand_bits(model: Architecture, environment: EnvironmentSnapshot) -> int | None:
-    """Return the bits of what is multiplied; None where weights are quantised in a way that is not known here."""
-    method = environment.runner.engine_args.get("quantization") or model.quantization.get("quant_method")
-    if method:
-        return OPERAND_BITS.get(str(method))
-    return 32 if _dtype(model, environment) in ("float32", "torch.float32", "float") else 16
+    """Return the bits of what is multiplied, as the engine reports it; None where it does not."""
+    arguments = environment.runner.engine_args
+    if OPERANDS_BITS in arguments:
+        bits = arguments[OPERANDS_BITS]
+        return bits if isinstance(bits, int) and bits > 0 else None
+    # The type of activations is that of weights only where these are not quantised.
+    if arguments.get("quantization") or model.quantization or any("quant" in name for name in environment.model.files):
+        return None
+    return BITS.get(str(arguments.get("dtype")).removeprefix("torch."))
 
 
 def _cache(model: Architecture, environment: EnvironmentSnapshot) -> str:

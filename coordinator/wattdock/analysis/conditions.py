@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from wattdock.records import EnvironmentSnapshot
 
 UNKNOWN, ABSENT = "unknown", "–"
-ENGINE, PACKAGE, VARIABLE = "engine: ", "package: ", "variable: "
+ENGINE, PACKAGE, VARIABLE, FILE = "engine: ", "package: ", "variable: ", "model file: "
+# A model may have hundreds of these files; they are one condition.
+WEIGHTS = (".safetensors", ".gguf")
 # What differs from run to run without being a condition, and what `_environment` yields in a form of its own.
 EXCLUDED: Any = {
     **dict.fromkeys(("clock", "changes", "launcher_reason", "meter_reason", "leased"), True),
@@ -119,6 +121,10 @@ def _environment(environment: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "prompts as rendered, SHA-256", environment.model.rendered_sha256
     yield "prompts' time, UTC", environment.model.template_time_utc
     yield "weights", environment.model.weights
+    files = environment.model.files
+    if weights := [digest for name, digest in files.items() if name.endswith(WEIGHTS)]:
+        yield f"{FILE}weights", _every(weights)
+    yield from ((f"{FILE}{name}", digest) for name, digest in files.items() if not name.endswith(WEIGHTS))
     yield "parameters", environment.runner.parameter_count
     used = environment.used_gpus
     # Each board has sensors of its own.

@@ -157,7 +157,7 @@ class SpanJoules:
         """Return the energy of `span` on one GPU."""
         key = (id(gpu), span.start_ns, span.end_ns)
         if key not in self._energies:
-            self._energies[key] = self.curve(gpu).between(span.start_ns, span.end_ns)
+            self._energies[key] = self.curve(gpu).measured(span)
         return self._energies[key]
 
     def _hbm_of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:

@@ -100,6 +100,7 @@ def _model_facts(
         weights=f"{weights}, {quantized}" if quantized else weights,
         trust_remote_code=spec.trust_remote_code,
         template_time_utc=template_time_utc,
+        files=dict(model.files) if model else {},
     )
 
 

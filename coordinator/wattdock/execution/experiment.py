@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wattdock.execution.study_folder import SavedRestart, StudyFolder
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Timeline
-    from wattdock.records import RunnerEnvironment
+    from wattdock.records import EnvironmentSnapshot, RunnerEnvironment
 
 
 @dataclass
@@ -80,6 +80,12 @@ class ExperimentState:
     def measured(self, restart: int) -> frozenset[int]:
         """Return the measured passes of restart number `restart`, from 0."""
         return frozenset().union(*(saved.passes for saved in self.saved.values() if saved.record.restart == restart))
+
+    @property
+    def measured_on(self) -> list[EnvironmentSnapshot]:
+        """What the measured passes ran on, of every restart."""
+        records = [saved.record for saved in self.saved.values()]
+        return [record.environment for record in records if record.passes and record.environment]
 
     def wants(self, restart: int) -> bool:
         """Return whether a pass of restart number `restart`, from 0, is still to be measured."""

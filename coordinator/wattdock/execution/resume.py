@@ -17,14 +17,15 @@ from wattdock.inputs import check_prompts
 from wattdock.store import RESULT, StoredResult, load_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.checks import ExecutionPlan
-    from wattdock.config import ExperimentConfig, Study
+    from wattdock.config import ExperimentConfig, ModelSpec, Study
     from wattdock.execution.events import Emit
     from wattdock.execution.study_folder import History, Line
-    from wattdock.records import RestartRecord
+    from wattdock.inputs import ModelFolder
+    from wattdock.records import EnvironmentSnapshot, RestartRecord
 
 
 def open_study(
@@ -106,12 +107,20 @@ def machine_identity(plans: Sequence[ExecutionPlan]) -> dict[str, Any]:
 
 
 def restore(
-    plan: ExecutionPlan, folder: StudyFolder, history: History, *, expected_pass_s: float | None
+    plan: ExecutionPlan,
+    folder: StudyFolder,
+    history: History,
+    *,
+    resolve: Callable[[ModelSpec], ModelFolder],
+    expected_pass_s: float | None,
 ) -> ExperimentState:
     """Return the state of an experiment that is not done, with what earlier runs measured of it.
 
+    Args:
+        resolve: Returns the folder of a model as it is now.
+
     Raises:
-        ConfigError: The experiment's prompts file has changed since.
+        ConfigError: The experiment's prompts file or its model's folder has changed since.
         PreflightError: Other GPUs were chosen now than those of the earlier passes.
     """
     experiment_id = plan.config.experiment_id
@@ -124,6 +133,8 @@ def restore(
     records = [saved.record for saved in state.saved.values()]
     _require_same_gpus(plan, records)
     require_same_prompts(plan.config, [measured.prompts_sha256 for record in records for measured in record.passes])
+    if environments := state.measured_on:
+        require_same_model(plan.config, resolve(plan.config.model), environments)
     return state
 
 
@@ -156,6 +167,23 @@ def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | N
             f"{config.prompts.source} now holds ({min(others)[:8]} → {current[:8]}); put them back, "
             "or run it as a new study without --resume"
         )
+
+
+def require_same_model(
+    config: ExperimentConfig, model: ModelFolder, measured_on: Iterable[EnvironmentSnapshot]
+) -> None:
+    """Refuse a model whose folder has changed since this study measured with it: the settings hold only its name.
+
+    Raises:
+        ConfigError: The folder has changed; names the files.
+    """
+    for environment in measured_on:
+        earlier = environment.model.files
+        if earlier and (changes := model.changes_since(earlier)):
+            raise ConfigError(
+                f"the model's folder {model.path} has changed since {config.label} was measured: {changes}; "
+                "put the old files back, or run it as a new study without --resume"
+            )
 
 
 def stored_result(history: History, experiment_id: str, output_dir: Path) -> StoredResult:

@@ -30,6 +30,7 @@ from wattdock.execution.events import (
 )
 from wattdock.execution.failures import cause_of
 from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
+from wattdock.execution.resume import require_same_model
 from wattdock.files import last_lines, open_data, open_regular
 from wattdock.host import GpuInventory, leases
 from wattdock.inputs import check_prompts, resolve_model
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis import steadiness
-    from wattdock.config import ExperimentConfig
     from wattdock.execution.events import Emit
     from wattdock.execution.experiment import ExperimentState
     from wattdock.execution.interrupts import Interrupts
@@ -214,10 +214,11 @@ class Session:
     def _resolve_model(self) -> ModelFolder:
         with self._context.interrupts.allowed():
             model = resolve_model(self._plan.config.model, home=self._context.home, progress=notes(self._emit))
+        self._fail_refused(lambda state: require_same_model(state.config, model, state.measured_on))
         for state in self._pending:
             state.model = model
         self._fail_refused(
-            lambda config: check_prompts(config, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
+            lambda state: check_prompts(state.config, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
         )
         return model
 
@@ -267,7 +268,7 @@ class Session:
         self._startup.add(spans=Span("launch", launch_ns, self._clock.now_ns()))
         self._emit(RunnerReady(described.framework, described.framework_version, described.python_version))
         self._startup.add(clock_checks=client.check_clock())
-        self._fail_refused(lambda config: described.require_arrival(config.workload))
+        self._fail_refused(lambda state: described.require_arrival(state.config.workload))
 
     def _load(self, client: RunnerClient, model: ModelFolder, runner: LaunchedRunner) -> None:
         """Load the model, and compare the GPUs that the runner sees with those that it was given."""
@@ -290,6 +291,8 @@ class Session:
         )
         startup.add(spans=span)
         startup.runner_pids |= runner.pids()
+        if changes := model.read_again().changes_since(model.files):
+            raise ConfigError(f"{model.path} changed until it was loaded: {changes}; leave it as it is, and run again")
         visible_uuids = startup.runner.visible_gpu_uuids
         if sorted(visible_uuids) != sorted(planned_uuids):
             raise RunnerError(
@@ -329,11 +332,11 @@ class Session:
                 f"the experiment took longer than {limit_s:g} s; it was stopped (see timeouts.experiment_s)"
             )
 
-    def _fail_refused(self, check: Callable[[ExperimentConfig], object]) -> None:
+    def _fail_refused(self, check: Callable[[ExperimentState], object]) -> None:
         """Fail the pending experiments that `check` refuses; the others go on."""
         for state in tuple(self._pending):
             try:
-                check(state.config)
+                check(state)
             except ConfigError as error:
                 self._set_failure(self._begin(state), error)
 
@@ -399,7 +402,8 @@ class Session:
         """Stop the meter, and save every experiment of the session with the timeline around it.
 
         Where an experiment has failed already, the meter's failure is added to the message; a lost GPU, of which
-        runners die, comes first.
+        runners die, comes first. An interrupted experiment whose passes have no energy has failed: no resumption can
+        measure these passes again.
         """
         timeline = self._stopped(meter)
         for recording in self._recordings:
@@ -413,6 +417,10 @@ class Session:
                     recording.fail(failure.model_copy(update={"message": message}))
                 else:
                     self._set_failure(recording, MeterError(meter_failure), "meter")
+            elif (missing := _without_energy(timeline, recording)) and (
+                failure is None or failure.kind == Failure.INTERRUPTED
+            ):
+                self._set_failure(recording, MeterError(missing), "meter")
             recording.experiment.save(recording, timeline)
             if self._log.exists():
                 self._append_log(recording.experiment.log_path)
@@ -470,3 +478,16 @@ def _meter_failure(timeline: Timeline, recording: Recording) -> str | None:
     used = recording.runner.used_gpu_uuids if recording.runner else []
     events = [(uuid, event) for uuid in used if uuid in timeline.gpus for event in timeline.gpus[uuid].events]
     return next((f"{uuid}: {event.message}" for uuid, event in events if event.kind == "broke_off"), None)
+
+
+def _without_energy(timeline: Timeline, recording: Recording) -> str | None:
+    """Return why a measured pass has no energy on a GPU that it used; None where each has, or no GPU is metered."""
+    if recording.experiment.plan.meter.no_gpu_reason or not recording.runner:
+        return None
+    for gpu in (timeline.gpus[uuid] for uuid in recording.runner.used_gpu_uuids if uuid in timeline.gpus):
+        curve = EnergyCurve(gpu)
+        for span in (measured.span for measured in recording.record.passes):
+            energy = curve.measured(span)
+            if energy.energy_j is None:
+                return f"{gpu.uuid}: {energy.reason}; {SEE_DOCTOR}"
+    return None

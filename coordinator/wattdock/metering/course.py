@@ -94,7 +94,8 @@ class CounterCurve:
         at_s, spare = self._changes.at_s, 0 if self.has_samples else SPARE
         first, last = int(np.searchsorted(at_s, start_s)) - 1 - spare, int(np.searchsorted(at_s, end_s)) + spare
         if first < 0 or last >= len(at_s):
-            return "the span is not inside the recorded counter changes"
+            never = "the energy counter never changed"
+            return "the span is not inside the recorded counter changes" if len(at_s) > 1 else never
         if (np.diff(self._changes.energy_j[first : last + 1]) < 0).any():
             return "the energy counter was reset within the span or next to it"
         gaps_s = np.diff(at_s)

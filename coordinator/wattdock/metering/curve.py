@@ -39,6 +39,8 @@ POWER_AVERAGE_LAG = LagModel(mean_s=0.5, std_s=0.29)
 HBM_LAG = LagModel(mean_s=0.08, std_s=0.03)
 # They are means of a second: they say too little of shorter spans, nor can more time lie between two readings.
 LEAST_HBM_S, MAX_HBM_GAP_S = 5.0, 0.5
+# A board that is switched on draws something; the energy of a shorter span may round to 0.
+LEAST_STILL_S = 0.01
 # A driver that knows no parts of the board answers with the whole board's power.
 MAX_HBM_SHARE = 0.9
 
@@ -125,6 +127,14 @@ class EnergyCurve:
             source = "integrated_power"
         energy_j, timing_j = curve.between(start_ns, end_ns)
         return SpanEnergy(energy_j, timing_j, source, None, span.duration_s)
+
+    def measured(self, span: Span) -> SpanEnergy:
+        """Return the joules of a span; None with the reason where the board is said to have drawn nothing."""
+        energy = self.between(span.start_ns, span.end_ns)
+        if energy.energy_j != 0 or span.duration_s < LEAST_STILL_S:
+            return energy
+        why = f"the {energy.source} stood at 0 W for {span.duration_s:.1f} s"
+        return replace(energy, energy_j=None, timing_j=None, reason=why)
 
     def hbm_between(self, start_ns: int, end_ns: int) -> SpanEnergy:
         """Return the joules of the GPU's memory between two instants: a part of the board's joules.

@@ -155,10 +155,12 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
             f"{_label(bundled)} used a local folder of weights, {name!r}; say where it is with --model-folder"
         )
     folder = expanded(local.model_folder).absolute()
-    revision = resolve_model(ModelSpec(path=folder), home=folder, progress=lambda _: None).revision
-    if model and model.revision not in (None, revision):
+    spec = ModelSpec(path=folder, trust_remote_code=model is not None and model.trust_remote_code)
+    found = resolve_model(spec, home=folder, progress=lambda _: None)
+    if model and model.revision not in (None, found.revision):
+        changes = found.changes_since(model.files) or found.revision
         raise PreflightError(
-            f"--model-folder {folder} is {revision}, the bundle's {name!r} is {model.revision}; use the latter"
+            f"--model-folder {folder} is not the bundle's {name!r}, {model.revision}: {changes}; use the latter"
         )
     return folder
 

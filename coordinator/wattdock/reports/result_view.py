@@ -19,7 +19,7 @@ from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from wattdock.analysis import ExperimentResult
     from wattdock.reports.terminal import View
@@ -53,6 +53,9 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
     elif stored:
         rows = [cells(point, SUMMARY) for point in points_of(stored)]
         known = [name for name in SUMMARY if any(row[name] not in (NOTHING, "0") for row in rows)]
+        yield from (
+            f"{result.result.config.label}: {line}" for result in stored for line in _wrong_lines(result.result)
+        )
         yield Listing(headings(known), [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
         yield pairs(_verdict_rows(stored, more))
@@ -76,11 +79,19 @@ def _checks_view(stored: StoredResult) -> View:
 def _result_view(stored: StoredResult, *, errors: bool, more: str) -> View:
     """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
     result = stored.result
+    yield from _wrong_lines(result)
     yield Text.assemble((result.config.label, "bold"), f"  {result.started_utc}  {result.status}")
     # Of a failure the verdict says the same.
     verdict = _verdict_rows([stored], more) if errors or not result.error else ()
     yield pairs([*_rows(result, errors=errors), *verdict, *_sample_rows(stored)])
     yield f"stored in {stored.folder}"
+
+
+def _wrong_lines(result: ExperimentResult) -> Iterator[str]:
+    """Yield what shows that the figure is wrong; an error, of which a row of its own tells, is left out."""
+    for reason in result.audit.reasons if result.audit else ():
+        if reason.group == "wrong" and reason.name != Audit.COMPLETION:
+            yield f"wrong: {reason.name}: {reason.found}"
 
 
 def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]]:

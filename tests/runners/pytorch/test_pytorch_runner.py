@@ -76,6 +76,25 @@ def test_checkpoint_that_lacks_a_parameter_is_refused(
     assert "model.layers.2." in detail
 
 
+def test_quantised_weights_that_transformers_unpacks_are_told(
+    bare: tuple[Runner, Path], checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    """It has no kernels for FP8 on a CPU, and would only log it; the config still says 8 bits."""
+    loaded, _ = bare[0].load(checkpoint.folder)
+    assert json.loads(loaded.effective_engine_args_json)["linear_operands_bits"] == 32
+    assert not [warning for warning in loaded.environment.warnings if "unpacked" in warning]
+    fp8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    config = json.loads((checkpoint.folder / "config.json").read_text()) | {"quantization_config": fp8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").symlink_to(checkpoint.folder / "model.safetensors")
+    bare[0].unload()
+    loaded, _ = bare[0].load(tmp_path)
+    effective = json.loads(loaded.effective_engine_args_json)
+    assert (effective["linear_weights"], effective["linear_operands_bits"]) == (["float32"], 32)
+    [warning] = [warning for warning in loaded.environment.warnings if "unpacked" in warning]
+    assert warning == "transformers unpacked the checkpoint's fp8 weights to float32: operands have 32 bits"
+
+
 def test_random_weights_have_the_stated_distribution_and_leave_the_rest_alone(reference: Reference) -> None:
     """Uniform on [-0.02, 0.04): mean 0.01, deviation 0.06/√12; ties and rotary tables as transformers makes them."""
     facts = reference.weights
