@@ -14,9 +14,6 @@ def serve(
     allow_run: Annotated[
         bool, typer.Option("--allow-run", help="Let who has the token that is printed start and stop runs.")
     ] = False,
-    otlp: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send each new result as OpenTelemetry metrics over HTTP.")
-    ] = None,
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Watch this machine in a browser: its GPUs, runs under way, stored results.
@@ -25,4 +22,4 @@ def serve(
     """
     from wattdock.live.server import serve as serve_page
 
-    serve_page(output_dir, host=host, port=port, allow_run=allow_run, otlp=otlp, say=say)
+    serve_page(output_dir, host=host, port=port, allow_run=allow_run, say=say)

@@ -33,7 +33,6 @@ from wattdock.errors import ConfigError, PreflightError, WattdockError
 from wattdock.live.feed import Feed
 from wattdock.live.metrics import exposition
 from wattdock.live.order import Order, Orders, ask, choices
-from wattdock.live.otlp import Sender
 from wattdock.live.results import comparison_text, report_page, result_rows
 from wattdock.text import COMPACT, from_json, json_text
 
@@ -82,7 +81,6 @@ class Service:
 
     Attributes:
         names: Hosts that requests may be for.
-        sender: Where results go as they are stored; None for nowhere.
         token: What starts and stops runs; None where nothing can be.
         is_ending: Whether the server waits for its viewers to go.
         update: The latest state as a server-sent event; `news` tells of the next.
@@ -93,7 +91,6 @@ class Service:
     orders: Orders
     names: tuple[str, ...]
     token: str | None
-    sender: Sender | None = None
     is_ending: Callable[[], bool] = lambda: False
     update: bytes = b""
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -109,13 +106,6 @@ class Service:
                 async with self.news:
                     self.news.notify_all()
             await asyncio.sleep(PASS_UPDATE_S if self.feed.measuring else UPDATE_S)
-
-    async def send(self, sender: Sender) -> None:
-        """Send results as they are stored, for as long as the server runs; not while a pass is measured."""
-        while True:
-            if not self.feed.measuring:
-                await asyncio.to_thread(sender.send_new)
-            await asyncio.sleep(UPDATE_S)
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield what has happened so far, then each update; whoever is slow misses some."""
@@ -268,16 +258,12 @@ def application(service: Service) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(service.look())]
-        if service.sender:
-            tasks.append(asyncio.create_task(service.send(service.sender)))
-        for task in tasks:
-            task.add_done_callback(service.ended)
+        task = asyncio.create_task(service.look())
+        task.add_done_callback(service.ended)
         yield
-        for task in tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
     reads: dict[str, Callable[[Request], Awaitable[Response]]] = {
         **dict.fromkeys(ASSETS, asset),
@@ -335,19 +321,16 @@ def _event(name: str, value: Any) -> bytes:
     return f"event: {name}\ndata: {json_text(value, separators=COMPACT)}\n\n".encode()
 
 
-def serve(
-    output_dir: Path, *, host: str, port: int, allow_run: bool, otlp: str | None, say: Callable[[str], None]
-) -> None:
+def serve(output_dir: Path, *, host: str, port: int, allow_run: bool, say: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C.
 
     Args:
         host: Name or address of this machine to listen on, beside which it answers to localhost.
         port: 0 takes a free one.
         allow_run: Whether runs can be started and stopped, by who has the token that `say` receives.
-        otlp: Where results are sent as they are stored; None sends none.
 
     Raises:
-        PreflightError: The address cannot be had, or what `otlp` needs is not installed.
+        PreflightError: The address cannot be had.
         ConfigError: `output_dir` is no folder.
     """
     if output_dir.exists() and not output_dir.is_dir():
@@ -365,8 +348,7 @@ def serve(
     cpus = os.sched_getaffinity(0)
     # Before any thread: all of them stay off the others, which runs have.
     os.sched_setaffinity(0, {max(cpus)})
-    sender = Sender(otlp, output_dir, say) if otlp else None
-    service = Service(Feed(output_dir), Orders(output_dir, cpus), tuple(dict.fromkeys((*LOCAL, name))), token, sender)
+    service = Service(Feed(output_dir), Orders(output_dir, cpus), tuple(dict.fromkeys((*LOCAL, name))), token)
     config = uvicorn.Config(
         application(service),
         http=TimedConnection,
