@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from wattdock_runner.arrivals import Admission
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from conftest import Called
 
     from wattdock.analysis import Check, ExperimentResult
     from wattdock.records import PassRecord, RequestRecord
@@ -93,6 +96,26 @@ def test_a_list_that_is_gone_through_many_times_is_the_declared_work(tmp_path: P
     assert not hashes[0] & hashes[1]
     assert stored.result.statistics is not None
     assert "each restart draws anew" in (stored.result.statistics.covers or "")
+
+
+def test_a_bundle_of_a_real_runner_is_right_when_it_is_audited_anew(called: Called, tmp_path: Path) -> None:
+    """The runner's own process, a list that begins again many times, a bundle, and its records read back."""
+    work = {name: value for name, value in CLOSED.items() if name not in ("prompts", "min_duration_s")}
+    settings = {**work, "prompts.source": "synthetic", "prompts.count": 24, "prompts.input_tokens": 100}
+    settings["min_requests"] = 600
+    options = [word for name, value in settings.items() for word in ("--set", f"workload.{name}={json.dumps(value)}")]
+    ran = called(
+        "run", "--backend", "fake", "--model", "shape:tiny-llama", "--restarts", "2", "--passes", "1", *options
+    )
+    assert ran.returncode == 0, ran.stderr
+    bundle = tmp_path / "b.tar"
+    assert called("bundle", "create", "results", "-o", bundle).returncode == 0
+    [result] = json.loads(called("show", bundle, "--again", "--json").stdout)
+    [check] = [check for check in result["audit"]["checks"] if check["name"] == NAME]
+    assert check["status"] == "pass", check
+    passes = result["procedure"]["mix"]
+    assert [(each["unlike"], each["drawn"]) for each in passes] == [({}, True)] * 2
+    assert all(each["repeated_prompts"] == 600 - 24 for each in passes)
 
 
 def test_a_start_that_is_staggered_again_is_wrong_also_in_a_record_without_hashes(
