@@ -255,7 +255,7 @@ def _pass(world: World, index: int, start_s: float) -> PassRecord:
         cpu_others_share=world.cpu_others_share,
         prompts_sha256="f" * 64,
         repeated_prompts=0,
-        declared=DeclaredWork(PROMPT_TOKENS, world.output_tokens, drawn=False),
+        declared=DeclaredWork(PROMPT_TOKENS, world.output_tokens),
         clock_checked=index not in world.unchecked,
     )
 

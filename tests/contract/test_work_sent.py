@@ -96,11 +96,11 @@ def declared(draw: st.DrawFn) -> dict[str, Any]:
         "arrival": draw(st.sampled_from(["batch", "closed", "single", "poisson", "gamma"])),
         "batch_size": draw(st.integers(1, 7)),
         "max_output_tokens": draw(lengths),
-        "staggered_start": draw(st.booleans()),
         "min_requests": draw(st.integers(1, 40)),
         "seed": draw(st.integers(0, 2**63 - 1)),
         "ignore_eos": True,
     }
+    work["staggered_start"] = work["arrival"] == "closed" and draw(st.booleans())
     if count := draw(st.one_of(st.none(), st.integers(1, 12))):
         work["prompts"]["count"] = count
     if work["arrival"] == "single":
@@ -200,7 +200,7 @@ def test_an_engine_receives_what_was_declared(work: dict[str, Any], restart: int
             assert request.intended_ns == record.span.start_ns + prompts.arrivals_ns[request.index]
             assert submitted_ns >= (request.intended_ns or 0)
     assert record.declared is not None
-    assert record.declared.unlike == {}
+    assert record.declared.mismatches == {}
     assert record.repeated_prompts == len(engine.received) - len({ids for _, ids, *_ in engine.received})
 
 
@@ -236,20 +236,20 @@ def test_what_is_not_as_declared_is_counted_by_what_differs() -> None:
     config = ExperimentConfig.model_validate({"backend": "fake", "workload": work})
     _, record, prompts = run(work, Path(), restart=0, index=0)
 
-    def unlike(position: int, **changes: Any) -> dict[str, int]:
+    def mismatches(position: int, **changes: Any) -> dict[str, int]:
         requests = list(record.requests)
         requests[position] = replace(requests[position], **changes)
         changed = replace(record, requests=tuple(requests))
         found = changed.of_prompts(prompts, config, ignore_eos=True).declared
         assert found is not None
-        return found.unlike
+        return found.mismatches
 
-    assert unlike(3) == {}
-    assert unlike(3, prompt_hash=7) == {"prompt": 1}
-    assert unlike(3, prompt_hash=None) == {"prompt": 1}
-    assert unlike(7, max_output_tokens=3, output_tokens=3) == {"output limit": 1, "answer length": 1}
-    assert unlike(7, output_tokens=5) == {"answer length": 1}
-    assert unlike(7, index=8)["order"] == 1
+    assert mismatches(3) == {}
+    assert mismatches(3, prompt_hash=7) == {"prompt": 1}
+    assert mismatches(3, prompt_hash=None) == {"prompt": 1}
+    assert mismatches(7, max_output_tokens=3, output_tokens=3) == {"output limit": 1, "answer length": 1}
+    assert mismatches(7, output_tokens=5) == {"answer length": 1}
+    assert mismatches(7, index=8)["order"] == 1
 
 
 prompt_lengths = st.lists(st.integers(1, 12), min_size=1, max_size=5)

@@ -159,7 +159,7 @@ def test_text_for_a_model_without_tokenizer_is_refused_before_anything_starts(tm
 
 def test_staggered_starts_spread_the_first_round_evenly_and_touch_nothing_after_it() -> None:
     """Eight slots end after one to eight eighths of the full length."""
-    spec = WorkloadSpec(max_output_tokens=80, batch_size=8, staggered_start=True)
+    spec = WorkloadSpec(max_output_tokens=80, batch_size=8, arrival="closed", staggered_start=True)
     for prompts in (3, 8, 20):
         limits, first = output_limits([None] * prompts, spec, (0, 0))
         assert sorted(first) == [10, 20, 30, 40, 50, 60, 70, 80]

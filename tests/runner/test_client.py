@@ -33,6 +33,7 @@ PROMPTS = PromptSet(
     max_output_tokens=(None, None),
     sha256="0" * 64,
     name="two",
+    means=(2.0, 64.0),
 )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Serving = Callable[..., RunnerClient]
 
-PROMPTS = PromptSet(items=(array("I", (1,)),), max_output_tokens=(None,), sha256="0" * 64, name="one")
+PROMPTS = PromptSet(means=(1.0, 1.0), items=(array("I", (1,)),), max_output_tokens=(None,), sha256="0" * 64, name="one")
 PASS = PassRequest(WorkloadSpec(batch_size=1), PROMPTS, min_requests=1)
 SPAN = pb.Span(name="pass", start_ns=1, end_ns=2)
 

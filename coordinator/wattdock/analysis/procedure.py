@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from wattdock.analysis.drift import Drift, drift
-from wattdock.analysis.mix import PassMix, mean_difference, mixes
+from wattdock.analysis.mix import PassMix, answers_difference, draw_difference, mixes
 from wattdock.analysis.performance import token_disagreements, undrained
 from wattdock.analysis.steadiness import Steadiness, warm_up_steadiness
 from wattdock.values import Stored
@@ -52,9 +52,14 @@ class Procedure(Stored):
     undrained: list[str] = Field(default_factory=list)
 
     @property
-    def mix_difference(self) -> tuple[float, float] | None:
-        """Prompt tokens per output token as sent ÷ as declared, − 1, over all passes, and its standard error."""
-        return mean_difference(self.mix)
+    def answers_difference(self) -> float | None:
+        """See `mix.answers_difference`."""
+        return answers_difference(self.mix)
+
+    @property
+    def draw_difference(self) -> float | None:
+        """See `mix.draw_difference`."""
+        return draw_difference(self.mix)
 
 
 def procedure(

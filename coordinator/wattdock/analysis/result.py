@@ -187,9 +187,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
             energy,
             in_flight=config.total_workload.batch_size // config.section.replicas,
         ),
-        statistics=statistics(
-            energy.passes, drawn=all(measured.declared and measured.declared.drawn for measured in passes)
-        ),
+        statistics=statistics(energy.passes, drawn=passes[0].declared.drawn if passes and passes[0].declared else ()),
         procedure=procedure(restarts, used, config, joules_in, energy.windows),
         multi_gpu=multi_gpu(energy, speed, restarts),
         gpus=gpu_results(restarts, used, gpus.bystanders, joules_in),

@@ -42,8 +42,6 @@ COVERS = (
     "repetitions of this experiment on these GPUs, this machine and this day, {prompts}; not other GPUs of the model, "
     "nor the sensors' gain"
 )
-DRAWN_PROMPTS = "with prompts, lengths and arrivals that each restart draws anew"
-FIXED_PROMPTS = "with the same prompts in each restart, and no others"
 
 
 class Interval(NamedTuple):
@@ -308,11 +306,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def statistics(passes: Sequence[PassEnergy], *, drawn: bool = False) -> Statistics | None:
+def statistics(passes: Sequence[PassEnergy], *, drawn: Sequence[str] = ()) -> Statistics | None:
     """Return the spread of joules per output token; of tokens per second where a pass has no energy.
 
     Args:
-        drawn: Each restart drew its own prompts.
+        drawn: What each restart drew for itself.
     """
     if not passes:
         return None
@@ -336,9 +334,15 @@ def statistics(passes: Sequence[PassEnergy], *, drawn: bool = False) -> Statisti
             f"restart {passes[i].restart + 1} pass {passes[i].pass_index + 1}: {per_pass[i]:.4g}"
             for i in _outlier_positions(per_pass)
         ],
-        covers=COVERS.format(prompts=DRAWN_PROMPTS if drawn else FIXED_PROMPTS) if interval else None,
+        covers=_covers(drawn) if interval else None,
         reason=None if interval else too_few_text(len(restarts)),
     )
+
+
+def _covers(drawn: Sequence[str]) -> str:
+    same = "the same prompts" if "token ids" not in drawn else "all else the same"
+    anew = f"{', '.join(drawn)} drawn anew and " if drawn else ""
+    return COVERS.format(prompts=f"with {anew}{same} in each restart")
 
 
 def too_few_text(restarts: int) -> str:

@@ -55,7 +55,9 @@ class Change(NamedTuple):
 def slope(
     at: NDArray[np.float64], values: NDArray[np.float64], terms: Sequence[NDArray[np.float64]] = ()
 ) -> Change | None:
-    """Return the slope of a line, relative to the values' mean, per unit of `at`; None of too few values.
+    """Return the slope of a line, relative to the values' mean, per unit of `at`.
+
+    None of too few values, and of values whose terms go together.
 
     Least squares; the relative change with that of each term is taken to be 0 ± `PROPORTIONAL` before anything is seen.
 
@@ -71,7 +73,10 @@ def slope(
     squares, variance = matrix.T @ matrix, float(np.var(seen)) + MIN_SCATTER**2
     # How far the terms are known depends on the scatter, and the scatter on what the terms explain.
     for _ in range(ROUNDS):
-        covariance = np.linalg.inv(squares / variance + known)
+        try:
+            covariance = np.linalg.inv(squares / variance + known)
+        except np.linalg.LinAlgError:
+            return None
         fitted = covariance @ matrix.T @ seen / variance
         freedom = len(at) - float(np.trace(covariance @ squares)) / variance
         if freedom < MIN_FREEDOM:

@@ -139,6 +139,8 @@ class WorkloadSpec(StrictSettings):
             raise ValueError("arrival: gamma needs burstiness, such as burstiness: 0.5; 1 is Poisson, less is burstier")
         if self.arrival == "trace" and self.prompts.file is None:
             raise ValueError("arrival: trace needs prompts.source, a file of lengths with arrival times")
+        if self.staggered_start and self.arrival != "closed":
+            raise ValueError(f"staggered_start is for arrival: closed, and arrival is {self.arrival}")
         if self.arrival == "single" and self.batch_size != 1:
             raise ValueError(f"arrival: single has one request in flight; batch_size is {self.batch_size}")
         return self

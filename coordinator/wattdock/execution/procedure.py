@@ -280,7 +280,7 @@ class MeasuringProcedure:
         busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
         others = around_after.others_share_since(around_before) if around_after and around_before else None
         submitted_ns = [request.submitted_ns for request in generated.requests]
-        hashes = {request.prompt_hash for request in generated.requests}
+        hashes = {request.prompt_hash for request in generated.requests} - {None}
         reused = not hashes.isdisjoint(recording.prompts_sent)
         recording.prompts_sent |= hashes
         return dataclasses.replace(

@@ -484,7 +484,9 @@ def _without_energy(timeline: Timeline, recording: Recording) -> str | None:
     """Return why a measured pass has no energy on a GPU that it used; None where each has, or no GPU is metered."""
     if recording.experiment.plan.meter.no_gpu_reason or not recording.runner:
         return None
-    for gpu in (timeline.gpus[uuid] for uuid in recording.runner.used_gpu_uuids if uuid in timeline.gpus):
+    for uuid in recording.runner.used_gpu_uuids if recording.record.passes else ():
+        if (gpu := timeline.gpus.get(uuid)) is None:
+            return f"{uuid}: the meter did not see this GPU; {SEE_DOCTOR}"
         curve = EnergyCurve(gpu)
         for span in (measured.span for measured in recording.record.passes):
             energy = curve.measured(span)

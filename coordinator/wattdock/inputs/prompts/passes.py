@@ -18,6 +18,7 @@ from wattdock.inputs.prompts.blocks import with_blocks
 from wattdock.inputs.prompts.conversations import conversations
 from wattdock.inputs.prompts.source import Source, read_source
 from wattdock.inputs.prompts.summary import PromptSummary
+from wattdock.values import all_known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 # What is drawn for a pass, each by a generator of its own.
 IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY, SAMPLING, BLOCKS = range(7)
 
-# Numbers of the restart and the pass that something is drawn for.
-Draw = tuple[int, int]
+# Numbers of the restart and the pass that something is drawn for, and more that tell draws apart.
+Draw = tuple[int, ...]
 
 
 class Lengths(NamedTuple):
@@ -59,7 +60,10 @@ class PromptSet:
         arrivals_ns: When each request of an open loop arrives, from the pass's start; empty for other kinds.
         repeated_tokens: Per item, how many tokens at its start an earlier item of a conversation held; None without
             conversations.
-        of_lengths: The source says how long each prompt and each answer is, and no more.
+        means: Mean tokens of a prompt and of an answer's limit, over the whole source or of what they are drawn from;
+            None for prompts of text.
+        drawn: What each restart draws for itself, in words.
+        declares_answers: Limits are the lengths that answers are to have, as those of a trace or a distribution.
         seed: With which an engine samples the answers, below 2**31.
     """
 
@@ -67,7 +71,9 @@ class PromptSet:
     max_output_tokens: tuple[int | None, ...]
     sha256: str
     name: str
-    of_lengths: bool = False
+    means: tuple[float | None, float]
+    drawn: tuple[str, ...] = ()
+    declares_answers: bool = False
     seed: int = 0
     arrivals_ns: tuple[int, ...] = ()
     repeated_tokens: tuple[int, ...] | None = None
@@ -156,6 +162,7 @@ def load_prompts(
         ConfigError: The source cannot be read or used; the message names file and line.
     """
     work, draw = config.total_workload, (restart, min(pass_index, config.repeats.passes))
+    ids_draw = (restart, pass_index, *_salt(config))
     source = None if config.prompts.source == "synthetic" else read_source(config, vocab_size)
     arrivals_ns = _arrivals(work, source, draw, min_requests, min_duration_s)
     count = work.prompts.count or len(arrivals_ns) or work.prompts_per_pass
@@ -171,21 +178,59 @@ def load_prompts(
     limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, draw)
     prompts = PromptSet(
         items=_with_ids(
-            with_blocks(picked, source, _generator(work, (restart, pass_index), BLOCKS), vocab_size)
-            if source.blocks
-            else items,
-            _generator(work, (restart, pass_index), IDS),
+            with_blocks(picked, source, _generator(work, ids_draw, BLOCKS), vocab_size) if source.blocks else items,
+            _generator(work, ids_draw, IDS),
             vocab_size,
         ),
         max_output_tokens=limits,
         first_output_tokens=first_limits,
         sha256=source.sha256,
         name=source.name,
-        of_lengths=config.prompts.file is not None and all(isinstance(item, int) for item in items),
+        means=_means(config, source),
+        drawn=_drawn(work, items),
+        declares_answers=not isinstance(work.max_output_tokens, int) or _is_trace(config, source),
         seed=int(_generator(work, (restart, pass_index), SAMPLING).integers(1 << 31)),
         arrivals_ns=arrivals_ns,
     )
-    return _conversing(prompts, work, (restart, pass_index), vocab_size) if work.prompts.repeats_tokens else prompts
+    return _conversing(prompts, work, ids_draw, vocab_size) if work.prompts.repeats_tokens else prompts
+
+
+def _means(config: ExperimentConfig, source: Source) -> tuple[float | None, float]:
+    """Return the mean lengths of prompts and answers in the long run, in tokens; None for prompts of text."""
+    if config.prompts.source == "synthetic":
+        prompts, answers = PromptSet.lengths(config)
+        return prompts.mean if prompts else None, answers.mean
+    lengths = [item if isinstance(item, int) else None if isinstance(item, str) else len(item) for item in source.items]
+    limit = config.total_workload.output_lengths.mean_tokens
+    known = all_known(lengths)
+    return fmean(known) if known else None, fmean(limit if own is None else own for own in source.max_output_tokens)
+
+
+def _is_trace(config: ExperimentConfig, source: Source) -> bool:
+    return config.prompts.file is not None and all(isinstance(item, int) for item in source.items)
+
+
+def _drawn(work: WorkloadSpec, items: Sequence[Item | int]) -> tuple[str, ...]:
+    """Return what each restart draws for itself."""
+    has_ids_to_draw = any(isinstance(item, int) for item in items)
+    is_drawn = {
+        "token ids": has_ids_to_draw,
+        "lengths of prompts": has_ids_to_draw
+        and work.prompts.source in (None, "synthetic")
+        and not isinstance(work.prompts.input_tokens, int),
+        "limits of answers": not isinstance(work.max_output_tokens, int),
+        "arrivals": work.arrival in ("poisson", "gamma"),
+        "samples": work.temperature > 0,
+    }
+    return tuple(name for name, is_so in is_drawn.items() if is_so)
+
+
+def _salt(config: ExperimentConfig) -> tuple[int, ...]:
+    """Return what gives experiments of one runner other ids where a prefix cache would serve those of another."""
+    if not config.section.caches_prefixes:
+        return ()
+    told = json.dumps([config.workload.model_dump(mode="json"), config.section.model_dump(mode="json")], sort_keys=True)
+    return (int.from_bytes(hashlib.sha256(told.encode()).digest()[:4], "big"),)
 
 
 def _arrivals(
