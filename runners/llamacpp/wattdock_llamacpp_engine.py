@@ -77,7 +77,8 @@ class LlamaCppApi(Api):
         if not event.get("stop"):
             return Chunk(event["tokens"], output_tokens=event["tokens_predicted"])
         cached = event.get("timings", {}).get("cache_n")
-        return Chunk(event["tokens"], FINISHED.get(event["stop_type"], "stop"), cached, event["tokens_predicted"])
+        reason = FINISHED.get(event["stop_type"], "stop")
+        return Chunk(event["tokens"], reason, cached, event["tokens_predicted"], event["tokens_evaluated"])
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedModel]:

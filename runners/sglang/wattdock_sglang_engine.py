@@ -85,7 +85,7 @@ class SglangApi(Api):
                 "computed it again; lower batch_size, or raise mem_fraction_static"
             )
         counted = meta["completion_tokens"] if reason["type"] else None
-        return Chunk(event["output_ids"], reason["type"], meta["cached_tokens"], counted)
+        return Chunk(event["output_ids"], reason["type"], meta["cached_tokens"], counted, meta["prompt_tokens"])
 
     def totals(self, server: Server) -> Mapping[str, float]:
         """Return what its metrics page counts, if it has one."""

@@ -351,6 +351,11 @@ class VllmEngine(Engine):
             if output.finished:
                 reason = completion.finish_reason or "abort"
                 del self._running[output.request_id]
+                if len(output.prompt_token_ids or ()) != request.prompt_tokens:
+                    raise RuntimeError(
+                        f"vLLM read {len(output.prompt_token_ids or ())} prompt tokens of request {request.index}, "
+                        f"which has {request.prompt_tokens}"
+                    )
                 if inside.num_preemptions:
                     raise OutOfMemory(
                         f"the KV cache could not hold what was in flight: vLLM stopped request {request.index} "

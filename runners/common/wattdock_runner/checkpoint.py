@@ -136,6 +136,9 @@ def _encode(tokenizer: Any, text: str, template: ChatTemplate | None, name: str)
     # A template writes its own special tokens; the tokenizer must not add a second set.
     content = template.render(text, name) if template else text
     ids = list(tokenizer(content, add_special_tokens=template is None).input_ids)
+    unknown = ids.count(tokenizer.unk_token_id)
+    if unknown > len(ids) / 2:
+        raise InvalidRequest(f"the tokenizer does not know {unknown} of {len(ids)} tokens of {name}; give it its own")
     bos = tokenizer.bos_token_id
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 

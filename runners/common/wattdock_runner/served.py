@@ -55,12 +55,14 @@ class Chunk:
         finish_reason: "stop" or "length" in the last event with tokens, else None.
         cached_prompt_tokens: Prompt tokens that came from a cache; None where this event does not say.
         output_tokens: Tokens of the answer up to this event, by the server's own count; None where it does not say.
+        prompt_tokens: Tokens of the prompt as the server read it; None where this event does not say.
     """
 
     ids: Sequence[int] = ()
     finish_reason: str | None = None
     cached_prompt_tokens: int | None = None
     output_tokens: int | None = None
+    prompt_tokens: int | None = None
 
 
 class Api:
@@ -132,7 +134,11 @@ class CompletionsApi(Api):
         if not event["choices"]:
             usage = event["usage"]
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-            return Chunk(cached_prompt_tokens=cached, output_tokens=usage["completion_tokens"])
+            return Chunk(
+                cached_prompt_tokens=cached,
+                output_tokens=usage["completion_tokens"],
+                prompt_tokens=usage["prompt_tokens"],
+            )
         [choice] = event["choices"]
         return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
 
@@ -266,6 +272,11 @@ class ServedEngine(Engine):
                     chunk = self._api.read(event)
                     if chunk.cached_prompt_tokens is not None:
                         request.cached_prompt_tokens = chunk.cached_prompt_tokens
+                    if chunk.prompt_tokens not in (None, request.prompt_tokens):
+                        raise RuntimeError(
+                            f"the server read {chunk.prompt_tokens} prompt tokens of request {request.index}, which "
+                            f"has {request.prompt_tokens}"
+                        )
                     tokens += len(chunk.ids)
                     missing = 0 if chunk.output_tokens is None else chunk.output_tokens - tokens
                     # A count that comes after the last tokens cannot say when those without ids came.

@@ -116,7 +116,7 @@ def test_every_field_of_a_served_request_exists_for_its_server_refuses_others() 
     assert written - members("CompletionRequest").keys() - members("StreamOptions").keys() == set()
     assert {"token_ids", "finish_reason"} <= members("CompletionResponseStreamChoice").keys()
     assert {"choices", "usage"} <= members("CompletionStreamResponse").keys()
-    assert {"prompt_tokens_details", "completion_tokens"} <= members("UsageInfo").keys()
+    assert {"prompt_tokens", "prompt_tokens_details", "completion_tokens"} <= members("UsageInfo").keys()
     assert "cached_tokens" in members("PromptTokensDetails")
 
 

@@ -124,6 +124,7 @@ class Handler(BaseHTTPRequestHandler):
             caches = not self.args.disable_radix_cache and tuple(prompt) in PROMPTS
             PROMPTS.add(tuple(prompt))
         meta = {"cached_tokens": len(prompt) - 1 if caches else 0, "num_retractions": int(fault == "retracts")}
+        meta["prompt_tokens"] = len(prompt) - (fault == "cuts")
         ids, at_s = [], began_s
         while True:
             time.sleep(STEP_S)

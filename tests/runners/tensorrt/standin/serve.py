@@ -94,6 +94,7 @@ class Handler(BaseHTTPRequestHandler):
             if (body["stream_options"] or {}).get("include_usage"):
                 details = {"cached_tokens": output.cached_tokens}
                 counted = {"completion_tokens": len(output.outputs[0].token_ids), "prompt_tokens_details": details}
+                counted["prompt_tokens"] = len(body["prompt"])
                 self._event({"choices": [], "usage": counted})
             self.wfile.write(b"data: [DONE]\n\n")
         except OSError:
