@@ -187,6 +187,11 @@ def test_every_restart_and_resumed_run_is_told_when_the_study_began(
     assert len(machine.asked) > 3
     assert stored.result.environment is not None
     assert stored.result.environment.model.template_time_utc == "2001-02-03T23:59:59+00:00"
+    machine.asked.clear()
+    [said] = machine.run(chat(prompts={"chat_time_utc": "1999-12-31T23:59:59"})).results
+    assert {request.template_time_s for request in machine.asked} == {946_684_799}
+    assert said.result.environment is not None
+    assert said.result.environment.model.template_time_utc == "1999-12-31T23:59:59+00:00"
     machine.asks_time = False
     [other] = machine.run(chat()).results
     assert other.result.environment is not None

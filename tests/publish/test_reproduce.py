@@ -119,6 +119,16 @@ def test_a_models_own_code_runs_only_where_that_is_said_here(tmp_path: Path) -> 
         reproduced(tmp_path, LocalChoices(), **on_cpu(model=model))
 
 
+def test_chat_templates_are_told_the_time_that_they_were_told(tmp_path: Path) -> None:
+    """Else a template that asks for the date would send other prompts."""
+    changes = on_cpu()
+    changes["environment"]["model"] |= {"template_time_utc": "2001-02-03T23:59:59+00:00"}
+    with pytest.raises(PlannedError) as caught:
+        reproduced(tmp_path, LocalChoices(), **changes)
+    [config] = caught.value.study.experiments
+    assert config.prompts.chat_time_utc == "2001-02-03T23:59:59+00:00"
+
+
 def test_weights_from_a_folder_must_be_named_and_be_the_same(tmp_path: Path) -> None:
     """A folder of another model is refused before it is loaded."""
     folder = tmp_path / "weights"

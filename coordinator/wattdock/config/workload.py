@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, JsonValue, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
 from wattdock.config.lengths import Length, LengthSpec, Positive, StrictSettings
 from wattdock.files import expanded
@@ -45,6 +46,7 @@ class PromptSpec(StrictSettings):
         input_tokens: Length of each synthetic prompt: a number, or a distribution that each is drawn from (seeded).
         chat: Wrap text in the model's chat template, where it has one.
         chat_template_kwargs: Variables for the chat template, such as `enable_thinking: false`.
+        chat_time_utc: The present for a chat template that asks for it, ISO 8601; None is when the study began.
         turns: Of a conversation: each request's prompt is all that was said before it and `input_tokens` more. Needs
             synthetic prompts and `enable_prefix_caching`, as does:
         shared_prefix_tokens: With which every conversation of a pass begins, such as a system prompt.
@@ -55,6 +57,7 @@ class PromptSpec(StrictSettings):
     input_tokens: Length = 512
     chat: bool = True
     chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    chat_time_utc: str | None = None
     turns: Positive = 1
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
@@ -70,6 +73,19 @@ class PromptSpec(StrictSettings):
         if self.chat_template_kwargs and not self.chat:
             raise ValueError("chat_template_kwargs needs chat: true; leave one of the two out")
         return self
+
+    @field_validator("chat_time_utc")
+    @classmethod
+    def _is_instant(cls, value: str | None) -> str | None:
+        if value is not None:
+            datetime.fromisoformat(value)
+        return value
+
+    @property
+    def chat_time(self) -> datetime | None:
+        """The present for a chat template; without a zone it is UTC."""
+        told = datetime.fromisoformat(self.chat_time_utc) if self.chat_time_utc else None
+        return told.replace(tzinfo=UTC) if told and not told.tzinfo else told
 
     @property
     def repeats_tokens(self) -> bool:

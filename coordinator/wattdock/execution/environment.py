@@ -26,7 +26,7 @@ def environment(
     record: RestartRecord,
     runner: RunnerEnvironment | None,
     model: ModelFolder | None,
-    study_begun: datetime | None = None,
+    chat_time: datetime | None = None,
 ) -> EnvironmentSnapshot:
     """Return everything a reader needs to judge, compare or repeat what one runner measured.
 
@@ -35,7 +35,7 @@ def environment(
         record: What the runner measured.
         runner: What the runner reported of its own environment; None where it loaded nothing.
         model: The model as resolved; None where that failed.
-        study_begun: The present that chat templates were told; None for that of the runner's machine.
+        chat_time: The present that chat templates were told; None for that of the runner's machine.
     """
     config, gpus = plan.config, plan.inventory.gpus
     # Without a runner's answer: the GPUs planned for it.
@@ -43,7 +43,7 @@ def environment(
     used_gpus = [gpu for gpu in gpus if gpu.uuid in holding]
     used = [gpu.uuid for gpu in used_gpus]
     asked_time = any(measured.template_asked_time for measured in record.passes)
-    told = study_begun.isoformat() if asked_time and study_begun else None
+    told = chat_time.isoformat() if asked_time and chat_time else None
     return EnvironmentSnapshot(
         gpu_count=len(used),
         gpu_names=[gpu.name for gpu in used_gpus],

@@ -141,7 +141,9 @@ class ExperimentState:
     def _with_environment(self, record: RestartRecord, runner: RunnerEnvironment | None) -> RestartRecord:
         """Return `record` with what it was measured on: a resumed run may meet another driver or package."""
         try:
-            snapshot = environment(self.plan, record, runner, self.model, self.folder.begun)
+            snapshot = environment(
+                self.plan, record, runner, self.model, self.config.prompts.chat_time or self.folder.begun
+            )
         except Exception as error:  # noqa: BLE001  (a bug here must not cost the passes)
             failure = Failure(
                 kind=type(error).__name__,

@@ -114,7 +114,7 @@ class MeasuringProcedure:
         save: Writes a recording to disk; called after each measured pass.
         pids: Returns the runner's processes, as this host numbers them.
         lease_fault: Returns why others may be measuring all the same; None where they cannot.
-        template_time_s: The present that chat templates are told, in seconds since 1970.
+        template_time_s: The present that chat templates are told unless the settings say it, in seconds since 1970.
     """
 
     client: RunnerClient
@@ -251,12 +251,13 @@ class MeasuringProcedure:
         )
         # By default requests run to their full length only on random weights, where an end of sequence means nothing.
         ignore_eos = self.model.random_weights if workload.ignore_eos is None else workload.ignore_eos
+        told = config.prompts.chat_time
         request = PassRequest(
             workload=workload,
             prompts=prompts,
             min_requests=min_requests,
             min_duration_s=min_duration_s,
-            template_time_s=self.template_time_s,
+            template_time_s=self.template_time_s if told is None else int(told.timestamp()),
             settle_s=SETTLE_S if settles and self.gpu_uuids else 0.0,
             ignore_eos=ignore_eos,
         )

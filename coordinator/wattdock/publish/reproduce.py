@@ -138,6 +138,8 @@ def _config_here(
     if prompts.source and prompts.file:
         stored = _stored_prompts(prompts.source, label, bundle, home)
         prompts = prompts.model_copy(update={"source": str(stored)})
+    if bundled.environment and (told := bundled.environment.model.template_time_utc):
+        prompts = prompts.model_copy(update={"chat_time_utc": told})
     if model.trust_remote_code and not local.trust_remote_code:
         raise ConfigError(f"{label} runs the model's own code; read it, then allow it with --trust-remote-code")
     if model.path:
