@@ -32,7 +32,13 @@ from wattdock_vllm_steps import StepWatch
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 
 from wattdock_runner.backend import Gpu, LoadedModel
-from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
+from wattdock_runner.checkpoint import (
+    eos_token_ids,
+    ignored_settings_warnings,
+    read_from_folder,
+    read_tokenizer,
+    require_same_weights,
+)
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WrongState
 from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus
@@ -95,9 +101,9 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
     settings = engine_settings(order, config, on_gpu=bool(gpus))
-    if "load_format" not in settings and not any(order.model_path.glob("*.safetensors")):
+    if "load_format" not in settings:
         # Its server would start for half a minute first.
-        raise InvalidRequest(f"vLLM cannot load {order.model_path}: it holds no *.safetensors")
+        require_same_weights(order.model_path, "vLLM")
     report("drawing random weights" if order.random_weights else "reading weights")
     return LoadPlan(gpus, settings, parameter_count(config, order))
 

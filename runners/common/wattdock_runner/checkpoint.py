@@ -6,6 +6,7 @@ Transformers, tokenizers and torch are duck-typed: nothing is imported.
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from array import array
 from dataclasses import dataclass, replace
@@ -16,11 +17,14 @@ from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
     from wattdock_runner.recorder import PassRecorder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+# The names that transformers looks for, the first of them first.
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
 HARMLESS_GENERATION_SETTINGS = {
     "_from_model_config",
@@ -138,6 +142,41 @@ def _encode(tokenizer: Any, text: str, template: ChatTemplate | None, name: str)
     ids = list(tokenizer(content, add_special_tokens=template is None).input_ids)
     bos = tokenizer.bos_token_id
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+
+def weight_files(path: Path) -> set[Path]:
+    """Return the files that transformers reads weights from; empty where a folder has no safetensors of its names."""
+    return {path / WEIGHTS} if (path / WEIGHTS).is_file() else _indexed(path / INDEX)
+
+
+def _indexed(index: Path) -> set[Path]:
+    if not index.is_file():
+        return set()
+    try:
+        return {index.parent / name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InvalidRequest(f"{index} is not a weight index ({error!r}); download the model again") from error
+
+
+def require_same_weights(path: Path, engine: str) -> None:
+    """Refuse a folder from which an engine may read other weights than transformers, whose files the result names.
+
+    Raises:
+        InvalidRequest: It holds no weights, or an index or other files that the engine reads.
+
+    Source: `DefaultModelLoader._prepare_weights` of vLLM 0.32: consolidated* alone, else what an index names, else all.
+    """
+    if not (wanted := weight_files(path)):
+        raise InvalidRequest(f"{engine} cannot load {path}: it holds no {WEIGHTS}, and no {INDEX}")
+    if (path / INDEX).is_file():
+        read = _indexed(path / INDEX).union(path.glob("consolidated*.safetensors"))
+    else:
+        read = set(path.glob("*.safetensors"))
+    if others := sorted(read - wanted):
+        raise InvalidRequest(
+            f"{engine} would read {others[0].name} from {path}, and transformers reads {min(wanted).name}; "
+            f"leave the files of one of them there, and {INDEX} only if it names them"
+        )
 
 
 def read_from_folder(auto_class: Any, order: LoadOrder) -> Any:

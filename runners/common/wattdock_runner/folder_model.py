@@ -91,8 +91,8 @@ def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> 
         )
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot read {order.model_path}: {error}") from error
-    if order.random_weights is None and not any(order.model_path.glob("*.safetensors")):
-        raise InvalidRequest(f"cannot load {order.model_path}: it holds no *.safetensors")
+    if order.random_weights is None:
+        checkpoint.require_same_weights(order.model_path, engine)
     gpus = torch_gpus(torch.cuda)
     require_gpus(order.gpu_uuids, gpus, "torch")
     if not gpus:
