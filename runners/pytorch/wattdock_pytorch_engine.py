@@ -78,17 +78,15 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     eos = generation.eos_token_id
     if eos is None:
         eos = getattr(model.config.get_text_config(), "eos_token_id", None)
-    pad_id = generation.pad_token_id if isinstance(generation.pad_token_id, int) else 0
-    ranks = order.rank.count if order.rank else 1
-    engine = PyTorchEngine(
-        model, checkpoint.read_tokenizer(AutoTokenizer, order), checkpoint.eos_token_ids(eos), pad_id, ranks
-    )
+    size, ranks = model.config.get_text_config().vocab_size, order.rank.count if order.rank else 1
+    eos_ids, pad_id = checkpoint.eos_token_ids(eos, size), checkpoint.pad_token_id(generation.pad_token_id, size)
+    engine = PyTorchEngine(model, checkpoint.read_tokenizer(AutoTokenizer, order), eos_ids, pad_id, ranks)
     # Only the engine's devices: a context on any other GPU takes memory that is not the model's.
     for device in engine.devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     leave_out_of_collections()
-    return engine, _describe(engine, order, gpus, generation)
+    return engine, _describe(engine, order, gpus, generation.to_diff_dict() | {"eos_token_id": eos})
 
 
 def _build(order: LoadOrder, has_gpu: bool) -> Any:
@@ -96,14 +94,16 @@ def _build(order: LoadOrder, has_gpu: bool) -> Any:
     options: dict[str, Any] = {"trust_remote_code": order.trust_remote_code}
     attention = order.engine_args.get("attn_implementation")
     try:
-        config = checkpoint.read_from_folder(AutoConfig, order)
+        config = checkpoint.read_config(AutoConfig, order)
         options["dtype"] = _dtype(order, config, has_gpu)
         options |= {"attn_implementation": attention} if attention else {}
         if order.rank:
             require_splittable(config, order.rank.count)
         placement = _placement(order, config, options, has_gpu)
         is_drawn = order.random_weights is not None
-        model = empty_model(config, order.rank, **options) if is_drawn else _read_weights(order, placement, options)
+        model = (
+            empty_model(config, order.rank, **options) if is_drawn else _read_weights(order, config, placement, options)
+        )
         if order.rank:
             require_split(model, order.rank.count)
         return draw_model(model, placement, order.random_weights) if order.random_weights else model
@@ -131,11 +131,16 @@ def _placement(order: LoadOrder, config: Any, options: dict[str, Any], has_gpu: 
     return balanced_placement(empty_model(config, None, **sized))
 
 
-def _read_weights(order: LoadOrder, placement: Placement, options: dict[str, Any]) -> Any:
+def _read_weights(order: LoadOrder, config: Any, placement: Placement, options: dict[str, Any]) -> Any:
     # Transformers reads each rank's part only, to the rank's device.
     options |= {"distributed_config": distributed_config(order.rank)} if order.rank else {"device_map": placement}
     model, info = AutoModelForCausalLM.from_pretrained(
-        order.model_path, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
+        order.model_path,
+        config=config,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+        **options,
     )
     # Transformers would draw missing weights anew, and only warn.
     if missing := sorted(info["missing_keys"]):
@@ -144,7 +149,7 @@ def _read_weights(order: LoadOrder, placement: Placement, options: dict[str, Any
 
 
 def _describe(
-    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], generation: GenerationConfig
+    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], generation: Mapping[str, Any]
 ) -> LoadedModel:
     model = engine.model
     parameters = list(model.parameters())
@@ -171,7 +176,7 @@ def _describe(
         parameter_count=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         versions=cuda_versions(torch, gpus),
-        warnings=checkpoint.ignored_settings_warnings(generation.to_diff_dict()),
+        warnings=checkpoint.settings_warnings(generation, engine.vocab_size),
     )
 
 

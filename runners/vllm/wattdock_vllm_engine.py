@@ -34,10 +34,10 @@ from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 from wattdock_runner.backend import Gpu, LoadedModel
 from wattdock_runner.checkpoint import (
     eos_token_ids,
-    ignored_settings_warnings,
-    read_from_folder,
+    read_config,
     read_tokenizer,
     require_same_weights,
+    settings_warnings,
 )
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WrongState
@@ -97,7 +97,7 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
     if not gpus and not current_platform.is_cpu():
         raise WrongState("this build of vLLM needs a GPU; for a CPU, install the backend's requirements-cpu.txt")
     try:
-        config = read_from_folder(AutoConfig, order)
+        config = read_config(AutoConfig, order)
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
     settings = engine_settings(order, config, on_gpu=bool(gpus))
@@ -209,7 +209,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
     effective = engine["settings"] | {
         # Each worker chooses for each layer; the configuration only has what was requested.
         "attention_backend": attention_backend(worker["attention"] for worker in by_worker),
-        "eos_token_ids": list(eos_token_ids(engine["generation"].get("eos_token_id"))),
+        "eos_token_ids": list(eos_token_ids(engine["generation"].get("eos_token_id"), engine["vocab_size"])),
     }
     if order.random_weights:
         drew_whole = {worker["drew_whole"] for worker in by_worker}
@@ -227,7 +227,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
         parameter_count=plan.parameters,
         weight_bytes=weight_bytes,
         versions=cuda_versions(torch, plan.gpus),
-        warnings=ignored_settings_warnings(engine["generation"]),
+        warnings=settings_warnings(engine["generation"], engine["vocab_size"]),
     )
 
 

@@ -200,15 +200,39 @@ def read_generation_config(generation_config_class: Any, order: LoadOrder, model
     return generation_config_class.from_pretrained(order.model_path, local_files_only=True)
 
 
-def eos_token_ids(eos: int | list[int] | tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the ids that end a sequence, from a checkpoint's `eos_token_id`."""
-    return tuple(eos) if isinstance(eos, (list, tuple)) else () if eos is None else (int(eos),)
+def read_config(auto_config: Any, order: LoadOrder) -> Any:
+    """Return the folder's config; a pad id that is not in the vocabulary, which embeddings refuse, is left out."""
+    config = read_from_folder(auto_config, order)
+    text = config.get_text_config()
+    if not _known_ids(getattr(text, "pad_token_id", None), getattr(text, "vocab_size", 0)):
+        text.pad_token_id = None
+    return config
 
 
-def ignored_settings_warnings(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a warning about a checkpoint's generation settings that no pass applies; empty without such settings."""
+def pad_token_id(pad: object, vocab_size: int) -> int:
+    """Return the id that pads prompts: the checkpoint's, or 0 where that is no id. Padding is masked: any id does."""
+    return next(iter(_known_ids(pad, vocab_size)), 0)
+
+
+def eos_token_ids(eos: object, vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that end a sequence, from a checkpoint's `eos_token_id`; those beyond its vocabulary end none."""
+    return _known_ids(eos, vocab_size)
+
+
+def _known_ids(ids: object, vocab_size: int) -> tuple[int, ...]:
+    listed = ids if isinstance(ids, (list, tuple)) else (ids,)
+    return tuple(token for token in listed if isinstance(token, int) and 0 <= token < vocab_size)
+
+
+def settings_warnings(settings: Mapping[str, Any], vocab_size: int) -> tuple[str, ...]:
+    """Return warnings about a checkpoint's generation settings: those that no pass applies, and ends beyond its ids."""
     ignored = {name: settings[name] for name in sorted(settings.keys() - HARMLESS_GENERATION_SETTINGS)}
-    return (f"the checkpoint's generation_config is not applied: {ignored}",) if ignored else ()
+    warnings = [f"the checkpoint's generation_config is not applied: {ignored}"] if ignored else []
+    eos = settings.get("eos_token_id")
+    ends = eos if isinstance(eos, (list, tuple)) else () if eos is None else (eos,)
+    if unknown := [token for token in ends if not _known_ids(token, vocab_size)]:
+        warnings.append(f"the checkpoint's eos_token_id {unknown} ends no answer: its ids end at {vocab_size - 1}")
+    return tuple(warnings)
 
 
 def meta_model(torch: Any, auto_model: Any, config: Any, *, trust_remote_code: bool) -> Any:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.checkpoint import require_same_weights, weight_files
+from wattdock_runner.checkpoint import (
+    eos_token_ids,
+    pad_token_id,
+    read_config,
+    require_same_weights,
+    settings_warnings,
+    weight_files,
+)
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -67,3 +75,40 @@ def test_a_folder_that_an_engine_reads_otherwise_is_refused(
     path = folder(tmp_path, names, indexed)
     with pytest.raises(InvalidRequest, match=message):
         require_same_weights(path, "vLLM")
+
+
+@pytest.mark.parametrize(
+    ("pad", "padding"), [(-1, 0), (None, 0), (32, 0), (31, 31), (0, 0), (4_294_967_295, 0), ("2", 0)]
+)
+def test_prompts_are_padded_with_an_id_of_the_vocabulary(pad: object, padding: int) -> None:
+    """An embedding has no row for any other id, and what is masked may be any id."""
+    assert pad_token_id(pad, 32) == padding
+
+
+@pytest.mark.parametrize(
+    ("eos", "ends", "told"),
+    [
+        (None, (), ()),
+        (2, (2,), ()),
+        ([2, 31], (2, 31), ()),
+        (-1, (), ("the checkpoint's eos_token_id [-1] ends no answer: its ids end at 31",)),
+        ([2, 32, None], (2,), ("the checkpoint's eos_token_id [32, None] ends no answer: its ids end at 31",)),
+    ],
+)
+def test_an_end_that_is_not_in_the_vocabulary_is_left_out_and_told(
+    eos: object, ends: tuple[int, ...], told: tuple[str, ...]
+) -> None:
+    """No engine gets it, and the result says so."""
+    assert eos_token_ids(eos, 32) == ends
+    assert settings_warnings({"eos_token_id": eos}, 32) == told
+
+
+@pytest.mark.parametrize(("pad", "kept"), [(32, None), (-1, None), (31, 31)])
+def test_a_config_keeps_a_pad_id_only_if_the_vocabulary_has_it(tmp_path: Path, pad: int, kept: int | None) -> None:
+    """Torch refuses to make an embedding with another; the vocabulary may be that of a part of the model."""
+    text = SimpleNamespace(pad_token_id=pad, vocab_size=32)
+    whole = SimpleNamespace(get_text_config=lambda: text)
+    auto_config = SimpleNamespace(from_pretrained=lambda *_, **__: whole)
+    order: Any = SimpleNamespace(model_path=tmp_path, trust_remote_code=False)
+    assert read_config(auto_config, order) is whole
+    assert text.pad_token_id == kept
