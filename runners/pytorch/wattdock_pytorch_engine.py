@@ -295,7 +295,7 @@ class PyTorchEngine(Engine):
         config = model.config.get_text_config()
         self.model, self.tokenizer, self.eos_ids, self.pad_id, self.ranks = model, tokenizer, eos_ids, pad_id, ranks
         self.vocab_size = config.vocab_size
-        self.context_tokens = getattr(config, "max_position_embeddings", None)
+        self.context_tokens = checkpoint.context_tokens(config)
         self.devices = tuple(dict.fromkeys(parameter.device for parameter in model.parameters()))
         # Where layers see a part, they differ in what they read.
         kinds = {*(getattr(config, "layer_types", None) or ())}

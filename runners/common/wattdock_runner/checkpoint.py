@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 # The names that transformers looks for, the first of them first.
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Rotary positions that reach `factor` times those trained; of llama3 and longrope, the config says the whole reach.
+STRETCHED = ("yarn", "linear", "dynamic")
+MOST_POSITIONS = 10**9
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
 HARMLESS_GENERATION_SETTINGS = {
     "_from_model_config",
@@ -123,6 +126,29 @@ def require_servable(prompts: Sequence[EncodedPrompt], vocab_size: int, context_
             raise InvalidRequest(
                 f"prompt {prompt.position} needs {tokens} + {limit} positions, and the model has {context_tokens}"
             )
+
+
+def context_tokens(config: Any) -> int | None:
+    """Return the positions of a transformers config of a text model; None is unlimited.
+
+    `_max_context` of wattdock's `architecture` says the same of config.json; one table of cases tests both.
+    """
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_scaling", None) or getattr(config, "rope_parameters", None)
+    if positions is None or not isinstance(rope, dict):
+        return positions
+    original = getattr(config, "original_max_position_embeddings", None)
+    by_kind = [each for each in rope.values() if isinstance(each, dict)] or [rope]
+    return min(_reach(positions, each, original) for each in by_kind)
+
+
+def _reach(positions: int, rope: Mapping[str, Any], original: int | None) -> int:
+    trained = original or rope.get("original_max_position_embeddings") or positions
+    factor = rope.get("factor") or 1
+    if rope.get("rope_type", rope.get("type")) not in STRETCHED or not isinstance(factor, (int, float)):
+        return positions
+    possible = isinstance(trained, int) and trained <= MOST_POSITIONS and 1 <= factor <= MOST_POSITIONS
+    return max(positions, int(trained * factor)) if possible else positions
 
 
 def decode(tokenizer: Any, ids: Sequence[int]) -> str | None:
