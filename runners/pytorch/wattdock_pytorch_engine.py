@@ -79,8 +79,10 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     if eos is None:
         eos = getattr(model.config.get_text_config(), "eos_token_id", None)
     size, ranks = model.config.get_text_config().vocab_size, order.rank.count if order.rank else 1
-    eos_ids, pad_id = checkpoint.eos_token_ids(eos, size), checkpoint.pad_token_id(generation.pad_token_id, size)
-    engine = PyTorchEngine(model, checkpoint.read_tokenizer(AutoTokenizer, order), eos_ids, pad_id, ranks)
+    # Padding is masked: any id that the vocabulary has will do.
+    [pad_id, *_] = (*checkpoint.known_ids(generation.pad_token_id, size), 0)
+    tokenizer = checkpoint.read_tokenizer(AutoTokenizer, order)
+    engine = PyTorchEngine(model, tokenizer, checkpoint.known_ids(eos, size), pad_id, ranks)
     # Only the engine's devices: a context on any other GPU takes memory that is not the model's.
     for device in engine.devices:
         if device.type == "cuda":
@@ -100,13 +102,13 @@ def _build(order: LoadOrder, has_gpu: bool) -> Any:
         if order.rank:
             require_splittable(config, order.rank.count)
         placement = _placement(order, config, options, has_gpu)
-        is_drawn = order.random_weights is not None
+        drawn = order.random_weights
         model = (
-            empty_model(config, order.rank, **options) if is_drawn else _read_weights(order, config, placement, options)
+            empty_model(config, order.rank, **options) if drawn else _read_weights(order, config, placement, options)
         )
         if order.rank:
             require_split(model, order.rank.count)
-        return draw_model(model, placement, order.random_weights) if order.random_weights else model
+        return draw_model(model, placement, drawn) if drawn else model
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
 
@@ -134,13 +136,9 @@ def _placement(order: LoadOrder, config: Any, options: dict[str, Any], has_gpu: 
 def _read_weights(order: LoadOrder, config: Any, placement: Placement, options: dict[str, Any]) -> Any:
     # Transformers reads each rank's part only, to the rank's device.
     options |= {"distributed_config": distributed_config(order.rank)} if order.rank else {"device_map": placement}
+    options["config"] = config
     model, info = AutoModelForCausalLM.from_pretrained(
-        order.model_path,
-        config=config,
-        local_files_only=True,
-        use_safetensors=True,
-        output_loading_info=True,
-        **options,
+        order.model_path, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
     )
     # Transformers would draw missing weights anew, and only warn.
     if missing := sorted(info["missing_keys"]):

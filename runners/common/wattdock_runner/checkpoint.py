@@ -27,7 +27,6 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json",
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Rotary positions that reach `factor` times those trained; of llama3 and longrope, the config says the whole reach.
 STRETCHED = ("yarn", "linear", "dynamic")
-MOST_POSITIONS = 10**9
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
 HARMLESS_GENERATION_SETTINGS = {
     "_from_model_config",
@@ -147,7 +146,7 @@ def _reach(positions: int, rope: Mapping[str, Any], original: int | None) -> int
     factor = rope.get("factor") or 1
     if rope.get("rope_type", rope.get("type")) not in STRETCHED or not isinstance(factor, (int, float)):
         return positions
-    possible = isinstance(trained, int) and trained <= MOST_POSITIONS and 1 <= factor <= MOST_POSITIONS
+    possible = isinstance(trained, int) and trained <= 10**9 and 1 <= factor <= 10**9
     return max(positions, int(trained * factor)) if possible else positions
 
 
@@ -194,11 +193,9 @@ def require_same_weights(path: Path, engine: str) -> None:
     """
     if not (wanted := weight_files(path)):
         raise InvalidRequest(f"{engine} cannot load {path}: it holds no {WEIGHTS}, and no {INDEX}")
-    if (path / INDEX).is_file():
-        read = _indexed(path / INDEX).union(path.glob("consolidated*.safetensors"))
-    else:
-        read = set(path.glob("*.safetensors"))
-    if others := sorted(read - wanted):
+    indexed = _indexed(path / INDEX).union(path.glob("consolidated*.safetensors"))
+    others = sorted((indexed or set(path.glob("*.safetensors"))) - wanted)
+    if others:
         raise InvalidRequest(
             f"{engine} would read {others[0].name} from {path}, and transformers reads {min(wanted).name}; "
             f"leave the files of one of them there, and {INDEX} only if it names them"
@@ -230,34 +227,25 @@ def read_config(auto_config: Any, order: LoadOrder) -> Any:
     """Return the folder's config; a pad id that is not in the vocabulary, which embeddings refuse, is left out."""
     config = read_from_folder(auto_config, order)
     text = config.get_text_config()
-    if not _known_ids(getattr(text, "pad_token_id", None), getattr(text, "vocab_size", 0)):
+    if not known_ids(getattr(text, "pad_token_id", None), getattr(text, "vocab_size", 0)):
         text.pad_token_id = None
     return config
 
 
-def pad_token_id(pad: object, vocab_size: int) -> int:
-    """Return the id that pads prompts: the checkpoint's, or 0 where that is no id. Padding is masked: any id does."""
-    return next(iter(_known_ids(pad, vocab_size)), 0)
-
-
-def eos_token_ids(eos: object, vocab_size: int) -> tuple[int, ...]:
-    """Return the ids that end a sequence, from a checkpoint's `eos_token_id`; those beyond its vocabulary end none."""
-    return _known_ids(eos, vocab_size)
-
-
-def _known_ids(ids: object, vocab_size: int) -> tuple[int, ...]:
+def known_ids(ids: object, vocab_size: int) -> tuple[int, ...]:
+    """Return what the vocabulary has of a checkpoint's pad_token_id or eos_token_id: one id, several, or None."""
     listed = ids if isinstance(ids, (list, tuple)) else (ids,)
     return tuple(token for token in listed if isinstance(token, int) and 0 <= token < vocab_size)
 
 
 def settings_warnings(settings: Mapping[str, Any], vocab_size: int) -> tuple[str, ...]:
-    """Return warnings about a checkpoint's generation settings: those that no pass applies, and ends beyond its ids."""
+    """Return warnings: generation settings of a checkpoint that no pass applies, and ends that are no ids of it."""
     ignored = {name: settings[name] for name in sorted(settings.keys() - HARMLESS_GENERATION_SETTINGS)}
     warnings = [f"the checkpoint's generation_config is not applied: {ignored}"] if ignored else []
     eos = settings.get("eos_token_id")
-    ends = eos if isinstance(eos, (list, tuple)) else () if eos is None else (eos,)
-    if unknown := [token for token in ends if not _known_ids(token, vocab_size)]:
-        warnings.append(f"the checkpoint's eos_token_id {unknown} ends no answer: its ids end at {vocab_size - 1}")
+    listed, known = list(eos) if isinstance(eos, (list, tuple)) else [eos], list(known_ids(eos, vocab_size))
+    if eos is not None and listed != known:
+        warnings.append(f"of the checkpoint's eos_token_id {eos} only {known} ends answers: it has {vocab_size} ids")
     return tuple(warnings)
 
 

@@ -54,7 +54,7 @@ class FolderModel:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """The ids that end an answer."""
-        return checkpoint.eos_token_ids(self.generation.get("eos_token_id"), self.text.vocab_size)
+        return checkpoint.known_ids(self.generation.get("eos_token_id"), self.text.vocab_size)
 
     def loaded(self, tensor: int, pipeline: int, effective: Mapping[str, object]) -> LoadedModel:
         """Return what an engine runs with that takes the first GPUs, one for each part of the model.

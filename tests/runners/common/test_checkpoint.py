@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wattdock_runner.checkpoint import (
-    eos_token_ids,
-    pad_token_id,
+    known_ids,
     read_config,
     require_same_weights,
     settings_warnings,
@@ -78,28 +77,22 @@ def test_a_folder_that_an_engine_reads_otherwise_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("pad", "padding"), [(-1, 0), (None, 0), (32, 0), (31, 31), (0, 0), (4_294_967_295, 0), ("2", 0)]
-)
-def test_prompts_are_padded_with_an_id_of_the_vocabulary(pad: object, padding: int) -> None:
-    """An embedding has no row for any other id, and what is masked may be any id."""
-    assert pad_token_id(pad, 32) == padding
-
-
-@pytest.mark.parametrize(
     ("eos", "ends", "told"),
     [
         (None, (), ()),
         (2, (2,), ()),
         ([2, 31], (2, 31), ()),
-        (-1, (), ("the checkpoint's eos_token_id [-1] ends no answer: its ids end at 31",)),
-        ([2, 32, None], (2,), ("the checkpoint's eos_token_id [32, None] ends no answer: its ids end at 31",)),
+        ((2, 31), (2, 31), ()),
+        (4_294_967_295, (), ("of the checkpoint's eos_token_id 4294967295 only [] ends answers: it has 32 ids",)),
+        (-1, (), ("of the checkpoint's eos_token_id -1 only [] ends answers: it has 32 ids",)),
+        ([2, 32, None], (2,), ("of the checkpoint's eos_token_id [2, 32, None] only [2] ends answers: it has 32 ids",)),
     ],
 )
 def test_an_end_that_is_not_in_the_vocabulary_is_left_out_and_told(
     eos: object, ends: tuple[int, ...], told: tuple[str, ...]
 ) -> None:
     """No engine gets it, and the result says so."""
-    assert eos_token_ids(eos, 32) == ends
+    assert known_ids(eos, 32) == ends
     assert settings_warnings({"eos_token_id": eos}, 32) == told
 
 
