@@ -58,13 +58,37 @@ def expanded(path: str | Path) -> Path:
     """Return a path that a person wrote with the home folder in place of a ~ or ~USER that it begins with.
 
     Raises:
-        ConfigError: There is no such folder.
+        ConfigError: There is no such folder, or the path is not UTF-8.
     """
     try:
-        return Path(path).expanduser()
+        return require_utf8(Path(path).expanduser())
     except (RuntimeError, ValueError) as error:
         remedy = "write the path in full, or set HOME"
         raise ConfigError(f"{path}: nobody knows the home folder that ~ stands for; {remedy}") from error
+
+
+def require_utf8(path: Path) -> Path:
+    """Return a path that all libraries, which write paths in UTF-8, find under the name that the system has for it.
+
+    Raises:
+        ConfigError: The path, its folder, or what a link leads to has another name in UTF-8, or none.
+    """
+    real = str(path)
+    try:
+        real = os.path.realpath(path)
+        is_utf8 = os.fsencode(real) == real.encode()
+    except UnicodeEncodeError:
+        is_utf8 = False
+    except (OSError, ValueError):
+        # No folder to begin at, or a null character: refused where the path is opened.
+        return path
+    if not is_utf8:
+        shown = real.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
+        raise ConfigError(
+            f"{shown}: this path is not UTF-8, which results and runners need; rename it, or set PYTHONUTF8=1 if only "
+            "this shell's locale is not UTF-8"
+        )
+    return path
 
 
 def open_regular(

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoTokenizer
 from wattdock_llamacpp_weights import dtype_named, gguf_file, weights_of
 
 from wattdock_runner.backend import LoadedModel
-from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
+from wattdock_runner.checkpoint import known_ids, read_config, read_tokenizer, settings_warnings
 from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.gpus import require_gpus
@@ -91,10 +91,10 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     """
     # xllamacpp on the package index is built for CPUs.
     require_gpus(order.gpu_uuids, (), "this build of llama.cpp")
-    config = read_from_folder(AutoConfig, order)
+    config = read_config(AutoConfig, order)
     report("drawing random weights" if order.random_weights else "reading weights")
     generation = _generation_settings(order, config)
-    ends = eos_token_ids(generation.get("eos_token_id"))
+    ends = known_ids(generation.get("eos_token_id"), config.vocab_size)
     tokenizer = read_tokenizer(AutoTokenizer, order)
     with gguf_file(order, config, ends) as file:
         weights = weights_of(file)
@@ -127,7 +127,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         parallelism={"kind": "none", "devices": {}},
         parameter_count=weights.parameters,
         weight_bytes=weights.bytes,
-        warnings=ignored_settings_warnings(generation),
+        warnings=settings_warnings(generation, config.vocab_size),
     )
 
 

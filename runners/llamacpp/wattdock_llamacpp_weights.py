@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import numpy as np
 
-from wattdock_runner.checkpoint import seed_of
+from wattdock_runner.checkpoint import seed_of, weight_files
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _tensors(order: LoadOrder, config: Any) -> Iterator[tuple[str, NDArray[np.fl
         return
     from safetensors import deserialize
 
-    if not (files := sorted(order.model_path.glob("*.safetensors"))):
+    if not (files := sorted(weight_files(order.model_path))):
         raise InvalidRequest(f"cannot load {order.model_path}: it has neither a .gguf file nor safetensors")
     for file in files:
         for name, stored in deserialize(file.read_bytes()):  # type: ignore[no-untyped-call]

@@ -79,17 +79,17 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     eos = generation.eos_token_id
     if eos is None:
         eos = getattr(model.config.get_text_config(), "eos_token_id", None)
-    pad_id = generation.pad_token_id if isinstance(generation.pad_token_id, int) else 0
-    ranks = order.rank.count if order.rank else 1
-    engine = PyTorchEngine(
-        model, checkpoint.read_tokenizer(AutoTokenizer, order), checkpoint.eos_token_ids(eos), pad_id, ranks
-    )
+    size, ranks = model.config.get_text_config().vocab_size, order.rank.count if order.rank else 1
+    # Padding is masked: any id that the vocabulary has will do.
+    [pad_id, *_] = (*checkpoint.known_ids(generation.pad_token_id, size), 0)
+    tokenizer = checkpoint.read_tokenizer(AutoTokenizer, order)
+    engine = PyTorchEngine(model, tokenizer, checkpoint.known_ids(eos, size), pad_id, ranks)
     # Only the engine's devices: a context on any other GPU takes memory that is not the model's.
     for device in engine.devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     leave_out_of_collections()
-    return engine, _describe(engine, order, gpus, generation)
+    return engine, _describe(engine, order, gpus, generation.to_diff_dict() | {"eos_token_id": eos})
 
 
 def _build(order: LoadOrder, has_gpu: bool) -> Any:
@@ -97,17 +97,19 @@ def _build(order: LoadOrder, has_gpu: bool) -> Any:
     options: dict[str, Any] = {"trust_remote_code": order.trust_remote_code}
     attention = order.engine_args.get("attn_implementation")
     try:
-        config = checkpoint.read_from_folder(AutoConfig, order)
+        config = checkpoint.read_config(AutoConfig, order)
         options["dtype"] = _dtype(order, config, has_gpu)
         options |= {"attn_implementation": attention} if attention else {}
         if order.rank:
             require_splittable(config, order.rank.count)
         placement = _placement(order, config, options, has_gpu)
-        is_drawn = order.random_weights is not None
-        model = empty_model(config, order.rank, **options) if is_drawn else _read_weights(order, placement, options)
+        drawn = order.random_weights
+        model = (
+            empty_model(config, order.rank, **options) if drawn else _read_weights(order, config, placement, options)
+        )
         if order.rank:
             require_split(model, order.rank.count)
-        return draw_model(model, placement, order.random_weights) if order.random_weights else model
+        return draw_model(model, placement, drawn) if drawn else model
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
 
@@ -132,9 +134,10 @@ def _placement(order: LoadOrder, config: Any, options: dict[str, Any], has_gpu: 
     return balanced_placement(empty_model(config, None, **sized))
 
 
-def _read_weights(order: LoadOrder, placement: Placement, options: dict[str, Any]) -> Any:
+def _read_weights(order: LoadOrder, config: Any, placement: Placement, options: dict[str, Any]) -> Any:
     # Transformers reads each rank's part only, to the rank's device.
     options |= {"distributed_config": distributed_config(order.rank)} if order.rank else {"device_map": placement}
+    options["config"] = config
     model, info = AutoModelForCausalLM.from_pretrained(
         order.model_path, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
     )
@@ -145,7 +148,7 @@ def _read_weights(order: LoadOrder, placement: Placement, options: dict[str, Any
 
 
 def _describe(
-    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], generation: GenerationConfig
+    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], generation: Mapping[str, Any]
 ) -> LoadedModel:
     model = engine.model
     parameters = list(model.parameters())
@@ -176,7 +179,7 @@ def _describe(
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         versions=cuda_versions(torch, gpus),
         warnings=(
-            *checkpoint.ignored_settings_warnings(generation.to_diff_dict()),
+            *checkpoint.settings_warnings(generation, engine.vocab_size),
             *unpacked_warnings(order, linear, "transformers"),
         ),
     )
@@ -297,7 +300,7 @@ class PyTorchEngine(Engine):
         config = model.config.get_text_config()
         self.model, self.tokenizer, self.eos_ids, self.pad_id, self.ranks = model, tokenizer, eos_ids, pad_id, ranks
         self.vocab_size = config.vocab_size
-        self.context_tokens = getattr(config, "max_position_embeddings", None)
+        self.context_tokens = checkpoint.context_tokens(config)
         self.devices = tuple(dict.fromkeys(parameter.device for parameter in model.parameters()))
         # Where layers see a part, they differ in what they read.
         kinds = {*(getattr(config, "layer_types", None) or ())}

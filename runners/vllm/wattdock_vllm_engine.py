@@ -31,8 +31,8 @@ from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_s
 from wattdock_vllm_steps import StepWatch
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 
+from wattdock_runner import checkpoint
 from wattdock_runner.backend import Gpu, LoadedModel
-from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WrongState
 from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus
@@ -92,13 +92,13 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
     if not gpus and not current_platform.is_cpu():
         raise WrongState("this build of vLLM needs a GPU; for a CPU, install the backend's requirements-cpu.txt")
     try:
-        config = read_from_folder(AutoConfig, order)
+        config = checkpoint.read_config(AutoConfig, order)
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
     settings = engine_settings(order, config, on_gpu=bool(gpus))
-    if "load_format" not in settings and not any(order.model_path.glob("*.safetensors")):
+    if "load_format" not in settings:
         # Its server would start for half a minute first.
-        raise InvalidRequest(f"vLLM cannot load {order.model_path}: it holds no *.safetensors")
+        checkpoint.require_same_weights(order.model_path, "vLLM")
     report("drawing random weights" if order.random_weights else "reading weights")
     return LoadPlan(gpus, settings, parameter_count(config, order))
 
@@ -178,7 +178,7 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Report) -> VllmEn
     except Exception as error:
         raise refusal(faults.cause() or fault_of(error), settings, error) from error
     report("reading the tokenizer")
-    engine = VllmEngine(llm, faults, read_tokenizer(AutoTokenizer, order))
+    engine = VllmEngine(llm, faults, checkpoint.read_tokenizer(AutoTokenizer, order))
     engine.drain()
     return engine
 
@@ -206,7 +206,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
         **linear,
         # Each worker chooses for each layer; the configuration only has what was requested.
         "attention_backend": attention_backend(worker["attention"] for worker in by_worker),
-        "eos_token_ids": list(eos_token_ids(engine["generation"].get("eos_token_id"))),
+        "eos_token_ids": list(checkpoint.known_ids(engine["generation"].get("eos_token_id"), engine["vocab_size"])),
     }
     if order.random_weights:
         drew_whole = {worker["drew_whole"] for worker in by_worker}
@@ -224,7 +224,10 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
         parameter_count=plan.parameters,
         weight_bytes=weight_bytes,
         versions=cuda_versions(torch, plan.gpus),
-        warnings=(*ignored_settings_warnings(engine["generation"]), *unpacked_warnings(order, linear, "vLLM")),
+        warnings=(
+            *checkpoint.settings_warnings(engine["generation"], engine["vocab_size"]),
+            *unpacked_warnings(order, linear, "vLLM"),
+        ),
     )
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 CONFIG, PREFLIGHT = ExitCode.CONFIG, ExitCode.PREFLIGHT
 FAKE = ("--backend", "fake", "--model", "shape:tiny-llama")
+LATIN_1 = os.fsdecode(b"caf\xe9")
 SHAPE_FP8 = ("--backend", "vllm", "--model", "shape:tiny-llama", "--set", "vllm.quantization=fp8")
 SPLIT = ("--set", "pytorch.data_parallel_size=2")
 
@@ -91,6 +96,55 @@ def test_a_folder_of_a_user_who_is_not_there_is_refused(
     """A ~ that a shell leaves as it is, since it knows no such user either."""
     monkeypatch.setenv(variable, "~nobody-here/x")
     assert_one_clear_line(called(*args), CONFIG, "~nobody-here/x: nobody knows the home folder")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--output-dir", f"{LATIN_1}/r"),
+        ("--model", f"./{LATIN_1}/model"),
+        ("--model", "./link/model"),
+        ("--prompts", f"./{LATIN_1}/p.jsonl"),
+        ("--set", "model={path: ./link/model}"),
+    ],
+)
+def test_a_path_that_is_not_utf_8_is_refused_before_anything_starts(called: Called, args: tuple[str, ...]) -> None:
+    """Arrow, protobuf and JSON take no other, and would say so after the pass; a link leads to the same path."""
+    Path(LATIN_1).mkdir()
+    Path("link").symlink_to(LATIN_1)
+    done = called("run", *FAKE, "--prompts", "synthetic", *args)
+    assert_one_clear_line(done, CONFIG, r"/caf\xe9", "is not UTF-8", "rename it")
+    assert sorted(file.name for file in Path().iterdir()) == [LATIN_1, "link"]
+
+
+@pytest.mark.parametrize("variable", ["WATTDOCK_HOME", "TMPDIR", "XDG_RUNTIME_DIR", "PWD"])
+def test_a_folder_of_the_environment_that_is_not_utf_8_is_refused_before_anything_starts(
+    called: Called, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Also the current folder, which the folder of results is in."""
+    place = Path(LATIN_1).absolute()
+    place.mkdir(mode=0o700)
+    monkeypatch.setenv(variable, str(place))
+    # Asked once for each process.
+    monkeypatch.setattr(tempfile, "tempdir", str(place) if variable == "TMPDIR" else None)
+    if variable == "PWD":
+        monkeypatch.chdir(place)
+    done = called("run", *FAKE, "--prompts", "synthetic")
+    assert_one_clear_line(done, CONFIG, r"/caf\xe9", "is not UTF-8")
+    assert not [*place.iterdir()]
+
+
+@pytest.mark.parametrize(("name", "code"), [("ü", CONFIG), ("u", ExitCode.OK)])
+def test_a_locale_that_is_not_utf_8_is_no_reason_to_write_elsewhere(tmp_path: Path, name: str, code: int) -> None:
+    """Python has another name for the path than the libraries that write to it."""
+    words = ("run", *FAKE, "--prompts", "synthetic", "--runner-python", sys.executable, "--output-dir", f"./{name}")
+    environ = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "WATTDOCK_HOME": str(tmp_path / "home")}
+    environ["WATTDOCK_RUNNERS"] = str(Path(__file__).parents[1] / "runners")
+    command = [sys.executable, "-m", "wattdock", *words]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, (tmp_path / name).exists()) == (code, code == ExitCode.OK), done.stderr
+    if code:
+        assert_one_clear_line(done, code, r"/\xc3\xbc", "set PYTHONUTF8=1")
 
 
 @pytest.mark.parametrize(

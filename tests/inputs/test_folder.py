@@ -19,7 +19,7 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs import check_model, resolve_model
 from wattdock.inputs.build_once import build_once
-from wattdock.inputs.model_folder import ModelFolder, file_digests, fingerprint
+from wattdock.inputs.model_folder import ModelFolder, file_digests, fingerprint, weight_data_bytes, weight_files
 
 BUILD = f"""{alone("inputs")}
 from pathlib import Path
@@ -39,6 +39,8 @@ print("done", sorted(file.name for file in target.iterdir()), flush=True)
 """
 DONE = "done ['half', 'whole']"
 INDEX = "model.safetensors.index.json"
+TENSOR_BYTES = 4 * 4 * 2
+SHARDS = json.dumps({"weight_map": {"w": "a.safetensors", "x": "b.safetensors"}}).encode()
 
 
 def test_a_whole_folder_is_used_where_it_lies(tmp_path: Path) -> None:
@@ -65,7 +67,7 @@ def test_pickled_weights_are_refused_unless_safetensors_stand_beside_them(tmp_pa
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "../model.safetensors", "/model.safetensors"])
 def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: str) -> None:
     """Engines take the names of the files to read from there."""
-    path = tiny.write(tmp_path / "model", tiny.files() | {"pytorch_model.bin": b"x"})
+    path = tiny.write(tmp_path / "model", {"config.json": b"{}", "pytorch_model.bin": b"x"})
     tiny.write(tmp_path, {"model.safetensors": tiny.weights()})
     (path / INDEX).write_text(json.dumps({"weight_map": {"w": name}}))
     with pytest.raises(PreflightError, match=r"is no \*\.safetensors beside it"):
@@ -87,11 +89,13 @@ def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: s
         ({"model.safetensors": b""}, "is not a safetensors file"),
         ({"model.safetensors": tiny.with_header({"w": {"data_offsets": [0, 1e308]}})}, "is not a safetensors file"),
         ({"model.safetensors": (10**9).to_bytes(8, "little")}, "header of 1000000000 bytes"),
-        ({INDEX: b"{}"}, "is not a weight index"),
+        ({"model.safetensors": None, INDEX: b"{}"}, "is not a weight index"),
         (
-            {INDEX: json.dumps({"weight_map": {"w": "b.safetensors", "x": "model.safetensors"}}).encode()},
+            {"model.safetensors": None, INDEX: SHARDS, "a.safetensors": tiny.weights()},
             "1 of 2 weight files are",
         ),
+        ({"model.safetensors": None, "model.fp16.safetensors": tiny.weights()}, "no weights in"),
+        ({"model.safetensors": None, "model-00001-of-00002.safetensors": tiny.weights()}, "no weights in"),
     ],
 )
 def test_a_folder_that_is_not_whole_is_refused_in_one_line(
@@ -108,6 +112,34 @@ def test_a_folder_that_is_not_whole_is_refused_in_one_line(
         check_model(ModelSpec(path=path))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("beside", "counted"),
+    [
+        ({INDEX: SHARDS}, ["model.safetensors"]),
+        ({INDEX: b"{"}, ["model.safetensors"]),
+        ({INDEX: SHARDS, "a.safetensors": tiny.weights(), "b.safetensors": tiny.weights()}, ["model.safetensors"]),
+        ({"model.fp16.safetensors": tiny.weights(), "consolidated.safetensors": b""}, ["model.safetensors"]),
+        (
+            {
+                **{name: tiny.weights() for name in ("a.safetensors", "b.safetensors", "model-2.safetensors")},
+                "model.safetensors": None,
+                INDEX: SHARDS,
+            },
+            ["a.safetensors", "b.safetensors"],
+        ),
+    ],
+)
+def test_of_several_sets_of_weights_the_one_that_transformers_reads_counts(
+    tmp_path: Path, beside: dict[str, bytes | None], counted: list[str]
+) -> None:
+    """A whole file stands before an index, whether the index is stale, broken or whole; variants count nothing."""
+    content = {name: data for name, data in (tiny.files() | beside).items() if data is not None}
+    path = tiny.write(tmp_path / "model", content)
+    check_model(ModelSpec(path=path))
+    assert [file.name for file in weight_files(path)] == counted
+    assert weight_data_bytes(path) == len(counted) * TENSOR_BYTES
 
 
 def test_a_missing_folder_is_told_from_a_file(tmp_path: Path) -> None:

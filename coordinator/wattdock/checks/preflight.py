@@ -196,6 +196,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
         )
     folders.require_writable(output_dir, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")
+    folders.require_temporary()
     launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)
     return ExecutionPlan(
         config=config,

@@ -13,7 +13,7 @@ from rich.filesize import decimal as size_text
 
 from wattdock import files
 from wattdock.errors import PreflightError
-from wattdock.files import STUDIES, NewFolder, expanded
+from wattdock.files import STUDIES, NewFolder, expanded, require_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,12 +80,25 @@ def _temporary_folder() -> Path:
     return folder
 
 
+def require_temporary() -> None:
+    """Check the folders that scratch files and sockets will be made in.
+
+    Raises:
+        ConfigError: The path of one is not UTF-8.
+        PreflightError: The temporary folder belongs to another user.
+    """
+    for folder in (_temporary_folder(), _socket_place(os.environ)[0]):
+        require_utf8(folder)
+
+
 def require_writable(folder: Path, *, setting: str) -> int:
     """Return the free bytes for `folder`, which exists or can be made, can be written to, and has room; makes nothing.
 
     Raises:
+        ConfigError: Its path is not UTF-8.
         PreflightError: Names the folder and the setting that would change it.
     """
+    require_utf8(folder)
     existing = next(up for up in (folder.absolute(), *folder.absolute().parents) if up.exists())
     change = f"choose another folder with {setting}"
     if not existing.is_dir():

@@ -23,6 +23,9 @@ LLAMA_LIKE = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt
 # What a config.json means that leaves it out. Source: transformers' configuration classes of these kinds, and of GPT-2.
 WINDOW = dict.fromkeys(("mistral", "qwen2", "qwen3", "qwen3_moe"), 4096)
 FIRST_WINDOWED_LAYER, GPT2_POSITIONS = 28, 1024
+# Rotary positions that reach `factor` times those trained; of llama3 and longrope, config.json says the whole reach.
+# Source: `_get_and_verify_max_len` of vLLM 0.32, which takes YaRN's positions, too, for stretched already.
+STRETCHED = ("yarn", "linear", "dynamic")
 # Keys that are read here, by the type of their values.
 KINDS: dict[type, tuple[str, ...]] = {
     int: (
@@ -221,14 +224,27 @@ def _ends(config: Mapping[str, Any], hidden: int, *, tied: bool) -> dict[str, An
 
 
 def _max_context(config: Mapping[str, Any]) -> int | None:
-    """Return the positions that a model allows: trained, or reached by stretching those that it was trained with."""
+    """Return the positions that a model allows: those in its config.json, or what stretching the trained ones reaches.
+
+    `context_tokens` of the runners' `checkpoint` says the same of transformers' configs; one table of cases tests both.
+    """
     positions: int | None = config.get("max_position_embeddings", config.get("n_positions"))
-    scaling = config.get("rope_scaling")
-    if positions is None or not isinstance(scaling, dict):
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
+    if positions is None or not isinstance(rope, dict):
         return positions
-    trained, factor = scaling.get("original_max_position_embeddings") or positions, scaling.get("factor") or 1
-    numbers = isinstance(trained, int) and isinstance(factor, int | float)
-    return max(positions, int(trained * factor)) if numbers else positions
+    original = config.get("original_max_position_embeddings")
+    # Kinds of layers may have each their own; the model reaches as far as all of them do.
+    by_kind = [each for each in rope.values() if isinstance(each, dict)] or [rope]
+    return min(_reach(positions, each, original) for each in by_kind)
+
+
+def _reach(positions: int, rope: Mapping[str, Any], original: int | None) -> int:
+    trained = original or rope.get("original_max_position_embeddings") or positions
+    factor = rope.get("factor") or 1
+    if rope.get("rope_type", rope.get("type")) not in STRETCHED or not isinstance(factor, int | float):
+        return positions
+    possible = isinstance(trained, int) and trained <= LARGEST and 1 <= factor <= LARGEST
+    return max(positions, int(trained * factor)) if possible else positions
 
 
 def _windows(config: Mapping[str, Any], layers: int) -> list[int | None]:

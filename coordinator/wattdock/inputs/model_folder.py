@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 ModelKind = Literal["embedded", "hub", "path", "shape"]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-# The names that transformers and vLLM look for; other weight files in a folder are not loaded.
-INDEX, WEIGHTS = "model.safetensors.index.json", "model*.safetensors"
+# The names that transformers looks for, the first of them first; other weight files in a folder are not loaded.
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Weights that Python's pickle reads, which can run what whoever wrote them wanted.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 SAMPLE_BYTES = 1 << 20
@@ -149,15 +149,19 @@ def check_folder(path: Path) -> None:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the weight files that an engine would load from a folder, sorted by name.
+    """Return the weight files that transformers would load from a folder, sorted by name.
+
+    A whole file is read before an index. Runners refuse a folder from which their engine would read other files.
 
     Raises:
         PreflightError: There are none, they are pickled, or the folder's index lists a missing file.
+
+    Source: `_get_resolved_checkpoint_files` of transformers 5.24.
     """
+    if (whole := path / WEIGHTS).is_file():
+        return [whole]
     if (index := path / INDEX).is_file():
         return _indexed(index)
-    if files := sorted(path.glob(WEIGHTS)):
-        return files
     pickled = sorted(file.name for pattern in PICKLED for file in path.glob(pattern))
     raise without_safetensors(str(path), pickled)
 
@@ -170,7 +174,7 @@ def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
         pickled: Names of its files of weights that Python's pickle reads.
     """
     if not pickled:
-        return PreflightError(f"no weights in {model}; it needs model.safetensors, or {INDEX} with its shards")
+        return PreflightError(f"no weights in {model}; it needs {WEIGHTS}, or {INDEX} with its shards")
     return PreflightError(
         f"{model} has its weights in {listed(pickled, 1)}, which runs code when it is read, and no *.safetensors; take "
         "a model that has, or convert it where you trust it: transformers' from_pretrained(…).save_pretrained(FOLDER)"

@@ -6,6 +6,7 @@ Transformers, tokenizers and torch are duck-typed: nothing is imported.
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from array import array
 from dataclasses import dataclass, replace
@@ -16,11 +17,16 @@ from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
     from wattdock_runner.recorder import PassRecorder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+# The names that transformers looks for, the first of them first.
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Rotary positions that reach `factor` times those trained; of llama3 and longrope, the config says the whole reach.
+STRETCHED = ("yarn", "linear", "dynamic")
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
 HARMLESS_GENERATION_SETTINGS = {
     "_from_model_config",
@@ -121,6 +127,29 @@ def require_servable(prompts: Sequence[EncodedPrompt], vocab_size: int, context_
             )
 
 
+def context_tokens(config: Any) -> int | None:
+    """Return the positions of a transformers config of a text model; None is unlimited.
+
+    `_max_context` of wattdock's `architecture` says the same of config.json; one table of cases tests both.
+    """
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_scaling", None) or getattr(config, "rope_parameters", None)
+    if positions is None or not isinstance(rope, dict):
+        return positions
+    original = getattr(config, "original_max_position_embeddings", None)
+    by_kind = [each for each in rope.values() if isinstance(each, dict)] or [rope]
+    return min(_reach(positions, each, original) for each in by_kind)
+
+
+def _reach(positions: int, rope: Mapping[str, Any], original: int | None) -> int:
+    trained = original or rope.get("original_max_position_embeddings") or positions
+    factor = rope.get("factor") or 1
+    if rope.get("rope_type", rope.get("type")) not in STRETCHED or not isinstance(factor, (int, float)):
+        return positions
+    possible = isinstance(trained, int) and trained <= 10**9 and 1 <= factor <= 10**9
+    return max(positions, int(trained * factor)) if possible else positions
+
+
 def decode(tokenizer: Any, ids: Sequence[int]) -> str | None:
     """Return ids as text without special tokens; None without a tokenizer."""
     return None if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
@@ -141,6 +170,39 @@ def _encode(tokenizer: Any, text: str, template: ChatTemplate | None, name: str)
         raise InvalidRequest(f"the tokenizer does not know {unknown} of {len(ids)} tokens of {name}; give it its own")
     bos = tokenizer.bos_token_id
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+
+def weight_files(path: Path) -> set[Path]:
+    """Return the files that transformers reads weights from; empty where a folder has no safetensors of its names."""
+    return {path / WEIGHTS} if (path / WEIGHTS).is_file() else _indexed(path / INDEX)
+
+
+def _indexed(index: Path) -> set[Path]:
+    if not index.is_file():
+        return set()
+    try:
+        return {index.parent / name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InvalidRequest(f"{index} is not a weight index ({error!r}); download the model again") from error
+
+
+def require_same_weights(path: Path, engine: str) -> None:
+    """Refuse a folder from which an engine may read other weights than transformers, whose files the result names.
+
+    Raises:
+        InvalidRequest: It holds no weights, or an index or other files that the engine reads.
+
+    Source: `DefaultModelLoader._prepare_weights` of vLLM 0.32: consolidated* alone, else what an index names, else all.
+    """
+    if not (wanted := weight_files(path)):
+        raise InvalidRequest(f"{engine} cannot load {path}: it holds no {WEIGHTS}, and no {INDEX}")
+    indexed = _indexed(path / INDEX).union(path.glob("consolidated*.safetensors"))
+    others = sorted((indexed or set(path.glob("*.safetensors"))) - wanted)
+    if others:
+        raise InvalidRequest(
+            f"{engine} would read {others[0].name} from {path}, and transformers reads {min(wanted).name}; "
+            f"leave the files of one of them there, and {INDEX} only if it names them"
+        )
 
 
 def read_from_folder(auto_class: Any, order: LoadOrder) -> Any:
@@ -164,15 +226,30 @@ def read_generation_config(generation_config_class: Any, order: LoadOrder, model
     return generation_config_class.from_pretrained(order.model_path, local_files_only=True)
 
 
-def eos_token_ids(eos: int | list[int] | tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the ids that end a sequence, from a checkpoint's `eos_token_id`."""
-    return tuple(eos) if isinstance(eos, (list, tuple)) else () if eos is None else (int(eos),)
+def read_config(auto_config: Any, order: LoadOrder) -> Any:
+    """Return the folder's config; a pad id that is not in the vocabulary, which embeddings refuse, is left out."""
+    config = read_from_folder(auto_config, order)
+    text = config.get_text_config()
+    if not known_ids(getattr(text, "pad_token_id", None), getattr(text, "vocab_size", 0)):
+        text.pad_token_id = None
+    return config
 
 
-def ignored_settings_warnings(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a warning about a checkpoint's generation settings that no pass applies; empty without such settings."""
+def known_ids(ids: object, vocab_size: int) -> tuple[int, ...]:
+    """Return what the vocabulary has of a checkpoint's pad_token_id or eos_token_id: one id, several, or None."""
+    listed = ids if isinstance(ids, (list, tuple)) else (ids,)
+    return tuple(token for token in listed if isinstance(token, int) and 0 <= token < vocab_size)
+
+
+def settings_warnings(settings: Mapping[str, Any], vocab_size: int) -> tuple[str, ...]:
+    """Return warnings: generation settings of a checkpoint that no pass applies, and ends that are no ids of it."""
     ignored = {name: settings[name] for name in sorted(settings.keys() - HARMLESS_GENERATION_SETTINGS)}
-    return (f"the checkpoint's generation_config is not applied: {ignored}",) if ignored else ()
+    warnings = [f"the checkpoint's generation_config is not applied: {ignored}"] if ignored else []
+    eos = settings.get("eos_token_id")
+    listed, known = list(eos) if isinstance(eos, (list, tuple)) else [eos], list(known_ids(eos, vocab_size))
+    if eos is not None and listed != known:
+        warnings.append(f"of the checkpoint's eos_token_id {eos} only {known} ends answers: it has {vocab_size} ids")
+    return tuple(warnings)
 
 
 def meta_model(torch: Any, auto_model: Any, config: Any, *, trust_remote_code: bool) -> Any:

@@ -54,7 +54,7 @@ class FolderModel:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """The ids that end an answer."""
-        return checkpoint.eos_token_ids(self.generation.get("eos_token_id"))
+        return checkpoint.known_ids(self.generation.get("eos_token_id"), self.text.vocab_size)
 
     def loaded(self, tensor: int, pipeline: int, effective: Mapping[str, object]) -> LoadedModel:
         """Return what an engine runs with that takes the first GPUs, one for each part of the model.
@@ -73,7 +73,7 @@ class FolderModel:
             parameter_count=self.parameters,
             weight_bytes=self.weight_bytes,
             versions=self.versions,
-            warnings=checkpoint.ignored_settings_warnings(self.generation),
+            warnings=checkpoint.settings_warnings(self.generation, self.text.vocab_size),
         )
 
 
@@ -85,14 +85,14 @@ def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> 
         WrongState: Torch sees other GPUs than asked for, or none.
     """
     try:
-        config = checkpoint.read_from_folder(transformers.AutoConfig, order)
+        config = checkpoint.read_config(transformers.AutoConfig, order)
         meta = checkpoint.meta_model(
             torch, transformers.AutoModelForCausalLM, config, trust_remote_code=order.trust_remote_code
         )
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot read {order.model_path}: {error}") from error
-    if order.random_weights is None and not any(order.model_path.glob("*.safetensors")):
-        raise InvalidRequest(f"cannot load {order.model_path}: it holds no *.safetensors")
+    if order.random_weights is None:
+        checkpoint.require_same_weights(order.model_path, engine)
     gpus = torch_gpus(torch.cuda)
     require_gpus(order.gpu_uuids, gpus, "torch")
     if not gpus:

@@ -95,6 +95,22 @@ def test_quantised_weights_that_transformers_unpacks_are_told(
     assert warning == "transformers unpacked the checkpoint's fp8 weights to float32: operands have 32 bits"
 
 
+@pytest.mark.parametrize("unknown_id", [-1, 512])
+def test_ids_that_are_not_in_the_vocabulary_reach_no_engine(
+    bare: tuple[Runner, Path], checkpoint: Checkpoint, tmp_path: Path, unknown_id: int
+) -> None:
+    """Prompts of two lengths are padded and measured; the ends that are left out are told."""
+    write_config(tmp_path, dtype="float32", pad_token_id=unknown_id)
+    (tmp_path / "model.safetensors").symlink_to(checkpoint.folder / "model.safetensors")
+    settings = {"pad_token_id": unknown_id, "eos_token_id": [2, unknown_id]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    loaded, _ = bare[0].load(tmp_path)
+    assert json.loads(loaded.effective_engine_args_json)["eos_token_ids"] == [2]
+    assert f"eos_token_id [2, {unknown_id}] only [2] ends answers" in " ".join(loaded.environment.warnings)
+    prompts = [ids_prompt(3), ids_prompt(9)]
+    assert bare[0].generate(workload(in_flight=2, max_output_tokens=3), prompts).summary.output_tokens == 6
+
+
 def test_random_weights_have_the_stated_distribution_and_leave_the_rest_alone(reference: Reference) -> None:
     """Uniform on [-0.02, 0.04): mean 0.01, deviation 0.06/√12; ties and rotary tables as transformers makes them."""
     facts = reference.weights
