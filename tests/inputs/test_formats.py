@@ -384,6 +384,21 @@ def test_a_request_s_sampling_agrees_with_the_workload_s(
                 read(tmp_path, jsonl(records), **work)
 
 
+@pytest.mark.parametrize(
+    ("record", "key"),
+    [
+        ({"prompt": "a \ud83d b"}, "prompt"),
+        ({"messages": [{"role": "user", "content": "\ude00"}]}, "content"),
+        ({"conversations": [{"from": "human", "value": "cut \ud83d"}]}, "value"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_with_its_line(tmp_path: Path, record: dict[str, Any], key: str) -> None:
+    """No UTF-8 holds it, so the wire would fail; a whole pair is one character."""
+    with pytest.raises(ConfigError, match=rf':1: {key} holds "\\ud[8e]\w+", half a surrogate pair'):
+        read(tmp_path, jsonl([record]))
+    assert read(tmp_path, jsonl([{"prompt": "\ud83d\ude00"}])).items == ("😀",)
+
+
 def test_a_text_in_a_csv_file_is_sent_with_its_line_breaks(tmp_path: Path) -> None:
     """Blank lines within a cell belong to the text; numbers stay text there."""
     text = 'prompt,max_output_tokens\r\n"a\r\n\r\nb",3\r\n\r\n42,\r\n'

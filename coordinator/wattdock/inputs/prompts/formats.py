@@ -35,6 +35,8 @@ UNIT_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1_000, "ns": 1}
 MOST_TOKENS, MOST_NS = 10**9, 10**12 * NS_PER_S
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DATE = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+# Half a character: JSON may hold it, UTF-8 and the wire cannot.
+SURROGATE = re.compile("[\ud800-\udfff]")
 # A turn of a conversation as ShareGPT and as OpenAI spell it.
 TURN_KEYS = (("from", "value"), ("role", "content"))
 USERS = ("human", "user")
@@ -143,10 +145,12 @@ def text(value: object, where: str, key: str) -> str:
     """Return a prompt of text.
 
     Raises:
-        ConfigError: It is no text, or blank.
+        ConfigError: It is no text, blank, or no Unicode.
     """
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{where}: {key} is {short(value)}; it must be a text that is not blank")
+    if half := SURROGATE.search(value):
+        raise ConfigError(f"{where}: {key} holds {short(half[0])}, half a surrogate pair; write whole characters")
     return value
 
 
