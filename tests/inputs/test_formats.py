@@ -384,6 +384,11 @@ def test_a_request_s_sampling_agrees_with_the_workload_s(
                 read(tmp_path, jsonl(records), **work)
 
 
+def test_a_csv_cell_may_be_as_long_as_a_prompt(tmp_path: Path) -> None:
+    """Python's reader stops at 131,072 characters, some 30,000 tokens."""
+    assert read(tmp_path, f"prompt\n{'x' * 200_000}\n", "p.csv").items == ("x" * 200_000,)
+
+
 @pytest.mark.parametrize(
     ("record", "key"),
     [

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
-from wattdock.files import read_regular
+from wattdock.files import MAX_BYTES, read_regular
 from wattdock.inputs.prompts import formats
 from wattdock.inputs.prompts.formats import UNIT_NS, Written, recognised, short
 from wattdock.text import pluralize, strict_json_at
@@ -290,6 +290,8 @@ def _object(record: object, where: str) -> dict[str, Any]:
 
 def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each row below the header, by column, with the number of the line that it begins in."""
+    # Of the whole process: a cell may be as long as a file, and csv's own limit is 131,072 characters.
+    csv.field_size_limit(MAX_BYTES)
     header, numbers, rows = list[str](), frozenset[str](), csv.reader(io.StringIO(text, newline=""), strict=True)
     number = 1
     try:
