@@ -444,6 +444,14 @@ def test_the_end_of_a_prompt_that_has_no_block_is_its_own(tmp_path: Path) -> Non
     assert sent[0][32:] != sent[1][32:]
 
 
+def test_the_end_of_a_prompt_is_no_block_of_another_prompt(tmp_path: Path) -> None:
+    """Whatever the ids of blocks are: small ones, and the largest."""
+    ends = [{**BAILIAN[0], "input_length": 24, "hash_ids": [block]} for block in (0, 1, 2**59, 2**63 - 1)]
+    sent: Any = load_prompts(experiment(tmp_path, jsonl(ends), caching=True), pass_index=0, vocab_size=1000).items
+    eights = {bytes(prompt[start : start + 8]) for prompt in sent[:4] for start in (0, 8, 16)}
+    assert len(eights) == 12
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
