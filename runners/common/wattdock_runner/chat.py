@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     # Role and text of each message.
     Messages = Sequence[tuple[str, str]]
 
-# A text that every usable template renders whole, and a mark that no prompt holds, for the text's place.
-PROBE, PLACE = "How many joules are in a watt-hour?", "\0"
+# A text that every usable template renders whole: templates that escape, or that print a list of content parts, change
+# its quotes, signs and lines. And a mark that no prompt holds, for the text's place.
+PROBE, PLACE = "How many joules are in a watt-hour?\n\n\t\"1\"  <'2'> & \\", "\0"
 TRIAL = f"a text such as {PROBE!r}"
-# A content part that a template printed as it is, in place of its text.
-PRINTED_PART = re.compile(r"""["']type["']\s*:\s*["']text["']""")
 # The module of transformers whose `strftime_now` reads the clock for templates.
 TEMPLATES = "transformers.utils.chat_template_utils"
 QUOTED_CHARACTERS = 40
@@ -105,12 +104,13 @@ class ChatTemplate:
         probe = [("user", PROBE)]
         try:
             return self._whole(probe, TRIAL, "")
+        except InvalidRequest as error:
+            refusal = error
+        self._takes_parts = True
+        try:
+            return self._whole(probe, TRIAL, "")
         except InvalidRequest:
-            self._takes_parts = True
-            rendered = self._whole(probe, TRIAL, "")
-        if PRINTED_PART.search(rendered):
-            raise _refusal("prints a list of content parts in place of their text", probe)
-        return rendered
+            raise refusal from None
 
     @contextmanager
     def _fixed_time(self) -> Iterator[None]:
