@@ -218,6 +218,9 @@ def test_a_prompts_own_limit_overrides_the_workloads(runner: Runner) -> None:
         (pb.Prompt(token_ids=token_bytes([1, 512])), "holds id 512, and the model has 512"),
         (pb.Prompt(token_ids=token_bytes([])), "prompt 1 has no tokens"),
         (pb.Prompt(token_ids=b"12345"), "token ids of prompt 1 are no whole uint32s"),
+        (pb.Prompt(messages_json='[["user", "hello"]]'), "messages_json of prompt 1 is no JSON list of messages"),
+        (pb.Prompt(messages_json='[{"role": "user", "content": 1}]'), "messages_json of prompt 1 must hold messages"),
+        (pb.Prompt(messages_json='[{"role": "user", "content": "hello"}]'), "this model folder has no tokenizer"),
         (pb.Prompt(text="hello"), "this model folder has no tokenizer; send prompts as token ids"),
     ],
 )

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from array import array
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -14,9 +15,13 @@ from hypothesis import strategies as st
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError
-from wattdock.inputs.prompts import PromptSet, load_prompts
+from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
 from wattdock.inputs.prompts.formats import FORMATS
 from wattdock.inputs.prompts.source import Source, read_source
+from wattdock.inputs.prompts.summary import Quantiles
+from wattdock.runner import PassRequest, wire
+from wattdock_runner.backend import Chat
+from wattdock_runner.messages import pass_from
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -287,9 +292,16 @@ def test_what_is_unknown_double_or_malformed_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}, "are of system, user"),
-        ({"messages": [{"role": "user", "content": "u"}] * 3}, "are of user, user, user; only a single message"),
-        ({"messages": [{"role": "assistant", "content": "u"}]}, "are of assistant; only"),
+        (
+            {"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]},
+            "is of assistant; it",
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "t"}, {"role": "user", "content": "u"}]},
+            "have the role tool; known",
+        ),
+        ({"messages": [{"content": "u"}]}, "have the role null; known"),
+        ({"messages": [{"role": "system", "content": " "}, {"role": "user", "content": "u"}]}, "must be a text"),
         ({"messages": []}, "must be a list of messages"),
         ({"messages": "Hi"}, "must be a list of messages"),
         ({"messages": [{"role": "user", "content": "u", "name": "x"}]}, "unknown key 'name' in a message"),
@@ -306,6 +318,30 @@ def test_a_conversation_that_cannot_be_sent_as_it_stands_is_refused(
     """Flattened in silence, it would be another prompt."""
     with pytest.raises(ConfigError, match=f":1: .*{message}"):
         read(tmp_path, jsonl([record]))
+
+
+CHAT = (("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello!"), ("user", "Why?"))
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_several_messages_are_a_chat_that_is_sent_as_it_is(tmp_path: Path, is_batch: bool) -> None:
+    """Roles and texts in order, through the wire to the runner; a chat counts as text wherever text counts."""
+    chat: Records = [{"role": role, "content": content} for role, content in CHAT]
+    records: Records = [{"messages": chat}, {"messages": chat[1:2]}, {"messages": chat}]
+    if is_batch:
+        records = [{"custom_id": str(i), "body": record} for i, record in enumerate(records)]
+    config = experiment(tmp_path, jsonl(records), prompts={"count": 3})
+    source, sent = read_source(config, 1000), load_prompts(config, pass_index=0)
+    assert source.items == (CHAT, "Hi", CHAT)
+    assert source.repeated_share == pytest.approx(1 / 3)
+    summary = PromptSet.summary(config)
+    assert (summary.prompt_tokens, summary.prompt_characters) == (None, Quantiles(21, 21, 21))
+    with pytest.raises(ConfigError, match="are text and the model has no tokenizer"):
+        check_prompts(config, has_tokenizer=False)
+    reordered = replace(sent, items=tuple(item[::-1] for item in sent.items))
+    assert reordered.texts_sha256 != sent.texts_sha256
+    _, received = pass_from(wire.generate_requests(PassRequest(config.workload, sent, min_requests=3)))
+    assert [prompt.content for prompt in received] == [item if item == "Hi" else Chat(CHAT) for item in sent.items]
 
 
 def test_a_conversation_that_a_system_s_turn_begins_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -348,6 +384,26 @@ def test_a_request_s_sampling_agrees_with_the_workload_s(
                 read(tmp_path, jsonl(records), **work)
 
 
+def test_a_csv_cell_may_be_as_long_as_a_prompt(tmp_path: Path) -> None:
+    """Python's reader stops at 131,072 characters, some 30,000 tokens."""
+    assert read(tmp_path, f"prompt\n{'x' * 200_000}\n", "p.csv").items == ("x" * 200_000,)
+
+
+@pytest.mark.parametrize(
+    ("record", "key"),
+    [
+        ({"prompt": "a \ud83d b"}, "prompt"),
+        ({"messages": [{"role": "user", "content": "\ude00"}]}, "content"),
+        ({"conversations": [{"from": "human", "value": "cut \ud83d"}]}, "value"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_with_its_line(tmp_path: Path, record: dict[str, Any], key: str) -> None:
+    """No UTF-8 holds it, so the wire would fail; a whole pair is one character."""
+    with pytest.raises(ConfigError, match=rf':1: {key} holds "\\ud[8e]\w+", half a surrogate pair'):
+        read(tmp_path, jsonl([record]))
+    assert read(tmp_path, jsonl([{"prompt": "\ud83d\ude00"}])).items == ("😀",)
+
+
 def test_a_text_in_a_csv_file_is_sent_with_its_line_breaks(tmp_path: Path) -> None:
     """Blank lines within a cell belong to the text; numbers stay text there."""
     text = 'prompt,max_output_tokens\r\n"a\r\n\r\nb",3\r\n\r\n42,\r\n'
@@ -386,6 +442,14 @@ def test_the_end_of_a_prompt_that_has_no_block_is_its_own(tmp_path: Path) -> Non
     assert [len(prompt) for prompt in sent[:2]] == [40, 40]
     assert sent[0][:32] == sent[1][:32]
     assert sent[0][32:] != sent[1][32:]
+
+
+def test_the_end_of_a_prompt_is_no_block_of_another_prompt(tmp_path: Path) -> None:
+    """Whatever the ids of blocks are: small ones, and the largest."""
+    ends = [{**BAILIAN[0], "input_length": 24, "hash_ids": [block]} for block in (0, 1, 2**59, 2**63 - 1)]
+    sent: Any = load_prompts(experiment(tmp_path, jsonl(ends), caching=True), pass_index=0, vocab_size=1000).items
+    eights = {bytes(prompt[start : start + 8]) for prompt in sent[:4] for start in (0, 8, 16)}
+    assert len(eights) == 12
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_lengths_of_a_file_stand_in_the_plan_with_mean_and_range(tmp_path: Path)
         ("Timestamp,Request tokens,Response tokens\ninf,4,5\n", r":2: Timestamp is inf, which is no instant"),
         ("arrival_s,input_tokens,output_tokens\n2,4,5\n\n1,4,5\n", r":4: comes before the line above; sort the file"),
         ("input_tokens,output_tokens\n", r"holds no prompts"),
-        ('input_tokens,output_tokens\n"' + "9" * 200_000 + '",5\n', r"not CSV \(field larger than"),
+        ('input_tokens,output_tokens\n"' + "9" * 200_000 + '",5\n', r":2: input_tokens is 9+\.\.\.; it must be"),
     ],
 )
 def test_a_bad_line_is_one_message_with_its_number_and_what_it_holds(tmp_path: Path, text: str, message: str) -> None:

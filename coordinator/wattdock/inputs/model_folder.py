@@ -31,12 +31,14 @@ SAMPLE_BYTES = 1 << 20
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
 DECISIVE = (
     *("config.json", "generation_config.json", "*quant*_config.json", INDEX),
+    *("adapter_config.json", "params.json"),
     *("tokenizer*.json", "*.model", "tokenizer.model.*", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"),
     *("merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.json", "chat_template.jinja"),
     "additional_chat_templates/*.jinja",
 )
-# What transformers runs under `trust_remote_code`.
-CODE = ("*.py", "custom_generate/*.py")
+# What transformers may run under `trust_remote_code`, imported packages included; no deeper, for the sake of an
+# environment that somebody keeps in the folder.
+CODE = ("*.py", "*/*.py", "*/*/*.py")
 # Read by llama.cpp in place of safetensors.
 GGUF = "*.gguf"
 DIGEST_DIGITS = 16

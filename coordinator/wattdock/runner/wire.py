@@ -203,6 +203,8 @@ def generate_requests(request: PassRequest) -> Iterator[pb.GenerateRequest]:
         message = pb.Prompt(max_output_tokens=limit)
         if isinstance(item, str):
             message.text = item
+        elif isinstance(item, tuple):
+            message.messages_json = json.dumps([{"role": role, "content": text} for role, text in item])
         else:
             message.token_ids = item.tobytes()
         if chunk.prompts and size + message.ByteSize() > CHUNK_BYTES:

@@ -224,14 +224,16 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Prompt(_message.Message):
-    __slots__ = ("text", "token_ids", "max_output_tokens")
+    __slots__ = ("text", "token_ids", "messages_json", "max_output_tokens")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_JSON_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: bytes
+    messages_json: str
     max_output_tokens: int
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., messages_json: _Optional[str] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
 
 class PromptChunk(_message.Message):
     __slots__ = ("prompts",)

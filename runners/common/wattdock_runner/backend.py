@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,11 +126,17 @@ class Sampling:
     top_k: int = 0
 
 
+class Chat(NamedTuple):
+    """Messages, each a role and a text, which the tokenizer's chat template renders."""
+
+    messages: tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True)
 class Prompt:
-    """Text, or token ids that need no tokenizer; `max_output_tokens` overrides the workload's."""
+    """Text, a chat, or token ids that need no tokenizer; `max_output_tokens` overrides the workload's."""
 
-    content: str | Sequence[int]
+    content: str | Chat | Sequence[int]
     max_output_tokens: int | None = None
 
 

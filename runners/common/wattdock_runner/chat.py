@@ -1,4 +1,4 @@
-"""Render a user's text with the chat template of a tokenizer, and refuse a rendering that lacks the text.
+"""Render messages with the chat template of a tokenizer, and refuse a rendering that lacks a message's text.
 
 Transformers is duck-typed: nothing is imported. Must not know: engines, passes.
 """
@@ -10,18 +10,21 @@ import sys
 from bisect import bisect_left
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-# A text that every usable template renders whole, and a mark that no prompt holds, for the text's place.
-PROBE, PLACE = "How many joules are in a watt-hour?", "\0"
+    # Role and text of each message.
+    Messages = Sequence[tuple[str, str]]
+
+# A text that every usable template renders whole: templates that escape, or that print a list of content parts, change
+# its quotes, signs and lines. And a mark that no prompt holds, for the text's place.
+PROBE, PLACE = "How many joules are in a watt-hour?\n\n\t\"1\"  <'2'> & \\", "\0"
 TRIAL = f"a text such as {PROBE!r}"
-# A content part that a template printed as it is, in place of its text.
-PRINTED_PART = re.compile(r"""["']type["']\s*:\s*["']text["']""")
 # The module of transformers whose `strftime_now` reads the clock for templates.
 TEMPLATES = "transformers.utils.chat_template_utils"
 QUOTED_CHARACTERS = 40
@@ -49,48 +52,65 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"the chat template reads no variable {unread[0]!r}; correct workload.prompts.chat_template_kwargs"
             )
-        self._takes_parts, self._around = False, ""
-        self._around = self._rendered_probe().replace(PROBE, PLACE)
+        self._takes_parts = False
+        # The template's own words by the roles of a chat: system messages change them.
+        self._words: dict[tuple[str, ...], str] = {("user",): self._rendered_probe().replace(PROBE, PLACE)}
 
-    def render(self, text: str, name: str) -> str:
-        """Return the chat in which the user says `text`, up to the answer.
+    def render(self, messages: Messages, name: str) -> str:
+        """Return the chat up to the answer.
 
         Args:
-            name: What a refusal calls the text.
+            name: What a refusal calls the chat.
 
         Raises:
-            InvalidRequest: The template fails, or leaves out more than whitespace around the text.
+            InvalidRequest: The template fails, or leaves out more than whitespace around a message's text.
         """
-        content = [{"type": "text", "text": text}] if self._takes_parts else text
-        said, options = [{"role": "user", "content": content}], {"add_generation_prompt": True, "tokenize": False}
+        roles = tuple(role for role, _ in messages)
+        if roles not in self._words:
+            # First, since a refusal of these messages says which message, and one of equal texts cannot.
+            self._whole(messages, name, "")
+            trial = f"{name} with the roles {', '.join(roles)}"
+            self._words[roles] = self._whole([(role, PROBE) for role in roles], trial, "").replace(PROBE, PLACE)
+        return self._whole(messages, name, self._words[roles])
+
+    def _whole(self, messages: Messages, name: str, words: str) -> str:
+        """Return the rendered chat after a check that each text stands in the chat once more than in all the rest."""
+        said = [
+            {"role": role, "content": [{"type": "text", "text": text}] if self._takes_parts else text}
+            for role, text in messages
+        ]
+        options = {"add_generation_prompt": True, "tokenize": False}
         try:
             with self._fixed_time():
                 rendered = str(self._tokenizer.apply_chat_template(said, **options, **self._variables))
         except Exception as error:
             # A template is a foreign program, and jinja's errors are not known here.
-            raise _refusal(f"fails on {name}: {type(error).__name__}: {error}") from error
-        whole = text.strip() or text
-
-        def lacks(length: int) -> bool:
-            # A short text may stand in the template's own words.
-            return rendered.count(whole[:length]) <= self._around.count(whole[:length])
-
-        if whole and lacks(len(whole)):
-            kept = bisect_left(range(1, len(whole) + 1), True, key=lacks)
-            missing = whole[kept : kept + QUOTED_CHARACTERS]
-            raise _refusal(f"leaves out {missing!r} of {name}, from character {kept + 1} of {len(whole)} on")
+            raise _refusal(f"fails on {name}: {type(error).__name__}: {error}", messages) from error
+        texts = [text.strip() or text for _, text in messages]
+        for i, whole in enumerate(texts):
+            # A short text may stand in the template's own words, or in another message.
+            rest = PLACE.join([words, *texts[:i], *texts[i + 1 :]])
+            lacks = partial(_lacks, rendered, rest, whole)
+            if whole and lacks(len(whole)):
+                kept = bisect_left(range(1, len(whole) + 1), True, key=lacks)
+                missing = whole[kept : kept + QUOTED_CHARACTERS]
+                message = name if len(texts) == 1 else f"message {i + 1} of {name}"
+                problem = f"leaves out {missing!r} of {message}, from character {kept + 1} of {len(whole)} on"
+                raise _refusal(problem, messages)
         return rendered
 
     def _rendered_probe(self) -> str:
         """Return the rendered probe, and settle in which form the template takes content."""
+        probe = [("user", PROBE)]
         try:
-            return self.render(PROBE, TRIAL)
+            return self._whole(probe, TRIAL, "")
+        except InvalidRequest as error:
+            refusal = error
+        self._takes_parts = True
+        try:
+            return self._whole(probe, TRIAL, "")
         except InvalidRequest:
-            self._takes_parts = True
-            rendered = self.render(PROBE, TRIAL)
-        if PRINTED_PART.search(rendered):
-            raise _refusal("prints a list of content parts in place of their text")
-        return rendered
+            raise refusal from None
 
     @contextmanager
     def _fixed_time(self) -> Iterator[None]:
@@ -112,6 +132,12 @@ class ChatTemplate:
         return self._now
 
 
-def _refusal(problem: str) -> InvalidRequest:
+def _lacks(rendered: str, rest: str, whole: str, length: int) -> bool:
+    """Return whether the first characters of a text stand in a rendering no more often than in the rest alone."""
+    return rendered.count(whole[:length]) <= rest.count(whole[:length])
+
+
+def _refusal(problem: str, messages: Messages) -> InvalidRequest:
     line = " ".join(f"the chat template {problem}".split())
-    return InvalidRequest(f"{line}; fix the template, or set workload.prompts.chat: false")
+    otherwise = "set workload.prompts.chat: false" if len(messages) == 1 else "send messages that it takes"
+    return InvalidRequest(f"{line}; fix the template, or {otherwise}")

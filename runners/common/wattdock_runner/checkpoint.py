@@ -12,6 +12,7 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from wattdock_runner.backend import Chat
 from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
 
@@ -63,9 +64,10 @@ def encode_prompts(
     Records what became of texts: a hash of their ids, and whether the template asked for the present.
 
     Raises:
-        InvalidRequest: Text without a tokenizer, a template that leaves out text, or a prompt without a single token.
+        InvalidRequest: Text without a tokenizer, messages without a chat template, a template that leaves out text,
+            or a prompt without a single token.
     """
-    texts = any(isinstance(prompt.content, str) for prompt in prompts)
+    texts = any(isinstance(prompt.content, (str, Chat)) for prompt in prompts)
     if texts and tokenizer is None:
         raise InvalidRequest("this model folder has no tokenizer; send prompts as token ids")
     template = _chat_template(tokenizer, workload) if texts else None
@@ -73,7 +75,7 @@ def encode_prompts(
         raise InvalidRequest("no chat template wraps these prompts; leave out workload.prompts.chat_template_kwargs")
     encoded, rendered = [], hashlib.sha256()
     for position, prompt in enumerate(prompts):
-        if isinstance(prompt.content, str):
+        if isinstance(prompt.content, (str, Chat)):
             ids = _encode(tokenizer, prompt.content, template, f"prompt {position}")
             rendered.update(_packed([len(ids)]) + _packed(ids))
         else:
@@ -161,10 +163,16 @@ def _chat_template(tokenizer: Any, workload: Workload) -> ChatTemplate | None:
     return ChatTemplate(tokenizer, workload.chat_template_kwargs, workload.template_time_s)
 
 
-def _encode(tokenizer: Any, text: str, template: ChatTemplate | None, name: str) -> list[int]:
+def _encode(tokenizer: Any, content: str | Chat, template: ChatTemplate | None, name: str) -> list[int]:
+    if template:
+        text = template.render((("user", content),) if isinstance(content, str) else content.messages, name)
+    elif isinstance(content, Chat):
+        reason = "this tokenizer has none" if not tokenizer.chat_template else "workload.prompts.chat is false"
+        raise InvalidRequest(f"{name} is a list of messages, which needs the model's chat template, and {reason}")
+    else:
+        text = content
     # A template writes its own special tokens; the tokenizer must not add a second set.
-    content = template.render(text, name) if template else text
-    ids = list(tokenizer(content, add_special_tokens=template is None).input_ids)
+    ids = list(tokenizer(text, add_special_tokens=template is None).input_ids)
     unknown = ids.count(tokenizer.unk_token_id)
     if unknown > len(ids) / 2:
         raise InvalidRequest(f"the tokenizer does not know {unknown} of {len(ids)} tokens of {name}; give it its own")

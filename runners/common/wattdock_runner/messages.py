@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner import PROTOCOL_VERSION
 from wattdock_runner.arguments import parse_engine_args, takeable
-from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Sampling, Workload
+from wattdock_runner.backend import Arrival, Chat, LoadOrder, Prompt, RandomWeights, Sampling, Workload
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.process import package_version, package_versions
 from wattdock_runner.recorder import Step
@@ -171,15 +171,27 @@ def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Pr
 
 def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
     kind = message.WhichOneof("content")
-    _require(kind is not None, f"prompt {position} holds neither text nor token ids")
+    _require(kind is not None, f"prompt {position} holds no text, messages or token ids")
     limit = _optional(message, "max_output_tokens")
     _require(limit != 0, f"max_output_tokens of prompt {position} must be at least 1")
     if kind == "text":
         return Prompt(message.text, limit)
+    if kind == "messages_json":
+        return Prompt(_chat_from(message.messages_json, f"messages_json of prompt {position}"), limit)
     ids = array("I")
     _require(len(message.token_ids) % ids.itemsize == 0, f"token ids of prompt {position} are no whole uint32s")
     ids.frombytes(message.token_ids)
     return Prompt(ids, limit)
+
+
+def _chat_from(text: str, name: str) -> Chat:
+    try:
+        chat = Chat(tuple((message["role"], message["content"]) for message in json.loads(text)))
+    except (ValueError, TypeError, LookupError) as error:
+        raise InvalidRequest(f"{name} is no JSON list of messages ({error!r})") from error
+    texts = all(isinstance(part, str) for message in chat.messages for part in message)
+    _require(len(chat.messages) > 0 and texts, f"{name} must hold messages, each with a role and a text: {text[:80]}")
+    return chat
 
 
 def describe_message(backend: Backend, clock: pb.ClockReading) -> pb.DescribeResponse:

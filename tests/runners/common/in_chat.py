@@ -1,6 +1,7 @@
 """Print what `encode_prompts` makes of prompts with a real tokenizer; runs in a backend's environment.
 
 Reads cases from standard input: {"folder", "template", "prompts", "chat", "variables", "time_s"}.
+A prompt is a text, or a list of messages, each a role and a text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import chat_template_utils
 
-from wattdock_runner.backend import Arrival, LoadOrder, Prompt, Workload
+from wattdock_runner.backend import Arrival, Chat, LoadOrder, Prompt, Workload
 from wattdock_runner.checkpoint import encode_prompts, read_tokenizer
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.recorder import PassRecorder
@@ -36,9 +37,10 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
         chat_template_kwargs=case.get("variables", {}),
         template_time_s=case.get("time_s", 0),
     )
-    recorder = PassRecorder()
+    contents = [item if isinstance(item, str) else Chat(tuple(map(tuple, item))) for item in case["prompts"]]
+    prompts, recorder = [Prompt(content) for content in contents], PassRecorder()
     try:
-        encoded = encode_prompts(tokenizer, workload, [Prompt(text) for text in case["prompts"]], recorder)
+        encoded = encode_prompts(tokenizer, workload, prompts, recorder)
     except InvalidRequest as error:
         return {"refused": str(error)}
     assert chat_template_utils.datetime is datetime, "transformers keeps the study's clock"
@@ -47,7 +49,14 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
         "ids": [prompt.ids for prompt in encoded],
         "sha256": recorder.rendered_sha256,
         "asked_time": recorder.template_asked_time,
+        "transformers": [_by_transformers(tokenizer, chat) for chat in case["prompts"] if isinstance(chat, list)],
     }
+
+
+def _by_transformers(tokenizer: Any, chat: list[list[str]]) -> list[int]:
+    """Return the ids that transformers' own rendering gives messages."""
+    messages = [{"role": role, "content": text} for role, text in chat]
+    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
 
 def main() -> None:

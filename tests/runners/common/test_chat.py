@@ -62,6 +62,14 @@ PARTS_ONLY = (
     "{% if messages[0].content is string %}{{ raise_exception('content must be a list') }}{% endif %}"
     "{{ messages[0].content[0].text }}"
 )
+# After Qwen 2.5: a system message takes the place of the template's own, whose words the message may repeat.
+QWEN_2 = (
+    "{% if messages[0].role == 'system' %}<system>{{ messages[0].content }}{% set said = messages[1:] %}"
+    "{% else %}<system>You are Q. You are a helpful assistant.{% set said = messages %}{% endif %}"
+    "{% for m in said %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+CHAT = [["system", "You are a helpful assistant."], ["user", "yes"], ["assistant", "no"], ["user", "yes"]]
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEXT
 TRUNCATED = "truncated"
 CASES: dict[str, Case] = {
     "text": {"template": TEXT},
@@ -87,8 +95,11 @@ CASES: dict[str, Case] = {
     },
     "trims all": {"template": "<u>{{ messages[0].content | trim }}", "prompts": [" \n "]},
     "rewrites": {"template": "{{ messages[0].content | upper }}"},
-    "joins lines": {"template": "{{ messages[0].content.split() | join(' ') }}", "prompts": ["a\n\nb"]},
-    "escapes": {"template": "{{ messages[0].content | e }}", "prompts": ["1 < 2"]},
+    "joins lines": {"template": "{{ messages[0].content.split() | join(' ') }}"},
+    "joins spaces": {"template": "{{ messages[0].content | replace('  ', ' ') }}"},
+    "escapes": {"template": "{{ messages[0].content | e }}"},
+    "escapes as JSON": {"template": "{{ messages[0].content | tojson }}"},
+    "cuts all": {"template": "{{ messages[0].content[:5] }}"},
     "raises": {"template": "{{ raise_exception('no\nuser is welcome') }}"},
     "raises late": {
         "template": "{% if messages[0].content | length > 99 %}{{ raise_exception('too long') }}{% endif %}"
@@ -106,6 +117,23 @@ CASES: dict[str, Case] = {
     "the present, its own clock": {"template": LLAMA_3, "time_s": None},
     "truncates": {"folder": TRUNCATED, "template": TEXT, "prompts": [LONG, QUESTION]},
     "a BOS in the text": {"chat": False, "prompts": ["<s>a watt"]},
+    **{
+        f"messages, {name}": {"template": template, "prompts": [QUESTION, CHAT, CHAT[3:]]}
+        for name, template in {"text": TEXT, "qwen 2": QWEN_2, "qwen 3": QWEN_3}.items()
+    },
+    "messages, parts": {"template": PARTS, "prompts": [CHAT]},
+    "refused messages, no system": {"template": NO_SYSTEM, "prompts": [QUESTION, CHAT]},
+    "refused messages, drops the system": {"template": TEXT.replace("messages", "messages[1:]"), "prompts": [CHAT]},
+    "refused messages, first and last": {
+        "template": "{{ messages[0].content }}|{{ messages[-1].content }}",
+        "prompts": [QUESTION, CHAT],
+    },
+    "refused messages, cuts": {
+        "template": "{% for m in messages %}<{{ m.role }}>{{ m.content[:60] }}{% endfor %}",
+        "prompts": [[["system", LONG], ["user", QUESTION]]],
+    },
+    "refused messages, no template": {"template": None, "prompts": [CHAT]},
+    "refused messages, no chat": {"template": TEXT, "chat": False, "prompts": [CHAT]},
     "two texts": {"template": TEXT, "prompts": ["a b", "c"]},
     "two other texts": {"template": TEXT, "prompts": ["a", "b c"]},
 }
@@ -147,6 +175,45 @@ def test_a_prompt_is_whole_in_what_is_sent(answer: dict[str, Any], name: str) ->
     assert short.count("<s>") <= 1
 
 
+@pytest.mark.parametrize("name", ["text", "qwen 2", "qwen 3"])
+def test_messages_are_rendered_as_transformers_renders_them(answer: dict[str, Any], name: str) -> None:
+    """System, user, assistant, user, in order; a single message of a user is the same as its text."""
+    case = answer[f"messages, {name}"]
+    assert case["ids"][1:] == case["transformers"]
+    places = [case["texts"][1].index(text) for text in ("helpful assistant.", "yes", "no")]
+    assert places == sorted(places)
+    assert case["texts"][1].count("yes") == 2
+    packed = [array("I", [len(ids), *ids]).tobytes() for ids in case["ids"]]
+    assert case["sha256"] == hashlib.sha256(b"".join(packed)).hexdigest()
+
+
+def test_messages_reach_a_template_that_takes_parts(answer: dict[str, Any]) -> None:
+    """Each content is a list of one part."""
+    assert answer["messages, parts"]["texts"] == [
+        "<system>You are a helpful assistant.<user>yes<assistant>no<user>yes<answer>"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no system", ["fails on prompt 1: ", "no system role", "or send messages that it"]),
+        ("drops the system", ["leaves out", "from character 1 of"]),
+        ("first and last", ["leaves out", "of message 2 of prompt 1"]),
+        ("cuts", ["leaves out", "of message 1 of prompt 0, from character 61 of 999 on"]),
+        ("no template", ["prompt 0 is a list of messages", "this tokenizer has none"]),
+        ("no chat", ["prompt 0 is a list of messages", "workload.prompts.chat is false"]),
+    ],
+)
+def test_messages_that_would_not_all_be_sent_are_refused_in_one_line(
+    answer: dict[str, Any], name: str, words: list[str]
+) -> None:
+    """The line says which message of which prompt."""
+    refusal = answer[f"refused messages, {name}"]["refused"]
+    assert [word for word in words if word not in refusal] == []
+    assert "\n" not in refusal
+
+
 def test_words_of_the_template_and_trimmed_whitespace_are_no_loss(answer: dict[str, Any]) -> None:
     """A text that stands in the template's own words, too, is there once more; whitespace around it may go."""
     assert answer["short words of the template"]["texts"][0] == "<s><user>user</s><answer>"
@@ -164,13 +231,16 @@ def test_words_of_the_template_and_trimmed_whitespace_are_no_loss(answer: dict[s
         ("drops short texts", ["prompt 0", "'u'"]),
         ("trims all", ["prompt 0"]),
         ("rewrites", ["leaves out", "'ow many joules"]),
-        ("joins lines", ["prompt 0", "from character 2"]),
-        ("escapes", ["prompt 0", "'< 2'"]),
+        ("joins lines", ["a text such as", "from character 36 of"]),
+        ("joins spaces", ["a text such as", "leaves out"]),
+        ("escapes", ["a text such as", "from character 39 of"]),
+        ("escapes as JSON", ["a text such as", "from character 36 of"]),
+        ("cuts all", ["a text such as", "leaves out 'any joules", "from character 6 of"]),
         ("raises", ["fails on a text", "no user is welcome"]),
         ("raises late", ["fails on prompt 1", "too long"]),
         ("is malformed", ["fails on a text", "TemplateSyntaxError"]),
-        ("prints parts", ["prints a list of content parts"]),
-        ("prints parts as JSON", ["prints a list of content parts"]),
+        ("prints parts", ["leaves out 'How many", "from character 1 of"]),
+        ("prints parts as JSON", ["leaves out 'How many", "from character 1 of"]),
     ],
 )
 def test_a_template_that_loses_text_is_refused_in_one_line(answer: dict[str, Any], name: str, words: list[str]) -> None:

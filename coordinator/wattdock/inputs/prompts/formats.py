@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
 Ids: TypeAlias = "array[int]"  # of uint32: a pass has many millions
-Item: TypeAlias = "str | array[int]"
+# Role and text of each message.
+Chat: TypeAlias = "tuple[tuple[str, str], ...]"
+Item: TypeAlias = "str | array[int] | Chat"
 # From a value, the file and line where it stands and its key to the prompt, or its length in tokens.
 Reader: TypeAlias = "Callable[[object, str, str], Item | int | None]"
 
@@ -33,9 +35,13 @@ UNIT_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1_000, "ns": 1}
 MOST_TOKENS, MOST_NS = 10**9, 10**12 * NS_PER_S
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DATE = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+# Half a character: JSON may hold it, UTF-8 and the wire cannot.
+SURROGATE = re.compile("[\ud800-\udfff]")
 # A turn of a conversation as ShareGPT and as OpenAI spell it.
 TURN_KEYS = (("from", "value"), ("role", "content"))
 USERS = ("human", "user")
+# Roles of messages that hold text alone.
+ROLES = ("system", "developer", "user", "assistant")
 
 
 class Written(Enum):
@@ -139,10 +145,12 @@ def text(value: object, where: str, key: str) -> str:
     """Return a prompt of text.
 
     Raises:
-        ConfigError: It is no text, or blank.
+        ConfigError: It is no text, blank, or no Unicode.
     """
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{where}: {key} is {short(value)}; it must be a text that is not blank")
+    if half := SURROGATE.search(value):
+        raise ConfigError(f"{where}: {key} holds {short(half[0])}, half a surrogate pair; write whole characters")
     return value
 
 
@@ -168,21 +176,21 @@ def tokens(value: object, where: str, key: str) -> int:
     return value
 
 
-def only_message(value: object, where: str, key: str) -> str:
-    """Return the text of a chat completion's only message.
+def messages(value: object, where: str, key: str) -> str | Chat:
+    """Return the messages of a chat completion; a single message of a user is a text.
 
     Raises:
-        ConfigError: There are several messages, or the one is not a user's text.
+        ConfigError: A message is of an unknown role or is no text, or the last message is not a user's.
     """
     if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
         raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of messages")
-    roles = [str(message.get("role")) for message in value]
-    if roles != ["user"]:
-        raise ConfigError(
-            f"{where}: {key} are of {short(', '.join(roles))}; only a single message of a user can be sent yet: "
-            'give it alone, or write the whole as {"prompt": …} and set workload.prompts.chat: false'
-        )
-    return _content(value[0], TURN_KEYS[1], where)
+    roles = [message.get("role") for message in value]
+    if unknown := [role for role in roles if role not in ROLES]:
+        raise ConfigError(f"{where}: {key} have the role {short(unknown[0])}; known are {', '.join(ROLES)}")
+    if roles[-1] != "user":
+        raise ConfigError(f"{where}: the last of {key} is of {roles[-1]}; it must be a user's (leave out the answer)")
+    chat = tuple((role, _content(message, TURN_KEYS[1], where)) for role, message in zip(roles, value, strict=True))
+    return chat if len(chat) > 1 else chat[0][1]
 
 
 def first_turn(value: object, where: str, key: str) -> str | None:
@@ -280,10 +288,10 @@ FORMATS = (
     Format("vLLM's custom data set", {"prompt": text}, ("output_tokens",), marks=("output_tokens",)),
     Format("TensorRT-LLM", {"prompt": text, "input_ids": ids}, ("output_tokens",), marks=("task_id", "output_tokens")),
     Format("ShareGPT", {"conversations": first_turn, "conversation": first_turn}, ignored=("id",)),
-    Format("OpenAI messages", {"messages": only_message}, _LIMITS, settings=_SAMPLING, ignored=_CANNOT_MATTER),
+    Format("OpenAI messages", {"messages": messages}, _LIMITS, settings=_SAMPLING, ignored=_CANNOT_MATTER),
     Format(
         "OpenAI batch",
-        {"body.messages": only_message},
+        {"body.messages": messages},
         tuple(f"body.{name}" for name in _LIMITS),
         marks=("custom_id",),
         settings=tuple(f"body.{name}" for name in _SAMPLING),

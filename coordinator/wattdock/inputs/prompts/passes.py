@@ -51,7 +51,7 @@ class PromptSet:
     """What one pass sends, in order.
 
     Attributes:
-        items: Text, or token ids.
+        items: Text, a chat, or token ids.
         max_output_tokens: Per item its own limit, or None for the workload's; as long as `items`.
         first_output_tokens: Limits of the pass's first requests, in place of their items' own; empty without a
             staggered start. Once, however often the items repeat.
@@ -81,8 +81,9 @@ class PromptSet:
 
     @property
     def texts_sha256(self) -> str:
-        """Hash of the texts among the items, in order."""
-        return hashlib.sha256(json.dumps([item for item in self.items if isinstance(item, str)]).encode()).hexdigest()
+        """Hash of the texts and chats among the items, in order."""
+        texts = [item for item in self.items if not isinstance(item, array)]
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
     def cacheable_tokens(self, requests: int) -> int | None:
         """Return how many prompt tokens of the first requests a prefix cache is meant to hold; None if it is not.
@@ -299,7 +300,7 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
     _arrivals(work, source, (0, 0), work.requests_per_pass, work.min_duration_s)
     if source is None:
         return None
-    if not has_tokenizer and any(isinstance(item, str) for item in source.items):
+    if not has_tokenizer and any(isinstance(item, (str, tuple)) for item in source.items):
         raise ConfigError(
             f"prompts {source.name!r} are text and the model has no tokenizer; set workload.prompts.source: synthetic"
         )

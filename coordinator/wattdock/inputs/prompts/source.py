@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
-from wattdock.files import read_regular
+from wattdock.files import MAX_BYTES, read_regular
 from wattdock.inputs.prompts import formats
 from wattdock.inputs.prompts.formats import UNIT_NS, Written, recognised, short
 from wattdock.text import pluralize, strict_json_at
@@ -72,7 +72,7 @@ class Source:
     """What a source holds, in order.
 
     Attributes:
-        items: Text, token ids, or the number of ids that are still to be drawn.
+        items: Text, a chat, token ids, or the number of ids that are still to be drawn.
         max_output_tokens: Per item its own limit, or None for the workload's; as long as `items`.
         sha256: Of the whole source: the file's bytes, or how synthetic ids are drawn.
         name: "bundled", "synthetic-<length>", or the file's name.
@@ -104,7 +104,7 @@ class Source:
         """The share of prompts that an earlier one equals in content; None for lengths, whose ids are drawn anew."""
         if self.rows:
             return None
-        different = {item if isinstance(item, str) else bytes(item) for item in self.items if not isinstance(item, int)}
+        different = {bytes(item) if isinstance(item, array) else item for item in self.items}
         return 1 - len(different) / len(self.items)
 
 
@@ -159,7 +159,7 @@ class _Parser:
         if (layout := self.layouts.get(keys)) is None:
             layout = self.layouts[keys] = form.layout(keys, where)
         reader = form.prompts[layout.prompt]
-        if reader is formats.only_message and not reading.chat:
+        if reader is formats.messages and not reading.chat:
             raise ConfigError(f"{where}: messages need the model's chat template, and workload.prompts.chat is false")
         for key in layout.settings:
             setting = key.removeprefix("body.")
@@ -290,6 +290,8 @@ def _object(record: object, where: str) -> dict[str, Any]:
 
 def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each row below the header, by column, with the number of the line that it begins in."""
+    # Of the whole process: a cell may be as long as a file, and csv's own limit is 131,072 characters.
+    csv.field_size_limit(MAX_BYTES)
     header, numbers, rows = list[str](), frozenset[str](), csv.reader(io.StringIO(text, newline=""), strict=True)
     number = 1
     try:

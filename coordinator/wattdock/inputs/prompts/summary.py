@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.config import WorkloadSpec
+    from wattdock.inputs.prompts.formats import Item
     from wattdock.inputs.prompts.source import Source
 
 
@@ -69,8 +70,8 @@ class PromptSummary:
         count = len(source.items)
         items = source.items[: requests if work.arrival == "trace" else count]
         answers = [limit for limit in source.max_output_tokens[: len(items)] if limit]
-        lengths = Quantiles.of([item if isinstance(item, int) else len(item) for item in items])
-        of_text = {isinstance(item, str) for item in items}
+        lengths = Quantiles.of([_length(item) for item in items])
+        of_text = {isinstance(item, (str, tuple)) for item in items}
         return cls(
             *(requests, at_least, span_s, source.format, source.ignored, count),
             prompt_tokens=lengths if of_text == {False} else None,
@@ -98,3 +99,10 @@ class PromptSummary:
         if self.repeated_share is not None:
             parts.append(f"{self.repeated_share:.1%} of them repeat an earlier one")
         return "; ".join(parts + ([f"ignored: {', '.join(self.ignored)}"] if self.ignored else []))
+
+
+def _length(item: Item | int) -> int:
+    """Tokens of ids, characters of a text or of all texts of a chat."""
+    if isinstance(item, int):
+        return item
+    return sum(len(text) for _, text in item) if isinstance(item, tuple) else len(item)
