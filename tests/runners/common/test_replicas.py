@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import zlib
 from array import array
 from collections import Counter
 from pathlib import Path
@@ -90,7 +91,8 @@ def test_a_replica_that_is_free_takes_the_next_request(fake: Runner) -> None:
 def test_what_texts_were_rendered_to_is_known_with_replicas_too(fake: Runner) -> None:
     """It is what one process says of the same texts; ids alone have none."""
     texts = [pb.Prompt(text="a b"), pb.Prompt(text="c")]
-    packed = array("I", [2, 0, 0, 1, 0]).tobytes()
+    a, b, c = (zlib.crc32(word) % 32_000 for word in (b"a", b"b", b"c"))
+    packed = array("I", [2, a, b, 1, c]).tobytes()
     for prompts in (texts, [*texts, ids_prompt(5)]):
         summary = fake.generate(workload(), prompts).summary
         assert summary.rendered_sha256 == hashlib.sha256(packed).hexdigest()
