@@ -287,7 +287,7 @@ def client_keeps_up(subject: Subject) -> Outcome | None:
     return Outcome(verdict(failed=failed), figure)
 
 
-@CHECKS.check("repeated prompts", group="wrong", threshold="none, or none of them served from a cache")
+@CHECKS.check("repeated prompts", group="wrong", threshold="no repeats, unless no cache served them")
 def prompts_fresh(subject: Subject) -> Outcome:
     """Whether prompts repeat, which is harmless where the engine says that no cache served them."""
     reused = sum(measured.prompts_reused for measured in subject.energy.passes)
@@ -321,20 +321,20 @@ def work_as_declared(subject: Subject) -> Outcome:
         found = ", ".join(f"{pluralize(count, 'request')} with another {name}" for name, count in mismatches.items())
         return Outcome("fail", found, remedy="this is a fault of wattdock or of the engine: please report it")
     is_checked = None not in [measured.mismatches for measured in passes]
-    texts = "the same ids at each repeat of a text" if passes[0].texts else "every request as declared"
+    texts = "each text has the same ids at each repeat" if passes[0].texts else "prompts, limits and order as declared"
     checked = f"{texts}; " if is_checked else ""
     if (difference := subject.procedure.answers_difference) is None:
         early = sum(measured.ended_early for measured in passes)
         figure = f"{checked}no lengths of answers are declared, {early:,} ended before their limit"
         return Outcome("pass" if is_checked else "unknown", figure)
-    figure = f"{checked}answer tokens differ from the declared ones by {difference:+.2%}"
+    figure = f"{checked}answers have {difference:+.2%} tokens against those declared"
     if abs(difference) > MAX_MIX_DIFFERENCE:
         cause, remedy = _cause_of_mix(subject)
         return Outcome("fail", f"{figure}{cause}", remedy=remedy)
     draw = subject.procedure.draw_difference
     if draw is None:
         return Outcome("pass", figure)
-    figure += f"; prompt tokens per output token differ from the long run's by {draw:+.2%}"
+    figure += f"; prompt tokens per output token are {draw:+.2%} off the long run of what was declared"
     if abs(draw) > MAX_MIX_DIFFERENCE:
         return Outcome("warn", figure, remedy="longer passes, or more restarts where each draws its own")
     return Outcome("pass", figure)
@@ -354,7 +354,7 @@ def _cause_of_mix(subject: Subject) -> tuple[str, str | None]:
     if short and any(measured.prompt_repeats for measured in subject.energy.passes):
         return f": wrapped list, {short:,} answers shortened when it began again", "measure again with this version"
     if whole and subject.config.workload.staggered_start:
-        return ": the staggered start is in the figure", "set a longer workload.min_duration_s"
+        return ": the staggered start is in the figure", "make passes longer: workload.min_duration_s or min_requests"
     return "", None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, NonNegativeFloat, PositiveFloat, field_validator, model_validator
@@ -74,12 +74,16 @@ class PromptSpec(StrictSettings):
             raise ValueError("chat_template_kwargs needs chat: true; leave one of the two out")
         return self
 
-    @field_validator("chat_time_utc")
+    @field_validator("chat_time_utc", mode="before")
     @classmethod
-    def _is_instant(cls, value: str | None) -> str | None:
-        if value is not None:
-            datetime.fromisoformat(value)
-        return value
+    def _is_instant(cls, value: Any) -> Any:
+        # YAML reads an instant without quotation marks as one.
+        if isinstance(value, date):
+            return value.isoformat()
+        try:
+            return value if value is None else datetime.fromisoformat(value).isoformat()
+        except (TypeError, ValueError):
+            raise ValueError(f"{value!r} is no instant; write it like 2026-01-31T12:00:00Z") from None
 
     @property
     def chat_time(self) -> datetime | None:

@@ -160,7 +160,7 @@ def weight_files(path: Path) -> list[Path]:
 
     Source: `_get_resolved_checkpoint_files` of transformers 5.24.
     """
-    if (whole := path / WEIGHTS).is_file():
+    if (whole := path / WEIGHTS).exists():
         return [whole]
     if (index := path / INDEX).is_file():
         return _indexed(index)

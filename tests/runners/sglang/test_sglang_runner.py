@@ -157,7 +157,7 @@ def test_an_argument_that_cannot_be_had_is_refused(
         ("bad request", "INVALID_ARGUMENT", "the engine's server answered 400: "),
         ("refuses", "INTERNAL", "The input is too long"),
         ("gives up", "INTERNAL", "the engine's server answered 503: Aborted by a test"),
-        ("cuts", "INTERNAL", "the server read 9 prompt tokens of request 0, which has 10"),
+        ("cuts", "INTERNAL", "the server read 9 prompt tokens of request "),
         ("retracts", "RESOURCE_EXHAUSTED", "SGLang stopped a request 1 time(s) and computed it again"),
     ],
 )

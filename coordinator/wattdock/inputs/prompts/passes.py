@@ -201,7 +201,9 @@ def _means(config: ExperimentConfig, source: Source) -> tuple[float | None, floa
     if config.prompts.source == "synthetic":
         prompts, answers = PromptSet.lengths(config)
         return prompts.mean if prompts else None, answers.mean
-    lengths = [item if isinstance(item, int) else None if isinstance(item, str) else len(item) for item in source.items]
+    # A chat has a length, too, which is none in tokens.
+    sized = [len(item) if isinstance(item, array) else item for item in source.items]
+    lengths = [item if isinstance(item, int) else None for item in sized]
     limit = config.total_workload.output_lengths.mean_tokens
     known = all_known(lengths)
     return fmean(known) if known else None, fmean(limit if own is None else own for own in source.max_output_tokens)

@@ -201,14 +201,15 @@ class _Parser:
             raise ConfigError(
                 f"{where}: {key} is {short(value)}, in no known unit; set workload.trace_time_unit: {units}"
             )
-        if given and (key == "arrival_s" or written is not Written.NUMBER):
-            raise ConfigError(f"{where}: {key} is no number without a unit; leave out workload.trace_time_unit")
+        if given and (known or written is not Written.NUMBER):
+            unit = f"always in {form.unit}" if written is Written.NUMBER else written.value
+            raise ConfigError(f"{where}: {key} of {form.name} is {unit}; leave out workload.trace_time_unit")
 
     def source(self, sha256: str, source: str, name: str) -> Source:
         """Return what was taken."""
         form, reading, instants_ns = self.form, self.reading, self.instants_ns
         if self.skipped and not self.items:
-            raise ConfigError(f"{source}: no text of a user begins any conversation, and no other turn can be sent yet")
+            raise ConfigError(f"{source}: no conversation begins with a user's turn, and no other can be sent")
         if not self.items or not form:
             raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
         known = reading.time_unit or form.unit or Written.NUMBER not in self.written
@@ -216,7 +217,7 @@ class _Parser:
         ignored = {key for keys, layout in self.layouts.items() for key in reading.unused(keys, layout)}
         notes = ["all turns but the first"] if form.name == "ShareGPT" else []
         if self.skipped:
-            notes.append(f"{pluralize(self.skipped, 'conversation')} that no text of a user begins")
+            notes.append(f"{pluralize(self.skipped, 'conversation')} without a user's turn first")
         return Source(
             *(tuple(self.items), tuple(self.limits), sha256, name),
             arrivals_s=tuple((at_ns - instants_ns[0]) / NS_PER_S for at_ns in instants_ns) if dated else (),

@@ -97,7 +97,10 @@ class PromptSummary:
         parts = [sent] if self.prompts is None else [sent, f"{pluralize(self.prompts, 'prompt')} ({self.format})"]
         parts += [f"{name} {known} (median / p90 / max)" for name, known in lengths.items() if known]
         if self.repeated_share is not None:
-            parts.append(f"{self.repeated_share:.1%} of them repeat an earlier one")
+            share = f"{self.repeated_share:.1%} of them" if self.repeated_share else "none"
+            parts.append(f"{share} repeat an earlier one of the source")
+        if self.prompts and not self.at_least and self.requests > self.prompts:
+            parts.append("the source is gone through again in a pass")
         return "; ".join(parts + ([f"ignored: {', '.join(self.ignored)}"] if self.ignored else []))
 
 
