@@ -112,7 +112,7 @@ def read(tmp_path: Path, text: str, name: str = "p.jsonl", **more: Any) -> Sourc
         ),
         (
             *("sharegpt.json", json.dumps(SHAREGPT, indent=2), "ShareGPT", ("Why?", "Why?"), (None, None)),
-            {"id", "all turns but the first", "2 conversations that no text of a user begins"},
+            {"id", "all turns but the first", "2 conversations without a user's turn first"},
         ),
         ("p.jsonl", jsonl(SHAREGPT_ROLES), "ShareGPT", ("Why?",), (None,), {"all turns but the first"}),
         ("m.jsonl", jsonl(MESSAGES), "OpenAI messages", ("Hi", "Hello"), (7, None), {"model"}),
@@ -193,9 +193,15 @@ def test_a_unit_that_is_not_certain_is_asked_for_and_never_guessed(tmp_path: Pat
             "p.csv",
             "arrival_s,input_tokens,output_tokens\n0,4,5\n",
             {"trace_time_unit": "ms"},
-            ":2: arrival_s is no number without a unit",
+            ":2: arrival_s of wattdock's lengths is always in s",
         ),
-        ("p.csv", AZURE_2023, {"trace_time_unit": "s"}, ":2: TIMESTAMP is no number without a unit"),
+        (
+            "p.csv",
+            "Timestamp,Request tokens,Response tokens\n0,4,5\n",
+            {"trace_time_unit": "ms"},
+            ":2: Timestamp of BurstGPT is always in s",
+        ),
+        ("p.csv", AZURE_2023, {"trace_time_unit": "s"}, ":2: TIMESTAMP of Azure is a date"),
         (
             "p.csv",
             AZURE_2024 + "2024-05-10 00:00:01,1,1\n",
@@ -349,8 +355,8 @@ def test_a_conversation_that_a_system_s_turn_begins_is_left_out_and_counted(tmp_
     spoken = [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}]
     left_out: Records = [{"conversations": spoken[:count]} for count in (0, 1, 2)]
     source = read(tmp_path, jsonl([*left_out, {"conversations": spoken[1:]}]))
-    assert (source.items, source.ignored[-1]) == (("u",), "3 conversations that no text of a user begins")
-    with pytest.raises(ConfigError, match="begins any conversation"):
+    assert (source.items, source.ignored[-1]) == (("u",), "3 conversations without a user's turn first")
+    with pytest.raises(ConfigError, match="no conversation begins with a user"):
         read(tmp_path, jsonl(left_out))
 
 
@@ -542,3 +548,12 @@ def test_no_record_is_of_two_formats() -> None:
     for form in FORMATS:
         for other in FORMATS:
             assert form is other or not (form.needed | other.needed) <= (form.keys & other.keys) or not form.needed
+
+
+def test_a_chat_of_several_messages_has_no_known_length(tmp_path: Path) -> None:
+    """Its messages are not its tokens: the long run of such prompts is not declared."""
+    talk = {"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "what is a watt?"}]}
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps({**talk, "max_tokens": 50}) + "\n")
+    config = ExperimentConfig.model_validate({"workload": {"prompts": {"source": str(path)}}})
+    assert load_prompts(config, pass_index=0).means == (None, 50)
