@@ -78,10 +78,12 @@ def test_every_program_that_the_coordinator_starts_gets_an_environment_of_its_ow
 
 
 OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
-# Opens that go round `wattdock.files`, as no other user can have made what they open; by the reason, file and callee.
+# Opens that go round `wattdock.opening`, as no other user can have made what they open; by the reason, file and callee.
 OPENED_ELSEWHERE = {
-    "files.py: here it is done": {"os.open", "scratch.open"},
+    "opening.py: here it is done": {"os.open"},
+    "files.py: here folders are made": {"os.open", "scratch.open"},
     "files.py: the kernel's": {"BOOT_ID.read_text", "(PROC / 'locks').read_text", "(process / 'comm').read_text"},
+    "publish/archive.py: a file of an OwnedFolder": {"content.open"},
     "clock.py: the kernel's": {"BOOT_ID.read_text"},
     "checks/doctor_machine.py: the kernel's": {"file.read_text"},
     "host/leases.py: the kernel's": {"MOUNTS.read_text"},
@@ -132,6 +134,7 @@ def opened(file: Path) -> set[str]:
         for call in calls(file)
         if getattr(call.func, "attr", getattr(call.func, "id", "")) in OPENS
         and "fileobj" not in {keyword.arg for keyword in call.keywords}
+        and ast.unparse(call.func) != "OwnedFolder.open"
     }
 
 
@@ -140,6 +143,59 @@ def test_whatever_another_user_may_have_made_is_opened_in_the_one_way_that_waits
     place = REPO / "coordinator" / "wattdock"
     found = {(str(file.relative_to(place)), callee) for file in sources("coordinator") for callee in opened(file)}
     listed = {(why.split(":")[0], callee) for why, callees in OPENED_ELSEWHERE.items() for callee in callees}
+    assert found == listed
+
+
+LOOKS = {"stat", "lstat", "access", "exists", "lexists", "is_file", "is_dir", "is_symlink", "resolve", "readlink"}
+LOOKS |= {"glob", "rglob", "iterdir", "listdir", "scandir", "walk"}
+# Looks at paths that go round `OwnedFolder` in the rooms that read what others may have stored: what a look finds is
+# opened as an `OwnedFolder`, which judges it anew; by the reason, file and callee.
+LOOKED_ELSEWHERE = {
+    "execution/begun.py: names to open": {"output_dir.glob", "studies.glob", "(output_dir / STUDIES).glob"},
+    "execution/begun.py: whose a broken study is": {"path.lstat"},
+    "execution/event_log.py: names to open": {"os.listdir"},
+    "execution/event_log.py: the kernel's": {"(PROC / str(pid)).stat"},
+    "execution/resume.py: to be opened": {"(path / RESULT).exists"},
+    "execution/resume.py: no path": {"resolve"},
+    "execution/schedule.py: names to open": {"output_dir.glob"},
+    "execution/session.py: its own log": {"self._log.exists"},
+    "execution/study_folder.py: its own records": {"(self.path / RECORDS).glob", "path.is_dir"},
+    "execution/study_folder.py: numbers of runs": {"path.parent.iterdir"},
+    "execution/tasks.py: to be opened": {"os.path.lexists"},
+    "fleet/fleet.py: its own logs, a person's path": {"before.exists", "own.exists", "path.resolve"},
+    "live/results.py: its own report": {"file.is_file"},
+    "live/server.py: a person's path": {"output_dir.exists", "output_dir.is_dir"},
+    "publish/bundle.py: a person's path": {"path.exists", "path.is_dir"},
+    "publish/create.py: a person's path": {
+        *("lock.is_file", "path.is_file", "file.is_file", "out.exists", "parent.is_dir"),
+        *("stored.folder.resolve", "results[0].folder.resolve"),
+    },
+    "publish/reproduce.py: in a verified bundle": {"(bundle.folder / source).is_file"},
+    "records/folder.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir"},
+    "store/folders.py: names to open, its own new folder": {"output_dir.glob", "place.rglob", "self.folder.resolve"},
+    "store/row_index.py: whether a row is as it was": {"file.lstat", "os.access"},
+    "store/row_index.py: whether it is a bundle": {
+        *("file.parent.resolve", "(file.parent.resolve().parent / MANIFEST).exists"),
+    },
+    "store/row_index.py: wattdock's own": {"Path(__file__).parents[1].rglob"},
+    "store/selection.py: a person's path, names to open": {
+        *("path.exists", "path.is_file", "path.is_symlink", "path.resolve", "folder.iterdir", "os.access"),
+        *("output_dir.glob", "(folder / RESTARTS).is_dir", "(place.parent / MANIFEST).exists"),
+    },
+}
+
+
+def test_no_look_at_a_stored_path_goes_round_the_opened_folder_without_a_reason() -> None:
+    """Between a look at a path and its opening, the path may come to mean another file."""
+    place, found = REPO / "coordinator" / "wattdock", set()
+    for room in ("execution", "fleet", "live", "publish", "records", "store"):
+        for file in sources(f"coordinator/wattdock/{room}"):
+            found |= {
+                (str(file.relative_to(place)), ast.unparse(call.func))
+                for call in calls(file)
+                if getattr(call.func, "attr", getattr(call.func, "id", "")) in LOOKS
+            }
+    listed = {(why.split(":")[0], callee) for why, callees in LOOKED_ELSEWHERE.items() for callee in callees}
     assert found == listed
 
 

@@ -13,7 +13,8 @@ import pytest
 from unprivileged import UID
 
 from wattdock.errors import StoreError
-from wattdock.files import NewFolder, locked, new_folder, open_regular, read_regular, remove_leftovers, write_output
+from wattdock.files import NewFolder, locked, new_folder, remove_leftovers, write_output
+from wattdock.opening import open_regular, read_regular
 
 # Fills a folder until its standard input ends, and finishes it then.
 FILL = """

@@ -25,11 +25,11 @@ from typing import IO, TYPE_CHECKING
 
 from wattdock.clock import BOOT_ID
 from wattdock.errors import ConfigError, StoreError
+from wattdock.opening import PROC, locate, open_data, open_regular
 from wattdock.output import harmless
 from wattdock.text import listed
 
 if TYPE_CHECKING:
-    import io
     from collections.abc import Callable, Iterator
 
 
@@ -38,11 +38,8 @@ STUDIES, JOURNAL = "studies", "journal.jsonl"
 # A bundle's file name ends so; in it: what it holds, and the folder of its results.
 TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 TAIL_LINES, TAIL_BYTES = 20, 64 * 1024
-# Far more than any file that is read into memory whole.
-MAX_BYTES = 1_000_000_000
 # Of JSON, which takes some 16 times its size while it is read; results have a hundredth of it.
 MAX_JSON_BYTES = 16_000_000
-PROC = Path("/proc")
 LOCK_MODE, LOCK_POLL_S, HOLDERS_SHOWN = 0o600, 0.1, 3
 # A folder that is being filled, by its name's end (four letters of the boot, four of its own; sockets' paths are short)
 # and its mode: sticky, and closed to others. Who may rename a finished folder cannot give it that mode, and so cannot
@@ -89,89 +86,6 @@ def require_utf8(path: Path) -> Path:
             "this shell's locale is not UTF-8"
         )
     return path
-
-
-def open_regular(
-    path: Path, flags: int = os.O_RDONLY, *, owned: bool = False, follow: bool = False, mode: int = 0o666
-) -> int:
-    """Open a file that anybody may have put there, and return its descriptor; waits for nobody.
-
-    Args:
-        owned: Whether only root, the caller and the owner of its folder, who could replace it, may own it: for what is
-            trusted, such as a lock.
-        follow: Whether it may be a link, as files in a hub's cache are.
-        mode: Of a file that is made, less the umask.
-
-    Raises:
-        OSError: It cannot be opened, is a link, a pipe or a device, or belongs to another user.
-    """
-    if "\0" in str(path):
-        raise OSError(errno.EINVAL, "has a null character in its name", repr(str(path)))
-    # To open some devices is to start them.
-    if follow and not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
-    # Opening a pipe would wait for its other end.
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), mode)
-    try:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        if owned and not is_trusted(state.st_uid) and state.st_uid != path.parent.stat().st_uid:
-            raise OSError(errno.EPERM, f"belongs to user {state.st_uid}", str(path))
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def is_trusted(uid: int) -> bool:
-    """Whether a file's owner is the caller or root."""
-    return uid in (os.geteuid(), root_uid())
-
-
-def root_uid() -> int:
-    """Return root's number in this user namespace: a rootless container's own root is another user."""
-    return PROC.stat().st_uid
-
-
-def refuse_others_link(path: Path) -> None:
-    """Refuse a link that another user made: it may lead to what is the caller's alone.
-
-    Raises:
-        OSError: It is such a link.
-    """
-    if path.is_symlink() and not is_trusted(uid := path.lstat().st_uid):
-        raise OSError(errno.EPERM, f"is a link of user {uid}", str(path))
-
-
-def open_data(path: Path, *, owned: bool = False, follow: bool = True) -> io.BufferedReader:
-    """Return a file to read from, opened as `open_regular` does; what a person names may be a link.
-
-    Raises:
-        OSError: As `open_regular`.
-    """
-    return os.fdopen(open_regular(path, owned=owned, follow=follow), "rb")
-
-
-def name_of(file: IO[bytes]) -> str:
-    """Return a name by which a library opens this very file, whatever has its path by now.
-
-    A library that reads through Python has threads that need Python, and abort a process that is just ending.
-    """
-    return f"/proc/self/fd/{file.fileno()}"
-
-
-def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES, owned: bool = False, follow: bool = False) -> bytes:
-    """Return the content of a file, opened as `open_regular` does.
-
-    Raises:
-        OSError: As `open_regular`, or it is larger than `limit_bytes`.
-    """
-    with open_data(path, owned=owned, follow=follow) as file:
-        if (size_bytes := os.fstat(file.fileno()).st_size) > limit_bytes:
-            raise OSError(errno.EFBIG, f"is larger than {limit_bytes:,} bytes", str(path))
-        # No more than it had: another process may go on writing.
-        return file.read(size_bytes)
 
 
 @contextmanager
@@ -407,15 +321,17 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
         StoreError: The file cannot be written.
     """
     try:
-        refuse_others_link(path)
-        if path.exists() and not path.is_file():
-            # A pipe or a device cannot be replaced; a pipe that nobody reads is an error. A terminal is not steered.
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC), "wb") as file:
-                os.set_blocking(file.fileno(), True)
-                file.write(harmless(content.decode(errors="replace")).encode() if file.isatty() else content)
-        else:
-            # A link names the file to replace.
-            write_whole(path.resolve(), content)
+        # A link names the file to replace, found once: it may be another link by the time of writing.
+        with locate(path) as located:
+            found = None if located.descriptor is None else os.fstat(located.descriptor)
+            if found and not stat.S_ISREG(found.st_mode):
+                # A pipe or a device cannot be replaced; a pipe that nobody reads is an error. No terminal is steered.
+                opened = os.open(f"{PROC}/self/fd/{located.found}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                with os.fdopen(opened, "wb") as file:
+                    os.set_blocking(file.fileno(), True)
+                    file.write(harmless(content.decode(errors="replace")).encode() if file.isatty() else content)
+            else:
+                write_whole(Path(f"{PROC}/self/fd/{located.folder}", located.name), content)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another file with {flag}") from error
 

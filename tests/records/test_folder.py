@@ -18,6 +18,7 @@ from wattdock.clock import ClockCheck
 from wattdock.errors import StoreError
 from wattdock.host import GpuProcess
 from wattdock.metering.timeline import HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
+from wattdock.opening import OwnedFolder
 from wattdock.records import EnvironmentSnapshot, Failure
 from wattdock.records.folder import NEWER, RECORD, REQUESTS, STEPS, TIMELINE
 from wattdock.records.restart import RestartRecord, WarmUpSample
@@ -25,6 +26,11 @@ from wattdock.records.series import Steps
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def reread(folder: Path) -> RestartRecord:
+    with OwnedFolder.open(folder) as opened:
+        return RestartRecord.read(opened)
 
 
 def full() -> RestartRecord:
@@ -86,7 +92,7 @@ def same(first: Any, second: Any) -> bool:
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path, record: RestartRecord) -> None:
     """Every field of every part, with its type: a resumed row must not differ, and None is not zero."""
     record.write(tmp_path / "x")
-    assert same(RestartRecord.read(tmp_path / "x"), record)
+    assert same(reread(tmp_path / "x"), record)
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
 
 
@@ -95,7 +101,7 @@ def test_recorded_restarts_read_back_to_the_last_bit(tmp_path: Path, name: str) 
     """With the series, processes and events of real runs."""
     for record in restarts_of(*load_inputs(HERE / name)):
         record.write(tmp_path / "x")
-        assert same(RestartRecord.read(tmp_path / "x"), record)
+        assert same(reread(tmp_path / "x"), record)
 
 
 def test_a_newer_state_replaces_the_older_one_whole_whenever_it_is_cut_off(tmp_path: Path) -> None:
@@ -103,13 +109,13 @@ def test_a_newer_state_replaces_the_older_one_whole_whenever_it_is_cut_off(tmp_p
     older, newer = RestartRecord(0), RestartRecord(1)
     older.write(tmp_path / "x")
     newer.write(tmp_path / "x")
-    assert RestartRecord.read(tmp_path / "x") == newer
+    assert reread(tmp_path / "x") == newer
     (tmp_path / "x").rename(tmp_path / f"x{NEWER}")
     older.write(tmp_path / "y")
     (tmp_path / "y").rename(tmp_path / "x")
     (tmp_path / "x" / RECORD).unlink()
     assert RestartRecord.find(tmp_path) == [tmp_path / "x"]
-    assert RestartRecord.read(tmp_path / "x") == newer
+    assert reread(tmp_path / "x") == newer
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"restart": {}, "more": 1}'])
@@ -119,7 +125,7 @@ def test_a_file_that_is_no_records_is_told(tmp_path: Path, name: str, content: b
     full().write(tmp_path / "x")
     (tmp_path / "x" / name).write_bytes(content)
     with pytest.raises(StoreError, match=r"x does not hold what was measured"):
-        RestartRecord.read(tmp_path / "x")
+        reread(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,7 @@ def test_a_table_of_figures_that_cannot_be_is_refused(
     changed = pa.array([None] * len(whole) if values is None else values)
     pq.write_table(whole.set_column(whole.column_names.index(column), column, changed), file)
     with pytest.raises(StoreError, match=said):
-        RestartRecord.read(tmp_path / "x")
+        reread(tmp_path / "x")
 
 
 def test_a_small_file_cannot_claim_a_memory_full_of_rows(tmp_path: Path) -> None:
@@ -150,7 +156,7 @@ def test_a_small_file_cannot_claim_a_memory_full_of_rows(tmp_path: Path) -> None
     file = tmp_path / "x" / REQUESTS
     pq.write_table(pq.ParquetFile(file).read().slice(0, 1).take([0] * 1_000_000), file)
     with pytest.raises(StoreError, match="claims 1,000,000 rows, more than its bytes can hold"):
-        RestartRecord.read(tmp_path / "x")
+        reread(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,7 @@ def test_a_record_of_figures_that_cannot_be_is_refused(tmp_path: Path, change: t
     place[last] = value
     file.write_text(json.dumps(plain))
     with pytest.raises(StoreError, match=said):
-        RestartRecord.read(tmp_path / "x")
+        reread(tmp_path / "x")
 
 
 @pytest.mark.parametrize("name", [STEPS, TIMELINE])
@@ -188,4 +194,4 @@ def test_a_table_of_another_length_is_refused(tmp_path: Path, name: str) -> None
     for table in (whole.slice(0, len(whole) - 1), whole.slice(0, 0)):
         pq.write_table(table, file)
         with pytest.raises(StoreError, match=r"holds \d (samples|steps) of"):
-            RestartRecord.read(tmp_path / "x")
+            reread(tmp_path / "x")

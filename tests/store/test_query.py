@@ -237,7 +237,8 @@ def test_results_without_their_restarts_are_asked_all_the_same(tmp_path: Path) -
     put(tmp_path, "a")
     lines: list[str] = []
     assert query(tmp_path, "SELECT requests FROM results", tell=lines.append).num_rows == 1
-    assert lines == [f"{tmp_path}/20260101T000000-a/restarts: is missing; left out of requests"]
+    lost = f"{tmp_path}/20260101T000000-a/restarts is missing or empty; restore it, or name another result"
+    assert lines == [f"{lost}; left out of requests"]
 
 
 @pytest.mark.parametrize(

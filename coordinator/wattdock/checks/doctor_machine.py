@@ -11,9 +11,9 @@ from pathlib import Path
 from wattdock.checks.audit import OTHERS_SHARE
 from wattdock.checks.check import Checklist, Outcome
 from wattdock.clock import host_clock
-from wattdock.files import PROC
 from wattdock.host import folders, leases, processes
 from wattdock.launch import NoContainersError, find_image
+from wattdock.opening import PROC
 
 SYSTEM = Path("/sys/devices/system")
 SHARED_MEMORY = Path("/dev/shm")

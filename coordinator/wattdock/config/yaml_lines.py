@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from wattdock.errors import ConfigError
-from wattdock.files import read_regular
+from wattdock.opening import read_regular
 from wattdock.text import nearest
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ Reads journals only.
 
 from __future__ import annotations
 
-import stat
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +23,8 @@ from wattdock.execution.study_folder import (
     named_like,
     read_journal,
 )
-from wattdock.files import JOURNAL, STUDIES, is_trusted, locked
+from wattdock.files import JOURNAL, STUDIES, locked
+from wattdock.opening import OTHERS_WRITE, is_trusted
 from wattdock.text import dotted, listed, meant, typed, untimed
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # Settings of a study that are not its experiments'.
 OF_STUDY = ("name", "order", "seed", "stop_after_failures", "fleet")
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Changed experiments that a message names.
 MAX_NAMED = 3
 
@@ -48,10 +47,13 @@ class BegunStudy:
     Attributes:
         path: Its folder.
         lines: The journal; the first line says what is to be measured.
+        distrust: Why its settings, which can name programs to run, are not used without the user's own file; empty
+            where the caller or root wrote them, and nobody else could.
     """
 
     path: Path
     lines: list[Line]
+    distrust: str = ""
 
     @property
     def name(self) -> str:
@@ -68,14 +70,10 @@ class BegunStudy:
         """What a file of the study would hold, every setting of each experiment included.
 
         Raises:
-            ConfigError: Another user began it, or could have changed it; settings can name programs to run.
+            ConfigError: Another user began it, or could have changed it.
         """
-        for place in (self.path, self.path / JOURNAL):
-            state = place.stat()
-            if not is_trusted(state.st_uid):
-                raise ConfigError(f"{self.name} is a study of user {state.st_uid}; give its FILE, too")
-            if state.st_mode & OTHERS_WRITE:
-                raise ConfigError(f"{place}: other users can write to it; chmod go-w, if you trust what it says")
+        if self.distrust:
+            raise ConfigError(self.distrust)
         return {key: self.head[key] for key in OF_STUDY if key in self.head} | {
             "experiments": [*self.head["experiments"].values()]
         }
@@ -145,7 +143,7 @@ def unfinished_study(study: Study, output_dir: Path, *, in_tasks: bool = False) 
     """
     for path in sorted((output_dir / STUDIES).glob("*"), reverse=True):
         with suppress(OSError, StoreError):
-            if not named_like(path.name, study) or not is_trusted(path.stat().st_uid) or not (begun := _read(path)):
+            if not named_like(path.name, study) or not (begun := _read(path)) or begun.distrust:
                 continue
             is_left = not all(history.is_done(retry_failed=False) for history in begun.histories(study).values())
             is_equal = begun.head["digest"] == study.digest
@@ -157,9 +155,22 @@ def unfinished_study(study: Study, output_dir: Path, *, in_tasks: bool = False) 
 
 
 def _read(path: Path) -> BegunStudy | None:
-    """Return the study in a folder; None where its journal does not begin with one."""
-    lines = read_journal(path / JOURNAL)
-    return BegunStudy(path, lines) if lines and lines[0]["event"] == STUDY else None
+    """Return the study in a folder; None where its journal does not begin with one.
+
+    Raises:
+        StoreError: The journal cannot be read.
+    """
+    lines, states = read_journal(path)
+    if not lines or lines[0]["event"] != STUDY:
+        return None
+    distrust = ""
+    if strangers := [state.st_uid for state in states if not is_trusted(state.st_uid)]:
+        distrust = f"{untimed(path.name)} is a study of user {strangers[0]}; give its FILE, too"
+    elif writable := [
+        place for place, state in zip((path, path / JOURNAL), states, strict=True) if state.st_mode & OTHERS_WRITE
+    ]:
+        distrust = f"{writable[0]}: other users can write to it; chmod go-w, if you trust what it says"
+    return BegunStudy(path, lines, distrust)
 
 
 def begun_before(
@@ -177,7 +188,9 @@ def begun_before(
     """
     candidates = [find_study(resume, output_dir)] if isinstance(resume, str) else []
     if resume is True:
-        earlier = [begun for begun in _begun(output_dir / STUDIES, study) if begun.in_tasks == in_tasks]
+        # Records that another user could have written are taken for measured only where a person names their study.
+        begun_ones = [begun for begun in _begun(output_dir / STUDIES, study) if not begun.distrust]
+        earlier = [begun for begun in begun_ones if begun.in_tasks == in_tasks]
         candidates = [begun for begun in earlier if begun.head["digest"] == study.digest]
         candidates = candidates or [begun for begun in earlier if begun.head["name"] == study.name]
     if not candidates:
@@ -209,7 +222,7 @@ def _begun(studies: Path, study: Study) -> Iterator[BegunStudy]:
             begun = _read(path)
         except StoreError as error:
             has_journal = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
-            if has_journal and named_like(path.name, study) and is_trusted(path.stat().st_uid):
+            if has_journal and named_like(path.name, study) and is_trusted(path.lstat().st_uid):
                 raise
             continue
         if begun:

@@ -17,11 +17,13 @@ from wattdock.errors import StoreError
 from wattdock.execution.events import TokensSeen, as_line, from_line
 from wattdock.execution.run_state import RunState
 from wattdock.execution.study_folder import LOCK, RECORDS
-from wattdock.files import PROC, STUDIES, file_place, lock_pids, open_data, open_regular
+from wattdock.files import STUDIES, file_place, lock_pids
 from wattdock.host import processes
+from wattdock.opening import PROC, OwnedFolder, open_regular
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from wattdock.execution.events import Event
@@ -94,9 +96,14 @@ class WatchedRun:
         if pid != self.pid:
             self.pid, self.user, self._inode = pid, processes.owner_of(pid)[0], 0
         # A lock of another user's may name a process that has ended, whose number is by now somebody else's.
-        owners = ((self.path / LOCK).stat().st_uid, (PROC / str(pid)).stat().st_uid)
-        self.is_ours = set(owners) == {os.geteuid()}
-        with suppress(FileNotFoundError), open_data(self.path / RECORDS / EVENTS, follow=False) as file:
+        with OwnedFolder.open(self.path) as folder:
+            lock = folder.state(LOCK)
+            self.is_ours = {lock and lock.st_uid, (PROC / str(pid)).stat().st_uid} == {os.geteuid()}
+            self._read(folder)
+
+    def _read(self, folder: OwnedFolder) -> None:
+        """Read the events that were added."""
+        with suppress(FileNotFoundError), folder.file(f"{RECORDS}/{EVENTS}") as file:
             now = os.fstat(file.fileno())
             if now.st_ino != self._inode or now.st_size < self._offset:
                 self._inode, self._offset, self.state = now.st_ino, 0, RunState()
@@ -120,7 +127,7 @@ class WatchedRun:
             descriptor = os.pidfd_open(self.pid)
             try:
                 # The number may by now be another process's, which holds no such lock.
-                if self.pid in lock_pids().get(file_place((self.path / LOCK).stat()), ()):
+                if self.pid in _lock_holders(self.path, lock_pids()):
                     signal.pidfd_send_signal(descriptor, signal.SIGTERM if at_once else signal.SIGINT)
                     self._asked_pid = self.pid
                     return True
@@ -134,6 +141,16 @@ class WatchedRun:
             values = from_json(line)
             if event := from_line(values):
                 self.state.on(event, datetime.fromisoformat(values["at_utc"]).timestamp())
+
+
+def _lock_holders(study: Path, holders: Mapping[str, list[int]]) -> list[int]:
+    """Return the processes that hold the lock in a study's folder.
+
+    Raises:
+        OSError: The folder cannot be opened.
+    """
+    with OwnedFolder.open(study) as folder:
+        return holders.get(file_place(lock), []) if (lock := folder.state(LOCK)) else []
 
 
 class RunWatch:
@@ -150,7 +167,7 @@ class RunWatch:
             names = sorted(os.listdir(self._studies), reverse=True) if holders else []  # noqa: PTH208 (names, unopened)
             for name in names:
                 with suppress(OSError):
-                    if pids := holders.get(file_place((self._studies / name / LOCK).stat())):
+                    if pids := _lock_holders(self._studies / name, holders):
                         run = known.get(name) or WatchedRun(self._studies / name)
                         run.look(pids[0])
                         self._known[name] = run

@@ -31,10 +31,11 @@ from wattdock.execution.events import (
 from wattdock.execution.failures import cause_of
 from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.execution.resume import require_same_model
-from wattdock.files import last_lines, open_data, open_regular
+from wattdock.files import last_lines
 from wattdock.host import GpuInventory, leases
 from wattdock.inputs import check_prompts, resolve_model
 from wattdock.metering import EnergyCurve, Span, Timeline
+from wattdock.opening import open_data, open_regular
 from wattdock.records import Failure
 from wattdock.runner import LoadRequest, RunnerClient
 

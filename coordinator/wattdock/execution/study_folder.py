@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import StoreError
-from wattdock.files import JOURNAL, STUDIES, locked, open_regular, read_regular, sync
+from wattdock.files import JOURNAL, STUDIES, locked, sync
+from wattdock.opening import MAX_BYTES, OwnedFolder, content_of, open_regular
 from wattdock.records import RestartRecord
 from wattdock.text import from_json, json_text, untimed
 
@@ -132,17 +133,22 @@ def _checked(line: Any) -> Line:
     return line
 
 
-def read_journal(path: Path) -> list[Line]:
-    """Return the complete lines of a journal, which another process may have open.
+def read_journal(path: Path) -> tuple[list[Line], tuple[os.stat_result, os.stat_result]]:
+    """Return the complete lines of the journal in a study's folder, and the states of that folder and that journal.
+
+    Another process may have the journal open.
 
     Raises:
         StoreError: The journal cannot be read.
     """
+    place = path / JOURNAL
     try:
-        content = read_regular(path, follow=True)
+        with OwnedFolder.open(path) as folder, folder.file(JOURNAL) as file:
+            states = os.fstat(folder.descriptor), os.fstat(file.fileno())
+            content = content_of(file, place, MAX_BYTES)
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}; see that it can be read") from error
-    return parse(content[: content.rfind(b"\n") + 1], path)
+        raise StoreError(f"{place}: {error.strerror or error}; see that it can be read") from error
+    return parse(content[: content.rfind(b"\n") + 1], place), states
 
 
 @dataclass
@@ -197,7 +203,7 @@ class SavedRestart:
         Raises:
             StoreError: A file cannot be read.
         """
-        return self.record if self.folder is None else RestartRecord.read(self.folder)
+        return self.record if self.folder is None else _read(self.folder)
 
 
 class StudyFolder:
@@ -341,7 +347,7 @@ class StudyFolder:
             StoreError: A record cannot be read.
         """
         folders = RestartRecord.find(self.path / RECORDS, f"{experiment_id[:16]}-")
-        return {folder.name: _saved(RestartRecord.read(folder), folder) for folder in folders}
+        return {folder.name: _saved(_read(folder), folder) for folder in folders}
 
     def drop(self, experiment_id: str | None) -> None:
         """Remove the records and the log of an experiment, whose stored result holds them, or of all."""
@@ -368,6 +374,14 @@ class StudyFolder:
         )
 
 
+def _read(folder: Path) -> RestartRecord:
+    try:
+        with OwnedFolder.open(folder) as opened:
+            return RestartRecord.read(opened)
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}; see its owner and mode") from error
+
+
 def _saved(record: RestartRecord, folder: Path) -> SavedRestart:
     passes = tuple(replace(measured, requests=()) for measured in record.passes)
     return SavedRestart(replace(record, passes=passes, timeline=None), folder)
@@ -375,7 +389,9 @@ def _saved(record: RestartRecord, folder: Path) -> SavedRestart:
 
 def measured_passes(path: Path) -> set[tuple[str, int, int]]:
     """Return the passes that a study folder's records hold: the experiment's id (its beginning), restart and pass."""
-    return {(name.split("-")[0], restart, index) for name, restart, index in RestartRecord.measured(path / RECORDS)}
+    with suppress(OSError), OwnedFolder.open(path) as folder, folder.folder(RECORDS) as records:
+        return {(name.split("-")[0], restart, index) for name, restart, index in RestartRecord.measured(records)}
+    return set()
 
 
 def named_like(folder: str, study: Study) -> bool:

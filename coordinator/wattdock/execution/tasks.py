@@ -8,6 +8,7 @@ Must not know: what queues and starts tasks.
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ class Task:
     def _read(self) -> tuple[BegunStudy, str]:
         file = self.path / JOURNAL
         try:
-            return BegunStudy(self.path, read_journal(file) if file.exists() else []), ""
+            return BegunStudy(self.path, read_journal(self.path)[0] if os.path.lexists(file) else []), ""
         except StoreError as error:
             return BegunStudy(self.path, []), str(error)
 

@@ -11,9 +11,10 @@ from wattdock.config import load_study
 from wattdock.errors import ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
 from wattdock.execution import events, find_study
 from wattdock.execution.tasks import TASKS, measure, prepare, tasks_of
-from wattdock.files import read_regular, write_whole
+from wattdock.files import write_whole
 from wattdock.fleet import slurm
 from wattdock.fleet.script import gpus_of
+from wattdock.opening import read_regular
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:

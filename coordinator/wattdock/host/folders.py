@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal as size_text
 
-from wattdock import files
+from wattdock import files, opening
 from wattdock.errors import PreflightError
 from wattdock.files import STUDIES, NewFolder, expanded, require_utf8
 
@@ -75,7 +75,7 @@ def _temporary_folder() -> Path:
         PreflightError: It belongs to another user, who could exchange what is made in it.
     """
     folder = Path(tempfile.gettempdir())
-    if not files.is_trusted(uid := folder.stat().st_uid):
+    if not opening.is_trusted(uid := folder.stat().st_uid):
         raise PreflightError(f"the temporary folder {folder} belongs to user {uid}; set TMPDIR to one of yours")
     return folder
 

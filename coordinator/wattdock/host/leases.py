@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
-from wattdock.files import expanded, file_place, is_trusted, lock_pids, open_regular, root_uid, try_lock
+from wattdock.files import expanded, file_place, lock_pids, try_lock
 from wattdock.host.folders import wattdock_home
 from wattdock.host.processes import owner_of, user_name
+from wattdock.opening import is_trusted, open_regular, root_uid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

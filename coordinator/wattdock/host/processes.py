@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.files import PROC
+from wattdock.opening import PROC
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -19,10 +19,10 @@ from rich.filesize import decimal as size_text
 
 from wattdock.config import ModelSpec
 from wattdock.errors import PreflightError
-from wattdock.files import open_data
 from wattdock.host import processes
 from wattdock.inputs.build_once import build_once
 from wattdock.inputs.model_folder import ModelFolder, describe_folder
+from wattdock.opening import open_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.files import MAX_JSON_BYTES, open_data, read_regular
+from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import LARGEST
+from wattdock.opening import open_data, read_regular
 from wattdock.text import PART_DEPTH, from_json, listed
 
 if TYPE_CHECKING:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import ConfigError, LaunchError, PreflightError
-from wattdock.files import expanded, locked, read_regular
+from wattdock.files import expanded, locked
 from wattdock.host import processes
 from wattdock.launch.process import KEEPER
 from wattdock.launch.runners import PYTHON_HERE, environment_dir
 from wattdock.launch.uv import run_uv
+from wattdock.opening import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from wattdock.errors import ConfigError
-from wattdock.files import last_lines, open_regular
+from wattdock.files import last_lines
 from wattdock.inputs import presets
 from wattdock.launch import backends
+from wattdock.opening import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,8 +88,8 @@ def choices() -> dict[str, Any]:
     }
 
 
-def ask(words: list[str], *, columns: int = 110) -> str:
-    """Return what a wattdock command prints in so many columns; its errors, too."""
+def ask(words: list[str], *, columns: int = 110, pass_fds: tuple[int, ...] = ()) -> str:
+    """Return what a wattdock command, which has these descriptors, prints in so many columns; its errors, too."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "wattdock", *words],
@@ -98,6 +99,7 @@ def ask(words: list[str], *, columns: int = 110) -> str:
             text=True,
             timeout=PLAN_TIMEOUT_S,
             env=os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1"},
+            pass_fds=pass_fds,
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
-from wattdock.files import STUDIES, read_regular, refuse_others_link
+from wattdock.files import STUDIES
 from wattdock.host import folders
 from wattdock.live.order import ask
+from wattdock.opening import OwnedFolder, name_of, read_regular
 from wattdock.store import Filters, select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COLUMNS = (
     *("name", "status", "publishable", "backend", "model", "gpus", "batch_size", "restarts", "study_id"),
@@ -22,53 +26,77 @@ MOST_ROWS = 1_000
 COMPARED_COLUMNS = 150
 
 
-def result_rows(output_dir: Path) -> list[dict[str, Any]]:
-    """Return the latest results, the latest first; none where there is none."""
-    with suppress(ConfigError):
-        return [
-            {name: getattr(row, name) for name in COLUMNS}
-            | {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
-            for row in select(output_dir, Filters())[:MOST_ROWS]
-            if _is_own(Path(row.folder))
-        ]
-    return []
+class ServedResults:
+    """The results in a folder, for everybody who can reach a page: of the folder's first owner only.
 
-
-def report_page(output_dir: Path, name: str) -> str:
-    """Return the report of a result or a study as HTML.
-
-    Raises:
-        ConfigError: There is none of this name, or it cannot be shown.
+    Args:
+        output_dir: The folder, which may be made later.
     """
-    with folders.scratch_folder() as scratch:
-        file = scratch / "report.html"
-        said = ask(["report", str(_known(output_dir, name)), "--title", name, "-o", str(file)])
-        if not file.is_file():
-            raise ConfigError(said.strip())
-        return read_regular(file).decode()
+
+    def __init__(self, output_dir: Path) -> None:
+        self.output_dir = output_dir
+        self._owner: int | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the latest results, the latest first; none where there is none."""
+        with suppress(ConfigError), self._opened() as folder:
+            return [
+                {name: getattr(row, name) for name in COLUMNS}
+                | {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
+                for row in select(folder, Filters())[:MOST_ROWS]
+            ]
+        return []
+
+    def report(self, name: str) -> str:
+        """Return the report of a result or a study as HTML.
+
+        Raises:
+            ConfigError: There is none of this name, or it cannot be shown.
+        """
+        with folders.scratch_folder() as scratch, self._opened() as folder:
+            file = scratch / "report.html"
+            said = self._ask(folder, ["report", _known(folder, name), "--title", name, "-o", str(file)])
+            if not file.is_file():
+                raise ConfigError(said.strip())
+            return read_regular(file).decode()
+
+    def comparison(self, first: str, second: str) -> str:
+        """Return what `wattdock compare` prints of two results or studies.
+
+        Raises:
+            ConfigError: There is none of one of the names.
+        """
+        with self._opened() as folder:
+            names = [_known(folder, name) for name in (first, second)]
+            return self._ask(folder, ["compare", *names], columns=COMPARED_COLUMNS)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Path]:
+        """Yield a path by which this process and its children reach the folder, whatever has its path by now.
+
+        Raises:
+            ConfigError: There is no such folder, or another user's has its path by now.
+        """
+        try:
+            folder = OwnedFolder.open(self.output_dir)
+        except OSError as error:
+            raise ConfigError(f"{self.output_dir}: {error.strerror}; measure something first") from error
+        with folder:
+            self._owner = folder.owner if self._owner is None else self._owner
+            if folder.owner != self._owner:
+                raise ConfigError(f"{self.output_dir} belongs to user {folder.owner} by now; start `serve` anew")
+            yield Path(name_of(folder.descriptor))
+
+    def _ask(self, folder: Path, words: list[str], *, columns: int = 110) -> str:
+        """Return what a command prints of what is in the folder."""
+        said = ask(words, columns=columns, pass_fds=(int(folder.name),))
+        return said.replace(str(folder), str(self.output_dir))
 
 
-def comparison_text(output_dir: Path, first: str, second: str) -> str:
-    """Return what `wattdock compare` prints of two results or studies.
-
-    Raises:
-        ConfigError: There is none of one of the names.
-    """
-    return ask(["compare", *(str(_known(output_dir, name)) for name in (first, second))], columns=COMPARED_COLUMNS)
-
-
-def _is_own(folder: Path) -> bool:
-    """Whether a folder is one here, not another user's link to what only the caller may read."""
-    with suppress(OSError):
-        refuse_others_link(folder)
-        return True
-    return False
-
-
-def _known(output_dir: Path, name: str) -> Path:
-    """Return the folder of a result or a study by its exact name, which comes from a stranger."""
-    for folder in (output_dir.absolute(), output_dir.absolute() / STUDIES):
-        with suppress(OSError):
-            if name[:1].isdigit() and name in (path.name for path in folder.iterdir()) and _is_own(folder / name):
-                return folder / name
+def _known(folder: Path, name: str) -> str:
+    """Return the path of a result or a study by its exact name, which comes from a stranger."""
+    for place in (folder, folder / STUDIES):
+        with suppress(OSError), OwnedFolder.open(place) as opened:
+            if name[:1].isdigit() and name in opened.names():
+                return str(place / name)
     raise ConfigError(f"no result and no study is called {name[:200]!r}")

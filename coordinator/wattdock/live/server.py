@@ -33,7 +33,7 @@ from wattdock.errors import ConfigError, PreflightError, WattdockError
 from wattdock.live.feed import Feed
 from wattdock.live.metrics import exposition
 from wattdock.live.order import Order, Orders, ask, choices
-from wattdock.live.results import comparison_text, report_page, result_rows
+from wattdock.live.results import ServedResults
 from wattdock.text import COMPACT, from_json, json_text
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Guard:
 
 def application(service: Service) -> Starlette:
     """Return the web application."""
-    output_dir, results = service.feed.output_dir, _Results(service)
+    results = _Results(service)
 
     async def asset(request: Request) -> Response:
         package, name, kind = ASSETS[request.url.path]
@@ -220,20 +220,20 @@ def application(service: Service) -> Starlette:
         return Response(exposition(service.feed), media_type=CONTENT_TYPE_LATEST)
 
     async def offered(_: Request) -> Response:
-        told = {"allowed": service.token is not None, "folder": str(output_dir.absolute())}
+        told = {"allowed": service.token is not None, "folder": str(service.feed.output_dir.absolute())}
         return JSONResponse(choices() | told)
 
     async def listed(_: Request) -> Response:
         return Response(json_text(await results.rows()), media_type="application/json")
 
     async def report(request: Request) -> Response:
-        page = await results.read(report_page, output_dir, request.path_params["name"])
+        page = await results.read(results.stored.report, request.path_params["name"])
         # It brings a policy of its own.
         return Response(page, media_type="text/html", headers={"content-security-policy": "frame-ancestors 'none'"})
 
     async def compared(request: Request) -> Response:
         names = [request.query_params.get(side, "") for side in ("a", "b")]
-        return PlainTextResponse(await results.read(comparison_text, output_dir, *names))
+        return PlainTextResponse(await results.read(results.stored.comparison, *names))
 
     async def plan(request: Request) -> Response:
         order = Order.model_validate(await service.trusted(request))
@@ -291,13 +291,14 @@ class _Results:
 
     def __init__(self, service: Service) -> None:
         self._service, self._turn = service, asyncio.Lock()
-        self._rows: list[dict[str, Any]] = result_rows(service.feed.output_dir)
+        self.stored = ServedResults(service.feed.output_dir)
+        self._rows = self.stored.rows()
 
     async def rows(self) -> dict[str, Any]:
         """Return the rows, or while a pass is measured those that were read last."""
         if study := self._service.feed.measuring:
             return {"rows": self._rows, "note": f"as they were before {study} began a pass"}
-        self._rows = await self.read(result_rows, self._service.feed.output_dir)
+        self._rows = await self.read(self.stored.rows)
         return {"rows": self._rows, "note": ""}
 
     async def read(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -17,11 +17,12 @@ from pydantic import ValidationError
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import MeterError, StoreError
-from wattdock.files import read_regular, write_whole
+from wattdock.files import write_whole
 from wattdock.metering.course import tick_instants
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
 from wattdock.metering.timeline import MJ_PER_J, LagModel, MeterEvent
 from wattdock.metering.work_power import Pulse, WorkPower
+from wattdock.opening import read_regular
 from wattdock.text import from_json, json_text
 from wattdock.values import Stored, known_sum
 

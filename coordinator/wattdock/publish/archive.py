@@ -15,12 +15,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from wattdock.errors import StoreError
-from wattdock.files import open_data
+from wattdock.opening import OwnedFile, open_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Content = Path | bytes
+Content = Path | OwnedFile | bytes
 # A name that is not hidden and does not lead out of its folder, on any system.
 SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 # 1980-01-01 UTC: GNU tar calls files of 1970 implausibly old.
@@ -40,7 +40,7 @@ def is_safe(name: str) -> bool:
 
 def sha256_of(content: Content) -> str:
     """Return the hash of a file, or of what will be one, in hexadecimal digits."""
-    with _opened(content) as file:
+    with opened(content) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -48,10 +48,10 @@ def pack(files: Mapping[str, Content], file: IO[bytes], *, top: str) -> None:
     """Write `files`, by name, as a tar file in which they lie in the folder `top`; equal files give equal bytes."""
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for name in sorted(files):
-            with _opened(files[name]) as opened:
-                size_bytes = opened.seek(0, os.SEEK_END)
-                opened.seek(0)
-                tar.addfile(_header(f"{top}/{name}", size_bytes), opened)
+            with opened(files[name]) as content:
+                size_bytes = content.seek(0, os.SEEK_END)
+                content.seek(0)
+                tar.addfile(_header(f"{top}/{name}", size_bytes), content)
 
 
 def unpack(tar: IO[bytes]) -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -78,8 +78,15 @@ def unpack(tar: IO[bytes]) -> Iterator[tuple[str, Iterator[bytes]]]:
         raise StoreError(OTHERWISE)
 
 
-def _opened(content: Content) -> io.BytesIO | io.BufferedReader:
-    return io.BytesIO(content) if isinstance(content, bytes) else open_data(content)
+def opened(content: Content) -> io.BytesIO | io.BufferedReader:
+    """Return a file of a bundle to read from.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    if isinstance(content, bytes):
+        return io.BytesIO(content)
+    return content.open() if isinstance(content, OwnedFile) else open_data(content)
 
 
 def _header(name: str, size_bytes: int) -> tarfile.TarInfo:

@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.filesize import decimal as size_text
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.files import BUNDLED, MANIFEST, open_data, read_regular
+from wattdock.files import BUNDLED, MANIFEST
 from wattdock.host import folders
+from wattdock.opening import OwnedFolder, open_data, read_regular
 from wattdock.publish.archive import AGAIN, PIECE_BYTES, is_safe, unpack
 from wattdock.reports import draw
 from wattdock.store import RESULT, StoredResult, load_result
@@ -197,14 +198,14 @@ class _Files:
 
 def _read_tar(path: Path, into: Path | None = None) -> _Files:
     """Return the files of a tar file, and unpack them below a folder where one is given."""
-    size_bytes = path.stat().st_size
-    if into and (free_bytes := shutil.disk_usage(into).free) < size_bytes:
-        raise StoreError(
-            f"has {size_text(size_bytes)}, and {into.parent}, where it would be unpacked, has {size_text(free_bytes)} "
-            "free; make room there, or set TMPDIR to another folder"
-        )
     files = _Files(Path())
     with open_data(path) as tar:
+        size_bytes = os.fstat(tar.fileno()).st_size
+        if into and (free_bytes := shutil.disk_usage(into).free) < size_bytes:
+            raise StoreError(
+                f"has {size_text(size_bytes)}, and {into.parent}, where it would be unpacked, has "
+                f"{size_text(free_bytes)} free; make room there, or set TMPDIR to another folder"
+            )
         for name, content in unpack(tar):
             top, _, inner = name.partition("/")
             files.folder = Path(into or "", top)
@@ -224,16 +225,14 @@ def _written(content: Iterable[bytes], file: Path) -> Iterator[bytes]:
 def _read_folder(folder: Path) -> _Files:
     """Return the files below a folder; anything but plain files with safe names is an error."""
     files = _Files(folder)
-    for parent, below, names in os.walk(folder):
-        for path in (Path(parent, name) for name in (*below, *names)):
-            name = str(path.relative_to(folder))
-            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+    with OwnedFolder.open(folder) as opened:
+        for name in opened.files():
+            if not opened.is_regular(name):
                 raise StoreError(f"holds {name!r}, a link or device: no bundle has one")
-            if path.is_file():
-                if not is_safe(name):
-                    raise StoreError(f"holds {name!r}, which cannot be a name in a bundle; the file was added")
-                with open_data(path, follow=False) as file:
-                    files.take(name, iter(partial(file.read, PIECE_BYTES), b""))
+            if not is_safe(name):
+                raise StoreError(f"holds {name!r}, which cannot be a name in a bundle; the file was added")
+            with opened.file(name) as file:
+                files.take(name, iter(partial(file.read, PIECE_BYTES), b""))
     return files
 
 

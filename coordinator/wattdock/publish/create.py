@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ import yaml
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, StoreError
-from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, read_regular, refuse_others_link, whole_file
+from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, whole_file
 from wattdock.launch.images import lock_path
-from wattdock.publish.archive import Content, is_safe, pack, sha256_of
+from wattdock.opening import MAX_BYTES, OwnedFolder, is_trusted, read_regular
+from wattdock.publish.archive import Content, is_safe, opened, pack, sha256_of
 from wattdock.publish.bundle import (
     CARDS,
     LOCK,
@@ -143,20 +145,32 @@ def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts:
         place = f"{BUNDLED}/{folder.name}"
         if any(name.startswith(f"{place}/") for name in gathered.files):
             raise ConfigError(f"two results have the name {folder.name}; make a bundle of each")
-        for path in sorted(folder.rglob("*")):
-            inside = path.relative_to(folder)
-            hidden = any(part.startswith(".") for part in inside.parts)
-            if path.is_file() and not hidden and (logs or path.suffix != LOG_SUFFIX):
-                refuse_others_link(path)
-                gathered.files[f"{place}/{inside}"] = path
-        study = stored.result.study.study_id if stored.result.study else None
-        if study and study not in gathered.studies and (file := folder.parent / STUDIES / study / JOURNAL).is_file():
-            gathered.studies.append(study)
-            gathered.files[f"{BUNDLED}/{STUDIES}/{study}/{JOURNAL}"] = file
+        with stored.opened() as result:
+            names = [name for name in result.files() if "/." not in f"/{name}"]
+            gathered.files |= {
+                f"{place}/{name}": result.later(name) for name in names if logs or not name.endswith(LOG_SUFFIX)
+            }
+            _gather_journal(stored.result, gathered, result)
+            _gather_prompts(stored.result, gathered, wanted=prompts, is_own=is_trusted(result.owner))
         _gather_cards(stored.result, gathered, home)
-        _gather_prompts(stored.result, gathered, wanted=prompts)
     gathered.missing = [*dict.fromkeys(gathered.missing)]
     return gathered
+
+
+def _gather_journal(result: ExperimentResult, gathered: _Gathered, folder: OwnedFolder) -> None:
+    """Take the journal of a result's study, if the study is of the result's owner: a result may claim any study."""
+    study = result.study.study_id if result.study else None
+    if study is None or study in gathered.studies or not is_safe(study):
+        return
+    inside = f"{STUDIES}/{study}"
+    with (
+        suppress(OSError),
+        OwnedFolder.open(folder.path.parent) as results,
+        results.folder(inside, anyones=True) as place,
+    ):
+        if place.owner == folder.owner and place.is_regular(JOURNAL):
+            gathered.studies.append(study)
+            gathered.files[f"{BUNDLED}/{inside}/{JOURNAL}"] = place.later(JOURNAL)
 
 
 def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> None:
@@ -168,13 +182,14 @@ def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> 
             gathered.missing.append(f"the card of {uuid}'s energy counter of {card} is not on this machine")
 
 
-def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bool) -> None:
+def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bool, is_own: bool) -> None:
     environment = result.environment
     path = result.config.prompts.file
     if environment is None or path is None or not environment.dataset_sha256:
         return
     digest = environment.dataset_sha256
-    if problem := _problem_with(path, digest) if wanted else "was left out":
+    problem = _problem_with(path, digest) if is_own else "was another user's to name"
+    if problem := problem if wanted else "was left out":
         gathered.missing.append(f"the file of prompts with SHA-256 {digest} {problem}; a rerun needs it")
         return
     gathered.prompts[digest] = f"{PROMPTS}/{digest[:16]}.jsonl"
@@ -203,7 +218,7 @@ def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
     for name, text in texts.items():
         if holds_secret(text, os.environ):
             content = files[name]
-            where = content if isinstance(content, Path) else name
+            where = name if isinstance(content, bytes) else content
             raise ConfigError(f"{where} holds what looks like a key or password; measure without it, or leave it out")
 
 
@@ -215,8 +230,8 @@ def _identifying_names() -> re.Pattern[str]:
 
 
 def _text(content: Content) -> str:
-    raw = content if isinstance(content, bytes) else read_regular(content, follow=True)
-    return raw.decode("utf-8", errors="replace")
+    with opened(content) as file:
+        return file.read(MAX_BYTES).decode("utf-8", errors="replace")
 
 
 def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -> Manifest:

@@ -15,9 +15,10 @@ from wattdock.analysis import conditions
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
-from wattdock.files import expanded, read_regular, write_whole
+from wattdock.files import expanded, write_whole
 from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
+from wattdock.opening import read_regular
 from wattdock.publish.archive import is_safe
 from wattdock.publish.bundle import LOCK, PROMPTS, STUDY
 

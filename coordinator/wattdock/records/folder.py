@@ -6,6 +6,7 @@ record.json holds everything that is not a table, and of each array its length. 
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 from contextlib import suppress
 from datetime import datetime
@@ -15,7 +16,8 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
-from wattdock.files import MAX_JSON_BYTES, name_of, new_folder, open_data, read_regular, sync
+from wattdock.files import MAX_JSON_BYTES, new_folder, sync
+from wattdock.opening import name_of
 from wattdock.records.possible import require_possible_record
 from wattdock.text import from_json, json_text
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from wattdock.opening import OwnedFolder
     from wattdock.records.restart import PassRecord, RestartRecord
 
     Plain = dict[str, Any]
@@ -76,16 +79,16 @@ def find(parent: Path, prefix: str = "") -> list[Path]:
     return sorted(file.parent for file in parent.glob(f"{prefix}*/{RECORD}") if file.parent.name[0] != ".")
 
 
-def measured(parent: Path) -> set[tuple[str, int, int]]:
+def measured(parent: OwnedFolder) -> set[tuple[str, int, int]]:
     """Return the passes that the records in `parent` hold: the record's name, its restart and the pass, from 0.
 
     Changes nothing, as another process may be writing there; a record that cannot be read has none.
     """
     passes = set()
-    for file in parent.glob(f"[!.]*/{RECORD}"):
+    for name in (name for name in parent.names() if name[0] != "."):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            plain = from_json(read_regular(file, limit_bytes=MAX_JSON_BYTES, follow=True))
-            passes |= {(file.parent.name, int(plain["restart"]), int(part["index"])) for part in plain["passes"]}
+            plain = from_json(parent.read(f"{name}/{RECORD}", limit_bytes=MAX_JSON_BYTES))
+            passes |= {(name, int(plain["restart"]), int(part["index"])) for part in plain["passes"]}
     return passes
 
 
@@ -98,7 +101,7 @@ def _replace(newer: Path) -> None:
     sync(folder.parent)
 
 
-def read(folder: Path) -> RestartRecord:
+def read(folder: OwnedFolder) -> RestartRecord:
     """Return the record that `write` wrote to `folder`.
 
     Raises:
@@ -107,8 +110,8 @@ def read(folder: Path) -> RestartRecord:
     import pyarrow as pa
 
     try:
-        plain = from_json(read_regular(folder / RECORD, limit_bytes=MAX_JSON_BYTES, follow=True))
-        requests, steps, samples = (_read_table(folder / name, schema()) for name, schema in TABLES)
+        plain = from_json(folder.read(RECORD, limit_bytes=MAX_JSON_BYTES))
+        requests, steps, samples = (_read_table(folder, name, schema()) for name, schema in TABLES)
         _fill_in(plain, _requests_by_pass(requests), steps, _Samples(samples))
         record = _adapter().validate_python(plain)
         datetime.fromisoformat(record.started_utc)
@@ -116,12 +119,11 @@ def read(folder: Path) -> RestartRecord:
         return record
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         why = _first_problem(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
-        raise StoreError(
-            f"{folder} does not hold what was measured ({why}); bring {RECORD}, {REQUESTS}, {STEPS} and {TIMELINE} back"
-        ) from error
+        files = f"{RECORD}, {REQUESTS}, {STEPS} and {TIMELINE}"
+        raise StoreError(f"{folder.path} does not hold what was measured ({why}); bring {files} back") from error
 
 
-def read_table(folder: Path, name: str) -> pa.Table:
+def read_table(folder: OwnedFolder, name: str) -> pa.Table:
     """Return one of the three tables that `write` wrote to `folder`: "requests", "steps" or "timeline".
 
     Raises:
@@ -131,19 +133,21 @@ def read_table(folder: Path, name: str) -> pa.Table:
 
     file, schema = next((file, schema) for file, schema in TABLES if file == f"{name}.parquet")
     try:
-        return _read_table(folder / file, schema())
+        return _read_table(folder, file, schema())
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise StoreError(f"{folder / file} cannot be read ({' '.join(str(error).split())}); bring it back") from error
+        raise StoreError(
+            f"{folder.path / file} cannot be read ({' '.join(str(error).split())}); bring it back"
+        ) from error
 
 
-def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+def _read_table(folder: OwnedFolder, name: str, schema: pa.Schema) -> pa.Table:
     """Return a table, its columns as they were written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with open_data(path) as content, pq.ParquetFile(name_of(content)) as file:
-        if file.metadata.num_rows > ROWS_PER_BYTE * path.stat().st_size:
-            raise ValueError(f"{path.name} claims {file.metadata.num_rows:,} rows, more than its bytes can hold")
+    with folder.file(name) as content, pq.ParquetFile(name_of(content)) as file:
+        if file.metadata.num_rows > ROWS_PER_BYTE * os.fstat(content.fileno()).st_size:
+            raise ValueError(f"{name} claims {file.metadata.num_rows:,} rows, more than its bytes can hold")
         table = file.read([name for name in schema.names if name in file.schema_arrow.names])
         for field in schema:
             # A record that is older than the column.

@@ -21,7 +21,8 @@ from pydantic import ValidationError
 
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
-from wattdock.files import MAX_JSON_BYTES, NewFolder, new_folder, open_data, read_regular, sync
+from wattdock.files import MAX_JSON_BYTES, NewFolder, new_folder, sync
+from wattdock.opening import OwnedFolder, open_data
 from wattdock.output import print_json
 from wattdock.records import RestartRecord
 from wattdock.store.table import replacements
@@ -53,10 +54,24 @@ class StoredResult:
         """Return what result.json holds."""
         return self.result.model_dump(mode="json", by_alias=True)
 
+    def opened(self) -> OwnedFolder:
+        """Open its folder.
+
+        Raises:
+            StoreError: It cannot be opened, or holds another result than it did.
+        """
+        folder = _opened(self.folder)
+        if _read(folder) != self.result:
+            folder.__exit__()
+            raise StoreError(f"{self.folder} has changed since it was read; name it again")
+        return folder
+
     @property
     def has_records(self) -> bool:
         """Whether the records of the restarts are there; a result may be copied without them."""
-        return (self.folder / RESTARTS).is_dir()
+        with suppress(OSError), OwnedFolder.open(self.folder) as opened, opened.folder(RESTARTS):
+            return True
+        return False
 
     def restarts(self) -> tuple[RestartRecord, ...]:
         """Read the records of the restarts, in the order measured.
@@ -64,7 +79,7 @@ class StoredResult:
         Raises:
             StoreError: A record is missing or cannot be read.
         """
-        return tuple(map(RestartRecord.read, self._restart_folders()))
+        return tuple(map(RestartRecord.read, opened_restarts(self.folder)))
 
     def table(self, name: str) -> pa.Table:
         """Return the restarts' rows of one kind, in the order measured.
@@ -77,12 +92,7 @@ class StoredResult:
         """
         import pyarrow as pa
 
-        return pa.concat_tables(RestartRecord.read_table(folder, name) for folder in self._restart_folders())
-
-    def _restart_folders(self) -> list[Path]:
-        if folders := restart_folders(self.folder):
-            return folders
-        raise StoreError(f"{self.folder / RESTARTS} is missing or empty; restore it, or name another result")
+        return pa.concat_tables(RestartRecord.read_table(folder, name) for folder in opened_restarts(self.folder))
 
     def replacement(self) -> Path | None:
         """Return the folder of the latest later attempt at the same experiment of the study; None without one."""
@@ -141,9 +151,21 @@ def load_result(folder: Path) -> ExperimentResult:
     Raises:
         StoreError: There is none, or this version cannot read it.
     """
-    file = folder / RESULT
+    with _opened(folder) as opened:
+        return _read(opened)
+
+
+def _opened(folder: Path) -> OwnedFolder:
     try:
-        content = read_regular(file, limit_bytes=MAX_JSON_BYTES, follow=True)
+        return OwnedFolder.open(folder)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be read ({error.strerror or error}); see its owner and mode") from error
+
+
+def _read(folder: OwnedFolder) -> ExperimentResult:
+    file = folder.path / RESULT
+    try:
+        content = folder.read(RESULT, limit_bytes=MAX_JSON_BYTES)
     except FileNotFoundError as error:
         raise StoreError(f"{file}: is missing; restore it, or move its folder away") from error
     except OSError as error:
@@ -169,22 +191,43 @@ def readable_results(folders: Iterable[Path], tell: Tell) -> Iterator[StoredResu
 
 
 def result_folders(output_dir: Path) -> list[Path]:
-    """Return the folders that hold a result, or what remains of one, by name; hidden folders are unfinished."""
-    if not output_dir.is_dir():
+    """Return the folders that hold a result, or what remains of one, by name; hidden folders are unfinished.
+
+    Raises:
+        OSError: The folder cannot be read, or is another user's link.
+    """
+    try:
+        with OwnedFolder.open(output_dir) as opened:
+            names = [name for name in opened.names() if name[0] != "." and _is_result_folder(opened, name)]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    names = sorted(entry.name for entry in os.scandir(output_dir) if entry.name[0] != "." and entry.is_dir())
-    return [output_dir / name for name in names if _is_result_folder(f"{output_dir}/{name}")]
+    return [output_dir / name for name in names]
 
 
-def _is_result_folder(folder: str) -> bool:
+def _is_result_folder(opened: OwnedFolder, name: str) -> bool:
     """Whether a folder holds a file of a result, even if its result.json is lost."""
-    return any(os.path.lexists(f"{folder}/{name}") for name in (RESULT, RESTARTS, LOG))
+    return any(opened.state(f"{name}/{file}") for file in (RESULT, RESTARTS, LOG))
 
 
-def restart_folders(folder: Path) -> list[Path]:
-    """Return the folders of a result's restarts, in the order measured."""
-    restarts = [restart for restart in (folder / RESTARTS).glob("*") if restart.name.isdecimal()]
-    return sorted(restarts, key=lambda restart: int(restart.name))
+def opened_restarts(folder: Path) -> Iterator[OwnedFolder]:
+    """Yield the folders of a result's restarts, each open until the next one, in the order measured.
+
+    Raises:
+        StoreError: There are none, or one cannot be read.
+    """
+    place = folder / RESTARTS
+    try:
+        with OwnedFolder.open(folder) as result, result.folder(RESTARTS) as restarts:
+            names = sorted(filter(str.isdecimal, restarts.names()), key=int)
+            if not names:
+                raise FileNotFoundError
+            for name in names:
+                with restarts.folder(name) as restart:
+                    yield restart
+    except FileNotFoundError as error:
+        raise StoreError(f"{place} is missing or empty; restore it, or name another result") from error
+    except OSError as error:
+        raise StoreError(f"{error.filename or place}: {error.strerror}; see its owner and mode") from error
 
 
 def _problem(error: ValidationError) -> str:

@@ -8,14 +8,13 @@ restarts' Parquet files), each without results that a later attempt of the same 
 from __future__ import annotations
 
 import glob
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError
-from wattdock.files import name_of, open_data
-from wattdock.store.folders import RESTARTS, readable_results, restart_folders, result_folders
+from wattdock.errors import ConfigError, StoreError
+from wattdock.opening import name_of, open_data
+from wattdock.store.folders import opened_restarts, readable_results, result_folders
 from wattdock.store.row_index import read_rows
 from wattdock.store.table import Row, in_order, passes_of, passes_table, utc
 
@@ -172,16 +171,19 @@ def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]
     """Return the readable files of one view; `tell` hears of a lost one."""
     paths = []
     for folder in folders:
-        if not (folder / RESTARTS).is_dir():
-            tell(f"{folder / RESTARTS}: is missing; left out of {name}")
-        for restart in restart_folders(folder):
-            file = restart / f"{name}.parquet"
-            # A pipe would be waited for.
-            if file.is_file() and os.access(file, os.R_OK):
-                paths.append(file)
-            else:
-                problem = "cannot be read; see its owner, mode and kind" if file.exists() else "is missing"
-                tell(f"{file}: {problem}; left out of {name}")
+        try:
+            for restart in opened_restarts(folder):
+                file = restart.path / f"{name}.parquet"
+                try:
+                    # A pipe would be waited for.
+                    restart.file(file.name).close()
+                    paths.append(file)
+                except OSError as error:
+                    missing = isinstance(error, FileNotFoundError)
+                    problem = "is missing" if missing else f"cannot be read ({error.strerror}); see its owner and mode"
+                    tell(f"{file}: {problem}; left out of {name}")
+        except StoreError as error:
+            tell(f"{error}; left out of {name}")
     return paths
 
 

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.files import MANIFEST, read_regular, write_whole
+from wattdock.files import MANIFEST, write_whole
+from wattdock.opening import read_regular
 from wattdock.store.folders import RESULT, readable_results
 from wattdock.store.table import Row
 
@@ -77,7 +78,7 @@ def _write(file: Path, rows: list[Row], states: dict[str, str | None]) -> None:
 def _state(file: Path) -> str | None:
     """Return a text that differs once a file's content, owner or mode did; None where it cannot be read."""
     with suppress(OSError):
-        status = file.stat()
+        status = file.lstat()
         return f"{status.st_ctime_ns} {status.st_size}" if os.access(file, os.R_OK) else None
     return None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
+from wattdock.opening import OwnedFolder
 from wattdock.store.folders import RESTARTS, RESULT, StoredResult, load_result, result_folders
 from wattdock.store.row_index import read_rows
 from wattdock.store.table import Row, replacements
@@ -98,8 +99,15 @@ def _folders(
         )
     if path.is_file():
         return result_folders(open_bundle(path) / BUNDLED)
-    if (path / JOURNAL).exists():
-        study = path.resolve()
+    try:
+        with OwnedFolder.open(path) as opened:
+            is_study, is_result = (opened.state(file) is not None for file in (JOURNAL, RESULT))
+    except OSError as error:
+        raise StoreError(f"{name}: {error.strerror}; name a folder of results, or copy it") from error
+    if is_result:
+        return [path]
+    if is_study:
+        study = path.resolve() if path.is_symlink() else Path(os.path.abspath(path))  # noqa: PTH100 (a kept folder)
         return _names(study.parent.parent).of_study(study.name)
     return _in_folder(path, name, open_bundle)
 
@@ -107,7 +115,7 @@ def _folders(
 def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
     """Return a result folder itself, a bundle's results once it was verified, or the results that a folder holds."""
     # A folder of results may hold other files, such as a log of the run.
-    if (folder / RESULT).exists() or ((folder / RESTARTS).is_dir() and not result_folders(folder)):
+    if (folder / RESTARTS).is_dir() and not result_folders(folder):
         return [folder]
     # A bundle's files may stand in one folder of its name.
     inside = [place for place in folder.iterdir() if os.access(place / BUNDLED, os.X_OK)]

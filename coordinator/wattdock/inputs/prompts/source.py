@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
-from wattdock.files import MAX_BYTES, read_regular
 from wattdock.inputs.prompts import formats
 from wattdock.inputs.prompts.formats import UNIT_NS, Written, recognised, short
+from wattdock.opening import MAX_BYTES, read_regular
 from wattdock.text import pluralize, strict_json_at
 
 if TYPE_CHECKING:

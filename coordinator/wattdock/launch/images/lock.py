@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.files import expanded, read_regular, write_whole
+from wattdock.files import expanded, write_whole
 from wattdock.host import folders
 from wattdock.launch.engine import NoImageError, find_image
 from wattdock.launch.images.build import DOCKER, image_names, local_name, pull
 from wattdock.launch.runners import PACKAGED, REPO
+from wattdock.opening import read_regular
 from wattdock.text import is_on_loopback
 
 if TYPE_CHECKING:
