@@ -1,0 +1,244 @@
+"""A real neighbour's links into what only the victim may read: nothing of it gets into what the victim hands out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command import SMALL, Command
+from inputs import tiny
+from served import served
+from unprivileged import OTHER_UID, UID, give_to_user, kernel_protection, popen_as_user
+
+from wattdock.config import load_study
+from wattdock.errors import ConfigError
+from wattdock.execution import find_study
+from wattdock.files import JOURNAL, STUDIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
+CONFIG, PREFLIGHT, STORE = 2, 3, 7
+SECRET = "the-victims-secret"
+RESULTS, PRIVATE = "results", "private"
+
+
+@pytest.fixture(params=[0, 1], ids=["kernel guards nothing", "kernel guards"])
+def victim(request: pytest.FixtureRequest, wattdock: Command) -> Iterator[Command]:
+    """A folder of results that all may write to, one result in it, and results and files that only the victim sees."""
+    for name in (RESULTS, f"{RESULTS}/{STUDIES}"):
+        folder = wattdock.folder / name
+        folder.mkdir()
+        folder.chmod(0o1777)
+    study = wattdock.write("{name: open-name, backend: fake, model: {shape: tiny-llama}, repeats: {passes: 1}}")
+    done = wattdock("run", study)
+    assert done.returncode == 0, done.stderr
+    private = shutil.copytree(wattdock.folder / RESULTS, wattdock.folder / PRIVATE)
+    (private / "secret.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "x": SECRET}))
+    for path in sorted(private.rglob("*"), reverse=True):
+        if path.suffix in (".json", ".jsonl"):
+            path.write_text(path.read_text().replace("open-name", SECRET))
+        give_to_user(path)
+        path.rename(path.with_name(path.name.replace("open-name", SECRET).replace("-fake-", "-fake-5ec2")))
+    give_to_user(private)
+    (private / "secret.json").chmod(0o600)
+    private.chmod(0o700)
+    with kernel_protection(request.param):
+        yield wattdock
+
+
+def as_neighbour(wattdock: Command, script: str) -> None:
+    """Run a shell script as the neighbour, with `ours` and `secret` for the victim's results' names."""
+    ours, secret = (only_result(wattdock, folder).name for folder in (RESULTS, PRIVATE))
+    env = {"HOME": str(wattdock.home), "ours": ours, "secret": secret, "private": str(wattdock.folder / PRIVATE)}
+    options: dict[str, Any] = {"stderr": subprocess.PIPE, "text": True}
+    with popen_as_user(["/bin/sh", "-ec", script], env=env, cwd=wattdock.folder, uid=OTHER_UID, **options) as neighbour:
+        _, err = neighbour.communicate(timeout=60)
+    assert neighbour.returncode == 0, err
+
+
+def only_result(wattdock: Command, folder: str) -> Path:
+    return next(file.parent for file in (wattdock.folder / folder).glob("2*/result.json"))
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    lines = [line for line in done.stderr.splitlines() if line.startswith("wattdock: ")]
+    assert (done.returncode, len(lines), "Traceback" in done.stderr) == (code, 1, False), done.stderr
+    assert all(word in lines[0] for word in words), lines[0]
+
+
+# The neighbour's copy of the victim's published result, under a name of its own.
+COPY = "cd results; cp -r $ours 20270101T000000-fake-00000000; cd 20270101T000000-fake-00000000"
+THEIRS = f"{RESULTS}/20270101T000000-fake-00000000"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "ln -s $private/secret.json more.json",
+        "rm -r restarts; ln -s $private/$secret/restarts restarts",
+        "rm result.json; ln -s $private/$secret/result.json result.json",
+        "cd ..; rm -r 2027*; ln -s $private/$secret 20270101T000000-fake-00000000",
+        # Where links guard nothing, a second name of the victim's file.
+        "ln ../../private/secret.json more.json 2>/dev/null || ln -s $private/secret.json more.json",
+    ],
+)
+def test_a_bundle_holds_nothing_that_the_maker_of_a_result_could_not_read(victim: Command, script: str) -> None:
+    """The victim bundles a neighbour's result."""
+    (victim.folder / PRIVATE).chmod(0o711)
+    as_neighbour(victim, f"{COPY}; {script}")
+    (victim.folder / PRIVATE).chmod(0o700)
+    made = victim("bundle", "create", THEIRS, "--output", "x.tar")
+    # Where the kernel guards, nobody follows another user's link in a folder that all may write to.
+    says = ("is a link of user 1501", "its folder to user 1501", "Permission denied")
+    assert any(words in made.stderr for words in says), made.stderr
+    refused(made, CONFIG if "Permission" in made.stderr else STORE)
+    assert not (victim.folder / "x.tar").exists()
+
+
+def test_a_bundle_takes_no_journal_that_the_maker_of_a_result_only_links_to(victim: Command) -> None:
+    """A result names its study, and a link in that study's name leads to the victim's own file."""
+    as_neighbour(
+        victim,
+        f"""{COPY}; sed -i 's/"study_id": "[^"]*"/"study_id": "20270101T000000-x-1"/' result.json
+        mkdir ../studies/20270101T000000-x-1; ln -s $private/secret.json ../studies/20270101T000000-x-1/journal.jsonl
+        """,
+    )
+    made = victim("bundle", "create", THEIRS, "--output", "x.tar")
+    if made.returncode == 0:
+        with tarfile.open(victim.folder / "x.tar") as tar:
+            assert not [name for name in tar.getnames() if name.endswith(JOURNAL)]
+    else:
+        refused(made, STORE, "its folder to user 1501")
+
+
+def test_a_neighbour_s_result_shows_nothing_of_the_victim_s(victim: Command) -> None:
+    """Not in what is printed, nor in a page or a table that is written for others."""
+    as_neighbour(victim, f"{COPY}; rm -r restarts result.json; for name in restarts result.json; do "
+                 "ln -s $private/$secret/$name $name; done")  # fmt: skip
+    for words in (
+        ("show", THEIRS),
+        ("show", "20270101"),
+        ("report", THEIRS, "-o", "page.html"),
+        ("plot", "table", RESULTS, "-o", "table.md"),
+        ("compare", THEIRS, RESULTS),
+        ("results", "list"),
+        ("results", "export", "all.csv"),
+        ("results", "query", "SELECT name FROM all_results"),
+    ):
+        done = victim(*words)
+        assert "Traceback" not in done.stderr, done.stderr
+        assert SECRET not in done.stdout, words
+    for file in ("page.html", "table.md", "all.csv", f"{RESULTS}/.rows"):
+        if (path := victim.folder / file).exists():
+            assert SECRET.encode() not in path.read_bytes(), file
+
+
+def shown(server: Any, *names: str) -> str:
+    """Return all that the page shows of the results and of these names, to whoever asks."""
+    paths = ["/results", *(f"/report/{name}" for name in names), *(f"/compare?a={name}&b={name}" for name in names)]
+    return "".join(server.get(path).text for path in paths)
+
+
+def test_the_live_page_shows_nobody_what_links_lead_to(victim: Command) -> None:
+    """Result and restarts as links, a result's folder, a study's folder."""
+    as_neighbour(
+        victim,
+        """cd results; mkdir 20270101T000000-fake-00000000; cd 20270101T000000-fake-00000000
+        for name in restarts result.json; do ln -s $private/$secret/$name $name; done
+        cd ..; ln -s $private/$secret 20270101T000001-fake-00000000; ln -s $private/studies/$secret studies/
+        """,
+    )
+    with served(victim, "--port", "0") as server:
+        names = [path.name for place in (RESULTS, f"{RESULTS}/{STUDIES}") for path in (victim.folder / place).iterdir()]
+        page = shown(server, *(name for name in names if name != STUDIES))
+        assert SECRET not in page
+        assert only_result(victim, RESULTS).name in page
+
+
+def test_the_live_page_shows_no_other_folder_that_takes_the_served_one_s_path(victim: Command) -> None:
+    """The neighbour's folder is served and then exchanged for a link, below a folder that is the neighbour's, too."""
+    theirs, away = victim.folder / "theirs", victim.folder / "away"
+    (theirs / RESULTS).mkdir(parents=True)
+    shutil.copytree(only_result(victim, RESULTS), theirs / RESULTS / only_result(victim, PRIVATE).name)
+    for path in (theirs, *theirs.rglob("*")):
+        os.chown(path, OTHER_UID, OTHER_UID)
+    name = only_result(victim, PRIVATE).name
+    with served(victim, "--port", "0", "--output-dir", f"theirs/{RESULTS}") as server:
+        assert (name in shown(server, name), SECRET in shown(server, name)) == (True, False)
+        theirs.rename(away)
+        (victim.folder / "both").mkdir()
+        (victim.folder / "both" / RESULTS).symlink_to(victim.folder / PRIVATE)
+        theirs.symlink_to("both")
+        assert SECRET not in shown(server, name)
+        theirs.unlink()
+        away.rename(theirs)
+        assert name in shown(server, name)
+
+
+@contextmanager
+def acting_as(uid: int) -> Iterator[None]:
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_settings_of_a_study_are_of_the_journal_that_was_judged(victim: Command) -> None:
+    """The neighbour's journal, which names a program, is exchanged for the victim's between reading and judging it."""
+    as_neighbour(
+        victim,
+        "cd results/studies; mkdir 20270101T000000-mine-1; cp [0-9]*-x-1/journal.jsonl 2027*; chmod -R go-w 2027*",
+    )
+    studies = victim.folder / RESULTS / STUDIES
+    own = next(path for path in studies.iterdir() if path.stat().st_uid == UID)
+    for path in (victim.home.parent, victim.home, victim.folder):
+        path.chmod(0o755)
+    # The suite's temporary folder is its user's.
+    found = find_study("mine-1", victim.folder / RESULTS)
+    shutil.rmtree(found.path)
+    found.path.symlink_to(own)
+    with acting_as(UID), pytest.raises(ConfigError, match=f"mine-1 is a study of user {OTHER_UID}; give its FILE"):
+        load_study(found.settings, {})
+
+
+def test_a_neighbour_s_equal_study_is_not_gone_on_with(victim: Command) -> None:
+    """Its records could say anything; a person who wants it names it."""
+    as_neighbour(
+        victim,
+        """cd results/studies; mkdir 20270101T000000-x-7; cp [0-9]*-x-1/journal.jsonl 20270101T000000-x-7
+        sed -i '/"stored"/,$d' 2027*/journal.jsonl; mkdir 20270101T000000-x-7/records; chmod -R a+rwX 2027*""",
+    )
+    done = victim("run", "x.yaml", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "x-7" not in done.stdout + done.stderr
+
+
+def test_a_neighbour_s_model_and_prompts_give_nothing_of_the_victim_s_away(victim: Command) -> None:
+    """`config.json` is kept in the record, which all may read; prompts are."""
+    model = tiny.write(victim.folder / "model")
+    for path in (model, *model.iterdir()):
+        os.chown(path, OTHER_UID, OTHER_UID)
+    model.chmod(0o755)
+    as_neighbour(
+        victim,
+        """cd model; rm config.json; ln -s $private/secret.json config.json; cd ../results
+        ln -s $private/secret.json prompts.jsonl""",
+    )
+    kept = {*victim.folder.glob(f"{RESULTS}/2*"), *victim.folder.glob(f"{RESULTS}/studies/*")}
+    words = ("run", "--backend", "fake", "--passes", "1")
+    refused(victim(*words, "--model", "./model"), PREFLIGHT, f"is a link of user {OTHER_UID}")
+    prompts = ("--set", f"workload.prompts.source={victim.folder}/{RESULTS}/prompts.jsonl")
+    refused(victim("run", *SMALL, *prompts), CONFIG, f"is a link of user {OTHER_UID}")
+    for folder in {*victim.folder.glob(f"{RESULTS}/2*"), *victim.folder.glob(f"{RESULTS}/studies/*")} - kept:
+        found = [file for file in folder.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
+        assert found == []

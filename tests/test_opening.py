@@ -1,0 +1,204 @@
+"""Two rules decide what is opened in a folder; generated folders of three users try to get round them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from unprivileged import OTHER_UID, UID
+
+from wattdock import files
+from wattdock.opening import OwnedFolder, open_data, read_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="several real users need root")
+ROOT = 0
+USERS = st.sampled_from([ROOT, UID, OTHER_UID])
+PRIVATE, NAMES = b"what its owner alone may read", count()
+
+
+class World(NamedTuple):
+    """A folder, a file elsewhere that only its owner may read, and a chain of links from the one to the other.
+
+    Attributes:
+        makers: Of the links, the first of them in the folder; none where the file itself is there.
+        in_link: Whether the folder is reached by a link, too, and who made it.
+    """
+
+    folder_owner: int
+    folder_mode: int
+    file_owner: int
+    makers: tuple[int, ...]
+    in_link: int | None
+
+
+WORLDS = st.builds(
+    World,
+    USERS,
+    st.sampled_from([0o755, 0o775, 0o777, 0o1777]),
+    USERS,
+    st.lists(USERS, max_size=3).map(tuple),
+    st.none() | USERS,
+)
+
+
+@contextmanager
+def acting_as(uid: int) -> Iterator[None]:
+    """Have the process act as a user, whose files are judged by this user's rights."""
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def build(place: Path, world: World) -> Path:
+    """Make a world; return the path of its folder, which holds "file"."""
+    place.chmod(0o755)
+    folder = place / "folder"
+    folder.mkdir()
+    target = place / "target" if world.makers else folder / "file"
+    target.write_bytes(PRIVATE)
+    os.chown(target, world.file_owner, world.file_owner)
+    target.chmod(0o600)
+    for number, maker in reversed([*enumerate(world.makers)]):
+        link = folder / "file" if number == 0 else place / f"link-{number}"
+        link.symlink_to(target)
+        os.lchown(link, maker, maker)
+        target = link
+    os.chown(folder, world.folder_owner, world.folder_owner)
+    folder.chmod(world.folder_mode)
+    if world.in_link is None:
+        return folder
+    (place / "in").symlink_to("folder")
+    os.lchown(place / "in", world.in_link, world.in_link)
+    return place / "in"
+
+
+def content_for(caller: int, path: Path) -> bytes | None:
+    with acting_as(caller), suppress(OSError), OwnedFolder.open(path) as opened:
+        return opened.read("file")
+    return None
+
+
+@settings(max_examples=400, deadline=None)
+@given(world=WORLDS, caller=USERS)
+@example(world=World(OTHER_UID, 0o755, UID, (OTHER_UID,), None), caller=UID)
+@example(world=World(OTHER_UID, 0o755, UID, (), None), caller=UID)
+@example(world=World(UID, 0o775, UID, (OTHER_UID,), None), caller=UID)
+@example(world=World(OTHER_UID, 0o755, ROOT, (OTHER_UID,), OTHER_UID), caller=ROOT)
+def test_nobody_gets_a_caller_to_read_what_is_not_theirs(world: World, caller: int) -> None:
+    """Whoever put the file's name where the caller finds it owns the file; or is the caller, or root."""
+    with tempfile.TemporaryDirectory() as place:
+        read = content_for(caller, build(Path(place), world))
+    strangers = {world.folder_owner, *world.makers, world.in_link} - {caller, ROOT, None}
+    if strangers - {world.file_owner}:
+        assert read is None
+    # What one user made is that user's to read, and root's.
+    if {world.folder_owner, *world.makers, world.file_owner, world.in_link} <= {caller, None}:
+        assert read == PRIVATE
+
+
+@settings(max_examples=100, deadline=None)
+@given(owner=USERS, mode=st.sampled_from([0o755, 0o775]), links=st.integers(0, 3), caller=USERS)
+def test_what_is_of_one_owner_is_read_by_whoever_may(owner: int, mode: int, links: int, caller: int) -> None:
+    """A hub's cache is folders of links to blobs; users share one."""
+    with tempfile.TemporaryDirectory() as place:
+        path = build(Path(place), World(owner, mode, owner, (owner,) * links, None))
+        (Path(place) / "target" if links else path / "file").chmod(0o644)
+        assert content_for(caller, path) == PRIVATE
+
+
+def test_a_person_s_path_is_followed_unless_a_stranger_s_link_leads_to_what_is_not_the_stranger_s(
+    tmp_path: Path,
+) -> None:
+    """One file: prompts, a study, a config.json."""
+    tmp_path.chmod(0o755)
+    own, link, pipe = tmp_path / "own", tmp_path / "link", tmp_path / "pipe"
+    own.write_text("mine")
+    os.mkfifo(pipe)
+    link.symlink_to("own")
+    assert read_regular(link, follow=True) == b"mine"
+    os.lchown(link, OTHER_UID, OTHER_UID)
+    with pytest.raises(PermissionError, match=f"is a link of user {OTHER_UID}"):
+        open_data(link)
+    os.chown(own, OTHER_UID, OTHER_UID)
+    assert read_regular(link, follow=True) == b"mine"
+    with pytest.raises(OSError, match="is not a regular file"):
+        open_data(pipe)
+    with pytest.raises(FileNotFoundError):
+        open_data(tmp_path / "none")
+    with pytest.raises(OSError, match="null character"):
+        open_data(tmp_path / "a\0b")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_data(tmp_path / "loop")
+
+
+def test_a_folder_that_was_opened_stays_the_same_whatever_has_its_path(tmp_path: Path) -> None:
+    """Between two looks at a path, another folder may take it."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/file").write_text("first")
+    with OwnedFolder.open(tmp_path / "a") as opened:
+        later = opened.later("file")
+        (tmp_path / "a").rename(tmp_path / "b")
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a/file").write_text("second")
+        assert opened.read("file") == b"first"
+        assert [*opened.files()] == ["file"]
+    with pytest.raises(OSError, match="was replaced while it was read"):
+        later.open()
+    with pytest.raises(OSError, match="larger than 2 bytes"), OwnedFolder.open(tmp_path / "a") as opened:
+        opened.read("file", limit_bytes=2)
+
+
+def test_an_output_is_written_where_its_path_led_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour swaps the named file for a link after it was looked at."""
+    victim, out, write = tmp_path / "victim", tmp_path / "out.csv", files.write_whole
+    victim.write_text("precious")
+
+    def swapped(path: Path, content: bytes) -> None:
+        out.unlink(missing_ok=True)
+        out.symlink_to(victim)
+        os.lchown(out, OTHER_UID, OTHER_UID)
+        write(path, content)
+
+    out.write_text("old")
+    monkeypatch.setattr(files, "write_whole", swapped)
+    files.write_output(out, b"new", "-o")
+    assert (victim.read_text(), out.read_text(), out.is_symlink()) == ("precious", "new", False)
+    monkeypatch.undo()
+    (tmp_path / "link").symlink_to("out.csv")
+    files.write_output(tmp_path / "link", b"newer", "-o")
+    assert (out.read_text(), (tmp_path / "link").is_symlink()) == ("newer", True)
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    """Thousands of results are opened by one command."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/file").write_text("x")
+    (tmp_path / "link").symlink_to("a")
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(5):
+        with OwnedFolder.open(tmp_path / "link") as opened:
+            assert opened.read("b/file") == b"x"
+            assert [*opened.files()] == ["b/file"]
+            for wrong in ("b", "c", "b/none", "b/file/x"):
+                with pytest.raises(OSError, match=r"."):
+                    opened.read(wrong)
+        with pytest.raises(NotADirectoryError):
+            OwnedFolder.open(tmp_path / "a/b/file")
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    shutil.rmtree(tmp_path / "a")
