@@ -271,6 +271,18 @@ class OwnedFolder:
         with self.file(name) as file:
             return content_of(file, self.path / name, limit_bytes)
 
+    def target(self, name: str) -> Path:
+        """Return the path, without links, of what is in this folder or below it.
+
+        Raises:
+            OSError: As `file`.
+        """
+        descriptor = self._entry(name)
+        try:
+            return Path(name_of(descriptor)).readlink()
+        finally:
+            os.close(descriptor)
+
     def later(self, name: str) -> OwnedFile:
         """Return a file in this folder or below it that is opened when it is needed."""
         return OwnedFile(self.path, self.identity, name)

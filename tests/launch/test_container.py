@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from unprivileged import OTHER_UID
 
 from wattdock.config import ContainerSpec
+from wattdock.errors import LaunchError
 from wattdock.launch.container import bind, create_arguments
+from wattdock.launch.docker import model_mounts
 from wattdock.launch.engine import Engine, Image
 from wattdock.launch.protocol import LaunchSpec
 
@@ -75,3 +79,22 @@ def test_processes_and_threads_are_always_limited() -> None:
     """A model's own code that starts them without end stops itself, not the machine, whose ids are for everybody."""
     assert described()["pids_limit"] == 16_384
     assert described(limits=ContainerSpec(pids=7))["pids_limit"] == 7
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
+def test_a_model_s_links_are_mounted_unless_they_lead_to_what_their_maker_does_not_own(tmp_path: Path) -> None:
+    """The engine follows them as root: a neighbour's model would get the caller's files into a container."""
+    model, blob = tmp_path / "model", tmp_path / "blob"
+    (model / "onnx").mkdir(parents=True)
+    (model / "onnx/a.json").write_text("{}")
+    assert [(mount["Source"], mount["Target"]) for mount in model_mounts(model)] == [(str(model), "/model")]
+    blob.write_text("{}")
+    (model / "config.json").symlink_to(blob)
+    (model / "gone").symlink_to("nowhere")
+    assert [(mount["Source"], mount["Target"]) for mount in model_mounts(model)] == [
+        (str(blob), "/model/config.json"),
+        (str(model / "onnx/a.json"), "/model/onnx/a.json"),
+    ]
+    os.lchown(model / "config.json", OTHER_UID, OTHER_UID)
+    with pytest.raises(LaunchError, match=f"is a link of user {OTHER_UID}; copy the model"):
+        model_mounts(model)

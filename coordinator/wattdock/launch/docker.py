@@ -27,6 +27,7 @@ from wattdock.launch.container import (
 from wattdock.launch.engine import connect, owner_labels
 from wattdock.launch.process import KEEPER
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, STOPPED, LaunchedRunner
+from wattdock.opening import OwnedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,12 +160,24 @@ def model_mounts(folder: Path) -> list[Mount]:
     """Return the mounts of a model's folder: the folder itself, or each of its files where some are links.
 
     A download of the Hugging Face hub is a folder of links to files elsewhere, which lead nowhere in a container.
+
+    Raises:
+        LaunchError: A stranger's link leads to what is not the stranger's.
     """
-    paths = list(folder.rglob("*"))
-    if not any(path.is_symlink() for path in paths):
-        return [bind(folder.resolve(), MODEL_FOLDER)]
-    files = [path for path in paths if path.is_symlink() or not path.is_dir()]
-    return [bind(file.resolve(), f"{MODEL_FOLDER}/{file.relative_to(folder)}") for file in files]
+    mounts = []
+    try:
+        with OwnedFolder.open(folder) as opened:
+            names = [*opened.files()]
+            if all(map(opened.is_regular, names)):
+                return [bind(opened.target("."), MODEL_FOLDER)]
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    mounts.append(bind(opened.target(name), f"{MODEL_FOLDER}/{name}"))
+    except OSError as error:
+        raise LaunchError(
+            f"{error.filename or folder}: {error.strerror}; copy the model to a folder of yours"
+        ) from error
+    return mounts
 
 
 class RunnerContainer(LaunchedRunner):
