@@ -7,14 +7,13 @@ import os
 import shutil
 import subprocess
 import tarfile
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import SMALL, Command
 from inputs import tiny
 from served import served
-from unprivileged import OTHER_UID, UID, give_to_user, kernel_protection, popen_as_user
+from unprivileged import OTHER_UID, give_to_user, kernel_protection, popen_as_user
 
 from wattdock.config import load_study
 from wattdock.errors import ConfigError
@@ -184,30 +183,20 @@ def test_the_live_page_shows_no_other_folder_that_takes_the_served_one_s_path(vi
         assert name in shown(server, name)
 
 
-@contextmanager
-def acting_as(uid: int) -> Iterator[None]:
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 def test_settings_of_a_study_are_of_the_journal_that_was_judged(victim: Command) -> None:
     """The neighbour's journal, which names a program, is exchanged for the victim's between reading and judging it."""
     as_neighbour(
         victim,
         "cd results/studies; mkdir 20270101T000000-mine-1; cp [0-9]*-x-1/journal.jsonl 2027*; chmod -R go-w 2027*",
     )
-    studies = victim.folder / RESULTS / STUDIES
-    own = next(path for path in studies.iterdir() if path.stat().st_uid == UID)
-    for path in (victim.home.parent, victim.home, victim.folder):
-        path.chmod(0o755)
-    # The suite's temporary folder is its user's.
+    # Here the victim is root.
+    own = next((victim.folder / RESULTS / STUDIES).glob("*-x-1"))
+    for path in (own, own / JOURNAL):
+        os.chown(path, 0, 0)
     found = find_study("mine-1", victim.folder / RESULTS)
     shutil.rmtree(found.path)
     found.path.symlink_to(own)
-    with acting_as(UID), pytest.raises(ConfigError, match=f"mine-1 is a study of user {OTHER_UID}; give its FILE"):
+    with pytest.raises(ConfigError, match=f"mine-1 is a study of user {OTHER_UID}; give its FILE"):
         load_study(found.settings, {})
 
 
@@ -215,12 +204,15 @@ def test_a_neighbour_s_equal_study_is_not_gone_on_with(victim: Command) -> None:
     """Its records could say anything; a person who wants it names it."""
     as_neighbour(
         victim,
-        """cd results/studies; mkdir 20270101T000000-x-7; cp [0-9]*-x-1/journal.jsonl 20270101T000000-x-7
-        sed -i '/"stored"/,$d' 2027*/journal.jsonl; mkdir 20270101T000000-x-7/records; chmod -R a+rwX 2027*""",
+        """cd results/studies; mkdir -p 20270101T000000-x-7/records; cp [0-9]*-x-1/journal.jsonl 20270101T000000-x-7
+        cd 20270101T000000-x-7; sed -i '/"stored"/,$d' journal.jsonl
+        id=$(sed -n 's/.*"experiments": {"\\([0-9a-f]\\{16\\}\\).*/\\1/p' journal.jsonl); test -n "$id"
+        cp -r ../../$ours/restarts/0 records/$id-0-00000000; chmod -R a+rwX .""",
     )
     done = victim("run", "x.yaml", "--resume")
     assert done.returncode == 0, done.stderr
-    assert "x-7" not in done.stdout + done.stderr
+    journal = (victim.folder / RESULTS / STUDIES / "20270101T000000-x-7" / JOURNAL).read_text()
+    assert '"resumed"' not in journal
 
 
 def test_a_neighbour_s_model_and_prompts_give_nothing_of_the_victim_s_away(victim: Command) -> None:
