@@ -1,7 +1,6 @@
-"""Open, lock and write files and folders that others may reach, too.
+"""Lock and write files and folders that others may reach, too; `opening` reads them.
 
-What others may have made is opened without waiting for anybody. A lock is waited for with a limit, and its holder is
-named. What is written appears whole or not at all, through a crash or a power cut, too: it is filled in a new folder,
+A lock is waited for with a limit, and its holder is named. What is written appears whole or not at all, through a crash or a power cut, too: it is filled in a new folder,
 which its process holds locked; an unlocked one was left by a killed process. Names of files that several rooms read
 stand here, too. Must not know: what the files hold.
 """
