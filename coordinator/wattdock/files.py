@@ -1,8 +1,8 @@
 """Lock and write files and folders that others may reach, too; `opening` reads them.
 
-A lock is waited for with a limit, and its holder is named. What is written appears whole or not at all, through a crash or a power cut, too: it is filled in a new folder,
-which its process holds locked; an unlocked one was left by a killed process. Names of files that several rooms read
-stand here, too. Must not know: what the files hold.
+A lock is waited for with a limit, and its holder is named. What is written appears whole or not at all, through a crash
+or a power cut, too: it is filled in a new folder, which its process holds locked; an unlocked one was left by a killed
+process. Names of files that several rooms read stand here, too. Must not know: what the files hold.
 """
 
 from __future__ import annotations

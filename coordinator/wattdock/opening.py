@@ -118,9 +118,11 @@ def locate(path: str | Path, *, within: int | None = None) -> Located:
 def _named(name: str, folder: int) -> int | None:
     """Return a descriptor that names a file in an open folder, links included; None where there is none."""
     # The kernel's own links, such as /proc/self/fd/1, have no target that could be read.
-    is_kernels = os.fstat(folder).st_dev == PROC.stat().st_dev
-    with suppress(FileNotFoundError):
-        return os.open(name, NAMING & ~os.O_NOFOLLOW if is_kernels else NAMING, dir_fd=folder)
+    flags = NAMING & ~os.O_NOFOLLOW if os.fstat(folder).st_dev == PROC.stat().st_dev else NAMING
+    # What is mounted on demand is mounted once it is opened as a folder.
+    for kind in (os.O_DIRECTORY, 0):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return os.open(name, flags | kind, dir_fd=folder)
     return None
 
 
