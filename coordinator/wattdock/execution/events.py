@@ -16,12 +16,18 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from wattdock.secrets import withheld
 from wattdock.values import require_64_bits
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened."""
+    """Something that happened; its texts hold no secret, whoever worded them."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, str):
+                object.__setattr__(self, name, withheld(value))
 
 
 Emit = Callable[[Event], None]
