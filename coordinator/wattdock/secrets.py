@@ -24,15 +24,15 @@ SECRET_NAME = re.compile(
 )
 # Two addresses may stand in one list.
 ADDRESS = re.compile(r"""\b([A-Za-z][A-Za-z0-9+.-]{0,20})://((?:(?!,[a-z]{2,9}://)[^\s"'<>`\\|])+)""")
-HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(:\d{1,5})?")
-AFTER_ADDRESS = ").,;:]}"
+HOST = re.compile(r"((?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(?::\d{1,5})?)[\])}]*")
+AFTER_ADDRESS = ").,;:}"
 # An address with a login (of SSH: with a password), and a key in an address's query.
 ADDRESS_SECRET = re.compile(
     r"""(?<!ssh)://(?![^\s"'<>\\/]*@sha256:)[^\s"'<>\\/]*@|://[^\s"'<>\\/@:]*:(?!\d{1,5}[/?#])[^\s"'<>\\]{1,200}@"""
-    r"""|[?&\#](?i:x-amz-\w+|[\w-]{0,40}(?:token|key|sig|signature|secret|password|auth|code))=[^\s"'&]{4,}"""
+    r"""|[?&\#](?i:x-amz-\w+|[\w-]{0,40}(?:token|key|sig|signature|secret|password|auth|code))=(?!\(withheld)[^\s"'&]{4,}"""
 )
-# What stands behind a secret's name; numbers, nothing, types and marks are no secrets.
-VALUE = r"""\\*["']?\s*[=:]\s*\\*["']?)(?!(?:null|none|true|false|str|[\d.]+)\b|[(<*\[])[^\s"',;&\\})]{6,}"""
+# What stands behind a secret's name; nothing, types and marks are no secrets.
+VALUE = r"""\\*["']?[ \t]*[=:][ \t]*\\*["']?)(?!(?:null|none|true|false|str)\b|[(<*\[])[^\s"',;&\\})]{6,}"""
 # Of a match, the first group stays.
 KEYS = tuple(
     re.compile(pattern, re.VERBOSE)
@@ -51,7 +51,7 @@ KEYS = tuple(
         # A login: me:password@host, where no scheme stands before it.
         r"""((?<![\w/.%+-]))[\w.%+-]{1,80}:[^\s:/@"']{3,80}@(?=[\w-]+(?:\.[\w-]+)*(?:\.[a-z]{2,}\b|:\d{2,5}\b))""",
         r"""((?i:password|passwd|passphrase|secret|credentials?|signature|(?<=[_;])pwd|(?<![A-Za-z0-9_-])sig
-            |(?<![A-Za-z0-9_-])token(?=\W{1,6}[^\s"']*\d)|(?:api|account|access|shared|private|signing|storage|master)[_-]?key
+            |(?<![A-Za-z0-9_-])token(?=\W{1,6}[^\s"']*\d)(?=\W{1,6}[^\s"']*[A-Za-z])|(?:api|account|access|shared|private|signing|storage|master)[_-]?key
             |(?:access|auth|hf|hub|api|refresh|session|security|bot|bearer|admin|github|gitlab)[_-]?token)"""
         + VALUE,
         r"""((?<!\S)--(?:[a-z]+-)?(?:token|password|secret|api-key)[ ])(?=\S*\d)[^\s(<-]\S{5,}""",
@@ -88,12 +88,21 @@ def withheld_values(value: Any, name: str = "") -> Any:
         return [withheld_values(inner, name) for inner in value]
     if not isinstance(value, str):
         return value
-    return WITHHELD if holds_secret(f"{name}={value}", {}) and not holds_secret(value, {}) else withheld(value)
+    return WITHHELD if value and _is_named_secret(name) else withheld(value)
 
 
 def holds_secret(text: str, environ: Mapping[str, str]) -> bool:
     """Whether a text holds what looks like a key or password, or the value of a variable that is called so."""
     return bool(ADDRESS_SECRET.search(text)) or _without_keys(text, environ) != text
+
+
+def is_secret_setting(name: str, value: str) -> bool:
+    """Whether a setting that a person wrote holds a secret, by its name or its value."""
+    return bool(value) and (_is_named_secret(name) or holds_secret(value, os.environ))
+
+
+def _is_named_secret(name: str) -> bool:
+    return holds_secret(f"{name}=anything-at-all", {})
 
 
 def _scheme_and_host(address: re.Match[str]) -> str:
@@ -102,10 +111,10 @@ def _scheme_and_host(address: re.Match[str]) -> str:
     if whole.startswith("/"):
         return address[0]
     rest = whole.rstrip(AFTER_ADDRESS)
-    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    authority = re.split(r"[/?#;]", rest, maxsplit=1)[0]
     # Behind a password that holds a slash stands the host; so an @ in a path leaves nothing to tell.
     host = HOST.fullmatch(authority.rpartition("@")[2]) if "@" not in rest[len(authority) :] else None
-    return f"{scheme}://{host[0] if host else WITHHELD}{whole[len(rest) :]}"
+    return f"{scheme}://{host[1] if host else WITHHELD}{whole[len(rest) :]}"
 
 
 def _without_keys(text: str, environ: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
-from wattdock.secrets import holds_secret
+from wattdock.secrets import is_secret_setting
 from wattdock.text import expected, from_json, json_text, nearest
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _refuse_secrets(value: Any, location: Location, places: Places) -> None:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, setting in inner:
         _refuse_secrets(setting, (*location, key), places)
-    if isinstance(value, str) and holds_secret(f"{location[-1]}={value}", os.environ):
+    if isinstance(value, str) and is_secret_setting(str(location[-1]), value):
         raise ConfigError(
             f"{places.of(location, ((),))}: holds what looks like a key or password; each result has all settings, so "
             "leave it out"
