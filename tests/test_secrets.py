@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from wattdock.errors import LaunchError
 from wattdock.execution import events
+from wattdock.launch.engine import NoContainersError
 from wattdock.records import Failure
 from wattdock.secrets import WITHHELD, holds_secret, withheld, withheld_values
 
@@ -149,6 +150,11 @@ def test_errors_events_and_rows_cannot_hold_a_secret() -> None:
     said = "cannot reach https://host.example"
     assert str(LaunchError(text)) == said
     assert events.as_line(events.Note(text))["text"] == said
+    engine = NoContainersError("no engine at tcp://me:pw@engine:2375", "start one")
+    assert (engine.reason, str(engine)) == (
+        "no engine at tcp://engine:2375",
+        "no engine at tcp://engine:2375; start one",
+    )
     failure = Failure(kind="RunnerError", message=text, stage="load", exit_code=5, log_tail=text)
     assert (failure.message, failure.log_tail) == (said, said)
 

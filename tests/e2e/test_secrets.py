@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from typing import TYPE_CHECKING
 
@@ -187,6 +188,34 @@ def test_no_command_line_of_a_run_holds_a_secret(leaky: Command) -> None:
     assert found_in("\n".join(lines)) == []
     assert b"TokensSeen" in live
     assert found_in(live) == []
+
+
+SBATCH = """#!/bin/sh
+[ "$1" = --version ] && exit
+for word; do echo "$word" >> "$HOME/work/submitted"; done
+cat "$word" >> "$HOME/work/submitted"
+echo 7
+"""
+
+
+def test_what_a_cluster_is_given_and_what_its_task_leaves_hold_no_secret(leaky: Command) -> None:
+    """Slurm's commands are stand-ins that write down their words; scripts and journals lie where others can read."""
+    programs = leaky.home / "bin"
+    programs.mkdir()
+    for name, text in (("sbatch", SBATCH), ("squeue", "#!/bin/sh\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    leaky.write(json.dumps({"defaults": {"backend": "leaky", "leaky": {"load_fault": "raise"}, "accelerator": "cpu"}}))
+    env = environment(leaky) | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    queued = leaky("run", "x.yaml", "--on", "slurm", "--model", "shape:tiny-llama", env=env)
+    assert "to go on: wattdock run x.yaml --on slurm" in queued.stderr
+    [study] = (leaky.folder / "results/studies").iterdir()
+    done = leaky("fleet", "task", study, "0", env=env)
+    assert done.returncode == 5, done.stderr
+    leaks = {name: found_in(content) for name, content in files(leaky)}
+    leaks |= {"streams": found_in(queued.stdout + queued.stderr + done.stdout + done.stderr)}
+    assert {name: found for name, found in leaks.items() if found} == {}
+    assert "#SBATCH --job-name" in (leaky.folder / "submitted").read_text()
 
 
 @pytest.mark.parametrize(
