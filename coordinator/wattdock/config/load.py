@@ -127,14 +127,11 @@ def load_study(
 
 def _refuse_secrets(value: Any, location: Location, places: Places) -> None:
     """Raise where a setting holds a secret: every result, journal and script of a cluster holds the settings."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, setting in inner:
-        _refuse_secrets(setting, (*location, key), places)
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        _refuse_secrets(inner, (*location, key), places)
     if isinstance(value, str) and is_secret_setting(str(location[-1]), value):
-        raise ConfigError(
-            f"{places.of(location, ((),))}: holds what looks like a key or password; each result has all settings, so "
-            "leave it out"
-        )
+        where = places.of(location, ((),))
+        raise ConfigError(f"{where}: holds what looks like a key or password, and results hold settings; leave it out")
 
 
 def _read(source: Path | Mapping[str, Any] | None) -> tuple[Path | None, Any, Mapping[Location, int], str]:

@@ -16,18 +16,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from wattdock.secrets import withheld
+from wattdock.secrets import withheld_values
 from wattdock.values import require_64_bits
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened; its texts hold no secret, whoever worded them."""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, str):
-                object.__setattr__(self, name, withheld(value))
+    """Something that happened."""
 
 
 Emit = Callable[[Event], None]
@@ -229,9 +224,9 @@ class ResultStored(Event):
 
 
 def as_line(event: Event) -> dict[str, Any]:
-    """Return an event as a JSON object's values: its name, the time in UTC, and what it holds."""
+    """Return an event as a JSON object's values: its name, the time in UTC, and what it holds, without secrets."""
     at_utc = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return {"event": type(event).__name__, "at_utc": at_utc, **dataclasses.asdict(event)}
+    return {"event": type(event).__name__, "at_utc": at_utc, **withheld_values(dataclasses.asdict(event))}
 
 
 def from_line(line: Any) -> Event | None:

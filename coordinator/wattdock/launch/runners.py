@@ -112,7 +112,7 @@ def process_variables(
     modules = [PROTO_DIR, COMMON_DIR, runner_dir]
     if keep_pythonpath:
         modules += [Path(folder) for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    return _without_secrets(allowed) | {
+    return {name: value for name, value in allowed.items() if not is_secret(name, value)} | {
         # The runner's working folder is not the caller's, so relative entries would point elsewhere.
         "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in modules),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -132,8 +132,8 @@ def container_variables(gpu_uuids: Sequence[str], environ: Mapping[str, str], *,
 
     Source: PyTorch, Triton and vLLM name these folders; NCCL and gloo take the interface to use from these variables.
     """
-    settings = {name: value for name, value in environ.items() if ENGINE_NAME.fullmatch(name)}
-    return _without_secrets(settings) | {
+    engine = {name: value for name, value in environ.items() if ENGINE_NAME.fullmatch(name)}
+    return {name: value for name, value in engine.items() if not is_secret(name, value)} | {
         "HOME": f"{cache}/home",
         # The caller has no name in there; Python and shells ask these before /etc/passwd.
         "USER": "runner",
@@ -169,8 +169,3 @@ def engine_settings(environ: Mapping[str, str], *, in_container: bool) -> dict[s
 
     inherited = {name: value for name, value in variables(environ).items() if name not in variables({})}
     return {name: withheld(value) for name, value in sorted(inherited.items()) if SETTING_NAME.fullmatch(name)}
-
-
-def _without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings without keys, such as VLLM_API_KEY, and without values that hold a password."""
-    return {name: value for name, value in settings.items() if not is_secret(name, value)}

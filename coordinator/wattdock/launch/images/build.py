@@ -57,10 +57,7 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
     except ValueError as error:
         raise ConfigError(f"--build-options {options}: {error}; write them as in a shell") from error
     if any(holds_secret(word, os.environ) for word in more):
-        raise ConfigError(
-            "--build-options holds what looks like a key or password, which all users of this machine and of the image "
-            "could read; write --secret id=NAME,src=FILE"
-        )
+        raise ConfigError("--build-options holds what looks like a key or password; write --secret id=NAME,src=FILE")
     base = base or default_base(name, variant)
     runner = REPO / "runners" / name
     if runner.is_dir() and not (runner / f"requirements-{variant}.txt").exists():
