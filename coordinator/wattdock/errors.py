@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from wattdock.secrets import withheld
+
 
 class ExitCode(IntEnum):
     """What the process ends with; documented in README and stable."""
@@ -35,9 +37,12 @@ class ExitCode(IntEnum):
 
 
 class WattdockError(Exception):
-    """Base of all errors that a user can meet."""
+    """Base of all errors that a user can meet; its message holds no secret, whoever worded it."""
 
     exit_code = ExitCode.BUG
+
+    def __str__(self) -> str:
+        return withheld(super().__str__())
 
 
 class ConfigError(WattdockError):

@@ -12,6 +12,7 @@ import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from wattdock.secrets import withheld
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
@@ -45,13 +46,13 @@ def _shown(character: str) -> str:
 
 
 class _Guarded:
-    """A stream of text that shows what would steer a terminal."""
+    """A stream of text that shows what would steer a terminal; the error stream, which logs keep, without secrets."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.unguarded = stream
+    def __init__(self, stream: TextIO, guard: Callable[[str], str]) -> None:
+        self.unguarded, self._guard = stream, guard
 
     def write(self, text: str) -> int:
-        return self.unguarded.write(harmless(text))
+        return self.unguarded.write(self._guard(text))
 
     def writelines(self, lines: Iterable[str]) -> None:
         self.write("".join(lines))
@@ -67,7 +68,7 @@ def guard_output() -> None:
         stream = unguarded(getattr(sys, name) or Path(os.devnull).open("w"))  # noqa: SIM115 (for as long as the process)
         # A terminal that cannot show a character must not cost the result.
         cast("Any", stream).reconfigure(errors="backslashreplace")
-        setattr(sys, name, _Guarded(stream))
+        setattr(sys, name, _Guarded(stream, harmless if name == "stdout" else lambda text: harmless(withheld(text))))
 
 
 def unguarded(stream: TextIO) -> TextIO:

@@ -1,4 +1,4 @@
-"""Text for people and for programs: plurals, names of results and studies, dotted names of settings, secrets, JSON.
+"""Text for people and for programs: plurals, names of results and studies, dotted names of settings, JSON.
 
 JSON has no infinity and no not-a-number. They are written as the texts "Infinity", "-Infinity" and "NaN": a reader that
 expects a number refuses them, where `null` would pass for "not measured" and a bare `NaN` is no JSON at all.
@@ -19,27 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?/", re.IGNORECASE)
-# Names of variables that hold a secret, or the file of one.
-SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTH|API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY)"
-    r"(_(ID|FILE|PATH|JSON))?$|PASSWORD$|_(KEY|PWD|PASS|PAT)$",
-    re.IGNORECASE,
-)
-# What services give out as keys, credentials in an address, and settings that are called a secret.
-SECRET_SHAPES = re.compile(
-    r"""\b(?:hf_[A-Za-z0-9]{20,} |sk-[A-Za-z0-9_-]{20,} |gh[pousr]_[A-Za-z0-9]{30,} |github_pat_[A-Za-z0-9_]{30,}
-        |glpat-[A-Za-z0-9_-]{16,} |AKIA[0-9A-Z]{16}\b |nvapi-[A-Za-z0-9_-]{20,} |xox[abprs]-[A-Za-z0-9-]{10,}
-        |eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})
-    |-----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----
-    |://[^/\s:@]+:[^/\s@]+@
-    |(?i:\bbearer\s+)[A-Za-z0-9._~+/-]{16,}
-    |(?i:\b[a-z_]*(?:password|passwd|secret|api_?key|access_token|auth_token|hf_token)\b\\*["']?\s*[=:]\s*\\*["']?)
-     (?!null\b|None\b)[^\s"',;}]{6,}
-    """,
-    re.VERBOSE,
-)
-# Shorter values are no secrets, and stand in every text.
-SECRET_CHARACTERS = 6
 COMPACT = (",", ":")
 TOO_DEEP = "it is nested too deeply"
 # Whoever walks through a document calls itself for each level.
@@ -149,17 +128,6 @@ def dotted(nested: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, A
             yield from dotted(value, f"{within}{name}.")
         else:
             yield f"{within}{name}", value
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether an environment variable looks like a secret."""
-    return bool(SECRET_NAME.search(name) or SECRET_SHAPES.search(value))
-
-
-def holds_secret(text: str, environ: Mapping[str, str]) -> bool:
-    """Whether a text holds what looks like a key or password, or the value of a variable that does."""
-    values = {value for name, value in environ.items() if len(value) >= SECRET_CHARACTERS and is_secret(name, value)}
-    return bool(SECRET_SHAPES.search(text)) or any(value in text or json.dumps(value)[1:-1] in text for value in values)
 
 
 def json_text(

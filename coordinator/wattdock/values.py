@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from wattdock.secrets import withheld, withheld_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# What a machine, an engine or an error says, without its secrets.
+Said = Annotated[str, AfterValidator(withheld)]
+Settings = Annotated[dict[str, Any], AfterValidator(withheld_values)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 

@@ -126,6 +126,14 @@ def test_options_of_a_build_that_no_shell_would_take_are_refused_before_anything
         build_image("pytorch", variant="cpu", options="--label 'x")
 
 
+@pytest.mark.parametrize("option", ["--build-arg HF_TOKEN=word-of-hub", "--build-arg INDEX=https://tok@index.example/"])
+def test_a_secret_among_a_builds_options_is_refused_and_not_repeated(option: str) -> None:
+    """All users of the machine could read the command line, and of the image its history."""
+    with pytest.raises(ConfigError, match="write --secret id=NAME,src=FILE") as caught:
+        build_image("pytorch", variant="cpu", options=option)
+    assert "word-of-hub" not in str(caught.value)
+
+
 def test_dockers_client_works_on_the_engine_that_runners_are_started_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,13 @@ def test_equal_results_give_equal_bytes(tmp_path: Path) -> None:
         "-----BEGIN PRIVATE KEY-----\nMIIEvQ",
         'answered {"auth_token": "sesame-9-open"}',
         "a-token-of-no-known-shape",
+        "ray://:pw@head:6379",
+        "https://tok@host/simple",
+        "https://host/v1?token=abcd",
+        "AccountName=x;AccountKey=abcdefgh==;EndpointSuffix=core.example",
+        "https://hooks.slack.com/services/T000/B000/abcdefgh",
+        "https://bucket.example/w?X-Amz-Signature=0123456789abcdef",
+        "key x7Kq9ZbW2mTfV4nLpR8sYcD3 taken",
     ],
 )
 def test_a_secret_is_refused_in_a_result_a_log_and_a_prompt(

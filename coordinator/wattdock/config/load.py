@@ -21,6 +21,7 @@ from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
+from wattdock.secrets import is_secret_setting
 from wattdock.text import expected, from_json, json_text, nearest
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def load_study(
         flag_places[tuple(setting.split("."))] = (written_as or {}).get(setting, f"--set {setting}")
         over = override(over, nested(setting, value))
     places, under = Places(name, lines, flag_places), Settings()
+    _refuse_secrets(data, (), places)
+    _refuse_secrets(over, (), places)
     for setting, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
         under = override(under, nested(setting, value))
     if not is_study(data):
@@ -120,6 +123,15 @@ def load_study(
     except StudyError as error:
         raise ConfigError(f"{places.of(error.location, ((),))}: {error}") from None
     return study if study.name or path is None else replace(study, name=path.stem)
+
+
+def _refuse_secrets(value: Any, location: Location, places: Places) -> None:
+    """Raise where a setting holds a secret: every result, journal and script of a cluster holds the settings."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        _refuse_secrets(inner, (*location, key), places)
+    if isinstance(value, str) and is_secret_setting(str(location[-1]), value):
+        where = places.of(location, ((),))
+        raise ConfigError(f"{where}: holds what looks like a key or password, and results hold settings; leave it out")
 
 
 def _read(source: Path | Mapping[str, Any] | None) -> tuple[Path | None, Any, Mapping[Location, int], str]:

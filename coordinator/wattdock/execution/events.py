@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from wattdock.secrets import withheld_values
 from wattdock.values import require_64_bits
 
 
@@ -223,9 +224,12 @@ class ResultStored(Event):
 
 
 def as_line(event: Event) -> dict[str, Any]:
-    """Return an event as a JSON object's values: its name, the time in UTC, and what it holds."""
+    """Return an event as a JSON object's values: its name, the time in UTC, and what it holds, without secrets."""
     at_utc = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return {"event": type(event).__name__, "at_utc": at_utc, **dataclasses.asdict(event)}
+    values = dataclasses.asdict(event)
+    # Comes several times a second while a pass is measured, and holds wattdock's own words only.
+    said = values if isinstance(event, TokensSeen) else withheld_values(values)
+    return {"event": type(event).__name__, "at_utc": at_utc, **said}
 
 
 def from_line(line: Any) -> Event | None:

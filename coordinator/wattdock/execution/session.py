@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 import os
-import shutil
 import traceback
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ from wattdock.metering import EnergyCurve, Span, Timeline
 from wattdock.opening import open_data, open_regular
 from wattdock.records import Failure
 from wattdock.runner import LoadRequest, RunnerClient
+from wattdock.secrets import withheld
 
 if TYPE_CHECKING:
     from collections import deque
@@ -61,6 +61,8 @@ METER_LEAD_S = 1.0
 INTERRUPTED_STOP_S = 3.0
 # Between the processes of one job that are told to end.
 SIGNALS_APART_S = 0.2
+# How much of a runner's log is looked through at a time.
+LOG_BYTES = 1_000_000
 SEE_DOCTOR = "`wattdock doctor` says what to do"
 
 
@@ -447,7 +449,8 @@ class Session:
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             with open_data(self._log) as log, os.fdopen(open_regular(path, flags, owned=True), "ab") as gathered:
-                shutil.copyfileobj(log, gathered)
+                while lines := log.readlines(LOG_BYTES):
+                    gathered.write(withheld(b"".join(lines).decode(errors="replace")).encode())
         except OSError as error:
             self._emit(Note(f"{path}: {error.strerror or error}; the runner's log is lost"))
 

@@ -15,6 +15,7 @@ from wattdock.files import write_whole
 from wattdock.fleet import slurm
 from wattdock.fleet.script import gpus_of
 from wattdock.opening import read_regular
+from wattdock.secrets import withheld
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         without = 1 + (earlier.without_progress if earlier and passes <= most else 0)
         if exit_code == ExitCode.INTERRUPTED and without >= MOST_WITHOUT_PROGRESS:
             why = f"told to end {without} times without a new pass; raise `time:` of `fleet:`"
-        ending = Ending(why, int(exit_code), max(passes, most), without)
+        ending = Ending(withheld(why), int(exit_code), max(passes, most), without)
         write_whole(folder / ENDING, json_text(asdict(ending)).encode())
         return ending
 

@@ -54,8 +54,7 @@ class LauncherChoice:
         python: The interpreter that the user named; None for the backend's own environment.
         cache: Folder for what engines in containers compile: one per image, and for a model's own code one of its own.
         limits: What a container may use, its memory decided; None for processes.
-        variables: Engine settings that a runner inherits from this process's environment; "set" for a value that may
-            be a secret.
+        variables: Engine settings that a runner inherits from this process's environment, without secrets.
     """
 
     name: str

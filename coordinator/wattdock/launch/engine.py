@@ -19,6 +19,7 @@ from wattdock.clock import host_clock
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.files import is_held
 from wattdock.host import folders
+from wattdock.secrets import withheld
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,7 @@ class NoContainersError(PreflightError):
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"{reason}; {remedy}")
-        self.reason, self.remedy = reason, remedy
+        self.reason, self.remedy = withheld(reason), remedy
 
 
 class NoImageError(NoContainersError):

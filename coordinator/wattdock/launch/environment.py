@@ -23,6 +23,7 @@ from wattdock.launch.process import KEEPER
 from wattdock.launch.runners import PYTHON_HERE, environment_dir
 from wattdock.launch.uv import run_uv
 from wattdock.opening import read_regular
+from wattdock.secrets import withheld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -337,7 +338,7 @@ class Uv:
             assert keeper.stdout is not None
             assert keeper.stderr is not None
             for line in keeper.stderr:
-                log.write(line)
+                log.write(withheld(line))
                 recent.append(line)
                 if STEPS.match(line):
                     self.progress(line.strip())

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError
 from wattdock.files import expanded
 from wattdock.host import folders, processes
-from wattdock.text import is_secret, nearest
+from wattdock.secrets import is_secret, withheld
+from wattdock.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,20 +29,18 @@ REPO = CHECKOUT if (CHECKOUT / "runners" / "common" / "wattdock_runner").is_dir(
 PROTO_DIR = REPO / "proto"
 COMMON_DIR = REPO / "runners" / "common"
 PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
-# Settings of engines and of the libraries below them; a container gets no other variable of the host.
+# Settings of engines and of the libraries below them; a container gets no other variable of the host. A family's keys
+# and passwords stay behind: `is_secret` looks at each name and value.
 ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM|SGLANG|SGL)_\w+")
 # What changes how an engine runs in a process, which gets it and what any program gets, and so belongs to its result.
 SETTING_NAME = re.compile(
     ENGINE_NAME.pattern
-    + r"|(CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NVTE|UCX|RAY|KMP|GOMP|OPENBLAS|NUMEXPR|DNNL|ONEDNN|ATEN|TORCHDYNAMO|XLA"
-    r"|HF|TRANSFORMERS|TOKENIZERS|ACCELERATE|FLASHINFER|FLASH|TENSORRT|TRT|MALLOC|OMPI|UCC|NUMBA|CUPY)_\w+"
-    rf"|LD_(PRELOAD|LIBRARY_PATH)|PYTHONHASHSEED|CUDACXX|{processes.COMPILERS}"
+    + r"|(CUDA|CUBLAS|CUBLASLT|CUDNN|NVTE|UCX|KMP|GOMP|OPENBLAS|NUMEXPR|DNNL|ONEDNN|ATEN|TORCHDYNAMO|XLA|TRANSFORMERS"
+    r"|TOKENIZERS|ACCELERATE|FLASHINFER|FLASH|TENSORRT|TRT|MALLOC|OMPI|UCC|NUMBA|CUPY)_\w+|NVIDIA_TF32_OVERRIDE"
+    # These families hold logins and addresses of services, too.
+    r"|HF_(HOME|(HUB|MODULES)_CACHE|HUB_(OFFLINE|(DIS|EN)ABLE_\w+)|(ENABLE_)?PARALLEL_LOADING\w*|DEACTIVATE_ASYNC_LOAD)"
+    rf"|RAY_(CGRAPH|EXPERIMENTAL)_\w+|LD_(PRELOAD|LIBRARY_PATH)|PYTHONHASHSEED|CUDACXX|{processes.COMPILERS}"
 )
-# Read by the container toolkit before a container starts, and by no engine.
-TOOLKIT_NAME = re.compile(r"NVIDIA_(REQUIRE|DRIVER|VISIBLE|PRODUCT)_")
-# Wider than `is_secret`: a variable whose name only resembles a secret's is recorded without its value.
-SECRET_LIKE = re.compile(r"TOKEN|KEY|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|AUTH", re.IGNORECASE)
-HIDDEN = "set"
 # The coordinator fetches models; a runner finds them on disk.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
@@ -113,7 +112,7 @@ def process_variables(
     modules = [PROTO_DIR, COMMON_DIR, runner_dir]
     if keep_pythonpath:
         modules += [Path(folder) for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    return _without_secrets(allowed) | {
+    return {name: value for name, value in allowed.items() if not is_secret(name, value)} | {
         # The runner's working folder is not the caller's, so relative entries would point elsewhere.
         "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in modules),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -133,8 +132,8 @@ def container_variables(gpu_uuids: Sequence[str], environ: Mapping[str, str], *,
 
     Source: PyTorch, Triton and vLLM name these folders; NCCL and gloo take the interface to use from these variables.
     """
-    settings = {name: value for name, value in environ.items() if ENGINE_NAME.fullmatch(name)}
-    return _without_secrets(settings) | {
+    engine = {name: value for name, value in environ.items() if ENGINE_NAME.fullmatch(name)}
+    return {name: value for name, value in engine.items() if not is_secret(name, value)} | {
         "HOME": f"{cache}/home",
         # The caller has no name in there; Python and shells ask these before /etc/passwd.
         "USER": "runner",
@@ -160,8 +159,7 @@ def container_variables(gpu_uuids: Sequence[str], environ: Mapping[str, str], *,
 def engine_settings(environ: Mapping[str, str], *, in_container: bool) -> dict[str, str]:
     """Return the engine settings that a runner inherits from the coordinator's environment, sorted by name.
 
-    Variables that every runner gets with a value of wattdock's own are not among them. A value that may be a secret is
-    "set".
+    Variables that every runner gets with a value of wattdock's own are not among them.
     """
 
     def variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -170,13 +168,4 @@ def engine_settings(environ: Mapping[str, str], *, in_container: bool) -> dict[s
         return process_variables(Path(), (), environ, keep_pythonpath=False)
 
     inherited = {name: value for name, value in variables(environ).items() if name not in variables({})}
-    return {
-        name: HIDDEN if SECRET_LIKE.search(name) else value
-        for name, value in sorted(inherited.items())
-        if SETTING_NAME.fullmatch(name) and not TOOLKIT_NAME.match(name)
-    }
-
-
-def _without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings without keys, such as VLLM_API_KEY, and without values that hold a password."""
-    return {name: value for name, value in settings.items() if not is_secret(name, value)}
+    return {name: withheld(value) for name, value in sorted(inherited.items()) if SETTING_NAME.fullmatch(name)}

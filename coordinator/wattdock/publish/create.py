@@ -38,7 +38,8 @@ from wattdock.publish.bundle import (
     results_table,
     sums_of,
 )
-from wattdock.text import holds_secret, json_text, pluralize
+from wattdock.secrets import holds_secret
+from wattdock.text import json_text, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from wattdock.values import Stored
+from wattdock.values import Said, Stored
 
 
 class Failure(Stored):
@@ -22,9 +22,9 @@ class Failure(Stored):
     INTERRUPTED: ClassVar = "Interrupted"
 
     kind: str
-    message: str
+    message: Said
     stage: str
     exit_code: int
-    log_tail: str = ""
+    log_tail: Said = ""
     cause: str | None = None
     advice: str | None = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ClockError
 from wattdock.host import Gpu, Link
-from wattdock.values import Stored
+from wattdock.values import Said, Settings, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +38,12 @@ class RunnerEnvironment(Stored):
     framework: str | None = None
     framework_version: str | None = None
     python_version: str | None = None
-    package_versions: dict[str, str] = Field(default_factory=dict)
-    parallelism: dict[str, Any] = Field(default_factory=dict)
-    engine_args: dict[str, Any] = Field(default_factory=dict)
+    package_versions: dict[str, Said] = Field(default_factory=dict)
+    parallelism: Settings = Field(default_factory=dict)
+    engine_args: Settings = Field(default_factory=dict)
     parameter_count: int | None = None
     weight_bytes: int | None = None
-    warnings: list[str] = Field(default_factory=list)
+    warnings: list[Said] = Field(default_factory=list)
 
 
 class Topology(Stored):
@@ -178,8 +178,8 @@ class EnvironmentSnapshot(Stored):
         launcher, launcher_reason: How the runner was started, and why.
         image_digest: "repository@sha256:…", to pull the same image; null for an image that is in no registry.
         container: Null for a runner that is a plain process.
-        variables: Engine settings that reached the runner from the coordinator's environment, by name; "set" in place
-            of a value that may be a secret.
+        variables: Engine settings that reached the runner from the coordinator's environment, by name, as
+            `wattdock.secrets` lets them through.
         runner: As the runner reported it.
         dataset, dataset_sha256: The source of the prompts, and its hash.
         dataset_format, dataset_ignored: Of a prompts file: the format that its keys told, and the keys or records that
@@ -207,10 +207,10 @@ class EnvironmentSnapshot(Stored):
     wattdock_dirty: bool | None = None
     job: Job | None = None
     launcher: str
-    launcher_reason: str
+    launcher_reason: Said
     image_digest: str | None = None
     container: ContainerFacts | None = None
-    variables: dict[str, str] | None = None
+    variables: dict[str, Said] | None = None
     backend: str
     runner: RunnerEnvironment
     model: ModelFacts
@@ -221,7 +221,7 @@ class EnvironmentSnapshot(Stored):
     seed: int
     clock: ClockFacts
     meter: str
-    meter_reason: str | None
+    meter_reason: Said | None
     changes: list[ConditionChange] | None = None
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -84,7 +85,8 @@ def _mapped(method: str, context: Any) -> Iterator[None]:
 
 
 def _status(error: Exception) -> tuple[grpc.StatusCode, str]:
-    line = " ".join(str(error).split())[:DETAIL_CHARACTERS]
+    # At a word: half a key is a secret that nobody recognises.
+    line = shorten(str(error), DETAIL_CHARACTERS, placeholder=" …")
     for kind, code in CODES.items():
         if isinstance(error, kind):
             return code, line or type(error).__name__

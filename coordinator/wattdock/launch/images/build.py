@@ -15,6 +15,7 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.host import Machine, folders, processes
 from wattdock.launch.engine import BASE_DIGEST_LABEL, BASE_NAME_LABEL, NoImageError, engine_address, find_image
 from wattdock.launch.runners import PACKAGED, REPO
+from wattdock.secrets import holds_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,8 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
         more = shlex.split(options)
     except ValueError as error:
         raise ConfigError(f"--build-options {options}: {error}; write them as in a shell") from error
+    if any(holds_secret(word, os.environ) for word in more):
+        raise ConfigError("--build-options holds what looks like a key or password; write --secret id=NAME,src=FILE")
     base = base or default_base(name, variant)
     runner = REPO / "runners" / name
     if runner.is_dir() and not (runner / f"requirements-{variant}.txt").exists():
