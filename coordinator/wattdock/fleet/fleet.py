@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from typing import TYPE_CHECKING
 
+from wattdock.errors import StoreError
 from wattdock.execution import events
 from wattdock.execution.tasks import (
     TASKS,
@@ -15,7 +18,7 @@ from wattdock.execution.tasks import (
     require_tasks,
     tasks_of,
 )
-from wattdock.files import write_whole
+from wattdock.files import is_trusted, whole_file
 from wattdock.fleet import slurm
 from wattdock.fleet.script import jobs_of
 from wattdock.fleet.states import states_of
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 # Slurm waits for processes that it has told to end, and for its own scripts.
 LONGEST_END_S = 120.0
+# Whatever the umask says: whoever can change a script has it run as its owner.
+SCRIPT_MODE = 0o644
 
 
 class Fleet:
@@ -64,8 +69,14 @@ class Fleet:
         Raises:
             ConfigError, PreflightError, LaunchError: Slurm is not here, or refuses; what it took before stays queued.
                 Or what the tasks need cannot be made here, where that was asked.
-            StoreError: Another process submits this study, or a script cannot be written.
+            StoreError: Another process submits this study, a script cannot be written, or others can change it.
         """
+        state = self.path.stat()
+        if not is_trusted(state.st_uid) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise StoreError(
+                f"{self.path}: other users can change what is submitted from there; run it as a new study without "
+                "--resume, or chmod go-w what is yours"
+            )
         with StudyFolder.at(self.path):
             waiting = {task.number for task in self._queued()}
             tasks = [task for task in self._read() if task.number not in waiting]
@@ -75,7 +86,9 @@ class Fleet:
             first = None
             for job in jobs_of(self._study, left, path=self.path, retry_failed=self._retry_failed):
                 script = self.path / job.file_name
-                write_whole(script, job.script.encode())
+                with whole_file(script) as file:
+                    os.fchmod(file.fileno(), SCRIPT_MODE)
+                    file.write(job.script.encode())
                 number = slurm.submit(script, after=first)
                 first = first if job.tasks else number
                 emit(events.Note(f"job {number}: {job.description}, {script}"))
