@@ -98,6 +98,14 @@ def test_pickled_weights_are_refused_unread(idle_runner: Runner, tmp_path: Path)
     assert (tmp_path / "ran").exists()
 
 
+def test_a_config_that_leads_to_another_model_is_refused(idle_runner: Runner, engine: Subject, tmp_path: Path) -> None:
+    """VLLM would load and measure that one, whatever its weights are, under this one's name."""
+    other = {"verifier": {"name_or_path": str(write_config(tmp_path / "other")), "architectures": []}}
+    folder = write_config(tmp_path / "model", speculators_config={"algorithm": "eagle3", **other})
+    code, detail = idle_runner.refused_load(folder, **engine.load_fields)
+    assert (code, "is a draft for another model" in detail) == ("INVALID_ARGUMENT", True), detail
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "named"),
     [

@@ -235,8 +235,17 @@ def read_generation_config(generation_config_class: Any, order: LoadOrder, model
 
 
 def read_config(auto_config: Any, order: LoadOrder) -> Any:
-    """Return the folder's config; a pad id that is not in the vocabulary, which embeddings refuse, is left out."""
+    """Return the folder's config; a pad id that is not in the vocabulary, which embeddings refuse, is left out.
+
+    Raises:
+        InvalidRequest: It names another model, whose folder nobody checked: vLLM would load that one, and take this
+            folder for its draft model.
+
+    Source: `maybe_override_with_speculators` of vLLM 0.32.
+    """
     config = read_from_folder(auto_config, order)
+    if getattr(config, "speculators_config", None) is not None:
+        raise InvalidRequest(f"{order.model_path} is a draft for another model (speculators_config in config.json)")
     text = config.get_text_config()
     if not known_ids(getattr(text, "pad_token_id", None), getattr(text, "vocab_size", 0)):
         text.pad_token_id = None
