@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from command import Command
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
-CONFIG, RUNNER, STORE = 2, 5, 7
+CONFIG, PREFLIGHT, RUNNER, STORE, INTERRUPTED = 2, 3, 5, 7, 130
 # A study on a cluster, and Slurm's commands as far as a submission needs them: what is sent is kept, with its mode.
 STUDY = {"name": "x", "backend": "fake", "model": "shape:tiny-llama", "accelerator": "cpu"}
 SBATCH = """#!/bin/sh
@@ -136,3 +136,24 @@ def test_nobody_else_reads_what_a_run_has_in_its_environment_nor_in_a_core(wattd
         state = core.stat()
         assert (state.st_size == 0 or state.st_uid == UID, state.st_mode & 0o077 if state.st_size else 0) == (True, 0)
         core.unlink()
+
+
+@AS_ROOT
+def test_a_coordinator_that_was_stopped_is_waited_for_no_longer_than_asked_and_named(
+    wattdock: Command, other: Command
+) -> None:
+    """It measures nothing and lets go of nothing; once it goes on, it ends as it would have."""
+    leases = {"WATTDOCK_LEASES": str(wattdock.home / "leases")}
+    slow = ("--passes", "1000", "--set", "fake.step_s=0.05", "--set", "warmup.passes=0")
+    with wattdock.start("run", *SMALL, *slow, env=leases, stderr=-1) as running:
+        wait_for(running, "tokens in")
+        wattdock.interrupt(signal.SIGSTOP)
+        as_other: dict[str, Any] = {"env": leases, "uid": OTHER_UID, "reach": [wattdock.home], "stderr": -1}
+        waiting = other.start("run", *SMALL, "--wait", "1", **as_other)
+        said = waiting.communicate(timeout=240)[1]
+        assert (waiting.returncode, "this machine is in exclusive use by" in said) == (PREFLIGHT, True), said
+        wattdock.interrupt(signal.SIGINT)
+        wattdock.interrupt(signal.SIGCONT)
+        err = running.communicate(timeout=240)[1]
+    assert running.returncode == INTERRUPTED, err
+    assert wattdock.left_after() == []
