@@ -113,12 +113,17 @@ def test_a_models_own_code_does_not_run_unless_it_is_trusted(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_config_that_leads_to_another_model_is_refused(idle_runner: Runner, engine: Subject, tmp_path: Path) -> None:
-    """VLLM would load and measure that one, whatever its weights are, under this one's name."""
+def test_a_config_that_leads_to_another_model_or_to_code_is_refused(
+    idle_runner: Runner, engine: Subject, tmp_path: Path
+) -> None:
+    """VLLM would load and measure that one, whatever its weights are, under this one's name; transformers, the code."""
     other = {"verifier": {"name_or_path": str(write_config(tmp_path / "other")), "architectures": []}}
-    folder = write_config(tmp_path / "model", speculators_config={"algorithm": "eagle3", **other})
-    code, detail = idle_runner.refused_load(folder, **engine.load_fields)
-    assert (code, "is a draft for another model" in detail) == ("INVALID_ARGUMENT", True), detail
+    for changes, words in (
+        ({"speculators_config": {"algorithm": "eagle3", **other}}, "is a draft for another model"),
+        ({"_attn_implementation": "nobody/kernel"}, "names code of a hub (nobody/kernel): trust_remote_code"),
+    ):
+        code, detail = idle_runner.refused_load(write_config(tmp_path / "model", **changes), **engine.load_fields)
+        assert (code, words in detail) == ("INVALID_ARGUMENT", True), detail
 
 
 @pytest.mark.parametrize(
