@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from typing import TYPE_CHECKING
 
-from wattdock.errors import StoreError
 from wattdock.execution import events
 from wattdock.execution.tasks import (
     TASKS,
@@ -18,7 +16,7 @@ from wattdock.execution.tasks import (
     require_tasks,
     tasks_of,
 )
-from wattdock.files import is_trusted, whole_file
+from wattdock.files import whole_file
 from wattdock.fleet import slurm
 from wattdock.fleet.script import jobs_of
 from wattdock.fleet.states import states_of
@@ -69,14 +67,8 @@ class Fleet:
         Raises:
             ConfigError, PreflightError, LaunchError: Slurm is not here, or refuses; what it took before stays queued.
                 Or what the tasks need cannot be made here, where that was asked.
-            StoreError: Another process submits this study, a script cannot be written, or others can change it.
+            StoreError: Another process submits this study, or a script cannot be written.
         """
-        state = self.path.stat()
-        if not is_trusted(state.st_uid) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise StoreError(
-                f"{self.path}: other users can change what is submitted from there; run it as a new study without "
-                "--resume, or chmod go-w what is yours"
-            )
         with StudyFolder.at(self.path):
             waiting = {task.number for task in self._queued()}
             tasks = [task for task in self._read() if task.number not in waiting]
