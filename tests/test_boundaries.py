@@ -199,6 +199,20 @@ def test_no_look_at_a_stored_path_goes_round_the_opened_folder_without_a_reason(
     assert found == listed
 
 
+READ_CODE = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
+LOADS = {"np.load", "numpy.load", "torch.load", "yaml.load", "eval", "exec"}
+
+
+def test_nothing_of_ours_reads_what_can_hold_code() -> None:
+    """Replicas and ranks send each other objects, over socket pairs that have no name; no other process gets there."""
+    files = sources("coordinator", "runners", "docker")
+    called = {(file.name, ast.unparse(call.func)) for file in files for call in calls(file)}
+    assert {(name, callee) for name, callee in called if callee in LOADS} == set()
+    assert {file.name: imported(file) & READ_CODE for file in files if imported(file) & READ_CODE} == {}
+    talking = {file.name for file in files if "multiprocessing" in imported(file)}
+    assert talking == {"spread.py", "worker.py", "wattdock_vllm_worker.py"}
+
+
 def test_what_every_runner_shares_needs_grpcio_protobuf_and_the_standard_library_only() -> None:
     """Whatever engine it stands beside; only what asks an engine's own server needs more, to ask and to read."""
     more = {file.name: imported(file) - RUNNER_COMMON - sys.stdlib_module_names for file in sources("runners/common")}

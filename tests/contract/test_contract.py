@@ -98,6 +98,34 @@ def test_pickled_weights_are_refused_unread(idle_runner: Runner, tmp_path: Path)
     assert (tmp_path / "ran").exists()
 
 
+def test_a_models_own_code_does_not_run_unless_it_is_trusted(
+    idle_runner: Runner, engine: Subject, tmp_path: Path
+) -> None:
+    """Whatever names it: the config, and the settings of tokenizer and processor."""
+    code = {name: f"own.{name}" for name in ("AutoConfig", "AutoModelForCausalLM", "AutoProcessor")}
+    code["AutoTokenizer"] = ["own.Tokenizer", "own.Tokenizer"]  # type: ignore[assignment]
+    folder = write_config(tmp_path / "model", model_type="own", auto_map=code)
+    for name in ("tokenizer_config.json", "processor_config.json", "preprocessor_config.json"):
+        (folder / name).write_text(json.dumps({"auto_map": code, "tokenizer_class": "Own"}))
+    (folder / "own.py").write_text(f"import os; os.mkdir({str(tmp_path / 'ran')!r})")
+    status, detail = idle_runner.refused_load(folder, **engine.load_fields)
+    assert (status in ("INVALID_ARGUMENT", "INTERNAL"), "trust_remote_code" in detail) == (True, True), detail
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_config_that_leads_to_another_model_or_to_code_is_refused(
+    idle_runner: Runner, engine: Subject, tmp_path: Path
+) -> None:
+    """VLLM would load and measure that one, whatever its weights are, under this one's name; transformers, the code."""
+    other = {"verifier": {"name_or_path": str(write_config(tmp_path / "other")), "architectures": []}}
+    for changes, words in (
+        ({"speculators_config": {"algorithm": "eagle3", **other}}, "is a draft for another model"),
+        ({"_attn_implementation": "nobody/kernel"}, "names code of a hub (nobody/kernel): trust_remote_code"),
+    ):
+        code, detail = idle_runner.refused_load(write_config(tmp_path / "model", **changes), **engine.load_fields)
+        assert (code, words in detail) == ("INVALID_ARGUMENT", True), detail
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "named"),
     [

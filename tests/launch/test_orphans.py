@@ -55,6 +55,15 @@ def test_a_container_whose_lock_is_gone_is_an_orphan_if_this_user_would_see_the_
     assert is_orphan({f"wattdock.{name}": value for name, value in labels.items()}, uid=uid) is orphan
 
 
+@pytest.mark.parametrize("label", [{"alive": "/tmp/\0x"}, {"owner": "9" * 5_000}, {"alive": "/" + "a" * 9_000}])
+def test_labels_that_no_coordinator_writes_stop_no_reaper(label: dict[str, str]) -> None:
+    """One container of one user must not keep root from removing the others."""
+    labels = {"alive": "/nowhere/x", "owner": "1500", "folder": "/tmp/\0"} | label
+    named = {f"wattdock.{name}": value for name, value in labels.items()}
+    assert not is_orphan(named, uid=0)
+    remove_socket_folder(named)
+
+
 def test_of_a_labelled_folder_only_the_socket_is_removed(tmp_path: Path) -> None:
     """Whoever may start containers may also write labels."""
     (tmp_path / "thesis").touch()

@@ -144,6 +144,19 @@ def test_a_runner_dies_with_its_keeper(
     assert not folder_of(runner.address).exists()
 
 
+def test_a_group_that_has_a_dead_runners_number_by_now_is_left_alone(launcher: ProcessLauncher, spec: Spec) -> None:
+    """A coordinator that was stopped for long, and is root, would kill another user's processes."""
+    runner = launcher.launch(spec("good"))
+    until_ready(spec("good"))
+    os.kill(state_of(runner.pid)[1], signal.SIGKILL)
+    wait_until(lambda: not left(spec("good").log_path))
+    with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as stranger:
+        runner.pid = stranger.pid
+        wait_until(lambda: not runner.alive())
+        assert state_of(stranger.pid)[0] == "S"
+        stranger.kill()
+
+
 @pytest.mark.parametrize("behaviour", ["deaf_family", "clinging"])
 def test_a_keeper_asked_to_end_stops_its_runner_first(behaviour: str, launcher: ProcessLauncher, spec: Spec) -> None:
     """SIGTERM to every process of a session, as at log-out, leaves nothing, not even a tracker that does not end."""

@@ -9,7 +9,7 @@ import typer
 
 from wattdock.cli.exits import exit_if_failed, fail, interruptible
 from wattdock.cli.options import RESULTS, Json, OutputDir, Quiet, in_help, named, typed_again
-from wattdock.errors import ExitCode, LaunchError
+from wattdock.errors import ConfigError, ExitCode, LaunchError
 from wattdock.files import STUDIES
 from wattdock.output import one_line, print_json, say
 from wattdock.text import pluralize, untimed
@@ -101,6 +101,9 @@ def run_on_slurm(
     from wattdock.fleet import Fleet
 
     begun = begun_before(study, output_dir, resume=resume, in_tasks=True)
+    if begun and begun.distrust:
+        # Whoever can change a script there has it run as the caller.
+        raise ConfigError(f"{begun.name}: others can change what is submitted from there; run it without --resume")
     if not begun and not resume and (left := unfinished_study(study, output_dir, in_tasks=True)):
         go_on = typed_again("--resume", left.name)
         progress.say(f"{left.name}, an equal study, is unfinished; this one begins anew; to go on: {go_on}")
@@ -228,7 +231,6 @@ def _found(name: str, output_dir: Path) -> "Fleet":
         ConfigError: There is none, or it was begun on this machine.
     """
     from wattdock.config import load_study
-    from wattdock.errors import ConfigError
     from wattdock.execution import find_study
     from wattdock.fleet import Fleet
 

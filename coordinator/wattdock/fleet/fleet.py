@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from wattdock.execution.tasks import (
     require_tasks,
     tasks_of,
 )
-from wattdock.files import write_whole
+from wattdock.files import whole_file
 from wattdock.fleet import slurm
 from wattdock.fleet.script import jobs_of
 from wattdock.fleet.states import states_of
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # Slurm waits for processes that it has told to end, and for its own scripts.
 LONGEST_END_S = 120.0
+# Whatever the umask says: whoever can change a script has it run as its owner.
+SCRIPT_MODE = 0o644
 
 
 class Fleet:
@@ -75,7 +78,9 @@ class Fleet:
             first = None
             for job in jobs_of(self._study, left, path=self.path, retry_failed=self._retry_failed):
                 script = self.path / job.file_name
-                write_whole(script, job.script.encode())
+                with whole_file(script) as file:
+                    os.fchmod(file.fileno(), SCRIPT_MODE)
+                    file.write(job.script.encode())
                 number = slurm.submit(script, after=first)
                 first = first if job.tasks else number
                 emit(events.Note(f"job {number}: {job.description}, {script}"))

@@ -34,6 +34,8 @@ CALL_TIMEOUT_S = 120
 # Labels of a container: its user, the folder that its coordinator holds and where it lies, its socket's folder.
 OWNER_LABEL, ALIVE_LABEL, PLACE_LABEL = "wattdock.owner", "wattdock.alive", "wattdock.alive_in"
 FOLDER_LABEL = "wattdock.folder"
+# Of the largest user id, 4294967295.
+UID_DIGITS = 10
 REMOVAL_WAIT_S = 60
 # Security options of an engine that keep a container from the folders that are mounted into it.
 UNSUPPORTED = {"name=userns": "maps users (userns-remap)", "name=selinux": "labels containers (SELinux)"}
@@ -292,7 +294,8 @@ def remove(container: Container) -> None:
 def is_orphan(labels: Mapping[str, str], *, uid: int) -> bool:
     """Whether a container's coordinator is dead, and this user may remove it: its owner or root."""
     owner = labels.get(OWNER_LABEL, "")
-    if uid != 0 and owner != str(uid):
+    # Whoever may start containers may also write labels; no coordinator writes a null character or a longer id.
+    if (uid != 0 and owner != str(uid)) or "\0" in labels[ALIVE_LABEL] or len(owner) > UID_DIGITS:
         return False
     lock = Path(labels[ALIVE_LABEL])
     boot, _, folder = labels.get(PLACE_LABEL, "").partition(" ")
@@ -331,6 +334,6 @@ def place_of(lock: Path) -> str:
 def remove_socket_folder(labels: Mapping[str, str]) -> None:
     """Remove the socket of a dead runner and its folder; nothing else, whatever the label names."""
     if folder := labels.get(FOLDER_LABEL):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             (Path(folder) / folders.SOCKET_NAME).unlink(missing_ok=True)
             Path(folder).rmdir()

@@ -242,11 +242,18 @@ def end_group(group: int) -> None:
     """Kill all of a process group except for resource trackers, which then end by themselves.
 
     Raises:
-        ProcessLookupError: There is no such group.
+        ProcessLookupError: There is no such group in this session: another user's may have its number by now.
     """
+    if not members(group):
+        raise ProcessLookupError(group)
     # One call for the whole group: a process that keeps forking could outrun a list of pids.
     os.killpg(group, signal.SIGSTOP)
-    kill_all_but_trackers([pid for pid, _, its_group in processes() if its_group == group])
+    kill_all_but_trackers(members(group))
+
+
+def members(group: int) -> list[int]:
+    """Return the processes of a group of this session."""
+    return [pid for pid, _, *place in processes() if place == [group, os.getsid(0)]]
 
 
 def end_descendants() -> None:
@@ -293,7 +300,7 @@ def is_tracker(pid: int) -> bool:
 def descendants(ancestor: int) -> list[int]:
     """Return the pids of all processes below `ancestor`, parents first."""
     children: dict[int, list[int]] = {}
-    for pid, parent, _ in processes():
+    for pid, parent, *_ in processes():
         children.setdefault(parent, []).append(pid)
     pids = list(children.get(ancestor, []))
     for pid in pids:
@@ -355,14 +362,14 @@ def resident_bytes(pids: list[int]) -> float:
     return float(PAGE_BYTES * pages)
 
 
-def processes() -> Iterator[tuple[int, int, int]]:
-    """Yield pid, parent and process group of every process."""
+def processes() -> Iterator[tuple[int, int, int, int]]:
+    """Yield pid, parent, process group and session of every process."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 # The name in brackets may itself hold brackets and spaces; the parent is the second field after it.
-                _, parent, group, *_ = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-                yield int(entry.name), int(parent), int(group)
+                _, *numbers = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+                yield int(entry.name), int(numbers[0]), int(numbers[1]), int(numbers[2])
 
 
 def ending(status: int | None, *, stopping: bool) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Content = Path | OwnedFile | bytes
 # A name that is not hidden and does not lead out of its folder, on any system.
 SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+# The longest name, top folder included: a path may be no longer than 4096 bytes, and its folders cost by their number.
+MOST_NAME_BYTES = 1_000
 # 1980-01-01 UTC: GNU tar calls files of 1970 implausibly old.
 MTIME_S = 315_532_800
 # At most so much is read at once, and of a header.
@@ -35,7 +37,7 @@ OTHERWISE = f"is not as wattdock wrote it; {AGAIN}; {REPACKED}"
 
 def is_safe(name: str) -> bool:
     """Whether a file's name, parts joined by "/", stays inside the bundle on every system."""
-    return all(SAFE_PART.fullmatch(part) for part in name.split("/"))
+    return len(name) <= MOST_NAME_BYTES and all(SAFE_PART.fullmatch(part) for part in name.split("/"))
 
 
 def sha256_of(content: Content) -> str:
@@ -124,7 +126,7 @@ def _name_and_size(block: bytes, tar: IO[bytes]) -> tuple[str, int]:
     name = extended.get("path", info.name)
     if info.type != tarfile.REGTYPE or not is_safe(name):
         raise StoreError(
-            f"holds {name!r}, which is not a plain file, is hidden or lies outside its folder: "
+            f"holds {name[:100]!r}, which is not a plain file, is hidden or too long, or lies outside its folder: "
             f"wattdock packs no such file; do not unpack it; {REPACKED}"
         )
     if (size_bytes := int(extended.get("size", info.size))) < 0:

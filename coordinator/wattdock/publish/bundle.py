@@ -34,8 +34,10 @@ BUNDLE_SCHEMA: Final = 1
 SUMS, README, STUDY, LOCK = "SHA256SUMS", "README.md", "study.yaml", "images.lock"
 PROMPTS, CARDS = "prompts", "meter-cards"
 DIFFERENCES_SHOWN = 3
-# Of the list of hashes and of the manifest, which are read as a whole; many times what any bundle has.
-MOST_BYTES = 100_000_000
+# The longest list of hashes or manifest, which are read as a whole: a hundred times that of a study of 1000 results.
+MOST_BYTES = 20_000_000
+# What a file's line in the list of hashes has beside the file's name.
+LINE_BYTES = len(f"{hashlib.sha256().hexdigest()}  \n")
 
 
 class Manifest(BaseModel):
@@ -182,10 +184,14 @@ class _Files:
     hashes: dict[str, str] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
     size_bytes: int = 0
+    listed_bytes: int = 0
 
     def take(self, name: str, content: Iterable[bytes]) -> None:
         """Read one file in pieces."""
         digest, kept = hashlib.sha256(), bytearray()
+        self.listed_bytes += len(name) + LINE_BYTES
+        if self.listed_bytes > MOST_BYTES:
+            raise StoreError(f"has more files than {SUMS} may list; it is not a bundle")
         for piece in content:
             digest.update(piece)
             self.size_bytes += len(piece)

@@ -235,9 +235,21 @@ def read_generation_config(generation_config_class: Any, order: LoadOrder, model
 
 
 def read_config(auto_config: Any, order: LoadOrder) -> Any:
-    """Return the folder's config; a pad id that is not in the vocabulary, which embeddings refuse, is left out."""
+    """Return the folder's config; a pad id that is not in the vocabulary, which embeddings refuse, is left out.
+
+    Raises:
+        InvalidRequest: It names another model, whose folder nobody checked: vLLM would load that one, and take this
+            folder for its draft model. Or it names a hub's attention kernel, which is code, and code is not trusted.
+
+    Source: `maybe_override_with_speculators` of vLLM 0.32, `load_and_register_attn_kernel` of transformers 5.24.
+    """
     config = read_from_folder(auto_config, order)
+    if getattr(config, "speculators_config", None) is not None:
+        raise InvalidRequest(f"{order.model_path} is a draft for another model (speculators_config in config.json)")
     text = config.get_text_config()
+    kernels = [str(getattr(part, "_attn_implementation", None)) for part in (config, text)]
+    if "/" in "".join(kernels) and not order.trust_remote_code:
+        raise InvalidRequest(f"config.json of {order.model_path} names code of a hub ({kernels[0]}): trust_remote_code")
     if not known_ids(getattr(text, "pad_token_id", None), getattr(text, "vocab_size", 0)):
         text.pad_token_id = None
     return config

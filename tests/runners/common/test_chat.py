@@ -101,6 +101,9 @@ CASES: dict[str, Case] = {
     "escapes as JSON": {"template": "{{ messages[0].content | tojson }}"},
     "cuts all": {"template": "{{ messages[0].content[:5] }}"},
     "raises": {"template": "{{ raise_exception('no\nuser is welcome') }}"},
+    "reaches for Python": {"template": TEXT + "{{ ''.__class__.__mro__[1].__subclasses__() }}"},
+    "reaches for files": {"template": TEXT + "{% include '/etc/passwd' %}"},
+    "calls itself": {"template": TEXT + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"},
     "raises late": {
         "template": "{% if messages[0].content | length > 99 %}{{ raise_exception('too long') }}{% endif %}"
         "{{ messages[0].content }}",
@@ -238,6 +241,9 @@ def test_words_of_the_template_and_trimmed_whitespace_are_no_loss(answer: dict[s
         ("cuts all", ["a text such as", "leaves out 'any joules", "from character 6 of"]),
         ("raises", ["fails on a text", "no user is welcome"]),
         ("raises late", ["fails on prompt 1", "too long"]),
+        ("reaches for Python", ["SecurityError: access to attribute '__class__' of 'str' object is unsafe"]),
+        ("reaches for files", ["no loader"]),
+        ("calls itself", ["RecursionError"]),
         ("is malformed", ["fails on a text", "TemplateSyntaxError"]),
         ("prints parts", ["leaves out 'How many", "from character 1 of"]),
         ("prints parts as JSON", ["leaves out 'How many", "from character 1 of"]),
