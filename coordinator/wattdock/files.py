@@ -265,11 +265,15 @@ def _is_new(state: os.stat_result, name: str) -> bool:
 
 
 def is_held(folder: Path, *, uid: int) -> bool:
-    """Whether a process of a user holds the lock on a folder; one that cannot be opened counts as held."""
+    """Whether a process of a user holds the lock on a folder; what is theirs and cannot be opened counts as held."""
     try:
         descriptor = os.open(folder, FOLDER_FLAGS)
     except OSError as error:
-        return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        with suppress(OSError):
+            return folder.lstat().st_uid == uid
+        return True
     try:
         # Shared, so that two callers at once do not take each other for its holder.
         return os.fstat(descriptor).st_uid == uid and not try_lock(descriptor, shared=True)

@@ -196,7 +196,7 @@ def test_settings_of_a_study_are_of_the_journal_that_was_judged(victim: Command)
     found = find_study("mine-1", victim.folder / RESULTS)
     shutil.rmtree(found.path)
     found.path.symlink_to(own)
-    with pytest.raises(ConfigError, match=f"mine-1 is a study of user {OTHER_UID}; give its FILE"):
+    with pytest.raises(ConfigError, match=f"mine-1 is a study of user {OTHER_UID}; run its file as a study of yours"):
         load_study(found.settings, {})
 
 
@@ -213,6 +213,8 @@ def test_a_neighbour_s_equal_study_is_not_gone_on_with(victim: Command) -> None:
     assert done.returncode == 0, done.stderr
     journal = (victim.folder / RESULTS / STUDIES / "20270101T000000-x-7" / JOURNAL).read_text()
     assert '"resumed"' not in journal
+    named = victim("run", "x.yaml", "--resume", "x-7")
+    refused(named, CONFIG, f"x-7 is a study of user {OTHER_UID}; run its file as a study of yours")
 
 
 def test_a_neighbour_s_model_and_prompts_give_nothing_of_the_victim_s_away(victim: Command) -> None:

@@ -201,7 +201,7 @@ def test_the_stored_copy_of_a_study_is_the_study(tmp_path: Path) -> None:
         folder = find_study("s-1", tmp_path).path
         for path in (folder / "journal.jsonl", folder):
             os.chown(path, UID, UID)
-        with pytest.raises(ConfigError, match=f"s-1 is a study of user {UID}; give its FILE, too"):
+        with pytest.raises(ConfigError, match=f"s-1 is a study of user {UID}; run its file as a study of yours"):
             assert find_study("s-1", tmp_path).settings
 
 

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 
 import pytest
+from unprivileged import OTHER_UID, UID
 
 from wattdock.files import is_held, new_folder
 from wattdock.launch.engine import is_orphan, place_of, remove_socket_folder
@@ -27,6 +28,17 @@ def test_a_locked_folder_is_a_living_coordinator_and_asking_does_not_lock_it(tmp
         assert not is_held(coordinator.path, uid=os.getuid() + 1)
         fcntl.flock(coordinator.descriptor, fcntl.LOCK_SH)
         assert not is_held(coordinator.path, uid=os.getuid())
+    if os.geteuid() == 0:
+        # A neighbour's closed folder that takes the name of one that is gone.
+        (tmp_path / "closed").mkdir(0o700)
+        os.chown(tmp_path / "closed", OTHER_UID, OTHER_UID)
+        tmp_path.chmod(0o755)
+        os.seteuid(UID)
+        try:
+            assert not is_held(tmp_path / "closed", uid=UID)
+            assert is_held(tmp_path / "closed", uid=OTHER_UID)
+        finally:
+            os.seteuid(0)
     os.mkfifo(tmp_path / "pipe")
     assert not is_held(tmp_path / "pipe", uid=os.getuid())
 

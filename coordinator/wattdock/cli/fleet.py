@@ -101,9 +101,6 @@ def run_on_slurm(
     from wattdock.fleet import Fleet
 
     begun = begun_before(study, output_dir, resume=resume, in_tasks=True)
-    if begun and begun.distrust:
-        # Whoever can change a script there has it run as the caller.
-        raise ConfigError(f"{begun.name}: others can change what is submitted from there; run it without --resume")
     if not begun and not resume and (left := unfinished_study(study, output_dir, in_tasks=True)):
         go_on = typed_again("--resume", left.name)
         progress.say(f"{left.name}, an equal study, is unfinished; this one begins anew; to go on: {go_on}")

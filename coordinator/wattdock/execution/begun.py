@@ -47,8 +47,8 @@ class BegunStudy:
     Attributes:
         path: Its folder.
         lines: The journal; the first line says what is to be measured.
-        distrust: Why its settings, which can name programs to run, are not used without the user's own file; empty
-            where the caller or root wrote them, and nobody else could.
+        distrust: Why it is not gone on with: its settings can name programs, its tasks' scripts run as the caller, and
+            its records are taken for measured; empty where the caller or root wrote it, and nobody else could.
     """
 
     path: Path
@@ -165,7 +165,8 @@ def _read(path: Path) -> BegunStudy | None:
         return None
     distrust = ""
     if strangers := [state.st_uid for state in states if not is_trusted(state.st_uid)]:
-        distrust = f"{untimed(path.name)} is a study of user {strangers[0]}; give its FILE, too"
+        remedy = "run its file as a study of yours, without --resume"
+        distrust = f"{untimed(path.name)} is a study of user {strangers[0]}; {remedy}"
     elif writable := [
         place for place, state in zip((path, path / JOURNAL), states, strict=True) if state.st_mode & OTHERS_WRITE
     ]:
@@ -183,14 +184,14 @@ def begun_before(
         in_tasks: Whether tasks on a cluster measure it, or this machine.
 
     Raises:
-        ConfigError: The study has changed since; the name means none, several, or one of the other kind.
+        ConfigError: The study has changed since, or is not the caller's; the name means none, several, or one of the
+            other kind.
         StoreError: The study's folder cannot be read.
     """
     candidates = [find_study(resume, output_dir)] if isinstance(resume, str) else []
     if resume is True:
-        # Records that another user could have written are taken for measured only where a person names their study.
-        begun_ones = [begun for begun in _begun(output_dir / STUDIES, study) if not begun.distrust]
-        earlier = [begun for begun in begun_ones if begun.in_tasks == in_tasks]
+        own = [begun for begun in _begun(output_dir / STUDIES, study) if not begun.distrust]
+        earlier = [begun for begun in own if begun.in_tasks == in_tasks]
         candidates = [begun for begun in earlier if begun.head["digest"] == study.digest]
         candidates = candidates or [begun for begun in earlier if begun.head["name"] == study.name]
     if not candidates:
@@ -201,6 +202,8 @@ def begun_before(
         return in_tasks or not begun.is_empty(study, retry_failed=retry_failed), begun.path.name
 
     chosen = max(candidates, key=worth)
+    if chosen.distrust:
+        raise ConfigError(chosen.distrust)
     if chosen.in_tasks != in_tasks:
         where = "this machine; leave out --on" if in_tasks else "a cluster; add --on slurm"
         raise ConfigError(f"{chosen.name} was begun on {where}, or run it as a new study without --resume")
