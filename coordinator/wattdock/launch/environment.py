@@ -41,7 +41,7 @@ print("{SUITABLE}")
 """
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # What uv says where no index has a CPU build of torch.
-NO_TORCH = "there is no version of torch=="
+NO_TORCH = re.compile(r"no version of torch==|torch==\S+ has no ")
 # What the stamp of an environment says that was made without a lock.
 UNLOCKED = "unlocked"
 # Lines of uv's output that are shown to the user.
@@ -301,7 +301,7 @@ class Uv:
         try:
             self.run(*words)
         except LaunchError as error:
-            if NO_TORCH not in str(error):
+            if not NO_TORCH.search(str(error)):
                 raise
             self.progress("the configured index has no CPU build of torch; asking PyTorch's own too")
             self.run(*words, "--index", PYTORCH_CPU_INDEX)
@@ -351,7 +351,6 @@ class Uv:
         if ending == "ended exited with code 0":
             return None
         return [*recent, "" if ending.startswith("ended exited") else f"error: uv {ending}"]
-
 
 
 def _digest(file: Path) -> str:

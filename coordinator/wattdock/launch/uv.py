@@ -91,6 +91,9 @@ def uv_call(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str]
     offline = words[0] == "pip" and settings.get("no-index", "").lower() in TRUE
     options = ["--no-index"] if offline else []
     uv_settings = {name: value for name, value in environ.items() if value and name.startswith("UV_")}
+    if "--require-hashes" in words:
+        # uv takes none beside hashes, which say more.
+        settings.pop("constraint", None)
     hashed = HASHED if {"--require-hashes", "--generate-hashes"} & set(words) else {}
     environ = {**environ, **ALWAYS, **hashed, **uv_variables(settings), **uv_settings}
     return [sys.executable, "-I", "-m", "uv", "--no-config", *words, *options], environ
@@ -123,7 +126,7 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_there(place: str) -> bool:
-    """Whether a folder of wheels exists, or is an address; uv fails where pip only warns. A relative path is neither."""
+    """Whether a folder of wheels exists, or is an address; uv fails where pip only warns. Relative paths do not count."""
     return "://" in place or (Path(place).is_absolute() and Path(place).exists())
 
 

@@ -97,6 +97,7 @@ def ask(words: list[str], *, columns: int = 110) -> str:
             stdin=subprocess.DEVNULL,
             text=True,
             timeout=PLAN_TIMEOUT_S,
+            cwd=os.sep,
             env=os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1"},
             check=False,
         )
@@ -154,6 +155,7 @@ class Orders:
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    cwd=self._output_dir.absolute(),
                     env=dict(os.environ),
                 )
         except OSError as error:
