@@ -145,7 +145,7 @@ PYTORCH_CPU := https://download.pytorch.org/whl/cpu
 wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds without a network
 	@fetch() { $(PIP) download --require-hashes --no-deps --only-binary :all: --dest build/wheels/$* \
 	  -r $(if $(filter coordinator,$*),docker/coordinator.lock,runners/$*/requirements-$(VARIANT).lock) "$$@"; }; \
-	  fetch || { echo "asking PyTorch's own index too"; fetch --extra-index-url $(PYTORCH_CPU); }
+	  fetch $(if $(filter cpu,$(VARIANT)),|| { echo "asking PyTorch's own index too"; fetch --extra-index-url $(PYTORCH_CPU); })
 
 LOCKS := $(foreach backend,pytorch vllm llamacpp,$(backend)-cpu) $(foreach backend,pytorch vllm sglang,$(backend)-cuda)
 

@@ -3,7 +3,7 @@
 import sys
 
 if __name__ == "__main__":
-    # With `python -m wattdock`, Python would take modules from the working folder first, where others may have put them.
+    # With `python -m wattdock`, Python would look for modules in the working folder, where others may have put them.
     sys.path[:] = sys.path if sys.flags.safe_path else sys.path[1:]
 
 from typing import NoReturn

@@ -126,7 +126,7 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_there(place: str) -> bool:
-    """Whether a folder of wheels exists, or is an address; uv fails where pip only warns. Relative paths do not count."""
+    """Whether a folder of wheels exists, or is an address; uv fails where pip only warns. No relative path counts."""
     return "://" in place or (Path(place).is_absolute() and Path(place).exists())
 
 

@@ -97,7 +97,6 @@ def ask(words: list[str], *, columns: int = 110) -> str:
             stdin=subprocess.DEVNULL,
             text=True,
             timeout=PLAN_TIMEOUT_S,
-            cwd=os.sep,
             env=os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1"},
             check=False,
         )
@@ -155,7 +154,6 @@ class Orders:
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    cwd=self._output_dir.absolute(),
                     env=dict(os.environ),
                 )
         except OSError as error:
