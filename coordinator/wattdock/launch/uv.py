@@ -48,6 +48,7 @@ UNANSWERED = f"the configured package index does not answer and uv's cache lacks
 # Words in uv's last error → what to do. The first match counts: of a refused package uv also says “Failed to fetch”.
 ADVICE = {
     "No space left": "make room",
+    "Hash mismatch": f"the configured package index has another file than the lock names; {CONFIGURED}",
     "HTTP status": f"the configured package index refuses the request; {CONFIGURED}",
     # To uv, a package that an index refuses is a package that the index lacks.
     "No solution found": f"the configured package index lacks it or refuses access; {CONFIGURED}",
