@@ -124,15 +124,15 @@ def test_settings_of_uv_above_the_working_folder_are_not_read(
     assert list(target.glob("stem-1.5*"))
 
 
-@pytest.mark.parametrize("module", ["typer", "yaml", "wattdock/cli/main", "sitecustomize"])
+@pytest.mark.parametrize("module", ["typer", "yaml"])
 def test_modules_in_the_working_folder_are_not_imported(
     module: str, victim: Run, plant: Callable[[str], None], place: Path, wattdock: Command
 ) -> None:
     """By the command, nor by `python -m wattdock` once wattdock itself has been found."""
-    plant(f'mkdir -p ours/{module}; rmdir ours/{module}; echo \'open("{place}/ran", "w")\' > ours/{module}.py')
+    plant(f'mkdir ours; echo \'open("{place}/ran", "w")\' > ours/{module}.py')
     (place / "mine").rmdir()
     (place / "mine").symlink_to(place / "ours")
-    for command in ([WATTDOCK], *([[sys.executable, "-m", "wattdock"]] if "/" not in module else [])):
+    for command in ([WATTDOCK], [sys.executable, "-m", "wattdock"]):
         done = victim([*command, "plan", *SMALL, "--output-dir", wattdock.home / "out"], {"PYTHONPATH": ""})
         assert "Traceback" not in done.stderr
         assert not (place / "ran").exists(), done.stderr
