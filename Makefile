@@ -152,8 +152,9 @@ LOCKS := $(foreach backend,pytorch vllm llamacpp,$(backend)-cpu) $(foreach backe
 locks: $(SETUP) $(LOCKS:%=lock-%) ## Choose versions of the runners' and the coordinator image's packages, and write their hashes down
 	@$(COMPILE) '$(CURDIR)/pyproject.toml' --output-file '$(CURDIR)/docker/coordinator.lock'
 
-# Versions and hashes of all wheels, for every Python and machine; that of an earlier lock stay unless ARGS=--upgrade.
-# Where the configured places lack the CPU build of torch: ARGS='--index $(PYTORCH_CPU)'.
+# Versions and hashes of all wheels, for every Python and machine; those of an earlier lock stay unless ARGS=--upgrade.
+# Where the configured places lack the CPU build of torch: ARGS='--index $(PYTORCH_CPU)'. For CUDA, folders of wheels
+# do not count, which may hold builds for CPUs.
 COMPILE = UV_NO_BUILD=1 $(UV) pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes \
   --universal --python-version 3.11 $(ARGS)
 
