@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    Run = Callable[[Sequence[str | Path], Mapping[str, str]], subprocess.CompletedProcess[str]]
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
 PREFLIGHT = 3
 MAKE = """
@@ -35,8 +37,6 @@ print(machine.checkout(Path(sys.argv[1])))
 DOCKER = "from wattdock.launch.images.build import run_docker; run_docker(['version'], 'no docker')"
 # What a program of the neighbour's does.
 MARK = '#!/bin/sh\n: > "$(dirname "$(readlink -f "$0")")/ran-as-$(id -u)"\nexit 1\n'
-
-Run = "Callable[[Sequence[str | Path], Mapping[str, str]], subprocess.CompletedProcess[str]]"
 
 
 @pytest.fixture
