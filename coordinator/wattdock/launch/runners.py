@@ -113,11 +113,15 @@ def process_variables(
     modules = [PROTO_DIR, COMMON_DIR, runner_dir]
     if keep_pythonpath:
         modules += [Path(folder) for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    settings = _without_secrets(allowed)
+    # An interpreter that the user named may have its packages in the user's own folder.
+    own = {} if keep_pythonpath else {"PYTHONNOUSERSITE": "1"}
     cache = folders.engine_cache(folders.wattdock_home())
     # By default inductor compiles into a folder of /tmp, whose name anybody can take first.
-    variables = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
-    # An interpreter that the user named may have its packages in the user's own folder.
-    variables |= _without_secrets(allowed) | ({} if keep_pythonpath else {"PYTHONNOUSERSITE": "1"})
+    own |= {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
+    # The caller's values win, and come first: setproctitle finds a process's name by its first variable, which must
+    # not be one that an engine sets anew.
+    variables = settings | own | settings
     return variables | {
         # The runner's working folder is not the caller's, so relative entries would point elsewhere.
         "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in modules),
