@@ -10,12 +10,13 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
-# uv, with what is configured for pip; only uv itself comes by pip.
+# uv, with what is configured for pip and by no file of its own; it works in /, so paths are absolute. Only uv itself
+# comes by pip.
 UV := $(BIN)/python -I coordinator/wattdock/launch/uv.py
 UV_VERSION = $(shell sed -n 's/^  "\(uv>=[^"]*\)".*/\1/p' pyproject.toml)
 # Its wheel is kept, so that a later clone needs no network.
 UV_WHEELS := "$${XDG_CACHE_HOME:-$$HOME/.cache}/wattdock/uv"
-PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+PIP := $(BIN)/python -I -m pip -qq --disable-pip-version-check
 SETUP := $(VENV)/.wattdock-setup
 SETUP_DEV := $(VENV)/.wattdock-setup-dev
 SETUP_DOCS := $(VENV)/.wattdock-setup-docs
@@ -28,7 +29,7 @@ PROTO_OUT ?= proto
 VARIANT ?= cuda
 BASE ?=
 
-.PHONY: help setup install run study reference environments test test-quick lint format proto docs images compose-run compose-up compose-down bench mutants fuzz soak clean
+.PHONY: help setup install run study reference environments test test-quick lint format proto docs images locks compose-run compose-up compose-down bench mutants fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -71,7 +72,7 @@ $(SETUP_DOCS): pyproject.toml
 STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
 
 install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
+	@$(BIN)/python -I -m pip --version >/dev/null 2>&1 || $(PYTHON) -I -m venv --clear $(VENV) || \
 	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 3; }
 	@test $(lastword $(STAMPS)) -nt pyproject.toml || \
 	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && \
@@ -79,7 +80,7 @@ install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	      { $(PIP) install '$(UV_VERSION)' && \
 	        { $(PIP) download --no-deps --dest $(UV_WHEELS) '$(UV_VERSION)' 2>/dev/null || true; }; } || \
 	      { echo 'cannot fetch uv; check the network, and the package index in `pip config list`' >&2; exit 3; }; } && \
-	    $(UV) pip install --quiet --python $(BIN)/python --editable '$(WHAT)' && rm -rf $(STRAYS) && touch $(STAMPS); }
+	    $(UV) pip install --quiet --python '$(CURDIR)/$(BIN)/python' --editable '$(CURDIR)/$(WHAT)' && rm -rf $(STRAYS) && touch $(STAMPS); }
 
 # A file says which backend it is for, unless BACKEND was given by hand.
 BACKEND_FLAG = $(if $(or $(if $(FILE),,default),$(filter command,$(origin BACKEND))),--backend '$(BACKEND)')
@@ -115,7 +116,8 @@ format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff format --quiet .
 
 proto: $(SETUP) ## Generate the wire's code again from proto/
-	@$(UV) pip install --quiet --python $(BIN)/python --target $(PROTOC) -r proto/requirements.txt
+	@$(UV) pip install --quiet --python '$(CURDIR)/$(BIN)/python' --target '$(CURDIR)/$(PROTOC)' \
+	  -r '$(CURDIR)/proto/requirements.txt'
 	@PYTHONPATH=$(PROTOC) $(BIN)/python -m grpc_tools.protoc -I proto \
 	  $(foreach kind,python pyi grpc_python,--$(kind)_out='$(PROTO_OUT)') $(PROTO)
 
@@ -138,9 +140,31 @@ compose-up: ## Keep removing runners that a killed coordinator left behind
 compose-down: ## End that, and whatever else compose runs for you
 	@docker/compose.sh down
 
+PYTORCH_CPU := https://download.pytorch.org/whl/cpu
+
 wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds without a network
-	@$(BIN)/python docker/fetch_wheels.py \
-	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$*
+	@fetch() { $(PIP) download --require-hashes --no-deps --only-binary :all: --dest build/wheels/$* \
+	  -r $(if $(filter coordinator,$*),docker/coordinator.lock,runners/$*/requirements-$(VARIANT).lock) "$$@"; }; \
+	  fetch $(if $(filter cpu,$(VARIANT)),|| { echo "asking PyTorch's own index too"; fetch --extra-index-url $(PYTORCH_CPU); })
+
+LOCKS := $(foreach backend,pytorch vllm llamacpp,$(backend)-cpu) $(foreach backend,pytorch vllm sglang,$(backend)-cuda)
+
+locks: $(SETUP) $(LOCKS:%=lock-%) ## Choose versions of the runners' and the coordinator image's packages, and write their hashes down
+	@$(COMPILE) '$(CURDIR)/pyproject.toml' --output-file '$(CURDIR)/docker/coordinator.lock'
+
+# Versions and hashes of all wheels, for every Python and machine; those of an earlier lock stay unless ARGS=--upgrade.
+# Where the configured places lack the CPU build of torch: ARGS='--index $(PYTORCH_CPU)'. For CUDA, folders of wheels
+# do not count, which may hold builds for CPUs.
+COMPILE = UV_NO_BUILD=1 $(UV) pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes \
+  --universal --python-version 3.11 $(ARGS)
+
+lock-%: $(SETUP)
+	@backend=$(firstword $(subst -, ,$*)) variant=$(lastword $(subst -, ,$*)); \
+	  file='$(CURDIR)'/runners/$$backend/requirements-$$variant; work=$$(mktemp -d); trap 'rm -r "$$work"' EXIT; \
+	  sed -n 's/^# wattdock: without //p' "$$file.txt" | tr ' ' '\n' >"$$work/without.txt"; \
+	  if [ $$variant = cpu ]; then sed -n 's/^torch==[^+]*$$/&+cpu/p' "$$file.txt" >"$$work/cpu.txt"; \
+	  else : >"$$work/cpu.txt"; export PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS=; fi; \
+	  $(COMPILE) "$$file.txt" --excludes "$$work/without.txt" --constraints "$$work/cpu.txt" --output-file "$$file.lock"
 
 bench: environments ## Measure what wattdock itself costs, containers too; make bench ARGS='--only pytorch' for a part
 	@$(BIN)/python benchmarks/bench.py $(ARGS); code=$$?; \

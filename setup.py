@@ -11,7 +11,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 PACKAGED = (
-    *("runners/*/*.py", "runners/*/requirements-*.txt", "runners/common/wattdock_runner/*.py"),
+    *("runners/*/*.py", "runners/*/requirements-*.*", "runners/common/wattdock_runner/*.py"),
     *("proto/wattdock_proto/*.py", "proto/wattdock_proto/v1/*.py"),
     *("docker/*.Dockerfile", "docker/install_missing.py", ".dockerignore"),
 )

@@ -5,16 +5,16 @@
 ARG BASE=docker.io/library/python:3.12-slim-bookworm
 FROM ${BASE}
 RUN --mount=type=bind,source=docker/install_missing.py,target=/build/install_missing.py \
-    --mount=type=bind,source=pyproject.toml,target=/build/pyproject.toml \
+    --mount=type=bind,source=docker/coordinator.lock,target=/build/coordinator.lock \
     --mount=type=bind,source=build/wheels/coordinator,target=/build/wheels \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf,required=false \
-    python3 /build/install_missing.py /build/pyproject.toml /opt/wattdock/packages /build/wheels
+    python3 /build/install_missing.py /build/coordinator.lock /opt/wattdock/packages /build/wheels
 COPY --chmod=755 proto /opt/wattdock/proto
 COPY --chmod=755 runners /opt/wattdock/runners
 COPY --chmod=755 coordinator /opt/wattdock/coordinator
 ENV PYTHONPATH=/opt/wattdock/coordinator:/opt/wattdock/proto:/opt/wattdock/packages \
     NVIDIA_DRIVER_CAPABILITIES=utility
-ENTRYPOINT ["python3", "-m", "wattdock"]
+ENTRYPOINT ["python3", "-P", "-m", "wattdock"]
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="wattdock coordinator" \

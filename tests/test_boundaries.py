@@ -77,6 +77,39 @@ def test_every_program_that_the_coordinator_starts_gets_an_environment_of_its_ow
     assert without == set()
 
 
+# Programs that work in the caller's folder, by the reason.
+STARTED_HERE = {
+    "keeper.py: in its own folder, which whoever starts it chose",
+    "order.py: wattdock itself, which imports nothing from there; results may lie below",
+    "slurm.py: a job works where it was submitted, as its script may expect",
+    # In the folder that the coordinator gave to the runner.
+    *("engine_server.py: in the runner's", "gpus.py: in the runner's", "spread.py: in the runner's"),
+    "pictures.py: a developer's",
+}
+
+
+def test_every_program_that_is_started_has_a_working_folder_of_its_own() -> None:
+    """Many programs look for settings and modules where they are started, and PATH may hold relative folders."""
+    folders = ("coordinator", "runners", "docker", "docs")
+    found = {(file.name, call) for file in sources(*folders) for call in started(file)}
+    without = {name for name, call in found if "cwd" not in {keyword.arg for keyword in call.keywords}}
+    assert without == {reason.partition(":")[0] for reason in STARTED_HERE}
+
+
+def test_what_reads_settings_where_it_is_started_is_told_not_to() -> None:
+    """Python reads modules, uv its files above the working folder, git what programs a checkout names."""
+    text = "".join(file.read_text() for file in sources("coordinator", "docker")) + (REPO / "Makefile").read_text()
+    pythons = re.findall(r'sys\.executable, "(-\w+)", "-m"', text) + re.findall(
+        r"python\)? (-\w+) -m (?:pip|venv)", text
+    )
+    assert len(pythons) > 5
+    assert set(pythons) <= {"-I", "-P"}
+    assert re.findall(r'"-m", "uv", "([^"]+)"', text) == ["--no-config"]
+    assert re.findall(r'\["git", (.*?)\]', text) == [
+        '"-c", f"safe.directory={folder}", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"'
+    ]
+
+
 OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
 # Opens that go round `wattdock.opening`, as no other user can have made what they open; by the reason, file and callee.
 OPENED_ELSEWHERE = {
@@ -115,9 +148,7 @@ OPENED_ELSEWHERE = {
     "inputs/gguf.py: in a new folder": {"path.write_text"},
     "inputs/shapes.py: in a new folder": {"(scratch / 'config.json').write_text"},
     "launch/docker.py: in a new folder": {"spec.log_path.open", "self._log_path.open"},
-    "launch/environment.py: in a new folder": {
-        *("self.stamp_file.write_text", "excludes.write_text", "(self.notes / 'uv.log').open")
-    },
+    "launch/environment.py: in a new folder": {*("self.stamp_file.write_text", "(self.notes / 'uv.log').open")},
     "launch/process.py: in a new folder": {"spec.log_path.open"},
     "publish/bundle.py: in a new folder": {"file.open"},
     "records/folder.py: in a new folder": {"(scratch / RECORD).write_text"},

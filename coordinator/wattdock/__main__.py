@@ -1,6 +1,11 @@
 """The `wattdock` command, which is `python -m wattdock` too."""
 
 import sys
+
+if __name__ == "__main__":
+    # With `python -m wattdock`, Python would look for modules in the working folder, where others may have put them.
+    sys.path[:] = sys.path if sys.flags.safe_path else sys.path[1:]
+
 from typing import NoReturn
 
 from wattdock.cli.main import main as run

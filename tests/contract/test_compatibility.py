@@ -36,7 +36,8 @@ def python_for(folder: Path, interpreter: str, packages: tuple[str, ...]) -> Pat
         ("venv", "--quiet", "--python", interpreter, str(folder)),
         ("pip", "install", "--quiet", "--python", str(python), *packages),
     ):
-        command, environ = uv_call(words, os.environ)
+        # The first index to have a package may not have such an old one.
+        command, environ = uv_call(words, {"UV_INDEX_STRATEGY": "unsafe-best-match", **os.environ})
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"uv cannot fetch {packages}: {failure(done.stderr.splitlines())}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socketserver
 import sys
 import threading
@@ -129,7 +130,7 @@ def test_what_a_models_own_code_leaves_in_the_cache_reaches_no_other_run(tmp_pat
     models: dict[str, Any] = {"a": "org/a", "b": "org/b"}
     models |= {f"{name}'s code": {"id": f"org/{name}", "trust_remote_code": True} for name in "ab"}
     caches = {name: chosen(tmp_path, model=model).cache for name, model in models.items()}
-    assert caches["a"] == caches["b"] == tmp_path / "cache/pytorch/sha256:1"
+    assert caches["a"] == caches["b"] == tmp_path / f"cache-{os.getuid()}/pytorch/sha256:1"
     assert len({caches["a"], caches["a's code"], caches["b's code"]}) == 3
     assert chosen(tmp_path, model=models["a's code"]).cache == caches["a's code"]
     assert len({cache.parent for cache in caches.values()}) == 1

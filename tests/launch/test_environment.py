@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import signal
@@ -69,6 +70,14 @@ def runner_dir(tmp_path: Path) -> Path:
     return folder
 
 
+def lock_of(*wheels: tuple[str, bytes]) -> str:
+    """Return a lock of these files."""
+    parts = [(file.split("-"), hashlib.sha256(content).hexdigest()) for file, content in wheels]
+    return "".join(
+        f"{name}=={version.removesuffix('.tar.gz')} --hash=sha256:{digest}\n" for (name, version, *_), digest in parts
+    )
+
+
 def pretend_complete(runner_dir: Path, variant: Variant = "cpu") -> None:
     """Make a folder look as if its environment had been made, without the seconds that takes."""
     made = Environment(runner_dir, variant, pytest.fail)
@@ -86,26 +95,62 @@ def version_in(python: Path, module: str) -> str:
 def test_first_use_makes_it_and_every_later_use_finds_it(
     index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From nothing, though ruins are there; less what is left out; with the CPU build of torch; silent later."""
-    cuda = [make_wheel("torch", "7.0", ("nvidia_kernels",)), make_wheel("nvidia_kernels", "1.0")]
-    index.wheels |= dict([*cuda, make_wheel("branch", "3.0", ("leaf", "thorn")), make_wheel("thorn", "1.0")])
+    """From nothing, though ruins are there; what the lock names and no more, torch from where it is; silent later."""
+    newer, branch, torch = (
+        make_wheel("leaf", "3.0"),
+        make_wheel("branch", "3.0", ("leaf", "thorn")),
+        make_wheel("torch", "7.0+cpu"),
+    )
+    index.wheels |= dict([newer, branch, make_wheel("thorn", "1.0"), make_wheel("torch", "7.0")])
+    (runner_dir / "requirements-cpu.lock").write_text(lock_of(branch, make_wheel("leaf", "2.0"), torch))
     venv = runner_dir / ".venv"
     venv.mkdir()
     (venv / "left-over").touch()
-    (runner_dir / "requirements-cpu.txt").write_text("# wattdock: without thorn\nbranch\ntorch==7.0\n")
     lines: list[str] = []
-    with LocalIndex(make_wheel("torch", "7.0+cpu")) as pytorch:
+    with LocalIndex(torch) as pytorch:
         monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", pytorch.url)
         python = Environment(runner_dir, "cpu", lines.append).ensure()
     assert python == venv / "bin" / "python"
     assert not (venv / "left-over").exists()
     assert any(line.startswith("Installed 3 packages in ") for line in lines)
-    assert (venv / "wattdock" / "pins.txt").read_text() == "branch==3.0\nleaf==2.0\ntorch==7.0+cpu\n"
     assert [version_in(python, module) for module in ("branch", "leaf", "torch")] == ["3.0", "2.0", "7.0+cpu"]
-    assert not [*venv.rglob("nvidia_kernels*"), *venv.rglob("thorn*")]
+    assert not list(venv.rglob("thorn*"))
     requests = len(index.requests)
     assert Environment(runner_dir, "cpu", pytest.fail).ensure() == python
     assert len(index.requests) == requests
+
+
+def test_another_wheel_than_the_lock_names_is_refused_wherever_it_comes_from(
+    index: LocalIndex, runner_dir: Path
+) -> None:
+    """Whoever answers as an index, or has written there, puts nothing into an environment."""
+    (runner_dir / "requirements-cpu.lock").write_text(lock_of(make_wheel("stem", "1.5"), make_wheel("leaf", "2.0")))
+    said = r"stem==1\.5.*; the configured package index has another file than the lock names"
+    with pytest.raises(LaunchError, match=said):
+        Environment(runner_dir, "cpu", lambda _: None).ensure()
+    assert not list((runner_dir / ".venv").rglob("stem.py"))
+
+
+def test_nothing_is_built_of_what_a_lock_names(index: LocalIndex, runner_dir: Path) -> None:
+    """A build would fetch packages of its own, whose hashes nobody knows."""
+    sources = ("source-1.0.tar.gz", b"not even a tar")
+    index.wheels |= dict([sources])
+    (runner_dir / "requirements-cpu.lock").write_text(lock_of(sources))
+    with pytest.raises(LaunchError, match=r"source==1\.0 has no usable wheels"):
+        Environment(runner_dir, "cpu", lambda _: None).ensure()
+
+
+def test_a_backend_without_a_lock_is_installed_with_a_line_and_its_stamp_says_so(
+    index: LocalIndex, runner_dir: Path
+) -> None:
+    """A lock that is added later makes the environment anew."""
+    lines: list[str] = []
+    made = Environment(runner_dir, "cpu", lines.append)
+    made.ensure()
+    assert f"{runner_dir}/requirements-cpu.lock is not there: versions and packages are the index's choice" in lines
+    assert made.stamp_file.read_text().endswith(" unlocked\n")
+    (runner_dir / "requirements-cpu.lock").write_text(lock_of(*index.wheels.items()))
+    assert not made.is_complete()
 
 
 def test_without_a_network_a_filled_cache_will_do(
@@ -286,17 +331,6 @@ def test_a_cuda_environment_serves_a_cpu_too_if_made_from_the_same_requirements(
     pretend_complete(runner_dir, made_for)
     (runner_dir / f"requirements-{used_for}.txt").write_text(requirements)
     assert Environment(runner_dir, used_for, pytest.fail).is_complete() is fits
-
-
-def test_cuda_torch_is_never_installed_for_a_cpu(
-    index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where no CPU build is to be had, that is an error and not a surprise."""
-    index.wheels |= dict([make_wheel("torch", "7.0", ("nvidia_kernels",)), make_wheel("nvidia_kernels", "1.0")])
-    (runner_dir / "requirements-cpu.txt").write_text("torch==7.0\n")
-    monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", index.url)
-    with pytest.raises(LaunchError, match="there is no CPU build of torch"):
-        Environment(runner_dir, "cpu", lambda _: None).ensure()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -34,12 +35,18 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(
-    base: Path, tmp_path: Path, requirements: str, index: Path, *, offline: bool = False
+    base: Path,
+    tmp_path: Path,
+    requirements: str,
+    index: Path,
+    *,
+    offline: bool = False,
+    given: str = "requirements.txt",
 ) -> subprocess.CompletedProcess[str]:
     """Run the installer in the base; `index` is all that pip can find, or with `offline` the folder of wheels."""
     (tmp_path / "requirements.txt").write_text(requirements)
     return subprocess.run(
-        [base, INSTALLER, tmp_path / "requirements.txt", tmp_path / "added", *([index] if offline else [])],
+        [base, INSTALLER, tmp_path / given, tmp_path / "added", *([index] if offline else [])],
         env={
             "PATH": "/usr/bin:/bin",
             "PIP_NO_INDEX": "1",
@@ -50,6 +57,13 @@ def install(
         text=True,
         check=False,
     )
+
+
+def lock(tmp_path: Path, *wheels: Path) -> None:
+    """Write the lock beside the requirements: these wheels and no others."""
+    pins = [(file.name.split("-"), hashlib.sha256(file.read_bytes()).hexdigest()) for file in wheels]
+    lines = [f"{name}=={version} \\\n    --hash=sha256:{digest}\n" for (name, version, *_), digest in pins]
+    (tmp_path / "requirements.lock").write_text("".join(lines))
 
 
 def added(tmp_path: Path) -> list[str]:
@@ -87,6 +101,47 @@ def test_nothing_that_fits_the_base_is_an_error_and_not_a_replacement(
     assert done.returncode != 0
     assert said in done.stdout + done.stderr
     assert added(tmp_path) == []
+
+
+def test_of_what_is_missing_the_locks_version_is_added_and_no_other_file_under_its_name(
+    base: Path, tmp_path: Path
+) -> None:
+    """An index that has newer ones changes nothing; one that has another file fails the build."""
+    index = tmp_path / "index"
+    wire, small = (write_wheel(index, "wire", "1.0", ("small",)), write_wheel(index, "small", "1.0"))
+    write_wheel(index, "wire", "2.0")
+    lock(tmp_path, wire, small, write_wheel(tmp_path / "others", "engine", "8.0"))
+    done = install(base, tmp_path, "engine==8.0\nwire>=1.0\n", index)
+    assert done.returncode == 0, done.stderr
+    assert added(tmp_path) == ["small", "wire"]
+    assert "1.0" in (tmp_path / "added/wire.py").read_text()
+    shutil.rmtree(tmp_path / "added")
+    write_wheel(index, "small", "1.0", ("engine",))
+    for offline in (False, True):
+        done = install(base, tmp_path, "engine==8.0\nwire>=1.0\n", index, offline=offline)
+        assert done.returncode != 0
+        said = "has none of the lock's hashes" if offline else "DO NOT MATCH THE HASHES"
+        assert said in done.stderr
+        assert added(tmp_path) == []
+
+
+def test_what_the_lock_lacks_is_not_added(base: Path, tmp_path: Path) -> None:
+    """A base that needs more than the lock has is not for this lock."""
+    wire = write_wheel(tmp_path / "index", "wire", "1.0", ("small",))
+    write_wheel(tmp_path / "index", "small", "1.0")
+    lock(tmp_path, wire)
+    done = install(base, tmp_path, "wire\n", tmp_path / "index")
+    assert "the lock has no small, which this base needs" in done.stderr
+    assert added(tmp_path) == []
+
+
+def test_a_lock_itself_is_installed_less_what_the_base_has(base: Path, tmp_path: Path) -> None:
+    """As the coordinator's is, which has no requirements file beside it."""
+    index = tmp_path / "index"
+    lock(tmp_path, write_wheel(index, "wire", "1.0"), write_wheel(index, "engine", "8.0"))
+    done = install(base, tmp_path, "", index, given="requirements.lock")
+    assert done.returncode == 0, done.stderr
+    assert added(tmp_path) == ["wire"]
 
 
 def test_with_wheels_the_whole_set_is_installed_less_what_the_base_has(base: Path, tmp_path: Path) -> None:

@@ -49,10 +49,23 @@ def test_a_pip_that_is_configured_by_variables_and_a_file_is_asked(tmp_path: Pat
         "UV_DEFAULT_INDEX": "https://u.example",
     }
     command, variables = uv_call(["pip", "install", "x"], environ)
-    assert command[-4:] == ["pip", "install", "x", "--no-index"]
+    assert command[-5:] == ["--no-config", "pip", "install", "x", "--no-index"]
     assert variables["UV_DEFAULT_INDEX"] == "https://u.example"
     assert (variables["UV_HTTP_TIMEOUT"], variables["ALL_PROXY"]) == ("7", "http://proxy.example:3128")
-    assert (variables["UV_INDEX_STRATEGY"], variables["PATH"]) == ("unsafe-best-match", "/bin")
+    assert (variables.get("UV_INDEX_STRATEGY"), variables["PATH"]) == (None, "/bin")
+
+
+def test_only_packages_with_hashes_may_come_from_whichever_index_has_them(tmp_path: Path) -> None:
+    """Without hashes, an index that is asked second could put its own package in another's place."""
+    file = tmp_path / "pip.conf"
+    file.write_text("[global]\nconstraint = /x/constraints.txt\n")
+    environ = {"PATH": "/bin", "PIP_CONFIG_FILE": str(file)}
+    _, hashed = uv_call(["pip", "install", "--require-hashes", "-r", "x"], environ)
+    _, unhashed = uv_call(["pip", "install", "-r", "x"], environ)
+    assert hashed["UV_INDEX_STRATEGY"] == "unsafe-best-match"
+    assert "UV_INDEX_STRATEGY" not in unhashed
+    # uv refuses constraints beside hashes.
+    assert (hashed.get("UV_CONSTRAINT"), unhashed["UV_CONSTRAINT"]) == (None, "/x/constraints.txt")
 
 
 UNKNOWN = ["Resolved 2 packages", "error: No solution found", "  cause: Because absent was not found."]

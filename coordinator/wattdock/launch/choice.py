@@ -86,8 +86,9 @@ class LauncherChoice:
         """Yield the launcher; the environment that it needs is made first, and not made anew meanwhile.
 
         Raises:
-            PreflightError, LaunchError: The environment cannot be made.
+            PreflightError, LaunchError: The environment cannot be made, or others can change what engines compile.
         """
+        folders.make_own(folders.engine_cache(folders.wattdock_home()))
         if self.image and self.limits:
             yield DockerLauncher(self.image, cache=self.cache, limits=self.limits)
             return
@@ -109,6 +110,7 @@ class LauncherChoice:
             command, label = [str(python), str(path), argument], f"{path.name} on GPU {gpu_index}"
             return _output(command, self._variables(gpu_index), limit_s, label)
 
+        folders.make_own(folders.engine_cache(folders.wattdock_home()))
         with self._interpreter(on_gpu=True, say=say) as python:
             yield output
 
@@ -137,7 +139,9 @@ def _output(command: list[str], variables: Mapping[str, str], limit_s: float, la
         RunnerError: It failed, or took longer than the limit.
     """
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=limit_s, check=False)
+        done = subprocess.run(
+            command, env=variables, cwd=os.sep, capture_output=True, text=True, timeout=limit_s, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise RunnerError(f"{label} did not end in {limit_s:.0f} s") from error
     if done.returncode:
@@ -176,7 +180,7 @@ def _cache(home: Path, config: ExperimentConfig, image: Image) -> Path:
     """Return the cache of an image's runners; what a model's own code leaves must reach no run without that code."""
     code = json_text(config.model) if config.model.trust_remote_code else ""
     suffix = f"-code-{hashlib.sha256(code.encode()).hexdigest()[:12]}" if code else ""
-    return home.absolute() / "cache" / config.backend / f"{image.id[-12:]}{suffix}"
+    return folders.engine_cache(home) / config.backend / f"{image.id[-12:]}{suffix}"
 
 
 def _limits(asked: ContainerSpec) -> ContainerSpec:

@@ -42,9 +42,10 @@ import grpc, google.protobuf
 print("{SUITABLE}")
 """
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-TORCH, CUDA_PACKAGE = re.compile(r"^torch==(\S+)", re.MULTILINE), re.compile(r"^(nvidia|cuda)-", re.MULTILINE)
-# A comment in a requirements file, since no requirement can say it: packages to leave out, though others need them.
-WITHOUT = "# wattdock: without "
+# What uv says where no index has a CPU build of torch.
+NO_TORCH = re.compile(r"no version of torch==|torch==\S+ has no ")
+# What the stamp of an environment says that was made without a lock.
+UNLOCKED = "unlocked"
 # Lines of uv's output that are shown to the user.
 STEPS = re.compile(r"(Resolved|Downloading|Building|Prepared|Installed) ")
 # Why a backend lacks the requirements of a variant, and what to do.
@@ -114,15 +115,16 @@ def check_python(path: Path, variables: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Environment:
-    """The virtual environment `.venv` of a backend, made on first use from its `requirements-<variant>.txt`.
+    """The virtual environment `.venv` of a backend, made on first use from its `requirements-<variant>.lock`.
+
+    A backend without a lock gets what the package index chooses for its `requirements-<variant>.txt`; a line says so.
 
     It is complete when its stamp says so, which is written last. A lock guards it: a process that makes it holds the
     lock alone, processes that run it share the lock.
 
     Attributes:
         runner_dir: The backend's folder.
-        variant: Which requirements file. With "cpu", a CUDA build of torch is never installed; one that is there
-            already, made from the same requirements, serves.
+        variant: Which requirements file. For "cpu", an environment made for CUDA from the same requirements serves.
         progress: Receives one plain line per step.
     """
 
@@ -149,6 +151,10 @@ class Environment:
         """Return the requirements file of a variant."""
         return self.runner_dir / f"requirements-{variant}.txt"
 
+    def lock(self, variant: Variant) -> Path:
+        """Return the file of a variant's packages, all of them, with versions and hashes; a backend may lack it."""
+        return self.requirements(variant).with_suffix(".lock")
+
     def stamps(self) -> tuple[str, ...]:
         """Return the stamps of environments that serve; a new one gets the first.
 
@@ -159,7 +165,7 @@ class Environment:
         """
         requirements = self.requirements(self.variant)
         try:
-            digest = hashlib.sha256(read_regular(requirements, follow=True)).hexdigest()
+            digest = _digest(requirements)
         except OSError as error:
             other: Variant = "cuda" if self.variant == "cpu" else "cpu"
             if not requirements.exists() and self.requirements(other).exists():
@@ -167,8 +173,15 @@ class Environment:
             else:
                 reason = f"cannot read {requirements}: {error.strerror or error}; add it"
             raise PreflightError(f"{reason}, {OWN_INTERPRETER}") from error
-        variants = ("cpu", "cuda") if self.variant == "cpu" else ("cuda",)
-        return tuple(f"{digest} {variant} python{PYTHON_HERE}\n" for variant in variants)
+        variants: tuple[Variant, ...] = ("cpu", "cuda") if self.variant == "cpu" else ("cuda",)
+        return tuple(f"{digest} {variant} python{PYTHON_HERE} {self._locked(variant)}\n" for variant in variants)
+
+    def _locked(self, variant: Variant) -> str:
+        """Return the digest of a variant's lock, or that it has none."""
+        try:
+            return f"lock {_digest(self.lock(variant))}"
+        except FileNotFoundError:
+            return UNLOCKED
 
     def is_complete(self) -> bool:
         """Whether the environment was made to its end, from today's requirements, and its Python still exists.
@@ -233,8 +246,12 @@ class Environment:
         uv = Uv(self.stamp_file.parent, self.progress, lock_fd)
         uv.notes.mkdir(parents=True)
         uv.run("venv", "--quiet", "--allow-existing", "--python", sys.executable, str(self.venv))
-        pins, options = uv.resolve(self.requirements(self.variant), self.python, self.variant)
-        uv.run("pip", "install", "--python", str(self.python), "--no-deps", "-r", str(pins), *options)
+        install = ("pip", "install", "--python", str(self.python), "-r")
+        if stamp.split()[-1] == UNLOCKED:
+            self.progress(f"{self.lock(self.variant)} is not there: versions and packages are the index's choice")
+            uv.run(*install, str(self.requirements(self.variant)))
+        else:
+            uv.install_locked(*install, str(self.lock(self.variant)))
         self.stamp_file.write_text(stamp, encoding="utf-8")
         self.progress(f"{self.venv} is ready after {time.monotonic() - began_s:.0f} s")
 
@@ -264,7 +281,7 @@ class Uv:
     """Runs uv for an environment, and shows its steps.
 
     Attributes:
-        notes: Folder for uv's output (`uv.log`) and the versions that it chose (`pins.txt`).
+        notes: Folder for uv's output (`uv.log`).
         progress: Receives one plain line per step.
         lock_fd: Stays open until nothing of uv is left, even if this process is killed.
     """
@@ -273,34 +290,23 @@ class Uv:
     progress: Callable[[str], None]
     lock_fd: int
 
-    def resolve(self, requirements: Path, python: Path, variant: Variant) -> tuple[Path, tuple[str, ...]]:
-        """Return a file of exact versions for a requirements file, and the options that find them.
+    def install_locked(self, *install: str) -> None:
+        """Install what a lock names and nothing else, from wheels that have its hashes, wherever they come from.
 
-        For a CPU, torch comes from PyTorch's own index where the configured ones have no build for CPUs.
+        Torch comes from PyTorch's own index where the configured ones have no build for CPUs.
 
         Raises:
-            LaunchError: No set of versions fits, no index answers, or there is no CPU build of torch.
+            LaunchError: No index answers, or lacks a package, or has another one under its name.
         """
-        pins = self._resolve(requirements, python)
-        if variant == "cuda" or _is_for_cpu(pins):
-            return pins, ()
-        self.progress("the configured index has torch for CUDA only; asking PyTorch's own for the CPU build")
-        options = ("--index", PYTORCH_CPU_INDEX)
-        pins = self._resolve(requirements, python, *options)
-        if not _is_for_cpu(pins):
-            raise LaunchError(f"there is no CPU build of torch for {requirements}; {OWN_INTERPRETER}")
-        return pins, options
-
-    def _resolve(self, requirements: Path, python: Path, *options: str) -> Path:
-        excludes, pins = self.notes / "excludes.txt", self.notes / "pins.txt"
-        lines = (line.partition(WITHOUT) for line in read_regular(requirements, follow=True).decode().splitlines())
-        names = [name for before, _, names in lines if not before for name in names.split()]
-        excludes.write_text("\n".join(names), encoding="utf-8")
-        # uv would prefer the versions of an earlier call.
-        pins.unlink(missing_ok=True)
-        words = ("--quiet", "--no-header", "--no-annotate", "--python", str(python), "--output-file", str(pins))
-        self.run("pip", "compile", str(requirements), "--excludes", str(excludes), *words, *options)
-        return pins
+        # A package that is built would bring others, whose hashes nobody knows.
+        words = (*install, "--require-hashes", "--no-deps", "--only-binary", ":all:")
+        try:
+            self.run(*words)
+        except LaunchError as error:
+            if not NO_TORCH.search(str(error)):
+                raise
+            self.progress("the configured index has no CPU build of torch; asking PyTorch's own too")
+            self.run(*words, "--index", PYTORCH_CPU_INDEX)
 
     def run(self, *words: str) -> None:
         """Run uv to its end; its output goes to the log, its steps to `progress`.
@@ -329,6 +335,7 @@ class Uv:
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
+                cwd=os.sep,
                 env=environ | {"TMPDIR": str(temporary)},
                 # A terminal's Ctrl-C is the caller's to handle.
                 start_new_session=True,
@@ -348,8 +355,5 @@ class Uv:
         return [*recent, "" if ending.startswith("ended exited") else f"error: uv {ending}"]
 
 
-def _is_for_cpu(pins: Path) -> bool:
-    """Whether these versions run torch without CUDA: no torch, a `+cpu` build, or one that needs no CUDA package."""
-    text = read_regular(pins).decode()
-    torch = TORCH.search(text)
-    return torch is None or torch[1].endswith("+cpu") or not CUDA_PACKAGE.search(text)
+def _digest(file: Path) -> str:
+    return hashlib.sha256(read_regular(file, follow=True)).hexdigest()

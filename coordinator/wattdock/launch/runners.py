@@ -112,9 +112,20 @@ def process_variables(
     modules = [PROTO_DIR, COMMON_DIR, runner_dir]
     if keep_pythonpath:
         modules += [Path(folder) for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    return {name: value for name, value in allowed.items() if not is_secret(name, value)} | {
+    settings = {name: value for name, value in allowed.items() if not is_secret(name, value)}
+    # An interpreter that the user named may have its packages in the user's own folder.
+    own = {} if keep_pythonpath else {"PYTHONNOUSERSITE": "1"}
+    cache = folders.engine_cache(folders.wattdock_home())
+    # By default inductor compiles into a folder of /tmp, whose name anybody can take first.
+    own |= {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
+    # The caller's values win, and come first: setproctitle finds a process's name by its first variable, which must
+    # not be one that an engine sets anew.
+    variables = settings | own | settings
+    return variables | {
         # The runner's working folder is not the caller's, so relative entries would point elsewhere.
         "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in modules),
+        # What lies in a working folder is no module, for the runner and whatever it starts.
+        "PYTHONSAFEPATH": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpu_indices)),
         **OFFLINE,
@@ -140,6 +151,7 @@ def container_variables(gpu_uuids: Sequence[str], environ: Mapping[str, str], *,
         "LOGNAME": "runner",
         # That home outlives the container, and packages below it would come before the image's.
         "PYTHONNOUSERSITE": "1",
+        "PYTHONSAFEPATH": "1",
         "XDG_CACHE_HOME": cache,
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor",
         "TRITON_CACHE_DIR": f"{cache}/triton",

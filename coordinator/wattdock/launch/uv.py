@@ -1,8 +1,10 @@
 """Run uv with the user's configuration of pip: indexes, wheel folders, certificates, timeouts, proxies.
 
-uv itself reads no pip configuration. Variables `UV_…` win over it. This file imports the standard library only:
-`python -I uv.py pip install …` is how the Makefile fills an environment that holds nothing but uv. Where no index
-answers, what uv has cached must do.
+uv itself reads no pip configuration. Variables `UV_…` win over it; uv's own files (`uv.toml`, `pyproject.toml`) are not
+read, since uv would look for them in all folders above the working folder, where anybody may have put one. Both
+programs work in `/`, so paths must be absolute. This file imports the standard library only: `python -I uv.py pip
+install …` is how the Makefile fills an environment that holds nothing but uv. Where no index answers, what uv has
+cached must do.
 """
 
 from __future__ import annotations
@@ -36,14 +38,17 @@ TRUE = ("1", "true", "yes", "on")
 ALIASES = {"default-timeout": "timeout"}
 # Strongest last. Source: pip documentation, "Configuration", precedence.
 SECTIONS = ("global", "install", ":env:")
-# pip takes the best version of all indexes; uv would take the first index that has any. Python itself is never fetched.
-ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
+# Python itself is never fetched.
+ALWAYS = {"UV_PYTHON_DOWNLOADS": "never"}
+# Like pip, look for a pinned version in all indexes; uv would stop at the first that has any. Hashes make that safe.
+HASHED = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 ADDRESS = re.compile(r"[a-z+]+://[^\s`'\")]+")
 CONFIGURED = "it is set in `pip config list`, or in variables UV_…"
 UNANSWERED = f"the configured package index does not answer and uv's cache lacks packages; {CONFIGURED}"
 # Words in uv's last error → what to do. The first match counts: of a refused package uv also says “Failed to fetch”.
 ADVICE = {
     "No space left": "make room",
+    "Hash mismatch": f"the configured package index has another file than the lock names; {CONFIGURED}",
     "HTTP status": f"the configured package index refuses the request; {CONFIGURED}",
     # To uv, a package that an index refuses is a package that the index lacks.
     "No solution found": f"the configured package index lacks it or refuses access; {CONFIGURED}",
@@ -79,14 +84,20 @@ def uv_call(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str]
     """Return the command line and the environment of a call of uv: `environ` with pip's configuration added."""
     command = [sys.executable, "-I", "-m", "pip", "config", "list"]
     # An interpreter without pip has no such configuration.
-    listed = subprocess.run(command, env=dict(environ), capture_output=True, text=True, errors="replace", check=False)
+    listed = subprocess.run(
+        command, env=dict(environ), cwd=os.sep, capture_output=True, text=True, errors="replace", check=False
+    )
     settings = pip_settings(listed.stdout)
     # uv has no variable for this option.
     offline = words[0] == "pip" and settings.get("no-index", "").lower() in TRUE
     options = ["--no-index"] if offline else []
     uv_settings = {name: value for name, value in environ.items() if value and name.startswith("UV_")}
-    environ = {**environ, **ALWAYS, **uv_variables(settings), **uv_settings}
-    return [sys.executable, "-I", "-m", "uv", *words, *options], environ
+    if "--require-hashes" in words:
+        # uv takes none beside hashes, which say more.
+        settings.pop("constraint", None)
+    hashed = HASHED if {"--require-hashes", "--generate-hashes"} & set(words) else {}
+    environ = {**environ, **ALWAYS, **hashed, **uv_variables(settings), **uv_settings}
+    return [sys.executable, "-I", "-m", "uv", "--no-config", *words, *options], environ
 
 
 def pip_settings(output: str) -> dict[str, str]:
@@ -116,8 +127,8 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_there(place: str) -> bool:
-    """Whether a folder of wheels exists, or is an address; uv fails where pip only warns."""
-    return "://" in place or Path(place).exists()
+    """Whether a folder of wheels exists, or is an address; uv fails where pip only warns. No relative path counts."""
+    return "://" in place or (Path(place).is_absolute() and Path(place).exists())
 
 
 def failure(lines: Sequence[str]) -> str:
@@ -155,7 +166,9 @@ def main() -> int:
     """Run uv; return 0, 3 with the reason on stderr, or 130 after Ctrl-C."""
 
     def call(command: list[str], environ: dict[str, str]) -> list[str] | None:
-        done = subprocess.run(command, env=environ, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            command, env=environ, cwd=os.sep, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+        )
         return done.stderr.splitlines() if done.returncode else None
 
     try:

@@ -46,7 +46,7 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
     Args:
         variant: "cpu" or "cuda": which of the backend's requirement files.
         base: The base image; None is the Dockerfile's own, or for "cpu" Debian's Python.
-        options: More options for `docker build`; they cannot change what the image is built from.
+        options: More options for `docker build`, with absolute paths; they cannot change what the image is built from.
 
     Raises:
         ConfigError: There is no such image, or not for this hardware; or the options cannot be split into words.
@@ -143,6 +143,7 @@ def run_docker(words: list[str], failure: str) -> None:
     try:
         code = subprocess.run(
             ["docker", *words],
+            cwd=os.sep,
             env=processes.child_environment(os.environ, CLIENT) | engine,
             check=False,
         ).returncode
