@@ -6,8 +6,8 @@ Reads file names, sizes and headers; never a tensor, and nothing outside the fol
 from __future__ import annotations
 
 import hashlib
-import operator
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,9 +16,10 @@ from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import LARGEST
 from wattdock.opening import open_data, read_regular
 from wattdock.text import PART_DEPTH, from_json, listed
+from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 ModelKind = Literal["embedded", "hub", "path", "shape"]
@@ -29,6 +30,10 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Weights that Python's pickle reads, which can run what whoever wrote them wanted.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 SAMPLE_BYTES = 1 << 20
+# In a header of safetensors: a text; a tensor or the metadata, an object without objects in it, and what follows it.
+TEXT = rb'"(?:[^"\\]++|\\.)*+"'
+ENTRY = re.compile(rb"\s*+(" + TEXT + rb")\s*+:\s*+\{((?:[^{}\"]++|" + TEXT + rb")*+)\}\s*+([,}])", re.DOTALL)
+OFFSETS = re.compile(rb'"data_offsets"\s*+:\s*+\[\s*+\d+\s*+,\s*+(\d{1,18})\s*+\]')
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
 DECISIVE = (
     *("config.json", "generation_config.json", "*quant*_config.json", INDEX),
@@ -43,7 +48,6 @@ CODE = ("*.py", "*/*.py", "*/*/*.py")
 # Read by llama.cpp in place of safetensors.
 GGUF = "*.gguf"
 DIGEST_DIGITS = 16
-MAX_HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -187,11 +191,10 @@ def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
 def _indexed(index: Path) -> list[Path]:
     """Return the files that a weight index names: safetensors beside it, and nothing else."""
     try:
-        content = read_regular(index, limit_bytes=MAX_JSON_BYTES, follow=True)
-        names = sorted(set(from_json(content)["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        names = sorted(indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True)))
+    except (OSError, ValueError, RecursionError) as error:
         raise PreflightError(f"{index} is not a weight index ({error!r}); download the model again") from error
-    if strange := [name for name in names if not str(name).endswith(".safetensors") or "/" in name]:
+    if strange := [name for name in names if not name.endswith(".safetensors") or "/" in name]:
         raise PreflightError(f"{index} names {strange[0]!r}, which is no *.safetensors beside it; take another model")
     if missing := [name for name in names if not (index.parent / name).is_file()]:
         raise PreflightError(
@@ -204,7 +207,7 @@ def _indexed(index: Path) -> list[Path]:
 def _check_safetensors(file: Path) -> None:
     """Check that a file is as long as its header says.
 
-    Source: safetensors format: 8 bytes little-endian header length, JSON header of 100 MB at most, tensors.
+    Source: safetensors format: 8 bytes little-endian header length, JSON header, tensors.
     """
     size_bytes = file.stat().st_size
     try:
@@ -212,12 +215,8 @@ def _check_safetensors(file: Path) -> None:
             header_bytes = int.from_bytes(stream.read(8), "little")
             if header_bytes > min(size_bytes, MAX_HEADER_BYTES):
                 raise ValueError(f"header of {header_bytes} bytes")
-            header = from_json(stream.read(header_bytes))
-        data_bytes = max(
-            (operator.index(entry["data_offsets"][1]) for key, entry in header.items() if key != "__metadata__"),
-            default=0,
-        )
-    except (ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+            data_bytes = max(_tensor_ends(stream.read(header_bytes)), default=0)
+    except ValueError as error:
         raise PreflightError(
             f"{file} ({size_bytes:,} bytes) is not a safetensors file ({error!r}); "
             "a pointer of git-lfs or a broken download looks like this: fetch it again"
@@ -227,6 +226,28 @@ def _check_safetensors(file: Path) -> None:
         raise PreflightError(
             f"{file} has {size_bytes:,} bytes, its header says {expected_bytes:,}; download the model again"
         )
+
+
+def _tensor_ends(header: bytes) -> Iterator[int]:
+    """Yield where each tensor ends, from the header's end; as objects, a header of 32 MB would take a gigabyte.
+
+    Raises:
+        ValueError: It is no such header.
+    """
+    text = header.strip()
+    at, separator = (1, b",") if text[:1] == b"{" else (0, b"")
+    if text == b"{}":
+        return
+    while separator == b",":
+        if (entry := ENTRY.match(text, at)) is None:
+            raise ValueError(f"no tensor at byte {at} of its header, {text[at : at + 40]!r}")
+        if entry[1] != b'"__metadata__"':
+            if (offsets := OFFSETS.search(entry[2])) is None:
+                raise ValueError(f"no data_offsets of {entry[1][:40]!r}")
+            yield int(offsets[1])
+        at, separator = entry.end(), entry[3]
+    if not separator or at < len(text):
+        raise ValueError("its header is no JSON object")
 
 
 def file_digests(path: Path, *, with_code: bool, with_weights: bool = True) -> dict[str, str]:
