@@ -162,8 +162,11 @@ def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: st
 
 
 def _folders(output_dir: Path) -> list[Path]:
-    if folders := result_folders(output_dir):
-        return folders
+    try:
+        if folders := result_folders(output_dir):
+            return folders
+    except OSError as error:
+        raise ConfigError(f"{output_dir}: {error.strerror}; name a folder of results with --output-dir") from error
     raise ConfigError(f"no results in {output_dir.absolute()}; measure some (wattdock run), or name --output-dir")
 
 
