@@ -170,3 +170,43 @@ def test_of_a_header_what_is_missing_is_named(tmp_path: Path) -> None:
     for header, said in ((b'{"w":{}}', "no data_offsets of"), (b'{"w":1}', "no tensor at byte 1"), (b"{} x", "byte 1")):
         with pytest.raises(PreflightError, match=said):
             check_model(ModelSpec(path=model(tmp_path, header)))
+
+
+PROMPTS = """
+from pathlib import Path
+from wattdock.config import ExperimentConfig
+from wattdock.errors import ConfigError
+from wattdock.inputs.prompts import load_prompts
+config = ExperimentConfig.model_validate({"workload": {"prompts": {"source": sys.argv[1]}}})
+"""
+LOADED = """
+try:
+    print(len(load_prompts(config, pass_index=0, vocab_size=9).prompts))
+except ConfigError as error:
+    print(error)
+"""
+ROOM = 40_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"prompt": [' + b"[]," * (ROOM // 3) + b"0]}", "more than 16,000,000 characters"),
+        (b'[{"prompt": [' + b"[]," * (ROOM // 3) + b"0]}]", "more than 16,000,000 characters"),
+        (b"\n" * ROOM, "holds no prompts"),
+        (b" " * ROOM, "holds no prompts"),
+        (b",".join(b"%x" % number for number in range(200_000)), "are keys of no known format"),
+        (b"prompt\n" + b"x" * ROOM, "field larger than field limit"),
+        (b'{"prompt": "' + b"x" * ROOM + b'"}', "more than 16,000,000 characters"),
+    ],
+    ids=["line", "array", "line feeds", "blanks", "columns", "cell", "text"],
+)
+def test_prompts_of_a_stranger_take_little_more_memory_than_their_file(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    """Of one record, a line may be as long as a file; 200,000 columns took a quarter of an hour."""
+    (tmp_path / "prompts").write_bytes(content)
+    answer = within_bounds(PROMPTS, LOADED, tmp_path / "prompts", megabytes=900)
+    assert said in answer
+    assert answer.count("\n") == 1
