@@ -13,7 +13,7 @@ HEADER, REQUEST = struct.Struct("=IHHII"), struct.Struct("=BBBxI")
 KIND_AT, STATE_AT, UID_AT = 4, 17, 80
 
 
-def peer_of(client: tuple[str, int], server: tuple[str, int]) -> int | str:
+def peer_of(client: tuple[str, int | None], server: tuple[str, int | None]) -> int | str:
     """Return the user id of who opened a connection on this machine; the client's address where the kernel has none.
 
     Args:
