@@ -162,11 +162,8 @@ def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: st
 
 
 def _folders(output_dir: Path) -> list[Path]:
-    try:
-        if folders := result_folders(output_dir):
-            return folders
-    except OSError as error:
-        raise ConfigError(f"{output_dir}: {error.strerror}; name a folder of results with --output-dir") from error
+    if folders := result_folders(output_dir):
+        return folders
     raise ConfigError(f"no results in {output_dir.absolute()}; measure some (wattdock run), or name --output-dir")
 
 
