@@ -184,7 +184,6 @@ LOOKS |= {"glob", "rglob", "iterdir", "listdir", "scandir", "walk"}
 LOOKED_ELSEWHERE = {
     "execution/begun.py: names to open": {"output_dir.glob", "studies.glob", "(output_dir / STUDIES).glob"},
     "execution/begun.py: whose a broken study is": {"path.lstat"},
-    "execution/event_log.py: names to open": {"os.listdir"},
     "execution/event_log.py: the kernel's": {"(PROC / str(pid)).stat"},
     "execution/resume.py: to be opened": {"(path / RESULT).exists"},
     "execution/resume.py: no path": {"resolve"},

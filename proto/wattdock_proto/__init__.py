@@ -1,1 +1,1 @@
-"""The wire contract between coordinator and runner, and the code generated from it."""
+"""What coordinator and runners share: the wire contract with its generated code, and bounds of the files both read."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import numpy as np
 
+from wattdock_proto.gguf_reader import TensorReader
 from wattdock_runner.checkpoint import seed_of, weight_files
 from wattdock_runner.errors import InvalidRequest
 
@@ -79,12 +80,14 @@ def weights_of(file: Path) -> Weights:
     """Return what a file holds.
 
     Raises:
-        InvalidRequest: It is no GGUF file.
+        InvalidRequest: It is no GGUF file, or one without tensors.
     """
     try:
-        tensors = gguf.GGUFReader(file).tensors
-    except ValueError as error:
-        raise InvalidRequest(f"cannot read {file.name}: {error}") from error
+        tensors = TensorReader(file).tensors
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        raise InvalidRequest(f"cannot read {file.name}: {error!r}") from error
+    if not tensors:
+        raise InvalidRequest(f"{file.name} holds no tensors; give a whole model")
     by_kind: dict[str, int] = {}
     for tensor in tensors:
         by_kind[tensor.tensor_type.name] = by_kind.get(tensor.tensor_type.name, 0) + int(tensor.n_bytes)

@@ -110,6 +110,15 @@ def test_no_verb_prints_codes(hostile: Called, words: tuple[str, ...], code: int
     assert (done.returncode, bool(done.stdout + done.stderr)) == (code, True), done.stderr
 
 
+def test_a_table_in_a_file_steers_no_terminal_that_shows_it(hostile: Called) -> None:
+    """Markdown and LaTeX are read by people; CSV holds what results hold."""
+    held = {}
+    for suffix in ("md", "tex", "csv"):
+        assert hostile("plot", "table", "20260101", "-o", f"x.{suffix}").returncode == 0
+        held[suffix] = Path(f"x.{suffix}").read_text()
+    assert {suffix: bool(steers(text)) for suffix, text in held.items()} == {"md": False, "tex": False, "csv": True}
+
+
 def test_a_study_that_is_planned_and_run_prints_no_codes(called: Called) -> None:
     """Names, models, labels and settings of a stranger's file, and what is wrong with it."""
     small = {"backend": "fake", "model": "shape:tiny-llama", "repeats": {"passes": 1}}

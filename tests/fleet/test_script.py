@@ -64,6 +64,23 @@ def test_a_folder_s_name_is_no_pattern_of_slurm_s() -> None:
         assert "--output=/shared/50%%j/studies/x/tasks/" in job.script
 
 
+@pytest.mark.parametrize("character", ["\n", "\r", "\x1b", "\u2028"])
+def test_no_name_becomes_a_line_of_a_script(character: str) -> None:
+    """Of a folder, in an option and so in a comment; of a study or an experiment, a setting of Slurm's, a GPU."""
+    line = f"{character}touch /tmp/mine{character}"
+    of = study({})
+    with pytest.raises(PreflightError, match=r"would not stay one line .* name another --output-dir"):
+        jobs_of(of, tasks_of(of, PATH), path=Path(f"/shared/x{line}/studies/y"))
+    for name in ("partition", "account", "constraint", "time"):
+        with pytest.raises(ConfigError, match=name):
+            study({}, fleet={name: f"gpu{line}"})
+    named = load_study({"name": f"s{line}", "experiments": [{"name": f"e{line}", "backend": "fake"}]}, {})
+    for job in jobs_of(named, tasks_of(named, PATH), path=PATH):
+        assert "touch" not in job.script
+    with pytest.raises(PreflightError, match="those of one machine"):
+        jobs(study({"gpus": [f"GPU-{line}"]}))
+
+
 def test_a_script_is_shell_and_holds_what_the_fleet_section_says() -> None:
     """Other options come first, so that none of ours is overridden."""
     fleet = {

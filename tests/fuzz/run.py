@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO / "tests"), str(REPO / "runners/common")]
+sys.path[:0] = [str(REPO / folder) for folder in ("tests", "runners/common", "runners/llamacpp")]
 
 if TYPE_CHECKING:
     from fuzz.mutators import Files

@@ -16,17 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from execution.virtual import Snapshot, VirtualMachine, experiment, study
-from fuzz.commands import command, run_virtual
+from fuzz.commands import REFUSALS, command, run_virtual
 from fuzz.mutators import Files, files
 from fuzz.scripted import run_runner, runner_seeds
 from hypothesis import strategies as st
 from inputs import tiny
 from safetensors.numpy import save
 from stored_results import bundled, store_golden
+from wattdock_llamacpp_weights import weights_of
 
+from wattdock.execution import events
 from wattdock.execution.events import PassFinished
+from wattdock.files import locked
 from wattdock.inputs.gguf import convert_gguf
+from wattdock.live import Feed
+from wattdock.live.metrics import exposition
 from wattdock.publish.bundle import sums_of
+from wattdock.text import json_text
+from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +83,7 @@ def study_seeds(folder: Path) -> list[Files]:
     """A file of each of the examples' kinds, with prompts of its own."""
     prompts = b'{"token_ids": [3]}\n{"token_ids": [1, 2], "max_output_tokens": 3}\n'
     texts = [path.read_bytes() for path in sorted((HERE.parents[1] / "examples").glob("*.yaml"))]
-    own = {"backend": "fake", "model": "shape:tiny-llama", "workload": {"prompts": "prompts.jsonl", "batch_size": 2}}
+    own = {"backend": "fake", "workload": {"prompts": "prompts.jsonl", "batch_size": 2}}
     replayed = {**own, "workload": {"prompts": "trace.csv", "arrival": "trace", "min_requests": 2}}
     swept = {"defaults": own, "sweep": {"workload.batch_size": [1, 2], "fake.step_s": [0.1]}, "order": "shuffled"}
     trace = b"Timestamp,Request tokens,Response tokens\n5,3,2\n6.5,4,1\n"
@@ -219,14 +226,74 @@ def run_model(folder: Path) -> None:
 
 
 def gguf_seeds(folder: Path) -> list[Files]:
-    """A model as small as one can be."""
+    """A model as small as one can be, for the runner's reader and for the coordinator's."""
     return [{"x.gguf": tiny.gguf_file(folder / "x.gguf").read_bytes()}]
 
 
 def run_gguf(folder: Path) -> None:
     (folder / "out").mkdir()
     if (folder / "x.gguf").exists():
+        try:
+            weights_of(folder / "x.gguf")
+        except InvalidRequest as error:
+            REFUSALS.append(str(error))
         convert_gguf(folder / "x.gguf", folder / "out")
+
+
+# ---- Prompts
+
+
+def prompt_seeds(folder: Path) -> list[Files]:
+    """A file of each form: JSON lines, a JSON array and CSV, of texts, ids, messages, lengths and blocks."""
+    messages = [{"role": "user", "content": "a"}]
+    body = {"messages": messages}
+    records: list[list[dict[str, Any]]] = [
+        [{"prompt": "a"}, {"prompt": "b c", "max_output_tokens": 3}],
+        [{"token_ids": [3]}, {"token_ids": [1, 2]}],
+        [{"messages": messages}],
+        [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}],
+        [{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}],
+        [{"timestamp": 0, "input_length": 700, "output_length": 2, "hash_ids": [0, 1]}],
+    ]
+    files = [b"\n".join(map(_json, rows)) for rows in records]
+    files += [_json(records[0]), _json(records[3]), b"Timestamp,Request tokens,Response tokens\n5,3,2\n6.5,4,1\n"]
+    own = {"backend": "fake", "workload": {"prompts": "prompts.jsonl", "batch_size": 2}}
+    return [{"study.yaml": _json(own), "prompts.jsonl": content} for content in files]
+
+
+def run_prompts(folder: Path) -> None:
+    command(folder, "plan", "study.yaml", "--launcher", "process")
+
+
+# ---- Events of another user's run
+
+STUDY_OF_EVENTS = "results/studies/20260101T000000-s-1"
+EVENT_LOG = f"{STUDY_OF_EVENTS}/records/events.jsonl"
+
+
+def event_seeds(folder: Path) -> list[Files]:
+    """What a run writes for those who watch it, whole and begun."""
+    happened = (
+        events.StudyStarted("s-1", None, 0, 2, 2, "9 s"),
+        events.RestartStarted("batch 8", 1, 3, 2, 2, "9 s", ("GPU-1",)),
+        events.IdleStarted("idle-loaded-before", 30),
+        events.PassStarted("pass 1/2", 10.0, 4000),
+        events.TokensSeen("pass 1/2", 10, 1.0, {"GPU-1": 300.0, "GPU-2": None}),
+        events.ExperimentFailed("batch 8", "pass 2/2", "RunnerError", "it died", None),
+        events.ResultStored("batch 8", "ab", "failed", Path("results/x")),
+    )
+    lines = [json_text(events.as_line(event), default=str).encode() + b"\n" for event in happened]
+    return [{EVENT_LOG: b"".join(lines)}, {EVENT_LOG: b"".join(lines[:5])}]
+
+
+def run_events(folder: Path) -> None:
+    (folder / STUDY_OF_EVENTS).mkdir(parents=True, exist_ok=True)
+    with locked(folder / STUDY_OF_EVENTS / ".lock"):
+        # Not at GPUs, which takes most of the time.
+        feed = Feed(folder / "results", _asked_s=float("inf"))
+        feed.look()
+    update, scraped = json_text([feed.now(), feed.history()]), exposition(feed)
+    assert (len(feed.runs), len(update) < 2_000_000, len(scraped) < 100_000) == (1, True, True)
 
 
 TARGETS = {
@@ -237,5 +304,7 @@ TARGETS = {
     "bundle": Target(bundle_seeds, run_bundle),
     "model": Target(model_seeds, run_model),
     "gguf": Target(gguf_seeds, run_gguf),
+    "prompts": Target(prompt_seeds, run_prompts, ["prompts.jsonl"]),
+    "events": Target(event_seeds, run_events, [EVENT_LOG]),
     "runner": Target(runner_seeds, run_runner),
 }

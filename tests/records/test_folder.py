@@ -195,3 +195,18 @@ def test_a_table_of_another_length_is_refused(tmp_path: Path, name: str) -> None
         pq.write_table(table, file)
         with pytest.raises(StoreError, match=r"holds \d (samples|steps) of"):
             reread(tmp_path / "x")
+
+
+def test_a_text_that_every_row_names_is_not_written_out_beyond_a_gigabyte(tmp_path: Path) -> None:
+    """A file of 43 kB held 15,000 answers of 10 MB, 150 GB in memory."""
+    full().write(tmp_path / "record")
+    file, rows = tmp_path / "record" / REQUESTS, 15_000
+    assert file.stat().st_size * 8 > rows
+    table = pq.read_table(file)
+    many = table.take(pa.array([0] * rows))
+    answers = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * 10_000_000]))
+    many = many.set_column(many.column_names.index("text"), "text", answers)
+    pq.write_table(many, file, compression="zstd", store_schema=False)
+    assert file.stat().st_size < 100_000
+    with pytest.raises(StoreError, match=r"would become 150,\d{3},\d{3},\d{3} bytes of text"):
+        reread(tmp_path / "record")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,7 +24,7 @@ from wattdock.opening import PROC, OwnedFolder, open_regular
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from wattdock.execution.events import Event
@@ -33,8 +34,10 @@ EVENTS = "events.jsonl"
 BEAT_S = 0.9
 # What is read at a look of a file that has grown by more; longer lines are no events.
 TAIL_BYTES, LINE_BYTES = 1_000_000, 8_000
-# Runs that are looked at, the latest first.
-MOST_RUNS = 20
+# Of a text in an event: a label of an experiment has a third, and a stranger's may be of any length.
+MOST_CHARACTERS = 300
+# Runs that are looked at, and how many of another user: who starts many hides nobody else's.
+MOST_RUNS, MOST_OF_USER = 20, 8
 
 
 class EventLog:
@@ -71,7 +74,7 @@ class WatchedRun:
     Attributes:
         path: The study's folder.
         pid, user: Of the coordinator that holds the study's lock now.
-        is_ours: Whether lock and coordinator are the caller's, who may stop it.
+        is_ours: Whether folder, lock and coordinator are the caller's, who may stop it.
         state: What its events add up to; times are seconds since the epoch.
     """
 
@@ -98,7 +101,7 @@ class WatchedRun:
         # A lock of another user's may name a process that has ended, whose number is by now somebody else's.
         with OwnedFolder.open(self.path) as folder:
             lock = folder.state(LOCK)
-            self.is_ours = {lock and lock.st_uid, (PROC / str(pid)).stat().st_uid} == {os.geteuid()}
+            self.is_ours = {lock and lock.st_uid, folder.owner, _user_of(pid)} == {os.geteuid()}
             self._read(folder)
 
     def _read(self, folder: OwnedFolder) -> None:
@@ -137,10 +140,17 @@ class WatchedRun:
 
     def _take(self, line: bytes) -> None:
         # Part of a line, or another program's.
-        with suppress(ValueError, KeyError, TypeError, StoreError):
-            values = from_json(line)
+        with suppress(ValueError, KeyError, TypeError, AttributeError, StoreError):
+            values = {
+                name: value[:MOST_CHARACTERS] if isinstance(value, str) else value
+                for name, value in from_json(line).items()
+            }
             if event := from_line(values):
                 self.state.on(event, datetime.fromisoformat(values["at_utc"]).timestamp())
+
+
+def _user_of(pid: int) -> int:
+    return (PROC / str(pid)).stat().st_uid
 
 
 def _lock_holders(study: Path, holders: Mapping[str, list[int]]) -> list[int]:
@@ -160,17 +170,23 @@ class RunWatch:
         self._studies, self._known = output_dir / STUDIES, dict[str, WatchedRun]()
 
     def look(self) -> list[WatchedRun]:
-        """Return the runs that are under way, the latest first."""
+        """Return the runs that are under way, the caller's first and then the latest first; not too many of a user."""
         known, self._known = self._known, {}
-        with suppress(OSError):
-            holders = lock_pids()
-            names = sorted(os.listdir(self._studies), reverse=True) if holders else []  # noqa: PTH208 (names, unopened)
-            for name in names:
+        of_user = Counter[int]()
+        for name, pid, uid in sorted(self._running(), key=lambda run: run[2] != os.geteuid()):
+            if len(self._known) < MOST_RUNS and (uid == os.geteuid() or of_user[uid] < MOST_OF_USER):
                 with suppress(OSError):
-                    if pids := _lock_holders(self._studies / name, holders):
-                        run = known.get(name) or WatchedRun(self._studies / name)
-                        run.look(pids[0])
-                        self._known[name] = run
-                if len(self._known) == MOST_RUNS:
-                    break
+                    run = known.get(name) or WatchedRun(self._studies / name)
+                    run.look(pid)
+                    self._known[name] = run
+                    of_user[uid] += 1
         return list(self._known.values())
+
+    def _running(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each study whose lock is held, the latest first: its name, the process, and the process's user."""
+        with suppress(OSError), OwnedFolder.open(self._studies) as studies:
+            holders = lock_pids()
+            for name in reversed(studies.names()) if holders else ():
+                if (lock := studies.state(f"{name}/{LOCK}")) and (pids := holders.get(file_place(lock))):
+                    with suppress(OSError):
+                        yield name, pids[0], _user_of(pids[0])

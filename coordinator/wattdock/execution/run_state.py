@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 # Of the latest heartbeats, one a second: ten minutes. Of ended parts of the run, and of lines for people.
 MOST_BEATS, MOST_PARTS, MOST_LINES = 600, 100, 20
+# GPUs of a machine, and characters of a UUID or of an interval's name; a run of a stranger's may tell of any.
+MOST_GPUS, MOST_NAME = 32, 64
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class RunState:
                     self.study_id = event.study_id
                 else:
                     self.experiment, self.restart, self.restarts = event.experiment, event.restart, event.restarts
-                    self.gpus = event.gpus
+                    self.gpus = tuple(uuid[:MOST_NAME] for uuid in event.gpus[:MOST_GPUS])
                     self._begin("", "begins", at_s)
                     self.elapsed_s, self.output_tokens, self.joules = 0.0, 0, None
             case events.Loading():
@@ -132,18 +135,18 @@ class RunState:
             last = self.parts.pop()
             self.parts.append(Part(last.name, last.begin_s, at_s))
         if part:
-            self.parts.append(Part(part, at_s))
+            self.parts.append(Part(part[:MOST_NAME], at_s))
         self.doing, self.stage = doing, ""
         self.share, self.watts = None, {}
 
     def _beat(self, beat: events.TokensSeen, at_s: float) -> None:
-        self.watts = beat.watts
+        self.watts = {uuid[:MOST_NAME]: watts for uuid, watts in itertools.islice(beat.watts.items(), MOST_GPUS)}
         if self.joules is not None and self.power_w is not None:
             self.joules += self.power_w * max(0.0, beat.elapsed_s - self.elapsed_s)
         else:
             self.joules = None
         self.stage, self.elapsed_s, self.output_tokens = beat.stage, beat.elapsed_s, beat.output_tokens
-        self.beats.append((at_s, beat.watts))
+        self.beats.append((at_s, self.watts))
         limits = self.limits
         done = [(beat.elapsed_s, limits.least_s), (beat.output_tokens, limits.most_tokens)] if limits else []
         # Sequences that end early leave the last share undone.

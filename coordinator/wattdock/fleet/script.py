@@ -79,8 +79,11 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
         retry_failed: Whether the tasks measure failed experiments again.
 
     Raises:
-        PreflightError: An experiment names GPUs of one machine.
+        PreflightError: An experiment names GPUs of one machine, or the folder's name holds a line break or its like.
     """
+    if not str(path).isprintable():
+        # Quotes keep a word together in shell, but not the line of an option, which is a comment to it.
+        raise PreflightError(f"{str(path)!r} would not stay one line of a job's script; name another --output-dir")
     arrays: dict[tuple[int, int], list[Task]] = {}
     for task in tasks:
         arrays.setdefault((gpus_of(task), task.number // THOUSAND), []).append(task)

@@ -11,7 +11,7 @@ from wattdock.config import load_study
 from wattdock.errors import ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
 from wattdock.execution import events, find_study
 from wattdock.execution.tasks import TASKS, measure, prepare, tasks_of
-from wattdock.files import write_whole
+from wattdock.files import MAX_JSON_BYTES, write_whole
 from wattdock.fleet import slurm
 from wattdock.fleet.script import gpus_of
 from wattdock.opening import read_regular
@@ -47,7 +47,7 @@ class Ending:
     def read(cls, folder: Path) -> Ending | None:
         """Return how the task of this folder ended; None where it was killed, or does not tell."""
         try:
-            return cls(**from_json(read_regular(folder / ENDING)))
+            return cls(**from_json(read_regular(folder / ENDING, limit_bytes=MAX_JSON_BYTES)))
         except (OSError, ValueError, TypeError):
             return None
 

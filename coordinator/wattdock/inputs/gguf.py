@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from wattdock.errors import PreflightError
+from wattdock_proto.gguf_reader import BoundedReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,21 +44,12 @@ def convert_gguf(source: Path, folder: Path) -> None:
         PreflightError: The file is damaged, or of another architecture or tokenizer than this converter knows.
     """
     try:
-        _convert(_Reader(source), source, folder)
+        _convert(BoundedReader(source), source, folder)
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise PreflightError(f"{source.name} is not a whole GGUF file ({error!r}); fetch it again") from error
 
 
-class _Reader(gguf.GGUFReader):  # type: ignore[misc]  # it comes without types
-    """Refuses lengths and counts beyond the file's end, which the library would follow one by one."""
-
-    def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **named: Any) -> Any:
-        if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
-            raise ValueError(f"{int(count):,} values at byte {int(offset):,} are more than it holds")
-        return super()._get(offset, dtype, count, *more, **named)
-
-
-def _convert(reader: _Reader, source: Path, folder: Path) -> None:
+def _convert(reader: BoundedReader, source: Path, folder: Path) -> None:
     meta = {name: field.contents() for name, field in reader.fields.items()}
     for key, value in SUPPORTED.items():
         if meta.get(key) != value:

@@ -6,8 +6,8 @@ Reads file names, sizes and headers; never a tensor, and nothing outside the fol
 from __future__ import annotations
 
 import hashlib
-import operator
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,7 @@ from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import LARGEST
 from wattdock.opening import open_data, read_regular
 from wattdock.text import PART_DEPTH, from_json, listed
+from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +30,9 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Weights that Python's pickle reads, which can run what whoever wrote them wanted.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 SAMPLE_BYTES = 1 << 20
+# In a header of safetensors, where a tensor ends; in a text of it, the quotes would be escaped.
+KEY = b'"data_offsets"'
+END = re.compile(KEY + rb"\s*+:\s*+\[\s*+\d+\s*+,\s*+(\d{1,18})\s*+\]")
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
 DECISIVE = (
     *("config.json", "generation_config.json", "*quant*_config.json", INDEX),
@@ -43,7 +47,6 @@ CODE = ("*.py", "*/*.py", "*/*/*.py")
 # Read by llama.cpp in place of safetensors.
 GGUF = "*.gguf"
 DIGEST_DIGITS = 16
-MAX_HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -187,11 +190,10 @@ def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
 def _indexed(index: Path) -> list[Path]:
     """Return the files that a weight index names: safetensors beside it, and nothing else."""
     try:
-        content = read_regular(index, limit_bytes=MAX_JSON_BYTES, follow=True)
-        names = sorted(set(from_json(content)["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        names = sorted(indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True)))
+    except (OSError, ValueError, RecursionError) as error:
         raise PreflightError(f"{index} is not a weight index ({error!r}); download the model again") from error
-    if strange := [name for name in names if not str(name).endswith(".safetensors") or "/" in name]:
+    if strange := [name for name in names if not name.endswith(".safetensors") or "/" in name]:
         raise PreflightError(f"{index} names {strange[0]!r}, which is no *.safetensors beside it; take another model")
     if missing := [name for name in names if not (index.parent / name).is_file()]:
         raise PreflightError(
@@ -204,7 +206,7 @@ def _indexed(index: Path) -> list[Path]:
 def _check_safetensors(file: Path) -> None:
     """Check that a file is as long as its header says.
 
-    Source: safetensors format: 8 bytes little-endian header length, JSON header of 100 MB at most, tensors.
+    Source: safetensors format: 8 bytes little-endian header length, JSON header, tensors.
     """
     size_bytes = file.stat().st_size
     try:
@@ -212,17 +214,17 @@ def _check_safetensors(file: Path) -> None:
             header_bytes = int.from_bytes(stream.read(8), "little")
             if header_bytes > min(size_bytes, MAX_HEADER_BYTES):
                 raise ValueError(f"header of {header_bytes} bytes")
-            header = from_json(stream.read(header_bytes))
-        data_bytes = max(
-            (operator.index(entry["data_offsets"][1]) for key, entry in header.items() if key != "__metadata__"),
-            default=0,
-        )
-    except (ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+            header = stream.read(header_bytes).rstrip()
+        # No object is made of the header: one of 32 MB would become a gigabyte.
+        ends = [int(end[1]) for end in END.finditer(header)]
+        if len(ends) != header.count(KEY) or header[:1] + header[-1:] != b"{}":
+            raise ValueError(f"header {header[:40]!r}")
+    except ValueError as error:
         raise PreflightError(
             f"{file} ({size_bytes:,} bytes) is not a safetensors file ({error!r}); "
             "a pointer of git-lfs or a broken download looks like this: fetch it again"
         ) from error
-    expected_bytes = 8 + header_bytes + data_bytes
+    expected_bytes = 8 + header_bytes + max(ends, default=0)
     if size_bytes != expected_bytes:
         raise PreflightError(
             f"{file} has {size_bytes:,} bytes, its header says {expected_bytes:,}; download the model again"

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 LEASES_S, VIEW_S = 10.0, 120.0
 # One a second: ten minutes.
 MOST_POINTS = 600
+# How long passes of other users keep off what would disturb them; as long afterwards they do not. Whoever holds a lease
+# can say for ever that a pass is under way, and whoever holds none, measures nothing.
+COURTESY_S = 600.0
+# GPUs that this process cannot read and runs tell of; no machine has more.
+MOST_GPUS = 32
+# Of another user's run: intervals and failures, the latest.
+MOST_PARTS, MOST_FAILURES = 20, 1
 # Beside power, which is read at each look, as often as leases.
 READINGS: dict[str, Callable[[nvml.Device], float]] = {
     "hbm_power_w": nvml.hbm_power_w,
@@ -54,7 +61,8 @@ class Feed:
         readings: What each GPU does now, by UUID.
         power_w: By UUID at the latest look, of each GPU that this process or a run tells of.
         points: Time in seconds since the epoch, and power by UUID, the latest last.
-        runs: Under way, the latest first.
+        runs: Under way, the caller's first.
+    measuring: Name of a study that measures a pass now, which must not be disturbed; None where none does.
     """
 
     output_dir: Path
@@ -64,8 +72,10 @@ class Feed:
     power_w: dict[str, float | None] = field(default_factory=dict)
     points: deque[tuple[float, dict[str, float | None]]] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
     runs: list[WatchedRun] = field(default_factory=list)
+    measuring: str | None = None
     _viewed_s: float = -VIEW_S
     _asked_s: float = -VIEW_S
+    _courtesy_from_s: float = -2 * COURTESY_S
 
     def __post_init__(self) -> None:
         self._watch, self._is_open = RunWatch(self.output_dir), False
@@ -90,17 +100,24 @@ class Feed:
             gpu.uuid: _readings(gpu.index, gpu.uuid, earlier.get(gpu.uuid)) for gpu in self.view.inventory.gpus
         }
         self.runs = self._watch.look()
-        # A GPU that this process cannot read may be told by its run.
-        told = {uuid: watts for run in reversed(self.runs) for uuid, watts in run.state.watts.items()}
+        self.measuring = self._measuring(clock_s)
+        # A GPU that this process cannot read may be told by its run; no machine has more than one run can tell of.
+        told = [each for run in self.runs for each in run.state.watts.items()][:MOST_GPUS]
         own = {uuid: now["power_w"] for uuid, now in self.readings.items()}
-        self.power_w = own | told | {uuid: watts for uuid, watts in own.items() if watts is not None}
+        # Of runs that tell of the same GPU the first counts.
+        self.power_w = own | dict(reversed(told)) | {uuid: watts for uuid, watts in own.items() if watts is not None}
         if self.power_w:
             self.points.append((now_s, self.power_w))
 
-    @property
-    def measuring(self) -> str | None:
-        """Name of a study that measures a pass now, which must not be disturbed; None where none does."""
-        return next((run.path.name for run in self.runs if run.state.stage), None)
+    def _measuring(self, clock_s: float) -> str | None:
+        """Return the name of a study that measures a pass; of another user's, if it holds a lease, and not for ever."""
+        known = {leases.MACHINE, leases.CPU, *(gpu.uuid for gpu in self.view.inventory.gpus)}
+        leasing = {holder.pid for name, holder in self.view.leases.items() if name in known}
+        claims = [run for run in self.runs if run.state.stage and (run.is_ours or run.pid in leasing)]
+        if not all(run.is_ours for run in claims) and clock_s - self._courtesy_from_s >= 2 * COURTESY_S:
+            self._courtesy_from_s = clock_s
+        is_courteous = clock_s - self._courtesy_from_s < COURTESY_S
+        return next((run.path.name for run in claims if run.is_ours or is_courteous), None)
 
     def now(self) -> dict[str, Any]:
         """Return what a page shows, as plain values."""
@@ -120,8 +137,9 @@ class Feed:
     def history(self) -> dict[str, Any]:
         """Return power over the last minutes: what this process has seen, and before it what the runs tell."""
         first_s = self.points[0][0] if self.points else time.time()
-        beats = [beat for run in self.runs for beat in run.state.beats if beat[1] and beat[0] < first_s]
-        earlier = sorted(beats, key=itemgetter(0))
+        beats = [beat for run in self.runs for beat in run.state.beats if beat[0] < first_s]
+        known = [(at_s, {uuid: watts[uuid] for uuid in watts if uuid in self.power_w}) for at_s, watts in beats]
+        earlier = sorted((point for point in known if point[1]), key=itemgetter(0))
         return {"points": [*earlier, *self.points][-MOST_POINTS:]}
 
     def _gpus(self) -> list[dict[str, Any]]:
@@ -164,6 +182,6 @@ def _run(run: WatchedRun) -> dict[str, Any]:
         "user": run.user,
         "ours": run.is_ours,
         **{name: getattr(state, name) for name in SHOWN},
-        "parts": [asdict(part) for part in state.parts],
-        "failures": list(state.failures),
+        "parts": [asdict(part) for part in state.parts][0 if run.is_ours else -MOST_PARTS :],
+        "failures": list(state.failures)[0 if run.is_ours else -MOST_FAILURES :],
     }

@@ -22,6 +22,8 @@ COLUMNS = (
     *("output_tokens_per_s", "mean_power_w"),
 )
 MOST_ROWS = 1_000
+# Of a text in a row; a result that somebody wrote may hold megabytes.
+MOST_CHARACTERS = 300
 # Room for every column of a comparison.
 COMPARED_COLUMNS = 150
 
@@ -41,7 +43,7 @@ class ServedResults:
         """Return the latest results, the latest first; none where there is none."""
         with suppress(ConfigError), self._opened() as folder:
             return [
-                {name: getattr(row, name) for name in COLUMNS}
+                {name: _short(getattr(row, name)) for name in COLUMNS}
                 | {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
                 for row in select(folder, Filters())[:MOST_ROWS]
             ]
@@ -91,6 +93,10 @@ class ServedResults:
         """Return what a command prints of what is in the folder."""
         said = ask(words, columns=columns, pass_fds=(int(folder.name),))
         return said.replace(str(folder), str(self.output_dir))
+
+
+def _short(value: Any) -> Any:
+    return value[:MOST_CHARACTERS] if isinstance(value, str) else value
 
 
 def _known(folder: Path, name: str) -> str:

@@ -12,6 +12,7 @@ import re
 import secrets
 import signal
 import socket
+import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import resources
@@ -33,7 +34,9 @@ from wattdock.errors import ConfigError, PreflightError, WattdockError
 from wattdock.live.feed import Feed
 from wattdock.live.metrics import exposition
 from wattdock.live.order import Order, Orders, ask, choices
+from wattdock.live.peers import peer_of
 from wattdock.live.results import ServedResults
+from wattdock.opening import is_trusted
 from wattdock.text import COMPACT, from_json, json_text
 
 if TYPE_CHECKING:
@@ -52,7 +55,13 @@ UPDATE_S, PASS_UPDATE_S = 1.0, 5.0
 GRACE_S = 8
 # A viewer that takes nothing for so long is let go; who has connected and asks nothing, too.
 STALLED_S, SILENT_S = 20.0, 10.0
-MOST_VIEWERS, MOST_CONNECTIONS, MOST_BODY_BYTES = 50, 200, 16_000
+# Connections in all, of all other users, and of one of them: the serving user always finds room.
+MOST_CONNECTIONS, MOST_OF_OTHERS, MOST_OF_USER = 200, 150, 50
+MOST_BODY_BYTES = 16_000
+# Other users' requests that wait for results to be read.
+MOST_WAITING = 2
+# A list of results is not read again before nine times as long as reading took.
+REST = 9
 TOKEN = "x-wattdock-token"
 ASSETS = {
     "/": ("wattdock.live", "assets/live.html", "text/html"),
@@ -148,12 +157,25 @@ class Service:
 
 
 class TimedConnection(H11Protocol):
-    """Closes a connection on which nothing whole was asked in time; each serves one request."""
+    """Serves one request; closed where nothing whole was asked in time, or its user has many others."""
+
+    peer: int | str = ""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Take a connection, for a while."""
         super().connection_made(transport)
+        if self.client and self.server:
+            self.peer = peer_of(self.client, self.server)
+        if not _is_owner(self.peer):
+            peers = [peer for each in self.connections if not _is_owner(peer := getattr(each, "peer", ""))]
+            if len(peers) > MOST_OF_OTHERS or peers.count(self.peer) > MOST_OF_USER:
+                transport.abort()
         self.loop.call_later(SILENT_S, lambda: None if self.cycle else transport.close())
+
+
+def _is_owner(peer: int | str) -> bool:
+    """Whether a peer is the serving user, or root."""
+    return isinstance(peer, int) and is_trusted(peer)
 
 
 class SlowTickServer(uvicorn.Server):
@@ -212,8 +234,6 @@ def application(service: Service) -> Starlette:
         return Response(resources.files(package).joinpath(name).read_bytes(), media_type=kind)
 
     async def events(_: Request) -> Response:
-        if service.viewers >= MOST_VIEWERS:
-            raise HTTPException(503, f"{MOST_VIEWERS} viewers are here already")
         return StreamingResponse(service.events(), media_type="text/event-stream")
 
     async def metrics(_: Request) -> Response:
@@ -223,23 +243,22 @@ def application(service: Service) -> Starlette:
         told = {"allowed": service.token is not None, "folder": str(service.feed.output_dir.absolute())}
         return JSONResponse(choices() | told)
 
-    async def listed(_: Request) -> Response:
-        return Response(json_text(await results.rows()), media_type="application/json")
+    async def listed(request: Request) -> Response:
+        return Response(json_text(await results.rows(request)), media_type="application/json")
 
     async def report(request: Request) -> Response:
-        page = await results.read(results.stored.report, request.path_params["name"])
+        page = await results.read(request, results.stored.report, request.path_params["name"])
         # It brings a policy of its own.
         return Response(page, media_type="text/html", headers={"content-security-policy": "frame-ancestors 'none'"})
 
     async def compared(request: Request) -> Response:
         names = [request.query_params.get(side, "") for side in ("a", "b")]
-        return PlainTextResponse(await results.read(results.stored.comparison, *names))
+        return PlainTextResponse(await results.read(request, results.stored.comparison, *names))
 
     async def plan(request: Request) -> Response:
         order = Order.model_validate(await service.trusted(request))
-        texts = [
-            await results.read(ask, words) for words in (["plan", *order.flags()], ["estimate", *order.estimate()])
-        ]
+        commands = (["plan", *order.flags()], ["estimate", *order.estimate()])
+        texts = [await results.read(request, ask, words) for words in commands]
         return PlainTextResponse("\n".join(texts))
 
     async def start(request: Request) -> Response:
@@ -292,20 +311,33 @@ class _Results:
     def __init__(self, service: Service) -> None:
         self._service, self._turn = service, asyncio.Lock()
         self.stored = ServedResults(service.feed.output_dir)
-        self._rows = self.stored.rows()
+        self._rows, self._rest_until_s, self._waiting = self.stored.rows(), 0.0, 0
 
-    async def rows(self) -> dict[str, Any]:
-        """Return the rows, or while a pass is measured those that were read last."""
+    async def rows(self, request: Request) -> dict[str, Any]:
+        """Return the rows; those that were read last while a pass is measured, or where reading them takes long."""
         if study := self._service.feed.measuring:
             return {"rows": self._rows, "note": f"as they were before {study} began a pass"}
-        self._rows = await self.read(self.stored.rows)
+        if time.monotonic() >= self._rest_until_s:
+            self._rows = await self.read(request, self._timed_rows)
         return {"rows": self._rows, "note": ""}
 
-    async def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function of this room reads, on another thread."""
-        async with self._turn:
-            self._service.undisturbed()
-            return await asyncio.to_thread(function, *arguments)
+    def _timed_rows(self) -> list[dict[str, Any]]:
+        began_s = time.monotonic()
+        rows = self.stored.rows()
+        self._rest_until_s = time.monotonic() + REST * (time.monotonic() - began_s)
+        return rows
+
+    async def read(self, request: Request, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function of this room reads, on another thread; others' requests leave room for the owner's."""
+        if self._waiting >= MOST_WAITING and not _is_owner(peer_of(request.scope["client"], request.scope["server"])):
+            raise HTTPException(503, "others are waiting for results already; try again")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                self._service.undisturbed()
+                return await asyncio.to_thread(function, *arguments)
+        finally:
+            self._waiting -= 1
 
 
 async def _refused(_: Request, error: Exception) -> Response:

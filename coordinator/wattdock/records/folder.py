@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, new_folder, sync
-from wattdock.opening import name_of
+from wattdock.opening import MAX_BYTES, name_of
 from wattdock.records.possible import require_possible_record
 from wattdock.text import from_json, json_text
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 RECORD, REQUESTS, STEPS, TIMELINE = "record.json", "requests.parquet", "steps.parquet", "timeline.parquet"
 # A row takes more than a byte in all but a few files, and in these by far not so little.
 ROWS_PER_BYTE = 8
+# Groups of rows in a file, of a million rows each, or columns; each takes a hundred times what it has in the file.
+MOST_PARTS = 10_000
 # A whole newer state of a record, on its way to the older state's name.
 NEWER = ".new"
 # Series that are not the meter's; the unit stands in the name.
@@ -145,15 +147,28 @@ def _read_table(folder: OwnedFolder, name: str, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with folder.file(name) as content, pq.ParquetFile(name_of(content)) as file:
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    limited = {"read_dictionary": texts, "thrift_container_size_limit": MOST_PARTS}
+    with folder.file(name) as content, pq.ParquetFile(name_of(content), **limited) as file:
         if file.metadata.num_rows > ROWS_PER_BYTE * os.fstat(content.fileno()).st_size:
             raise ValueError(f"{name} claims {file.metadata.num_rows:,} rows, more than its bytes can hold")
         table = file.read([name for name in schema.names if name in file.schema_arrow.names])
+        if (text_bytes := sum(map(_text_bytes, table.columns))) > MAX_BYTES:
+            raise ValueError(f"{name} would become {text_bytes:,} bytes of text")
         for field in schema:
             # A record that is older than the column.
             if field.nullable and field.name not in table.column_names:
                 table = table.append_column(field, pa.nulls(len(table), field.type))
         return table.select(schema.names).cast(schema)
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Return the size of a column whose rows name each a text of a list, were the text written out in each row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chunks = column.chunks if pa.types.is_dictionary(column.type) else ()
+    return sum(pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0 for chunk in chunks)
 
 
 @functools.cache

@@ -90,7 +90,9 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
     points = points_of(rows)
     if kind == "table":
         _require_format(file, FORMS, "tables are written as")
-        write_output(file, FORMS[file.suffix](points).encode(), "-o")
+        text = FORMS[file.suffix](points)
+        # A file of text is shown on a terminal as often as not; CSV is for programs, and holds what results hold.
+        write_output(file, (text if file.suffix == ".csv" else harmless(text)).encode(), "-o")
         return disturbed_note(points)
     from wattdock.reports.charts import CHARTS
 

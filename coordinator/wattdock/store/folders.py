@@ -194,13 +194,15 @@ def result_folders(output_dir: Path) -> list[Path]:
     """Return the folders that hold a result, or what remains of one, by name; hidden folders are unfinished.
 
     Raises:
-        OSError: The folder cannot be read, or is another user's link.
+        StoreError: The folder cannot be read, or is another user's link.
     """
     try:
         with OwnedFolder.open(output_dir) as opened:
             names = [name for name in opened.names() if name[0] != "." and _is_result_folder(opened, name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise StoreError(f"{output_dir}: {error.strerror}; name another folder of results") from error
     return [output_dir / name for name in names]
 
 

@@ -6,12 +6,12 @@ Transformers, tokenizers and torch are duck-typed: nothing is imported.
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from array import array
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
 from wattdock_runner.backend import Chat
 from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
@@ -189,8 +189,12 @@ def _indexed(index: Path) -> set[Path]:
     if not index.is_file():
         return set()
     try:
-        return {index.parent / name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        with index.open("rb") as file:
+            content = file.read(MAX_HEADER_BYTES + 1)
+        if len(content) > MAX_HEADER_BYTES:
+            raise ValueError(f"it is larger than {MAX_HEADER_BYTES:,} bytes")
+        return {index.parent / name for name in indexed_names(content)}
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{index} is not a weight index ({error!r}); download the model again") from error
 
 

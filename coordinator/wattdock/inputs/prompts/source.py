@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 from array import array
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -19,7 +20,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts import formats
 from wattdock.inputs.prompts.formats import UNIT_NS, Written, recognised, short
-from wattdock.opening import MAX_BYTES, read_regular
+from wattdock.opening import read_regular
 from wattdock.text import pluralize, strict_json_at
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from wattdock.inputs.prompts.formats import Format, Item, Layout
 
 BUNDLED = "bundled"
+# Of a record; a prompt of a million tokens has five, and JSON takes up to thirty times its size while it is read.
+MOST_CHARACTERS = 16_000_000
+# Characters that a record is looked for in, before sixteen times as many.
+FEWEST_CHARACTERS = 16_384
+SPACE = re.compile(r"\s*+")
 NUMBER = re.compile(r"-?\d{1,25}(\.\d{1,25})?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
@@ -131,7 +137,7 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
 def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
     """Read a file whose first record tells its format; every further one is held to it."""
     text = _text(content, source)
-    first = next((character for character in text if not character.isspace()), "")
+    first = text[SPACE.match(text).end() :][:1]  # type: ignore[union-attr]
     # By content: a bundle keeps files under names of its own.
     records = {"{": _json_records, "": _json_records, "[": _array_records}.get(first, _csv_records)
     parser = _Parser(reading)
@@ -241,12 +247,21 @@ def _text(content: bytes, source: str) -> str:
 def _json_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the object in each line with the line's number; blank lines are none."""
     # Not splitlines: JSON strings may hold U+2028 and its like.
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(_lines(text), start=1):
         if stripped := line.strip():
             record, end = _value_at(stripped, 0, f"{source}:{number}")
             if end < len(stripped):
                 raise ConfigError(f"{source}:{number}: not JSON (more than one value): {short(stripped)}")
             yield number, _object(record, f"{source}:{number}")
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines one after another: a list of a gigabyte of line feeds would have eight."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 def _array_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -273,10 +288,17 @@ def _array_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]
 
 
 def _value_at(text: str, start: int, where: str) -> tuple[Any, int]:
-    try:
-        return strict_json_at(text, start)
-    except ValueError as error:
-        raise ConfigError(f"{where}: not JSON ({error}): {short(text[start : start + 60])}") from error
+    characters = FEWEST_CHARACTERS
+    while True:
+        try:
+            value, end = strict_json_at(text[start : start + characters], 0)
+        except ValueError as error:
+            if start + characters < len(text) and characters < MOST_CHARACTERS:
+                characters = min(16 * characters, MOST_CHARACTERS)
+                continue
+            more = f" or more than {MOST_CHARACTERS:,} characters" if start + characters < len(text) else ""
+            raise ConfigError(f"{where}: not JSON{more} ({error}): {short(text[start : start + 60])}") from error
+        return value, start + end
 
 
 def _object(record: object, where: str) -> dict[str, Any]:
@@ -291,8 +313,8 @@ def _object(record: object, where: str) -> dict[str, Any]:
 
 def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each row below the header, by column, with the number of the line that it begins in."""
-    # Of the whole process: a cell may be as long as a file, and csv's own limit is 131,072 characters.
-    csv.field_size_limit(MAX_BYTES)
+    # Of the whole process: a prompt may be longer than csv's own limit, 131,072 characters.
+    csv.field_size_limit(MOST_CHARACTERS)
     header, numbers, rows = list[str](), frozenset[str](), csv.reader(io.StringIO(text, newline=""), strict=True)
     number = 1
     try:
@@ -302,7 +324,7 @@ def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]
                 continue
             if not header:
                 header = [name.strip() for name in row]
-                if twice := sorted({name for name in header if header.count(name) > 1}):
+                if twice := sorted(name for name, count in Counter(header).items() if count > 1):
                     raise ConfigError(f"{source}:{begin}: two columns are called {short(twice[0])!r}")
                 numbers = recognised(header, f"{source}:{begin}").numbers
                 continue
