@@ -114,6 +114,8 @@ OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
 # Opens that go round `wattdock.opening`, as no other user can have made what they open; by the reason, file and callee.
 OPENED_ELSEWHERE = {
     "opening.py: here it is done": {"os.open"},
+    "opening.py: the kernel's": {"OVERFLOW_UID.read_text"},
+    "owned_folder.py: here it is done": {"os.open"},
     "files.py: here folders are made": {"os.open", "scratch.open"},
     "files.py: the kernel's": {"BOOT_ID.read_text", "(PROC / 'locks').read_text", "(process / 'comm').read_text"},
     "publish/archive.py: a file of an OwnedFolder": {"content.open"},
@@ -178,7 +180,9 @@ def test_whatever_another_user_may_have_made_is_opened_in_the_one_way_that_waits
 
 
 LOOKS = {"stat", "lstat", "access", "exists", "lexists", "is_file", "is_dir", "is_symlink", "resolve", "readlink"}
-LOOKS |= {"glob", "rglob", "iterdir", "listdir", "scandir", "walk"}
+LOOKS |= {"glob", "rglob", "iterdir", "listdir", "scandir", "walk", "isfile", "isdir", "getsize", "getmtime"}
+LOOKS |= {"realpath", "copy", "copy2", "copyfile", "copytree", "move", "read_parquet"}
+# Of a model's folder (`inputs`) only config.json is kept, read by an `OwnedFolder`; engines open the rest by name.
 # Looks at paths that go round `OwnedFolder` in the rooms that read what others may have stored: what a look finds is
 # opened as an `OwnedFolder`, which judges it anew; by the reason, file and callee.
 LOOKED_ELSEWHERE = {
@@ -202,14 +206,17 @@ LOOKED_ELSEWHERE = {
     },
     "publish/reproduce.py: in a verified bundle": {"(bundle.folder / source).is_file"},
     "records/folder.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir"},
-    "store/folders.py: names to open, its own new folder": {"output_dir.glob", "place.rglob", "self.folder.resolve"},
+    "store/folders.py: names to open, its own new folder": {
+        *("output_dir.glob", "place.rglob", "self.folder.resolve", "shutil.copytree", "shutil.copy2"),
+    },
     "store/row_index.py: whether a row is as it was": {"file.lstat", "os.access"},
+    "store/row_index.py: who may read a result": {"(folder / RESULT).lstat", "folder.lstat", "folder.parent.stat"},
     "store/row_index.py: whether it is a bundle": {
         *("file.parent.resolve", "(file.parent.resolve().parent / MANIFEST).exists"),
     },
     "store/row_index.py: wattdock's own": {"Path(__file__).parents[1].rglob"},
     "store/selection.py: a person's path, names to open": {
-        *("path.exists", "path.is_file", "path.is_symlink", "path.resolve", "folder.iterdir", "os.access"),
+        *("path.exists", "path.is_file", "folder.iterdir", "os.access"),
         *("output_dir.glob", "(folder / RESTARTS).is_dir", "(place.parent / MANIFEST).exists"),
     },
 }

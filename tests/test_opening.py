@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from unprivileged import OTHER_UID, UID
 
 from wattdock import files
-from wattdock.opening import OwnedFolder, open_data, read_regular
+from wattdock.opening import open_data, read_regular
+from wattdock.owned_folder import OwnedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,7 @@ class World(NamedTuple):
     Attributes:
         makers: Of the links, the first of them in the folder; none where the file itself is there.
         in_link: Whether the folder is reached by a link, too, and who made it.
+        is_inner: Whether that link leads to the folder that holds it.
     """
 
     folder_owner: int
@@ -40,6 +42,7 @@ class World(NamedTuple):
     file_owner: int
     makers: tuple[int, ...]
     in_link: int | None
+    is_inner: bool = False
 
 
 WORLDS = st.builds(
@@ -49,6 +52,7 @@ WORLDS = st.builds(
     USERS,
     st.lists(USERS, max_size=3).map(tuple),
     st.none() | USERS,
+    st.booleans(),
 )
 
 
@@ -67,8 +71,8 @@ def acting_as(uid: int) -> Iterator[None]:
 def build(place: Path, world: World) -> Path:
     """Make a world; return the path of its folder, which holds "file"."""
     place.chmod(0o755)
-    folder = place / "folder"
-    folder.mkdir()
+    folder = place / "top/folder"
+    folder.mkdir(parents=True)
     target = place / "target" if world.makers else folder / "file"
     target.write_bytes(PRIVATE)
     os.chown(target, world.file_owner, world.file_owner)
@@ -82,9 +86,9 @@ def build(place: Path, world: World) -> Path:
     folder.chmod(world.folder_mode)
     if world.in_link is None:
         return folder
-    (place / "in").symlink_to("folder")
+    (place / "in").symlink_to("top" if world.is_inner else "top/folder")
     os.lchown(place / "in", world.in_link, world.in_link)
-    return place / "in"
+    return place / "in/folder" if world.is_inner else place / "in"
 
 
 def content_for(caller: int, path: Path) -> bytes | None:
@@ -99,6 +103,7 @@ def content_for(caller: int, path: Path) -> bytes | None:
 @example(world=World(OTHER_UID, 0o755, UID, (), None), caller=UID)
 @example(world=World(UID, 0o775, UID, (OTHER_UID,), None), caller=UID)
 @example(world=World(OTHER_UID, 0o755, ROOT, (OTHER_UID,), OTHER_UID), caller=ROOT)
+@example(world=World(UID, 0o700, UID, (), OTHER_UID, is_inner=True), caller=UID)
 def test_nobody_gets_a_caller_to_read_what_is_not_theirs(world: World, caller: int) -> None:
     """Whoever put the file's name where the caller finds it owns the file; or is the caller, or root."""
     with tempfile.TemporaryDirectory() as place:
@@ -152,7 +157,7 @@ def test_a_folder_that_was_opened_stays_the_same_whatever_has_its_path(tmp_path:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/file").write_text("first")
     with OwnedFolder.open(tmp_path / "a") as opened:
-        later = opened.later("file")
+        later = opened.reopenable("file")
         (tmp_path / "a").rename(tmp_path / "b")
         (tmp_path / "a").mkdir()
         (tmp_path / "a/file").write_text("second")

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING
 
 from wattdock.clock import BOOT_ID
 from wattdock.errors import ConfigError, StoreError
-from wattdock.opening import PROC, locate, open_data, open_regular
+from wattdock.opening import PROC, follow_links, is_trusted, open_data, open_regular
 from wattdock.output import harmless
 from wattdock.text import listed
 
@@ -325,8 +325,13 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
     """
     try:
         # A link names the file to replace, found once: it may be another link by the time of writing.
-        with locate(path) as located:
+        with follow_links(path) as located:
+            if strangers := [maker for maker in located.makers if not is_trusted(maker)]:
+                raise OSError(errno.EPERM, f"is a link of user {min(strangers)}", str(path))
             found = None if located.descriptor is None else os.fstat(located.descriptor)
+            is_named = os.fstat(located.folder).st_dev != PROC.stat().st_dev
+            if found and stat.S_ISFIFO(found.st_mode) and is_named and not is_trusted(found.st_uid):
+                raise OSError(errno.EPERM, f"is a pipe of user {found.st_uid}", str(path))
             if found and not stat.S_ISREG(found.st_mode):
                 # A pipe or a device cannot be replaced; a pipe that nobody reads is an error. No terminal is steered.
                 opened = os.open(f"{PROC}/self/fd/{located.found}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

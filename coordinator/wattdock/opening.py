@@ -1,9 +1,9 @@
-"""Open what others may have put in a folder, and nothing that they could not have read themselves.
+"""Open what others may have put in the caller's way, and never read for another user what that user could not read.
 
-A path is a name that others can give to another file between two looks at it. So a folder is opened once; its owner,
-its mode and every file in it are judged by open descriptors. Two rules: a link is followed if the caller or root made
-it, or if its maker owns what it leads to; a file in a folder belongs to the folder's owner, unless the folder is the
-caller's or root's and nobody else can write to it. Must not know: what the files hold.
+A path is a name that others can give to another file between two looks at it. So a path is walked once, folder by
+folder, and what was opened is judged by its descriptor. A link anywhere in a path, and a file in a folder, is followed
+or read if the caller or root made it, if its maker owns what is found, or if everybody on this machine may read that.
+Must not know: what the files hold.
 """
 
 from __future__ import annotations
@@ -18,42 +18,45 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterator
     from typing import IO
 
 PROC = Path("/proc")
+# The user of files whose owner this user namespace does not know: any neighbour's, seen from a rootless container.
+OVERFLOW_UID = PROC / "sys/kernel/overflowuid"
 # Far more than any file that is read into memory whole.
 MAX_BYTES = 1_000_000_000
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # How many links the kernel follows, too (path_resolution(7)).
 MOST_LINKS = 40
 # A descriptor that names a file and opens nothing: to open some devices is to start them.
-NAMING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether a file's owner is the caller or root."""
-    return uid in (os.geteuid(), root_uid())
+    """Whether a file's owner is the caller or root; an owner whom this user namespace does not know is neither."""
+    return uid == os.geteuid() or (uid == root_uid() and uid != int(OVERFLOW_UID.read_text()))
 
 
 def root_uid() -> int:
-    """Return root's number in this user namespace: a rootless container's own root is another user."""
+    """Return the number that root's files have in this user namespace; in a rootless container many others' have it."""
     return PROC.stat().st_uid
 
 
 @dataclass(frozen=True)
-class Located:
-    """Where a path leads, as open descriptors; `close` them.
+class ResolvedPath:
+    """Where a path leads, as open descriptors; a context manager that closes them.
 
     Attributes:
         folder: The folder that holds the file, whatever has its path by now.
         name: The file's name in it.
         descriptor: The file itself, named and not opened; None where there is none.
+        makers: The users who made the links on the way.
     """
 
     folder: int
     name: str
     descriptor: int | None
+    makers: frozenset[int] = frozenset()
 
     @property
     def found(self) -> int:
@@ -66,64 +69,109 @@ class Located:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
         return self.descriptor
 
-    def close(self) -> None:
-        """Close the descriptors."""
-        os.close(self.folder)
-        if self.descriptor is not None:
-            os.close(self.descriptor)
+    @property
+    def owner(self) -> int | None:
+        """The owner of the file; None where there is none."""
+        return None if self.descriptor is None else os.fstat(self.descriptor).st_uid
+
+    def may_be_read_for(self, maker: int) -> bool:
+        """Whether a user may have the file read by the caller."""
+        return is_trusted(maker) or maker == self.owner or self._is_open_to_all()
+
+    def _is_open_to_all(self) -> bool:
+        """Whether everybody may read the file: it, and all folders above it, let others in."""
+        if self.descriptor is None:
+            return False
+        state, folder = os.fstat(self.descriptor), self.folder
+        needed = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(state.st_mode) else 0)
+        with ExitStack() as stack, suppress(OSError):
+            while needed & state.st_mode == needed:
+                above = os.fstat(folder)
+                if os.path.samestat(above, state):
+                    return True
+                state, needed = above, stat.S_IXOTH
+                folder = os.open("..", PATH_ONLY | os.O_DIRECTORY, dir_fd=folder)
+                stack.callback(os.close, folder)
+        return False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        os.close(self.folder)
+        if self.descriptor is not None:
+            os.close(self.descriptor)
 
 
-def locate(path: str | Path, *, within: int | None = None) -> Located:
-    """Follow a path to its end; the folders on the way are the person's who wrote the path.
+def follow_links(path: str | Path, *, within: int | None = None) -> ResolvedPath:
+    """Walk a path to its end, folder by folder, through its links.
 
     Args:
         within: The open folder that a relative path begins at; None is the working folder.
 
     Raises:
-        OSError: There is no such folder, too many links, or a link that another user made leads to what that user does
-            not own.
+        OSError: There is no such folder, too many links, or a link whose maker may not have the file read.
     """
-    shown = str(path)
-    if "\0" in shown:
-        raise OSError(errno.EINVAL, "has a null character in its name", repr(shown))
-    makers = set[int]()
+    shown = os.fspath(path)
+    if not shown or "\0" in shown:
+        raise OSError(errno.EINVAL, "is empty or has a null character in its name", repr(shown))
+    makers, links, left = set[int](), 0, _names(shown)
     with ExitStack() as stack:
-        for _ in range(MOST_LINKS):
-            parent, name = os.path.split(os.fspath(path).rstrip(os.sep) or os.sep)
+
+        def begin(path: str, within: int | None) -> int:
+            descriptor = os.open(os.sep if path[0] == os.sep else ".", PATH_ONLY | os.O_DIRECTORY, dir_fd=within)
+            stack.callback(os.close, descriptor)
+            return descriptor
+
+        folder = begin(shown, within)
+        while True:
+            name = left.pop()
             try:
-                folder = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=within)
-                stack.callback(os.close, folder)
-                descriptor = _named(name or ".", folder)
+                descriptor = _named(name, folder)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, shown) from None
-            state = None if descriptor is None else os.fstat(descriptor)
-            if descriptor is None or state is None or not stat.S_ISLNK(state.st_mode):
-                located = Located(os.dup(folder), name, descriptor)
-                if strangers := makers - {os.geteuid(), root_uid(), state and state.st_uid}:
-                    located.close()
-                    raise OSError(errno.EPERM, f"is a link of user {min(strangers)}", shown)
-                return located
+            if descriptor is None and left:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), shown)
+            mode = 0 if descriptor is None else os.fstat(descriptor).st_mode
+            if not left and not stat.S_ISLNK(mode):
+                found = ResolvedPath(os.dup(folder), name, descriptor, frozenset(makers))
+                if strangers := [maker for maker in makers if not found.may_be_read_for(maker)]:
+                    found.__exit__()
+                    why = f"is a link of user {min(strangers)}; name or copy what it leads to"
+                    raise OSError(errno.EPERM, why, shown)
+                return found
+            assert descriptor is not None
             stack.callback(os.close, descriptor)
-            makers.add(state.st_uid)
-            path, within = os.readlink("", dir_fd=descriptor), folder
-    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), shown)
+            if not stat.S_ISLNK(mode):
+                folder = descriptor
+                continue
+            if (links := links + 1) > MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), shown)
+            makers.add(os.fstat(descriptor).st_uid)
+            target = os.readlink("", dir_fd=descriptor)
+            left += _names(target)
+            folder = begin(target, folder)
+
+
+def _names(path: str) -> list[str]:
+    """Return the names in a path, the last of them first."""
+    return [name for name in path.split("/") if name not in ("", ".")][::-1] or ["."]
 
 
 def _named(name: str, folder: int) -> int | None:
     """Return a descriptor that names a file in an open folder, links included; None where there is none."""
     # The kernel's own links, such as /proc/self/fd/1, have no target that could be read.
-    flags = NAMING & ~os.O_NOFOLLOW if os.fstat(folder).st_dev == PROC.stat().st_dev else NAMING
+    flags = PATH_ONLY if _is_kernels(folder) else PATH_ONLY | os.O_NOFOLLOW
     # What is mounted on demand is mounted once it is opened as a folder.
     for kind in (os.O_DIRECTORY, 0):
         with suppress(FileNotFoundError, NotADirectoryError):
             return os.open(name, flags | kind, dir_fd=folder)
     return None
+
+
+def _is_kernels(folder: int) -> bool:
+    """Whether an open folder is one of /proc."""
+    return os.fstat(folder).st_dev == PROC.stat().st_dev
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, owned: bool = False, mode: int = 0o666) -> int:
@@ -158,18 +206,18 @@ def open_data(path: Path, *, owned: bool = False, follow: bool = True) -> io.Buf
 
     Args:
         owned: As in `open_regular`.
-        follow: Whether the path may be a link, as `locate` follows one.
+        follow: Whether the path may be a link, as `follow_links` walks it.
 
     Raises:
-        OSError: As `open_regular` or `locate`.
+        OSError: As `open_regular` or `follow_links`.
     """
     if not follow:
         return os.fdopen(open_regular(path, owned=owned), "rb")
-    with locate(path) as located:
-        return reopened(located.found, path)
+    with follow_links(path) as resolved:
+        return open_descriptor(resolved.found, path)
 
 
-def name_of(file: IO[bytes] | int) -> str:
+def proc_path(file: IO[bytes] | int) -> str:
     """Return a name by which a library opens this very file or folder, whatever has its path by now.
 
     A library that reads through Python has threads that need Python, and abort a process that is just ending.
@@ -184,10 +232,10 @@ def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES, owned: bool = Fals
         OSError: As `open_data`, or it is larger than `limit_bytes`.
     """
     with open_data(path, owned=owned, follow=follow) as file:
-        return content_of(file, path, limit_bytes)
+        return read_bounded(file, path, limit_bytes)
 
 
-def reopened(descriptor: int, path: str | Path) -> io.BufferedReader:
+def open_descriptor(descriptor: int, path: str | Path) -> io.BufferedReader:
     """Return the regular file that a descriptor names, opened to read.
 
     Raises:
@@ -201,173 +249,7 @@ def reopened(descriptor: int, path: str | Path) -> io.BufferedReader:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-class OwnedFolder:
-    """A folder that was opened once, and what it holds, by names relative to it; a context manager that closes it.
-
-    Attributes:
-        path: As it was named, for messages.
-        owner: The user id of its owner.
-        identity: Its device and inode.
-        is_closed: Whether it is the caller's or root's, and nobody else can write to it.
-    """
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        """Take a descriptor, which is closed with the folder.
-
-        Raises:
-            OSError: It is no folder.
-        """
-        state = os.fstat(descriptor)
-        if not stat.S_ISDIR(state.st_mode):
-            os.close(descriptor)
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-        self.path, self.descriptor, self.owner = path, descriptor, state.st_uid
-        self.identity = state.st_dev, state.st_ino
-        self.is_closed = is_trusted(state.st_uid) and not state.st_mode & OTHERS_WRITE
-
-    @classmethod
-    def open(cls, path: Path) -> OwnedFolder:
-        """Open the folder that a person named, or that stands in a folder which all may write to.
-
-        Raises:
-            OSError: There is none, or a stranger's link leads to it; see `locate`.
-        """
-        with locate(path) as located:
-            return cls(path, os.dup(located.found))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
-
-    def folder(self, name: str, *, anyones: bool = False) -> OwnedFolder:
-        """Open a folder in this one or below it.
-
-        Args:
-            anyones: Whether it may be another owner's, as in a folder of results that all may write to.
-
-        Raises:
-            OSError: There is none, or it breaks one of the two rules.
-        """
-        return OwnedFolder(self.path / name, self._entry(name, anyones=anyones))
-
-    def file(self, name: str) -> io.BufferedReader:
-        """Open a file in this folder or below it; waits for nobody.
-
-        Raises:
-            OSError: There is none, it is not regular, or it breaks one of the two rules.
-        """
-        descriptor = self._entry(name)
-        try:
-            return reopened(descriptor, self.path / name)
-        finally:
-            os.close(descriptor)
-
-    def read(self, name: str, *, limit_bytes: int = MAX_BYTES) -> bytes:
-        """Return the content of a file in this folder or below it.
-
-        Raises:
-            OSError: As `file`, or it is larger than `limit_bytes`.
-        """
-        with self.file(name) as file:
-            return content_of(file, self.path / name, limit_bytes)
-
-    def target(self, name: str) -> Path:
-        """Return the path, without links, of what is in this folder or below it.
-
-        Raises:
-            OSError: As `file`.
-        """
-        descriptor = self._entry(name)
-        try:
-            return Path(name_of(descriptor)).readlink()
-        finally:
-            os.close(descriptor)
-
-    def later(self, name: str) -> OwnedFile:
-        """Return a file in this folder or below it that is opened when it is needed."""
-        return OwnedFile(self.path, self.identity, name)
-
-    def state(self, name: str) -> os.stat_result | None:
-        """Return what `lstat` tells of a file, a folder or a link, in this folder or below it; None where none is."""
-        with suppress(OSError):
-            return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
-        return None
-
-    def is_regular(self, name: str) -> bool:
-        """Whether there is a file of this name which is neither a folder nor a link, a pipe or a device."""
-        return (state := self.state(name)) is not None and stat.S_ISREG(state.st_mode)
-
-    def names(self) -> list[str]:
-        """Return the names of what it holds, sorted; nothing is opened.
-
-        Raises:
-            OSError: The caller may not read it.
-        """
-        listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
-        try:
-            return sorted(os.listdir(listing))  # noqa: PTH208 (a descriptor)
-        finally:
-            os.close(listing)
-
-    def files(self) -> Iterator[str]:
-        """Yield the relative names of everything in it and below it that is no folder, sorted; no link is followed.
-
-        Raises:
-            OSError: A folder breaks one of the two rules, or cannot be read.
-        """
-        for name in self.names():
-            if (state := self.state(name)) and stat.S_ISDIR(state.st_mode):
-                with self.folder(name) as inner:
-                    yield from (f"{name}/{below}" for below in inner.files())
-            else:
-                yield name
-
-    def _entry(self, name: str, *, anyones: bool = False) -> int:
-        """Return a descriptor that names what is in this folder or below it."""
-        folder, *inner = name.split(os.sep, 1)
-        with locate(folder, within=self.descriptor) as located:
-            owner = os.fstat(located.found).st_uid
-            if owner != self.owner and not self.is_closed and not anyones:
-                whose = f"belongs to user {owner}, its folder to user {self.owner}"
-                raise OSError(errno.EPERM, whose, str(self.path / folder))
-            descriptor = os.dup(located.found)
-        if not inner:
-            return descriptor
-        with OwnedFolder(self.path / folder, descriptor) as below:
-            return below._entry(inner[0], anyones=anyones)
-
-
-@dataclass(frozen=True)
-class OwnedFile:
-    """A file in a folder, to be opened later, from the same folder or not at all.
-
-    Attributes:
-        folder, identity: Of the folder, as `OwnedFolder` had them.
-        name: Relative to the folder.
-    """
-
-    folder: Path
-    identity: tuple[int, int]
-    name: str
-
-    def open(self) -> io.BufferedReader:
-        """Open the file, as `OwnedFolder.file` does.
-
-        Raises:
-            OSError: As `OwnedFolder.file`, or another folder has the path by now.
-        """
-        with OwnedFolder.open(self.folder) as opened:
-            if opened.identity != self.identity:
-                raise OSError(errno.ESTALE, "was replaced while it was read", str(self.folder))
-            return opened.file(self.name)
-
-    def __str__(self) -> str:
-        return str(self.folder / self.name)
-
-
-def content_of(file: io.BufferedReader, path: Path, limit_bytes: int) -> bytes:
+def read_bounded(file: io.BufferedReader, path: Path, limit_bytes: int) -> bytes:
     """Return the content of an open file.
 
     Raises:

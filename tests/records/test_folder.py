@@ -18,7 +18,7 @@ from wattdock.clock import ClockCheck
 from wattdock.errors import StoreError
 from wattdock.host import GpuProcess
 from wattdock.metering.timeline import HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
-from wattdock.opening import OwnedFolder
+from wattdock.owned_folder import OwnedFolder
 from wattdock.records import EnvironmentSnapshot, Failure
 from wattdock.records.folder import NEWER, RECORD, REQUESTS, STEPS, TIMELINE
 from wattdock.records.restart import RestartRecord, WarmUpSample

@@ -20,7 +20,8 @@ from wattdock.execution.run_state import RunState
 from wattdock.execution.study_folder import LOCK, RECORDS
 from wattdock.files import STUDIES, file_place, lock_pids
 from wattdock.host import processes
-from wattdock.opening import PROC, OwnedFolder, open_regular
+from wattdock.opening import PROC, open_regular
+from wattdock.owned_folder import OwnedFolder
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import StoreError
 from wattdock.files import JOURNAL, STUDIES, locked, sync
-from wattdock.opening import OwnedFolder, content_of, open_regular
+from wattdock.opening import open_regular, read_bounded
+from wattdock.owned_folder import OwnedFolder
 from wattdock.records import RestartRecord
 from wattdock.text import from_json, json_text, untimed
 
@@ -147,7 +148,7 @@ def read_journal(path: Path) -> tuple[list[Line], tuple[os.stat_result, os.stat_
     try:
         with OwnedFolder.open(path) as folder, folder.file(JOURNAL) as file:
             states = os.fstat(folder.descriptor), os.fstat(file.fileno())
-            content = content_of(file, place, MAX_JOURNAL_BYTES)
+            content = read_bounded(file, place, MAX_JOURNAL_BYTES)
     except OSError as error:
         raise StoreError(f"{place}: {error.strerror or error}; see that it can be read") from error
     return parse(content[: content.rfind(b"\n") + 1], place), states
@@ -223,7 +224,8 @@ class StudyFolder:
             StoreError: Another coordinator works in it, or a line of its journal is malformed.
             OSError: The folder cannot be written.
         """
-        (path / RECORDS).mkdir(exist_ok=True)
+        # Whatever the umask says: what another user could write is no measurement.
+        (path / RECORDS).mkdir(0o755, exist_ok=True)
         self.path = path
         self.broken: StoreError | None = None
         self._journal = Journal(path / JOURNAL)
@@ -348,6 +350,9 @@ class StudyFolder:
         Raises:
             StoreError: A record cannot be read.
         """
+        with OwnedFolder.open(self.path) as study, study.folder(RECORDS) as records:
+            if not records.only_trusted_can_write:
+                raise StoreError(f"{records.path}: other users can write to it; run the study anew, without --resume")
         folders = RestartRecord.find(self.path / RECORDS, f"{experiment_id[:16]}-")
         return {folder.name: _saved(_read(folder), folder) for folder in folders}
 

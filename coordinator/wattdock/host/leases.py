@@ -26,7 +26,7 @@ from wattdock.errors import PreflightError
 from wattdock.files import expanded, file_place, lock_pids, try_lock
 from wattdock.host.folders import wattdock_home
 from wattdock.host.processes import owner_of, user_name
-from wattdock.opening import is_trusted, open_regular, root_uid
+from wattdock.opening import open_regular, root_uid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -278,7 +278,8 @@ def ready_folder(folder: Path) -> Path:
                 os.fchmod(descriptor, FOLDER_MODE)
         finally:
             os.close(descriptor)
-        if not is_trusted(state.st_uid):
+        # In a rootless container root's folder has the number of all users whom it does not know.
+        if state.st_uid not in (os.geteuid(), root_uid()):
             raise OSError(errno.EPERM, f"it belongs to {user_name(state.st_uid)}")
         if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not state.st_mode & stat.S_ISVTX:
             raise OSError(errno.EPERM, "users can remove each other's files there")

@@ -15,6 +15,7 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import LARGEST
 from wattdock.opening import open_data, read_regular
+from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
 from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
 
@@ -113,6 +114,19 @@ def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | N
     )
 
 
+def real_folder(path: Path) -> Path:
+    """Return the path of a folder without links, whose makers may have it read.
+
+    Raises:
+        PreflightError: There is none, or one of them may not.
+    """
+    try:
+        with OwnedFolder.open(path) as folder:
+            return folder.target(".")
+    except OSError as error:
+        raise PreflightError(f"model folder {path}: {error.strerror}; give a folder that this user may read") from error
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Return a model folder's config.json.
 
@@ -121,7 +135,8 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json"
     try:
-        content = read_regular(file, limit_bytes=MAX_JSON_BYTES, follow=True)
+        with OwnedFolder.open(path) as folder:
+            content = folder.read(file.name, limit_bytes=MAX_JSON_BYTES)
         config: dict[str, Any] = from_json(content, max_depth=PART_DEPTH)
     except OSError as error:
         raise PreflightError(

@@ -20,6 +20,7 @@ from wattdock.inputs.model_folder import (
     describe_folder,
     fingerprint,
     read_config,
+    real_folder,
     weight_data_bytes,
 )
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config
@@ -71,7 +72,7 @@ def _located(spec: ModelSpec, home: Path, progress: Callable[[str], None]) -> Mo
     if spec.shape is not None:
         return resolve_shape(spec.shape, home=home, progress=progress)
     if spec.path is not None:
-        path = expanded(spec.path).resolve()
+        path = real_folder(expanded(spec.path))
         return describe_folder(path, kind="path", name=path.name)
     if spec.id is None:
         raise ConfigError("no model is given; set one of id, path and shape")

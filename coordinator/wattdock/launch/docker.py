@@ -27,7 +27,7 @@ from wattdock.launch.container import (
 from wattdock.launch.engine import connect, owner_labels
 from wattdock.launch.process import KEEPER
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, STOPPED, LaunchedRunner
-from wattdock.opening import OwnedFolder
+from wattdock.owned_folder import OwnedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

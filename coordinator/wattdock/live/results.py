@@ -10,7 +10,8 @@ from wattdock.errors import ConfigError
 from wattdock.files import STUDIES
 from wattdock.host import folders
 from wattdock.live.order import ask
-from wattdock.opening import OwnedFolder, name_of, read_regular
+from wattdock.opening import proc_path, read_regular
+from wattdock.owned_folder import OwnedFolder
 from wattdock.store import Filters, select
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class ServedResults:
             self._owner = folder.owner if self._owner is None else self._owner
             if folder.owner != self._owner:
                 raise ConfigError(f"{self.output_dir} belongs to user {folder.owner} by now; start `serve` anew")
-            yield Path(name_of(folder.descriptor))
+            yield Path(proc_path(folder.descriptor))
 
     def _ask(self, folder: Path, words: list[str], *, columns: int = 110) -> str:
         """Return what a command prints of what is in the folder."""

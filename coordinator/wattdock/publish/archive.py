@@ -15,7 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from wattdock.errors import StoreError
-from wattdock.opening import OwnedFile, open_data
+from wattdock.opening import open_data
+from wattdock.owned_folder import OwnedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

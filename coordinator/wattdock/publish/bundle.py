@@ -22,7 +22,8 @@ from rich.filesize import decimal as size_text
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, MANIFEST
 from wattdock.host import folders
-from wattdock.opening import OwnedFolder, open_data, read_regular
+from wattdock.opening import open_data, read_regular
+from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import AGAIN, PIECE_BYTES, is_safe, unpack
 from wattdock.reports import draw
 from wattdock.store import RESULT, StoredResult, load_result

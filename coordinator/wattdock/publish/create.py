@@ -24,7 +24,8 @@ from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, whole_file
 from wattdock.launch.images import lock_path
-from wattdock.opening import MAX_BYTES, OwnedFolder, is_trusted, read_regular
+from wattdock.opening import MAX_BYTES, is_trusted, read_regular
+from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import Content, is_safe, opened, pack, sha256_of
 from wattdock.publish.bundle import (
     CARDS,
@@ -149,7 +150,7 @@ def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts:
         with stored.opened() as result:
             names = [name for name in result.files() if "/." not in f"/{name}"]
             gathered.files |= {
-                f"{place}/{name}": result.later(name) for name in names if logs or not name.endswith(LOG_SUFFIX)
+                f"{place}/{name}": result.reopenable(name) for name in names if logs or not name.endswith(LOG_SUFFIX)
             }
             _gather_journal(stored.result, gathered, result)
             _gather_prompts(stored.result, gathered, wanted=prompts, is_own=is_trusted(result.owner))
@@ -167,11 +168,11 @@ def _gather_journal(result: ExperimentResult, gathered: _Gathered, folder: Owned
     with (
         suppress(OSError),
         OwnedFolder.open(folder.path.parent) as results,
-        results.folder(inside, anyones=True) as place,
+        results.folder(inside, allow_other_owner=True) as place,
     ):
         if place.owner == folder.owner and place.is_regular(JOURNAL):
             gathered.studies.append(study)
-            gathered.files[f"{BUNDLED}/{inside}/{JOURNAL}"] = place.later(JOURNAL)
+            gathered.files[f"{BUNDLED}/{inside}/{JOURNAL}"] = place.reopenable(JOURNAL)
 
 
 def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> None:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, new_folder, sync
-from wattdock.opening import MAX_BYTES, name_of
+from wattdock.opening import MAX_BYTES, proc_path
 from wattdock.records.possible import require_possible_record
 from wattdock.text import from_json, json_text
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from wattdock.opening import OwnedFolder
+    from wattdock.owned_folder import OwnedFolder
     from wattdock.records.restart import PassRecord, RestartRecord
 
     Plain = dict[str, Any]
@@ -149,7 +149,7 @@ def _read_table(folder: OwnedFolder, name: str, schema: pa.Schema) -> pa.Table:
 
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     limited = {"read_dictionary": texts, "thrift_container_size_limit": MOST_PARTS}
-    with folder.file(name) as content, pq.ParquetFile(name_of(content), **limited) as file:
+    with folder.file(name) as content, pq.ParquetFile(proc_path(content), **limited) as file:
         if file.metadata.num_rows > ROWS_PER_BYTE * os.fstat(content.fileno()).st_size:
             raise ValueError(f"{name} claims {file.metadata.num_rows:,} rows, more than its bytes can hold")
         table = file.read([name for name in schema.names if name in file.schema_arrow.names])

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,8 +22,9 @@ from pydantic import ValidationError
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, NewFolder, new_folder, sync
-from wattdock.opening import OwnedFolder, open_data
+from wattdock.opening import open_data
 from wattdock.output import print_json
+from wattdock.owned_folder import OwnedFolder
 from wattdock.records import RestartRecord
 from wattdock.store.table import replacements
 from wattdock.text import json_text
@@ -60,11 +61,12 @@ class StoredResult:
         Raises:
             StoreError: It cannot be opened, or holds another result than it did.
         """
-        folder = _opened(self.folder)
-        if _read(folder) != self.result:
-            folder.__exit__()
-            raise StoreError(f"{self.folder} has changed since it was read; name it again")
-        return folder
+        with ExitStack() as stack:
+            folder = stack.enter_context(_opened(self.folder))
+            if _read(folder) != self.result:
+                raise StoreError(f"{self.folder} has changed since it was read; name it again")
+            stack.pop_all()
+            return folder
 
     @property
     def has_records(self) -> bool:

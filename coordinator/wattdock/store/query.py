@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.opening import name_of, open_data
+from wattdock.opening import open_data, proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
 from wattdock.store.row_index import read_rows
 from wattdock.store.table import Row, in_order, passes_of, passes_table, utc
@@ -231,7 +231,7 @@ def _damaged(files: dict[str, list[Path]], tell: Tell) -> set[Path]:
     for name, paths in files.items():
         for file in paths:
             try:
-                with open_data(file) as opened, pq.ParquetFile(name_of(opened)) as content:
+                with open_data(file) as opened, pq.ParquetFile(proc_path(opened)) as content:
                     for _ in content.iter_batches():
                         pass
             except (OSError, ValueError, pa.ArrowException) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,10 +46,11 @@ def read_rows(folders: Sequence[Path], tell: Tell) -> list[Row]:
     indexed_folders = {row.folder for row in indexed}
     others = [folder for folder in folders if str(folder) not in indexed_folders]
     read = list(map(Row.of, readable_results(others, tell)))
-    if len(read) >= FEWEST and not (file.parent.resolve().parent / MANIFEST).exists():
+    new = [row for row in read if _may_be_indexed(Path(row.folder))]
+    if len(new) >= FEWEST and not (file.parent.resolve().parent / MANIFEST).exists():
         # Names and numbers that Arrow cannot hold are no reason to read nothing.
         with suppress(OSError, ValueError, OverflowError):
-            _write(file, [*indexed, *read], states)
+            _write(file, [*indexed, *new], states)
     return [*indexed, *read]
 
 
@@ -73,6 +75,14 @@ def _write(file: Path, rows: list[Row], states: dict[str, str | None]) -> None:
     content = io.BytesIO()
     pq.write_table(table, content)
     write_whole(file, digest(content.getvalue()) + content.getvalue())
+
+
+def _may_be_indexed(folder: Path) -> bool:
+    """Whether whoever can read the index could read a result, too."""
+    with suppress(OSError):
+        is_open = folder.lstat().st_mode & stat.S_IXOTH and (folder / RESULT).lstat().st_mode & stat.S_IROTH
+        return bool(is_open or not folder.parent.stat().st_mode & stat.S_IXOTH)
+    return False
 
 
 def _state(file: Path) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
-from wattdock.opening import OwnedFolder
+from wattdock.owned_folder import OwnedFolder
 from wattdock.store.folders import RESTARTS, RESULT, StoredResult, load_result, result_folders
 from wattdock.store.row_index import read_rows
 from wattdock.store.table import Row, replacements
@@ -102,12 +102,12 @@ def _folders(
     try:
         with OwnedFolder.open(path) as opened:
             is_study, is_result = (opened.state(file) is not None for file in (JOURNAL, RESULT))
+            study = Path(os.path.abspath(opened.path))  # noqa: PTH100 (no link is followed again)
     except OSError as error:
         raise StoreError(f"{name}: {error.strerror}; name a folder of results, or copy it") from error
     if is_result:
         return [path]
     if is_study:
-        study = path.resolve() if path.is_symlink() else Path(os.path.abspath(path))  # noqa: PTH100 (a kept folder)
         return _names(study.parent.parent).of_study(study.name)
     return _in_folder(path, name, open_bundle)
 
