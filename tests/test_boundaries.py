@@ -187,14 +187,14 @@ LOOKS |= {"realpath", "copy", "copy2", "copyfile", "copytree", "move", "read_par
 # opened as an `OwnedFolder`, which judges it anew; by the reason, file and callee.
 LOOKED_ELSEWHERE = {
     "execution/begun.py: names to open": {"output_dir.glob", "studies.glob", "(output_dir / STUDIES).glob"},
-    "execution/begun.py: whose a broken study is": {"path.lstat"},
+    "execution/begun.py: whose a study is": {"path.lstat", "folder.lstat"},
     "execution/event_log.py: the kernel's": {"(PROC / str(pid)).stat"},
     "execution/resume.py: to be opened": {"(path / RESULT).exists"},
     "execution/resume.py: no path": {"resolve"},
     "execution/schedule.py: names to open": {"output_dir.glob"},
     "execution/session.py: its own log": {"self._log.exists"},
     "execution/study_folder.py: its own records": {"(self.path / RECORDS).glob", "path.is_dir"},
-    "execution/study_folder.py: numbers of runs": {"path.parent.iterdir"},
+    "execution/study_folder.py: numbers of runs, a shared folder": {"path.parent.iterdir", "path.parents[1].stat"},
     "execution/tasks.py: to be opened": {"os.path.lexists"},
     "fleet/fleet.py: its own logs, a person's path": {"before.exists", "own.exists", "path.resolve"},
     "live/results.py: its own report": {"file.is_file"},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from unprivileged import OTHER_UID, UID
 
 from wattdock import files
+from wattdock.errors import StoreError
 from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 
@@ -188,6 +191,61 @@ def test_an_output_is_written_where_its_path_led_first(tmp_path: Path, monkeypat
     (tmp_path / "link").symlink_to("out.csv")
     files.write_output(tmp_path / "link", b"newer", "-o")
     assert (out.read_text(), (tmp_path / "link").is_symlink()) == ("newer", True)
+
+
+def test_an_output_goes_into_no_pipe_of_a_stranger_and_through_no_link_of_one(tmp_path: Path) -> None:
+    """A table of what only the caller may read; a link that everybody may read through is none to write through."""
+    tmp_path.chmod(0o755)
+    pipe, target, link = tmp_path / "pipe", tmp_path / "target", tmp_path / "link"
+    os.mkfifo(pipe)
+    os.chown(pipe, OTHER_UID, OTHER_UID)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(StoreError, match=f"is a pipe of user {OTHER_UID}"):
+        files.write_output(pipe, b"x", "-o")
+    os.close(reading)
+    target.write_text("precious")
+    link.symlink_to(target)
+    os.lchown(link, OTHER_UID, OTHER_UID)
+    with pytest.raises(StoreError, match=f"is a link of user {OTHER_UID}"):
+        files.write_output(link, b"x", "-o")
+    assert target.read_text() == "precious"
+
+
+def test_what_everybody_may_read_is_read_whoever_linked_to_it() -> None:
+    """A colleague's link to a public model; a hub's cache to which several users have added."""
+    with tempfile.TemporaryDirectory() as place:
+        path = build(Path(place), World(OTHER_UID, 0o755, ROOT, (OTHER_UID,), OTHER_UID))
+        (Path(place) / "target").chmod(0o644)
+        assert content_for(UID, path) == PRIVATE
+        # Nobody but its owner gets there.
+        (Path(place) / "top").chmod(0o700)
+        (Path(place) / "target").rename(Path(place) / "top/target")
+        (Path(place) / "top/folder/file").unlink()
+        (Path(place) / "top/folder/file").symlink_to("../target")
+        os.lchown(Path(place) / "top/folder/file", OTHER_UID, OTHER_UID)
+        assert content_for(ROOT, path) is None
+
+
+def test_a_folder_is_walked_through_to_a_depth(tmp_path: Path) -> None:
+    """Deeper ones end in a line, not in Python's limit."""
+    deep = tmp_path.joinpath(*["x"] * 200)
+    deep.mkdir(parents=True)
+    with OwnedFolder.open(tmp_path) as opened:
+        with pytest.raises(OSError, match="too many folders deep"):
+            [*opened.files()]
+        for name in ("..", "/etc/passwd", "", "x/../../y"):
+            with pytest.raises(OSError, match=r"."):
+                opened.read(name)
+
+
+def test_in_a_user_namespace_an_unknown_owner_is_not_root() -> None:
+    """There root's files and every neighbour's have the same number."""
+    code = "import os; from wattdock.opening import is_trusted; print(is_trusted(os.geteuid()), is_trusted(65534))"
+    words = ["unshare", "--user", "--map-current-user", sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode and "unshare" in done.stderr:
+        pytest.skip(f"no user namespace can be made here: {done.stderr.strip()}")
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
 CONFIG, PREFLIGHT, STORE = 2, 3, 7
 SECRET = "the-victims-secret"
-RESULTS, PRIVATE = "results", "private"
+RESULTS, CLOSED, PRIVATE = "results", "closed", "closed/results"
 
 
 @pytest.fixture(params=[0, 1], ids=["kernel guards nothing", "kernel guards"])
@@ -40,6 +40,8 @@ def victim(request: pytest.FixtureRequest, wattdock: Command) -> Iterator[Comman
     study = wattdock.write("{name: open-name, backend: fake, model: {shape: tiny-llama}, repeats: {passes: 1}}")
     done = wattdock("run", study)
     assert done.returncode == 0, done.stderr
+    (wattdock.folder / CLOSED).mkdir()
+    give_to_user(wattdock.folder / CLOSED)
     private = shutil.copytree(wattdock.folder / RESULTS, wattdock.folder / PRIVATE)
     (private / "secret.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "x": SECRET}))
     for path in sorted(private.rglob("*"), reverse=True):
@@ -49,7 +51,7 @@ def victim(request: pytest.FixtureRequest, wattdock: Command) -> Iterator[Comman
         path.rename(path.with_name(path.name.replace("open-name", SECRET).replace("-fake-", "-fake-5ec2")))
     give_to_user(private)
     (private / "secret.json").chmod(0o600)
-    private.chmod(0o700)
+    (wattdock.folder / CLOSED).chmod(0o700)
     with kernel_protection(request.param):
         yield wattdock
 
@@ -58,6 +60,7 @@ def as_neighbour(wattdock: Command, script: str) -> None:
     """Run a shell script as the neighbour, with `ours` and `secret` for the victim's results' names."""
     ours, secret = (only_result(wattdock, folder).name for folder in (RESULTS, PRIVATE))
     env = {"HOME": str(wattdock.home), "ours": ours, "secret": secret, "private": str(wattdock.folder / PRIVATE)}
+    env["closed"] = str(wattdock.folder / CLOSED)
     options: dict[str, Any] = {"stderr": subprocess.PIPE, "text": True}
     with popen_as_user(["/bin/sh", "-ec", script], env=env, cwd=wattdock.folder, uid=OTHER_UID, **options) as neighbour:
         _, err = neighbour.communicate(timeout=60)
@@ -65,7 +68,7 @@ def as_neighbour(wattdock: Command, script: str) -> None:
 
 
 def only_result(wattdock: Command, folder: str) -> Path:
-    return next(file.parent for file in (wattdock.folder / folder).glob("2*/result.json"))
+    return next(path for path in (wattdock.folder / folder).glob("2*-fake-*") if not path.name.endswith("00000000"))
 
 
 def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
@@ -75,8 +78,8 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 
 # The neighbour's copy of the victim's published result, under a name of its own.
-COPY = "cd results; cp -r $ours 20270101T000000-fake-00000000; cd 20270101T000000-fake-00000000"
-THEIRS = f"{RESULTS}/20270101T000000-fake-00000000"
+COPY = "cd results; cp -r $ours 20990101T000000-fake-00000000; cd 20990101T000000-fake-00000000"
+THEIRS = f"{RESULTS}/20990101T000000-fake-00000000"
 
 
 @pytest.mark.parametrize(
@@ -85,19 +88,21 @@ THEIRS = f"{RESULTS}/20270101T000000-fake-00000000"
         "ln -s $private/secret.json more.json",
         "rm -r restarts; ln -s $private/$secret/restarts restarts",
         "rm result.json; ln -s $private/$secret/result.json result.json",
-        "cd ..; rm -r 2027*; ln -s $private/$secret 20270101T000000-fake-00000000",
+        "cd ..; rm -r 2099*; ln -s $private/$secret 20990101T000000-fake-00000000",
+        # A link on the way: a folder that holds one of results.
+        "rm -r *; ln -s $closed top",
         # Where links guard nothing, a second name of the victim's file.
-        "ln ../../private/secret.json more.json 2>/dev/null || ln -s $private/secret.json more.json",
+        "ln ../../closed/results/secret.json more.json 2>/dev/null || ln -s $private/secret.json more.json",
     ],
 )
 def test_a_bundle_holds_nothing_that_the_maker_of_a_result_could_not_read(victim: Command, script: str) -> None:
     """The victim bundles a neighbour's result."""
-    (victim.folder / PRIVATE).chmod(0o711)
+    (victim.folder / CLOSED).chmod(0o711)
     as_neighbour(victim, f"{COPY}; {script}")
-    (victim.folder / PRIVATE).chmod(0o700)
+    (victim.folder / CLOSED).chmod(0o700)
     made = victim("bundle", "create", THEIRS, "--output", "x.tar")
     # Where the kernel guards, nobody follows another user's link in a folder that all may write to.
-    says = ("is a link of user 1501", "its folder to user 1501", "Permission denied")
+    says = ("is a link of user 1501", "to user 1501", "Permission denied")
     assert any(words in made.stderr for words in says), made.stderr
     refused(made, CONFIG if "Permission" in made.stderr else STORE)
     assert not (victim.folder / "x.tar").exists()
@@ -107,8 +112,8 @@ def test_a_bundle_takes_no_journal_that_the_maker_of_a_result_only_links_to(vict
     """A result names its study, and a link in that study's name leads to the victim's own file."""
     as_neighbour(
         victim,
-        f"""{COPY}; sed -i 's/"study_id": "[^"]*"/"study_id": "20270101T000000-x-1"/' result.json
-        mkdir ../studies/20270101T000000-x-1; ln -s $private/secret.json ../studies/20270101T000000-x-1/journal.jsonl
+        f"""{COPY}; sed -i 's/"study_id": "[^"]*"/"study_id": "20990101T000000-x-1"/' result.json
+        mkdir ../studies/20990101T000000-x-1; ln -s $private/secret.json ../studies/20990101T000000-x-1/journal.jsonl
         """,
     )
     made = victim("bundle", "create", THEIRS, "--output", "x.tar")
@@ -116,7 +121,7 @@ def test_a_bundle_takes_no_journal_that_the_maker_of_a_result_only_links_to(vict
         with tarfile.open(victim.folder / "x.tar") as tar:
             assert not [name for name in tar.getnames() if name.endswith(JOURNAL)]
     else:
-        refused(made, STORE, "its folder to user 1501")
+        refused(made, STORE, "to user 1501")
 
 
 def test_a_neighbour_s_result_shows_nothing_of_the_victim_s(victim: Command) -> None:
@@ -125,7 +130,7 @@ def test_a_neighbour_s_result_shows_nothing_of_the_victim_s(victim: Command) -> 
                  "ln -s $private/$secret/$name $name; done")  # fmt: skip
     for words in (
         ("show", THEIRS),
-        ("show", "20270101"),
+        ("show", "20990101"),
         ("report", THEIRS, "-o", "page.html"),
         ("plot", "table", RESULTS, "-o", "table.md"),
         ("compare", THEIRS, RESULTS),
@@ -151,9 +156,10 @@ def test_the_live_page_shows_nobody_what_links_lead_to(victim: Command) -> None:
     """Result and restarts as links, a result's folder, a study's folder."""
     as_neighbour(
         victim,
-        """cd results; mkdir 20270101T000000-fake-00000000; cd 20270101T000000-fake-00000000
+        """cd results; mkdir 20990101T000000-fake-00000000; cd 20990101T000000-fake-00000000
         for name in restarts result.json; do ln -s $private/$secret/$name $name; done
-        cd ..; ln -s $private/$secret 20270101T000001-fake-00000000; ln -s $private/studies/$secret studies/
+        cd ..; ln -s $private/$secret 20990101T000001-fake-00000000; ln -s $private/studies/$secret studies/
+        mkdir 20990101T000002-fake-00000000; ln -s $closed 20990101T000002-fake-00000000/top
         """,
     )
     with served(victim, "--port", "0") as server:
@@ -187,7 +193,7 @@ def test_settings_of_a_study_are_of_the_journal_that_was_judged(victim: Command)
     """The neighbour's journal, which names a program, is exchanged for the victim's between reading and judging it."""
     as_neighbour(
         victim,
-        "cd results/studies; mkdir 20270101T000000-mine-1; cp [0-9]*-x-1/journal.jsonl 2027*; chmod -R go-w 2027*",
+        "cd results/studies; mkdir 20990101T000000-mine-1; cp [0-9]*-x-1/journal.jsonl 2099*; chmod -R go-w 2099*",
     )
     # Here the victim is root.
     own = next((victim.folder / RESULTS / STUDIES).glob("*-x-1"))
@@ -204,14 +210,14 @@ def test_a_neighbour_s_equal_study_is_not_gone_on_with(victim: Command) -> None:
     """Its records could say anything; a person who wants it names it."""
     as_neighbour(
         victim,
-        """cd results/studies; mkdir -p 20270101T000000-x-7/records; cp [0-9]*-x-1/journal.jsonl 20270101T000000-x-7
-        cd 20270101T000000-x-7; sed -i '/"stored"/,$d' journal.jsonl
+        """cd results/studies; mkdir -p 20990101T000000-x-7/records; cp [0-9]*-x-1/journal.jsonl 20990101T000000-x-7
+        cd 20990101T000000-x-7; sed -i '/"stored"/,$d' journal.jsonl
         id=$(sed -n 's/.*"experiments": {"\\([0-9a-f]\\{16\\}\\).*/\\1/p' journal.jsonl); test -n "$id"
         cp -r ../../$ours/restarts/0 records/$id-0-00000000; chmod -R a+rwX .""",
     )
     done = victim("run", "x.yaml", "--resume")
     assert done.returncode == 0, done.stderr
-    journal = (victim.folder / RESULTS / STUDIES / "20270101T000000-x-7" / JOURNAL).read_text()
+    journal = (victim.folder / RESULTS / STUDIES / "20990101T000000-x-7" / JOURNAL).read_text()
     assert '"resumed"' not in journal
     named = victim("run", "x.yaml", "--resume", "x-7")
     refused(named, CONFIG, f"x-7 is a study of user {OTHER_UID}; run its file as a study of yours")
@@ -231,6 +237,10 @@ def test_a_neighbour_s_model_and_prompts_give_nothing_of_the_victim_s_away(victi
     kept = {*victim.folder.glob(f"{RESULTS}/2*"), *victim.folder.glob(f"{RESULTS}/studies/*")}
     words = ("run", "--backend", "fake", "--passes", "1")
     refused(victim(*words, "--model", "./model"), PREFLIGHT, f"is a link of user {OTHER_UID}")
+    as_neighbour(victim, "mkdir -p results/llamas; ln -s $private/model results/llamas/llama")
+    shutil.copytree(tiny.write(victim.folder / "plain"), victim.folder / PRIVATE / "model")
+    give_to_user(victim.folder / PRIVATE / "model")
+    refused(victim(*words, "--model", f"./{RESULTS}/llamas/llama"), PREFLIGHT, f"is a link of user {OTHER_UID}")
     prompts = ("--set", f"workload.prompts.source={victim.folder}/{RESULTS}/prompts.jsonl")
     refused(victim("run", *SMALL, *prompts), CONFIG, f"is a link of user {OTHER_UID}")
     for folder in {*victim.folder.glob(f"{RESULTS}/2*"), *victim.folder.glob(f"{RESULTS}/studies/*")} - kept:

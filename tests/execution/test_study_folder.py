@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -203,6 +204,18 @@ def test_the_stored_copy_of_a_study_is_the_study(tmp_path: Path) -> None:
             os.chown(path, UID, UID)
         with pytest.raises(ConfigError, match=f"s-1 is a study of user {UID}; run its file as a study of yours"):
             assert find_study("s-1", tmp_path).settings
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
+def test_where_all_may_put_results_all_may_put_studies_and_a_name_means_one_s_own(tmp_path: Path) -> None:
+    """A neighbour's later run of the same name hides none."""
+    tmp_path.chmod(0o1777)
+    begin(tmp_path, study({}))
+    assert stat.S_IMODE((tmp_path / "studies").stat().st_mode) == 0o1777
+    begin(tmp_path, study({}))
+    for path in (*find_study("s-2", tmp_path).path.rglob("*"), find_study("s-2", tmp_path).path):
+        os.chown(path, UID, UID)
+    assert [find_study(name, tmp_path).name for name in ("s", "s-2")] == ["s-1", "s-2"]
 
 
 def test_a_number_that_another_start_took_in_another_second_is_given_up(

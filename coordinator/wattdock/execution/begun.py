@@ -118,13 +118,18 @@ class BegunStudy:
 
 
 def find_study(name: str, output_dir: Path) -> BegunStudy:
-    """Return the study whose name, with the number of its run, is or begins with `name`.
+    """Return the study whose name, with the number of its run, is or begins with `name`; of the caller's own, if any.
 
     Raises:
         ConfigError: There is none, or there are several.
         StoreError: Its journal cannot be read.
     """
-    names = sorted(file.parent.name for file in output_dir.glob(f"{STUDIES}/*/{JOURNAL}"))
+    folders = [file.parent for file in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")]
+    names, own = (
+        sorted(folder.name for folder in group)
+        for group in (folders, (folder for folder in folders if is_trusted(folder.lstat().st_uid)))
+    )
+    names = own if meant(name, own) else names
     matches, shortest = meant(name, names), typed(names)
     if len(matches) != 1:
         found = "begins the names of several studies" if matches else f"no study in {output_dir} is called so"

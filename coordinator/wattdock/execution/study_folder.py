@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections import defaultdict
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -408,7 +409,11 @@ def named_like(folder: str, study: Study) -> bool:
 
 def _numbered(path: Path) -> Path:
     """Make the folder <time>-<name>-<number> with the number of the next run of that name, and return it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        path.parent.mkdir(parents=True)
+        # Where all may put results, all may put studies.
+        if (shared := path.parents[1].stat().st_mode) & stat.S_ISVTX:
+            path.parent.chmod(stat.S_IMODE(shared))
     number = max((_run_number(other.name, path.name) or 0 for other in path.parent.iterdir()), default=0)
     while True:
         number += 1

@@ -165,7 +165,7 @@ def check_folder(path: Path) -> None:
         try:
             open_data(file).close()
         except OSError as error:
-            raise PreflightError(f"cannot read {file}: {error.strerror}; make it readable for this user") from error
+            raise PreflightError(f"cannot read {file}: {error.strerror}; see that this user may read it") from error
         _check_safetensors(file)
 
 

@@ -104,7 +104,7 @@ def _folders(
             is_study, is_result = (opened.state(file) is not None for file in (JOURNAL, RESULT))
             study = Path(os.path.abspath(opened.path))  # noqa: PTH100 (no link is followed again)
     except OSError as error:
-        raise StoreError(f"{name}: {error.strerror}; name a folder of results, or copy it") from error
+        raise StoreError(f"{name}: {error.strerror}; see its owner and mode") from error
     if is_result:
         return [path]
     if is_study:
