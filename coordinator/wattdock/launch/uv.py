@@ -38,10 +38,9 @@ TRUE = ("1", "true", "yes", "on")
 ALIASES = {"default-timeout": "timeout"}
 # Strongest last. Source: pip documentation, "Configuration", precedence.
 SECTIONS = ("global", "install", ":env:")
+# Like pip, uv looks in all indexes, which are the caller's own choice; it would stop at the first that has any version.
 # Python itself is never fetched.
-ALWAYS = {"UV_PYTHON_DOWNLOADS": "never"}
-# Like pip, look for a pinned version in all indexes; uv would stop at the first that has any. Hashes make that safe.
-HASHED = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
 ADDRESS = re.compile(r"[a-z+]+://[^\s`'\")]+")
 CONFIGURED = "it is set in `pip config list`, or in variables UV_…"
 UNANSWERED = f"the configured package index does not answer and uv's cache lacks packages; {CONFIGURED}"
@@ -95,8 +94,7 @@ def uv_call(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str]
     if "--require-hashes" in words:
         # uv takes none beside hashes, which say more.
         settings.pop("constraint", None)
-    hashed = HASHED if {"--require-hashes", "--generate-hashes"} & set(words) else {}
-    environ = {**environ, **ALWAYS, **hashed, **uv_variables(settings), **uv_settings}
+    environ = {**environ, **ALWAYS, **uv_variables(settings), **uv_settings}
     return [sys.executable, "-I", "-m", "uv", "--no-config", *words, *options], environ
 
 

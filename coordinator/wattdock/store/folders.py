@@ -197,6 +197,7 @@ def result_folders(output_dir: Path) -> list[Path]:
 
     Raises:
         StoreError: The folder cannot be read, or is another user's link.
+        OSError: There can be no folder of this name.
     """
     try:
         with OwnedFolder.open(output_dir) as opened:
@@ -204,6 +205,8 @@ def result_folders(output_dir: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise
         raise StoreError(f"{output_dir}: {error.strerror}; name another folder of results") from error
     return [output_dir / name for name in names]
 
