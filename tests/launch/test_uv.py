@@ -52,17 +52,16 @@ def test_a_pip_that_is_configured_by_variables_and_a_file_is_asked(tmp_path: Pat
     assert command[-5:] == ["--no-config", "pip", "install", "x", "--no-index"]
     assert variables["UV_DEFAULT_INDEX"] == "https://u.example"
     assert (variables["UV_HTTP_TIMEOUT"], variables["ALL_PROXY"]) == ("7", "http://proxy.example:3128")
-    assert (variables.get("UV_INDEX_STRATEGY"), variables["PATH"]) == (None, "/bin")
+    assert (variables["UV_INDEX_STRATEGY"], variables["PATH"]) == ("unsafe-best-match", "/bin")
 
 
-def test_only_packages_with_hashes_may_come_from_whichever_index_has_them(tmp_path: Path) -> None:
-    """Without hashes, an index that is asked second could put its own package in another's place."""
+def test_uv_gets_no_constraints_beside_hashes(tmp_path: Path) -> None:
+    """It would refuse them, and hashes say more."""
     file = tmp_path / "pip.conf"
     file.write_text("[global]\nconstraint = /x/constraints.txt\n")
     environ = {"PATH": "/bin", "PIP_CONFIG_FILE": str(file)}
     _, hashed = uv_call(["pip", "install", "--require-hashes", "-r", "x"], environ)
     _, unhashed = uv_call(["pip", "install", "-r", "x"], environ)
-    # uv refuses constraints beside hashes.
     assert (hashed.get("UV_CONSTRAINT"), unhashed["UV_CONSTRAINT"]) == (None, "/x/constraints.txt")
 
 

@@ -157,3 +157,18 @@ def test_readers_that_write_the_index_at_once_leave_a_whole_file(results: Path) 
     assert [file.name for file in results.glob(".*")] == [INDEX]
     mark_index(results)
     assert read_again(results) == []
+
+
+def test_an_index_holds_no_row_of_a_result_that_its_readers_could_not_read(results: Path) -> None:
+    """Root, or the owner, lists a folder that all may enter; in one that nobody else may, all rows are kept."""
+    closed, unreadable = put(results, FEWEST), put(results, FEWEST + 1)
+    closed.chmod(0o700)
+    (unreadable / "result.json").chmod(0o600)
+    assert len(select(results, ALL)) == FEWEST + 2
+    mark_index(results)
+    assert read_again(results) == [str(closed), str(unreadable)]
+    results.chmod(0o700)
+    (results / INDEX).unlink()
+    assert len(select(results, ALL)) == FEWEST + 2
+    mark_index(results)
+    assert read_again(results) == []
