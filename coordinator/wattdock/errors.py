@@ -42,7 +42,7 @@ class WattdockError(Exception):
     exit_code = ExitCode.BUG
 
     def __str__(self) -> str:
-        return withheld(super().__str__())
+        return withheld(super().__str__(), keep_paths=True)
 
 
 class ConfigError(WattdockError):

@@ -68,7 +68,8 @@ def guard_output() -> None:
         stream = unguarded(getattr(sys, name) or Path(os.devnull).open("w"))  # noqa: SIM115 (for as long as the process)
         # A terminal that cannot show a character must not cost the result.
         cast("Any", stream).reconfigure(errors="backslashreplace")
-        setattr(sys, name, _Guarded(stream, harmless if name == "stdout" else lambda text: harmless(withheld(text))))
+        shown = harmless if name == "stdout" else lambda text: harmless(withheld(text, keep_paths=True))
+        setattr(sys, name, _Guarded(stream, shown))
 
 
 def unguarded(stream: TextIO) -> TextIO:

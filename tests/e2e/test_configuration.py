@@ -130,12 +130,15 @@ def test_modules_in_the_working_folder_are_not_imported(
 ) -> None:
     """By the command, nor by `python -m wattdock` once wattdock itself has been found."""
     plant(f'mkdir ours; echo \'open("{place}/ran", "w")\' > ours/{module}.py')
+    owner = (place / "mine").stat().st_uid
+    os.chown(wattdock.home / "tmp", owner, owner)
     (place / "mine").rmdir()
     (place / "mine").symlink_to(place / "ours")
     for command in ([WATTDOCK], [sys.executable, "-m", "wattdock"]):
         done = victim([*command, "plan", *SMALL, "--output-dir", wattdock.home / "out"], {"PYTHONPATH": ""})
-        assert "Traceback" not in done.stderr
         assert not (place / "ran").exists(), done.stderr
+        assert done.returncode == 0, done.stderr
+        assert "fake" in done.stdout
 
 
 def test_a_checkout_of_a_strangers_starts_no_program_of_theirs(
@@ -158,15 +161,20 @@ def test_a_checkout_of_a_strangers_starts_no_program_of_theirs(
 
 @pytest.mark.parametrize(("program", "code"), [("git", COMMIT), ("docker", DOCKER)])
 def test_a_program_is_never_taken_from_the_working_folder(
-    program: str, code: str, victim: Run, plant: Callable[[str], None], place: Path
+    program: str, code: str, victim: Run, plant: Callable[[str], None], place: Path, wattdock: Command
 ) -> None:
-    """PATH with an empty entry, as `PATH=$MORE:$PATH` leaves it, would mean whatever folder one stands in."""
+    """PATH with an empty entry, as `PATH=$MORE:$PATH` leaves it, means the working folder; a later entry is used."""
     plant(f"mkdir -m 777 ours; printf '%s' '{MARK}' > ours/{program}; chmod 755 ours/{program}; mkdir ours/.git")
     (place / "mine").rmdir()
     (place / "mine").symlink_to(place / "ours")
-    path = f":{os.environ['PATH']}"
-    victim([sys.executable, "-P", "-c", code, place / "ours"], {"PATH": path, "DOCKER_HOST": "unix:///absent"})
+    own = wattdock.home / "own" / program
+    own.parent.mkdir(mode=0o755)
+    own.write_text(f"#!/bin/sh\n: > {place}/own-ran\nexit 1\n")
+    own.chmod(0o755)
+    path = f":{own.parent}:{os.environ['PATH']}"
+    done = victim([sys.executable, "-P", "-c", code, place / "ours"], {"PATH": path, "DOCKER_HOST": "unix:///absent"})
     assert not list((place / "ours").glob("ran-as-*"))
+    assert (place / "own-ran").exists(), done.stderr
 
 
 def test_what_engines_compile_lies_where_only_the_user_can_write(wattdock: Command, place: Path) -> None:

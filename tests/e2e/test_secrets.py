@@ -24,7 +24,7 @@ IN_VALUES = {
     "https://me:pw-of-index-3@index.example/simple": "pw-of-index-3",
     "https://host.example/v1?token=tok-in-query-4": "tok-in-query-4",
     "https://host.example/callback#access_token=frag-5-abcdef": "frag-5-abcdef",
-    "https://index.example/tok-in-path-6/simple": "tok-in-path-6",
+    "https://index.example/toK6in9PatH6x7/simple": "toK6in9PatH6x7",
     "postgresql://app:pw/with@signs-7@db.example:5432/x": "with@signs-7",
     "https://hooks.slack.com/services/T00000000/B00000000/slack-hook-8": "slack-hook-8",
     "https://discord.com/api/webhooks/123456789/discord-hook-9": "discord-hook-9",
@@ -64,7 +64,7 @@ PLANTED = BY_NAME | {
 # Of those families, what a result holds: no variable that a login or a key was in.
 RECORDED = {
     "OMP_NUM_THREADS": "1",
-    "VLLM_SERVICE": "https://index.example",
+    "VLLM_SERVICE": "https://index.example/…",
     "LD_LIBRARY_PATH": "/opt/models--Qwen--Qwen2.5-7B-Instruct-GPTQ-Int4/lib",
     "VLLM_SETTING_0": None,
     "NVIDIA_SETTING_5": None,
@@ -108,7 +108,7 @@ def leaky(wattdock: Command) -> Command:
 
 def environment(leaky: Command) -> dict[str, str]:
     plain = {"OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": "/opt/models--Qwen--Qwen2.5-7B-Instruct-GPTQ-Int4/lib"}
-    service = {"VLLM_SERVICE": "https://index.example/tok-in-path-6/simple"}
+    service = {"VLLM_SERVICE": "https://index.example/toK6in9PatH6x7/simple"}
     return PLANTED | plain | service | {"WATTDOCK_RUNNERS": f"{leaky.home}/runners:{REPO}/tests/runners"}
 
 
@@ -163,9 +163,9 @@ def test_thirty_secrets_stand_in_nothing_that_runs_leave_or_show(leaky: Command)
     assert all(part in names for part in ("result.json", "journal.jsonl", "runner.log", "b.tar: ", "page.html"))
     [log, other] = (leaky.folder / "results").glob("2*/runner.log")
     assert "engine: ray://head:6379" in log.read_text()
-    assert "engine: https://hooks.slack.com\n" in other.read_text()
+    assert "engine: https://hooks.slack.com/…\n" in other.read_text()
     rows = {row["status"]: row for row in leaky.results()}
-    assert "cannot read ray://head:6379 https://host https://index.example" in rows["failed"]["error"]["message"]
+    assert "cannot read ray://head:6379 https://host/… https://index.example/… " in rows["failed"]["error"]["message"]
     assert rows["ok"]["environment"]["runner"]["engine_args"]["found"][0] == "ray://head:6379"
     variables = rows["ok"]["environment"]["variables"]
     assert {name: variables.get(name) for name in RECORDED} == RECORDED
@@ -227,6 +227,8 @@ def test_what_a_cluster_is_given_and_what_its_task_leaves_hold_no_secret(leaky: 
         ({"fleet": {"setup": ["export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz"]}, "defaults": {}}, (), "x.yaml:1"),
         ({"fleet": {"more": ["--export=ALL,AWS_SECRET_ACCESS_KEY=abcdefgh1"]}, "defaults": {}}, (), "x.yaml:1"),
         ({"name": "word-of-azure-30"}, (), "x.yaml:1"),
+        ({"workload": {"prompts": {"chat_template_kwargs": {"password": 12345678}}}}, (), "x.yaml:1"),
+        ({"fleet": {"setup": ["curl -u anna:word-of-hub-27 x"]}, "defaults": {}}, (), "x.yaml:1"),
     ],
 )
 def test_a_setting_that_holds_a_secret_is_refused_in_one_line(

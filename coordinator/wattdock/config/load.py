@@ -21,7 +21,7 @@ from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
-from wattdock.secrets import is_secret_setting
+from wattdock.secrets import holds_secret, is_secret_name
 from wattdock.text import expected, from_json, json_text, nearest
 
 if TYPE_CHECKING:
@@ -129,7 +129,10 @@ def _refuse_secrets(value: Any, location: Location, places: Places) -> None:
     """Raise where a setting holds a secret: every result, journal and script of a cluster holds the settings."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         _refuse_secrets(inner, (*location, key), places)
-    if isinstance(value, str) and is_secret_setting(str(location[-1]), value):
+    name = next((part for part in reversed(location) if isinstance(part, str)), "")
+    # The name tells a model from a key.
+    named = is_secret_name(name) and value and isinstance(value, str | int | float) and not isinstance(value, bool)
+    if named or (isinstance(value, str) and holds_secret(f"{name}: {value}", os.environ)):
         where = places.of(location, ((),))
         raise ConfigError(f"{where}: holds what looks like a key or password, and results hold settings; leave it out")
 

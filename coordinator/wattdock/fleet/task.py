@@ -63,7 +63,7 @@ def prepare_tasks(path: Path, *, emit: events.Emit) -> None:
     try:
         prepare(load_study(find_study(path.name, path.parents[1]).settings, {}), emit)
     except WattdockError as error:
-        write_whole(ending, json_text(asdict(Ending(str(error), int(error.exit_code), 0, 0))).encode())
+        write_whole(ending, json_text(asdict(Ending(withheld(str(error)), int(error.exit_code), 0, 0))).encode())
         raise
 
 

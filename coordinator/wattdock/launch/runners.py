@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError
 from wattdock.files import expanded
 from wattdock.host import folders, processes
-from wattdock.secrets import is_secret, withheld
+from wattdock.secrets import is_secret_variable, withheld
 from wattdock.text import nearest
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ PROTO_DIR = REPO / "proto"
 COMMON_DIR = REPO / "runners" / "common"
 PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 # Settings of engines and of the libraries below them; a container gets no other variable of the host. A family's keys
-# and passwords stay behind: `is_secret` looks at each name and value.
+# and passwords stay behind: `is_secret_variable` looks at each name and value.
 ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM|SGLANG|SGL)_\w+")
 # What changes how an engine runs in a process, which gets it and what any program gets, and so belongs to its result.
 SETTING_NAME = re.compile(
@@ -112,7 +112,7 @@ def process_variables(
     modules = [PROTO_DIR, COMMON_DIR, runner_dir]
     if keep_pythonpath:
         modules += [Path(folder) for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    settings = {name: value for name, value in allowed.items() if not is_secret(name, value)}
+    settings = {name: value for name, value in allowed.items() if not is_secret_variable(name, value)}
     # An interpreter that the user named may have its packages in the user's own folder.
     own = {} if keep_pythonpath else {"PYTHONNOUSERSITE": "1"}
     cache = folders.engine_cache(folders.wattdock_home())
@@ -144,7 +144,7 @@ def container_variables(gpu_uuids: Sequence[str], environ: Mapping[str, str], *,
     Source: PyTorch, Triton and vLLM name these folders; NCCL and gloo take the interface to use from these variables.
     """
     engine = {name: value for name, value in environ.items() if ENGINE_NAME.fullmatch(name)}
-    return {name: value for name, value in engine.items() if not is_secret(name, value)} | {
+    return {name: value for name, value in engine.items() if not is_secret_variable(name, value)} | {
         "HOME": f"{cache}/home",
         # The caller has no name in there; Python and shells ask these before /etc/passwd.
         "USER": "runner",
