@@ -31,6 +31,7 @@ NO_OUTPUT = {
     "inputs/prompts/formats.py",
     "publish/create.py",
     "runner/wire.py",
+    "secrets.py",
     "text.py",
 }
 

@@ -96,5 +96,5 @@ def test_a_model_s_links_are_mounted_unless_they_lead_to_what_their_maker_does_n
         (str(model / "onnx/a.json"), "/model/onnx/a.json"),
     ]
     os.lchown(model / "config.json", OTHER_UID, OTHER_UID)
-    with pytest.raises(LaunchError, match=f"is a link of user {OTHER_UID}; copy the model"):
+    with pytest.raises(LaunchError, match=f"is a link of user {OTHER_UID}"):
         model_mounts(model)

@@ -174,9 +174,7 @@ def model_mounts(folder: Path) -> list[Mount]:
                 with contextlib.suppress(FileNotFoundError):
                     mounts.append(bind(opened.target(name), f"{MODEL_FOLDER}/{name}"))
     except OSError as error:
-        raise LaunchError(
-            f"{error.filename or folder}: {error.strerror}; copy the model to a folder of yours"
-        ) from error
+        raise LaunchError(f"{error.filename or folder}: {error.strerror}; see that this user may read it") from error
     return mounts
 
 
