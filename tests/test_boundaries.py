@@ -205,7 +205,7 @@ LOOKED_ELSEWHERE = {
         *("stored.folder.resolve", "results[0].folder.resolve"),
     },
     "publish/reproduce.py: in a verified bundle": {"(bundle.folder / source).is_file"},
-    "records/folder.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir"},
+    "records/folder.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {
         *("output_dir.glob", "place.rglob", "self.folder.resolve", "shutil.copytree", "shutil.copy2"),
     },

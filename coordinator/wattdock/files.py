@@ -196,14 +196,17 @@ class NewFolder:
                 if folder := _lock_folder(path):
                     return folder
 
-    def finish(self, target: Path) -> Path:
+    def finish(self, target: Path, *, without: int = 0) -> Path:
         """Give the folder its name, which is returned, and the mode of other folders.
+
+        Args:
+            without: Further bits that the mode lacks.
 
         Raises:
             OSError: There is one of that name which is not empty, or it cannot be renamed.
         """
         group = stat.S_IMODE(os.fstat(self.descriptor).st_mode) & stat.S_ISGID
-        os.fchmod(self.descriptor, group | 0o777 & ~_umask())
+        os.fchmod(self.descriptor, group | 0o777 & ~(_umask() | without))
         return self.path.rename(target)
 
     def remove(self) -> None:

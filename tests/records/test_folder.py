@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -210,3 +211,14 @@ def test_a_text_that_every_row_names_is_not_written_out_beyond_a_gigabyte(tmp_pa
     assert file.stat().st_size < 100_000
     with pytest.raises(StoreError, match=r"would become 150,\d{3},\d{3},\d{3} bytes of text"):
         reread(tmp_path / "record")
+
+
+def test_nobody_else_can_write_a_record_whatever_the_umask(tmp_path: Path) -> None:
+    """It is taken for measured when the study goes on."""
+    before = os.umask(0o002)
+    try:
+        full().write(tmp_path / "x")
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in ((tmp_path / "x"), *(tmp_path / "x").iterdir())}
+    assert modes == {0o755, 0o644}

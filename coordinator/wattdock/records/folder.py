@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, new_folder, sync
-from wattdock.opening import MAX_BYTES, proc_path
+from wattdock.opening import MAX_BYTES, OTHERS_WRITE, proc_path
 from wattdock.records.possible import require_possible_record
 from wattdock.text import from_json, json_text
 
@@ -63,10 +63,13 @@ def write(record: RestartRecord, folder: Path) -> None:
         pq.write_table(_requests_table(record), scratch / REQUESTS, compression="zstd")
         pq.write_table(_steps_table(record), scratch / STEPS, compression="zstd")
         pq.write_table(_timeline_table(record), scratch / TIMELINE, compression="zstd")
-        for written in (*scratch.iterdir(), scratch):
+        for written in scratch.iterdir():
+            # Whatever the umask says: what another user could write is no measurement.
+            written.chmod(written.stat().st_mode & ~OTHERS_WRITE)
             sync(written)
+        sync(scratch)
         newer = folder.with_name(folder.name + NEWER)
-        new.finish(newer)
+        new.finish(newer, without=OTHERS_WRITE)
         sync(folder.parent)
         _replace(newer)
 
