@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,8 +72,10 @@ def victim(request: pytest.FixtureRequest, wattdock: Command, place: Path) -> Ru
         env = {**wattdock.env(), **env}
         if request.param:
             return run_as_user(words, env=env, cwd=folder)
-        bare = {"PATH": os.environ["PATH"], "TMPDIR": str(wattdock.home / "tmp")}
-        return subprocess.run(words, env=bare | env, cwd=folder, capture_output=True, text=True, check=False)
+        # A socket's path is short; a test's own folder may not be.
+        with tempfile.TemporaryDirectory() as temporary:
+            bare = {"PATH": os.environ["PATH"], "TMPDIR": temporary}
+            return subprocess.run(words, env=bare | env, cwd=folder, capture_output=True, text=True, check=False)
 
     return run
 
