@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING
 
 from wattdock.clock import BOOT_ID
 from wattdock.errors import ConfigError, StoreError
-from wattdock.opening import PROC, follow_links, is_trusted, open_data, open_regular
+from wattdock.opening import PROC, follow_links, is_kernels, is_trusted, open_data, open_regular, proc_path
 from wattdock.output import harmless
 from wattdock.text import listed
 
@@ -332,17 +332,21 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
             if strangers := [maker for maker in located.makers if not is_trusted(maker)]:
                 raise OSError(errno.EPERM, f"is a link of user {min(strangers)}", str(path))
             found = None if located.descriptor is None else os.fstat(located.descriptor)
-            is_named = os.fstat(located.folder).st_dev != PROC.stat().st_dev
-            if found and stat.S_ISFIFO(found.st_mode) and is_named and not is_trusted(found.st_uid):
+            if (
+                found
+                and stat.S_ISFIFO(found.st_mode)
+                and not is_kernels(located.folder)
+                and not is_trusted(found.st_uid)
+            ):
                 raise OSError(errno.EPERM, f"is a pipe of user {found.st_uid}", str(path))
             if found and not stat.S_ISREG(found.st_mode):
                 # A pipe or a device cannot be replaced; a pipe that nobody reads is an error. No terminal is steered.
-                opened = os.open(f"{PROC}/self/fd/{located.found}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                opened = os.open(proc_path(located.found), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 with os.fdopen(opened, "wb") as file:
                     os.set_blocking(file.fileno(), True)
                     file.write(harmless(content.decode(errors="replace")).encode() if file.isatty() else content)
             else:
-                write_whole(Path(f"{PROC}/self/fd/{located.folder}", located.name), content)
+                write_whole(Path(proc_path(located.folder), located.name), content)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another file with {flag}") from error
 

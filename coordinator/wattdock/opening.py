@@ -161,7 +161,7 @@ def _names(path: str) -> list[str]:
 def _named(name: str, folder: int) -> int | None:
     """Return a descriptor that names a file in an open folder, links included; None where there is none."""
     # The kernel's own links, such as /proc/self/fd/1, have no target that could be read.
-    flags = PATH_ONLY if _is_kernels(folder) else PATH_ONLY | os.O_NOFOLLOW
+    flags = PATH_ONLY if is_kernels(folder) else PATH_ONLY | os.O_NOFOLLOW
     # What is mounted on demand is mounted once it is opened as a folder.
     for kind in (os.O_DIRECTORY, 0):
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -169,7 +169,7 @@ def _named(name: str, folder: int) -> int | None:
     return None
 
 
-def _is_kernels(folder: int) -> bool:
+def is_kernels(folder: int) -> bool:
     """Whether an open folder is one of /proc."""
     return os.fstat(folder).st_dev == PROC.stat().st_dev
 
@@ -244,7 +244,7 @@ def open_descriptor(descriptor: int, path: str | Path) -> io.BufferedReader:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
     try:
-        return os.fdopen(os.open(f"{PROC}/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC), "rb")
+        return os.fdopen(os.open(proc_path(descriptor), os.O_RDONLY | os.O_CLOEXEC), "rb")
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
