@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from engines import Block, LiveEngine
 
     from wattdock.host import Gpu
-    from wattdock.records.restart import PassRecord
+    from wattdock.records.passes import PassRecord
 
 OVERHEADS = {
     "start-up": start_up,

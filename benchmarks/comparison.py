@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from paired import Arm, Bounds, Claim
 
-    from wattdock.records.restart import PassRecord
+    from wattdock.records.passes import PassRecord
 
     Arms = Mapping[Arm, Callable[[], PassRecord]]
     # In running order, with their arms.

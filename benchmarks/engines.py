@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from wattdock.host import Gpu
-    from wattdock.records.restart import PassRecord
+    from wattdock.records.passes import PassRecord
     from wattdock.records.snapshot import RunnerEnvironment
     from wattdock.runner import Heartbeat
 

@@ -31,13 +31,9 @@ from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import Span
 from wattdock.records.declared import DeclaredWork
-from wattdock.records.restart import (
-    PassRecord,
-    RequestRecord,
-    RestartRecord,
-    WarmUpSample,
-)
-from wattdock.records.series import TokenSeries
+from wattdock.records.passes import PassRecord, TokenSeries, WarmUpSample
+from wattdock.records.request import RequestRecord
+from wattdock.records.restart import RestartRecord
 from wattdock.records.snapshot import RunnerEnvironment
 
 if TYPE_CHECKING:

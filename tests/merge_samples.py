@@ -14,8 +14,9 @@ from wattdock.clock import NS_PER_S
 from wattdock.config import WorkloadSpec
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
 from wattdock.metering.timeline import SAMPLES, GpuTimeline, Series, Span, Ticks, Timeline
-from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord
-from wattdock.records.series import TokenSeries
+from wattdock.records.passes import PassRecord, TokenSeries
+from wattdock.records.request import RequestRecord
+from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

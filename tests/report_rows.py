@@ -12,8 +12,8 @@ import numpy as np
 from wattdock.analysis.result import ExperimentResult
 from wattdock.metering import GpuTimeline, Series, Span, Timeline
 from wattdock.metering.timeline import HostTimeline, Ticks
-from wattdock.records import RestartRecord
-from wattdock.records.folder import COUNTER
+from wattdock.records import RestartRecord, disk
+from wattdock.records.disk import COUNTER
 from wattdock.store import StoredResult
 
 if TYPE_CHECKING:
@@ -134,5 +134,5 @@ def with_timeline(
     spans = tuple(Span(span.name, span.start_ns, span.end_ns) for span in stored.result.spans)
     record = RestartRecord(0, environment=stored.result.environment, spans=spans, timeline=timeline)
     (folder / "restarts").mkdir(parents=True, exist_ok=True)
-    record.write(folder / "restarts/0")
+    disk.write(record, folder / "restarts/0")
     return StoredResult(folder, stored.result)

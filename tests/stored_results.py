@@ -10,7 +10,7 @@ from golden.replay import analysed, load
 from report_rows import document
 
 from wattdock.publish import CreatedBundle, create_bundle, open_bundle
-from wattdock.records import EnvironmentSnapshot, RestartRecord
+from wattdock.records import EnvironmentSnapshot, RestartRecord, disk
 from wattdock.store import StoredResult, load_result, store_result
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def complete(result: Path) -> Path:
     """Put beside a result.json the other files of a result, without any sample in them."""
     environment = EnvironmentSnapshot.model_validate(document()["environment"])
     (result / "restarts").mkdir()
-    RestartRecord(0, environment=environment).write(result / "restarts/0")
+    disk.write(RestartRecord(0, environment=environment), result / "restarts/0")
     (result / "runner.log").write_text("loaded\n")
     return result
 

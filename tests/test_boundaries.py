@@ -153,7 +153,7 @@ OPENED_ELSEWHERE = {
     "launch/environment.py: in a new folder": {*("self.stamp_file.write_text", "(self.notes / 'uv.log').open")},
     "launch/process.py: in a new folder": {"spec.log_path.open"},
     "publish/bundle.py: in a new folder": {"file.open"},
-    "records/folder.py: in a new folder": {"(scratch / RECORD).write_text"},
+    "records/disk.py: in a new folder": {"(scratch / RECORD).write_text"},
     "store/folders.py: in a new folder": {"(place / RESULT).write_text", "(place / LOG).open"},
     "metering/meter.py: no file": {"self._source.open"},
     "metering/zeus.py: no file": {"super().open"},
@@ -205,10 +205,11 @@ LOOKED_ELSEWHERE = {
         *("stored.folder.resolve", "results[0].folder.resolve"),
     },
     "publish/reproduce.py: in a verified bundle": {"(bundle.folder / source).is_file"},
-    "records/folder.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
+    "records/disk.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {
-        *("output_dir.glob", "place.rglob", "self.folder.resolve", "shutil.copytree", "shutil.copy2"),
+        *("output_dir.glob", "place.rglob", "shutil.copytree", "shutil.copy2"),
     },
+    "store/query.py: a name to compare": {"stored.folder.resolve"},
     "store/row_index.py: whether a row is as it was": {"file.lstat", "os.access"},
     "store/row_index.py: who may read a result": {"(folder / RESULT).lstat", "folder.lstat", "folder.parent.stat"},
     "store/row_index.py: whether it is a bundle": {

@@ -12,8 +12,8 @@ from wattdock.analysis.joules import Joules, SpanJoules
 from wattdock.analysis.token_costs import Bins, MeteredWork, Work
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
-from wattdock.records.restart import PassRecord, RequestRecord
-from wattdock.records.series import TokenSeries
+from wattdock.records.passes import PassRecord, TokenSeries
+from wattdock.records.request import RequestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -97,7 +97,7 @@ class Results(tuple[Result, ...]):
 
     def table(self, *, frame: Frame = "auto") -> Any:
         """Return the table of these results, a row each, as `wattdock.results` does."""
-        return _framed(Row.table([Row.of(result.stored) for result in self]), frame)
+        return _framed(Row.table([result.stored.row for result in self]), frame)
 
     def plot(self, kind: str = "intervals") -> Any:
         """Return an Altair chart, which a notebook shows; its `save` writes a file.
@@ -209,7 +209,7 @@ def results(
     if name is None:
         rows = select(Path(output_dir), filters, tell=lines.append)
     else:
-        rows = filters.select([Row.of(result.stored) for result in load(name, output_dir)])
+        rows = filters.select([result.stored.row for result in load(name, output_dir)])
         rows.sort(key=attrgetter("started_utc"), reverse=True)
     for line in lines:
         warnings.warn(line, stacklevel=2)

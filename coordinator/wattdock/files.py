@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # In a folder of results: the folder of studies' folders, and in each of those its journal.
 STUDIES, JOURNAL = "studies", "journal.jsonl"
+RESULT = "result.json"
 # A bundle's file name ends so; in it: what it holds, and the folder of its results.
 TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 TAIL_LINES, TAIL_BYTES = 20, 64 * 1024

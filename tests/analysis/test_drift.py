@@ -15,7 +15,7 @@ from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.trend import Change, pooled, slope
 from wattdock.clock import NS_PER_S
 from wattdock.records import RestartRecord
-from wattdock.records.series import TokenSeries
+from wattdock.records.passes import TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

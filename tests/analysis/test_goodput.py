@@ -14,11 +14,11 @@ from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.windows import windows
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
+from wattdock.records.passes import TokenSeries
 from wattdock.records.restart import RestartRecord
-from wattdock.records.series import TokenSeries
 
 if TYPE_CHECKING:
-    from wattdock.records.restart import PassRecord
+    from wattdock.records.passes import PassRecord
 
 GPU = "GPU-a"
 # TTFT 0.5, 1 and 5 s; TPOT 0.1, 0.2 and 0.1 s; end to end 10.5, 19 and 9 s: 200 J/s for 20 s.

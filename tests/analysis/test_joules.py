@@ -27,7 +27,8 @@ from wattdock.metering.timeline import (
     Timeline,
     Window,
 )
-from wattdock.records.folder import TIMELINE
+from wattdock.records import disk
+from wattdock.records.disk import TIMELINE
 from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def test_an_excerpt_keeps_the_events_that_touch_it_and_what_holds_for_the_whole_
 def test_host_samples_are_stored_under_a_name_with_their_unit(tmp_path: Path) -> None:
     """Any span's joules can be computed again from the file."""
     restart = RestartRecord(0, passes=(PASS,), timeline=Timeline("rapl", 0, 40 * NS_PER_S, host=HOST))
-    restart.write(tmp_path / "x")
+    disk.write(restart, tmp_path / "x")
     rows = pq.ParquetFile(tmp_path / "x" / TIMELINE).read().to_pylist()
     rows = [row for row in rows if row["series"] == "host_package-0_j"]
     assert len(rows) == len(SECONDS)

@@ -11,8 +11,7 @@ from merge_samples import measured, request, speed_of
 from wattdock.analysis.performance import Quantiles, inter_token_latency
 from wattdock.clock import NS_PER_S
 from wattdock.metering.timeline import Span
-from wattdock.records.restart import PassRecord, ReplicaPass
-from wattdock.records.series import NO_STEPS, Steps
+from wattdock.records.passes import NO_STEPS, PassRecord, ReplicaPass, Steps
 
 
 def stepped(done: PassRecord, *steps: tuple[float, int]) -> PassRecord:

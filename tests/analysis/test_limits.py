@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,8 +18,11 @@ from wattdock.analysis.windows import phases, rounds_of, windows
 from wattdock.clock import NS_PER_S
 from wattdock.config import WarmUpSpec, WorkloadSpec
 from wattdock.metering.timeline import Span
-from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord, WarmUpSample
-from wattdock.records.series import TokenSeries
+from wattdock.records.passes import PassRecord, TokenSeries, WarmUpSample
+from wattdock.records.restart import RestartRecord
+
+if TYPE_CHECKING:
+    from wattdock.records.request import RequestRecord
 
 GPU = "GPU-a"
 

@@ -9,14 +9,15 @@ import pytest
 from merge_samples import constant_power, measured, request, speed_of, timeline
 
 from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.gpus import data_parallel, multi_gpu
 from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.multi_gpu import data_parallel, multi_gpu
 from wattdock.analysis.performance import tpot_s, ttft_s
 from wattdock.analysis.statistics import statistics
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
 from wattdock.metering.timeline import HBM_POWER, Series, Span
-from wattdock.records.restart import ReplicaPass, RestartRecord
+from wattdock.records.passes import ReplicaPass
+from wattdock.records.restart import RestartRecord
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))
 BUSY, IDLE = constant_power("GPU-busy", 600, start_s=0, end_s=40), constant_power("GPU-idle", 80, start_s=0, end_s=40)

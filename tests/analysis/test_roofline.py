@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wattdock.metering import GpuTimeline
-    from wattdock.records.restart import PassRecord
+    from wattdock.records.passes import PassRecord
 
 # Of one H200, see docs/measurements/roofline.md; 8-bit arithmetic, too.
 H200 = WorkPower({16: 0.415e-12, 8: 0.263e-12}, 48e-12, 391.0, 0.085, 27)

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import stdtrit
 from scipy.stats import theilslopes
 
-from wattdock.analysis.energy import PassEnergy
+from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.statistics import (
     CONFIDENCE,
     T_FACTORS,

@@ -24,8 +24,8 @@ from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, IdleSpec, WarmUpSpec
 from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.timeline import MeterEvent, Series, Span
-from wattdock.records.restart import RestartRecord, WarmUpSample
-from wattdock.records.series import TokenSeries
+from wattdock.records.passes import TokenSeries, WarmUpSample
+from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

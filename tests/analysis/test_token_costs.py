@@ -28,8 +28,8 @@ from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import GpuTimeline, Span, Ticks
-from wattdock.records.restart import ReplicaPass, RestartRecord
-from wattdock.records.series import NO_STEPS, Steps
+from wattdock.records.passes import NO_STEPS, ReplicaPass, Steps
+from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
     from pathlib import Path

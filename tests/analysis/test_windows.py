@@ -18,11 +18,12 @@ from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.metering import GpuTimeline
 from wattdock.metering.timeline import Series, Ticks
-from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord
-from wattdock.records.series import TokenSeries
+from wattdock.records.passes import PassRecord, TokenSeries
+from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
     from wattdock.analysis.windows import WindowFigure
+    from wattdock.records.request import RequestRecord
 
 GPU = "GPU-a"
 

@@ -10,9 +10,9 @@ from audit_world import IMAGE, OTHER, POWER, RUNNER, USED, World, launched, resu
 from fake_nvml import FakeProcess, constant
 
 from wattdock.analysis.gpus import GpuResult
+from wattdock.analysis.joules import NORMAL95
 from wattdock.analysis.performance import Performance, serving
 from wattdock.analysis.procedure import WarmUp
-from wattdock.analysis.trend import NORMAL95
 from wattdock.checks.audit_procedure import arrivals_kept_up_with, client_keeps_up, gpus_fed, warm_up_converged
 from wattdock.checks.check import Subject
 from wattdock.config import ExperimentConfig

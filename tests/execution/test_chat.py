@@ -166,7 +166,7 @@ def test_the_rendering_stands_beside_the_model_and_is_a_condition_of_the_figure(
     assert stored.result.environment.changes == []
     machine.render = lambda launches, request: f"other {by_texts(launches, request)}"
     [other] = machine.run(chat()).results
-    found = differing([everything(result.result) for result in (stored, other)])
+    found = differing([everything(result.result.config, result.result.environment) for result in (stored, other)])
     assert [name for name in found if "render" in name or "time" in name] == ["prompts as rendered, SHA-256"]
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from wattdock.metering.timeline import Timeline
-    from wattdock.records.restart import PassRecord
+    from wattdock.records.passes import PassRecord
     from wattdock.runner import PassRequest
 
 GPU = "GPU-a"

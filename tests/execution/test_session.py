@@ -13,7 +13,7 @@ from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
 from wattdock.errors import ExitCode, PreflightError, StoreError
 from wattdock.execution.events import Loading, PassFinished, PassStarted, RunnerReady, UnexpectedError
 from wattdock.host.leases import LeaseRequest, hold
-from wattdock.records import RestartRecord
+from wattdock.records import RestartRecord, disk
 from wattdock.store.folders import LOG
 
 if TYPE_CHECKING:
@@ -132,15 +132,15 @@ def test_where_a_pass_cannot_be_written_down_no_other_experiment_is_begun(
 ) -> None:
     """This one ends and is stored from memory; the error says what to do, and the study goes on from there."""
 
-    write = RestartRecord.write
+    write = disk.write
 
     def full(record: RestartRecord, folder: Path) -> None:
         if folder.parent.name == "records":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(record, folder)
 
-    with monkeypatch.context() as disk:
-        disk.setattr(RestartRecord, "write", full)
+    with monkeypatch.context() as no_room:
+        no_room.setattr(disk, "write", full)
         with pytest.raises(StoreError, match=r"No space left on device; nothing more is measured; make room"):
             machine.run(TWO)
     started = [event.stage for event in machine.emitted if isinstance(event, PassStarted)]

@@ -10,7 +10,6 @@ import pytest
 from execution.virtual import VirtualMachine, experiment, study
 
 from wattdock.clock import NS_PER_S
-from wattdock.store import Row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +47,7 @@ def test_a_closed_loop_of_lognormal_lengths_stays_full_and_serves_what_was_drawn
     assert stored.result.energy
     assert stored.result.energy.energy_per_output_token_j
     # In a table of results a distribution counts as its mean.
-    assert Row.of(stored).max_output_tokens == pytest.approx(40, abs=3)
+    assert stored.row.max_output_tokens == pytest.approx(40, abs=3)
 
 
 def test_a_trace_is_served_at_its_instants_in_its_order(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from wattdock.metering import MeterChoice, Series, Span, Timeline
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.timeline import GpuTimeline, Ticks
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
-from wattdock.records.series import Steps, TokenSeries
+from wattdock.records.passes import Steps, TokenSeries
 from wattdock.runner import Heartbeat, RunnerDescription
 from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival, Workload

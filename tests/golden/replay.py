@@ -44,14 +44,9 @@ from wattdock.metering.timeline import (
     Window,
 )
 from wattdock.records.failure import Failure
-from wattdock.records.restart import (
-    PassRecord,
-    ReplicaPass,
-    RequestRecord,
-    RestartRecord,
-    WarmUpSample,
-)
-from wattdock.records.series import TokenSeries
+from wattdock.records.passes import PassRecord, ReplicaPass, TokenSeries, WarmUpSample
+from wattdock.records.request import RequestRecord
+from wattdock.records.restart import RestartRecord
 from wattdock.records.snapshot import RunnerEnvironment
 
 if TYPE_CHECKING:

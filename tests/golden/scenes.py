@@ -32,11 +32,12 @@ from wattdock.metering.timeline import (
     Timeline,
     Window,
 )
-from wattdock.records.restart import PassRecord, ReplicaPass, RequestRecord, RestartRecord, WarmUpSample
-from wattdock.records.series import Steps, TokenSeries
+from wattdock.records.passes import PassRecord, ReplicaPass, Steps, TokenSeries, WarmUpSample
+from wattdock.records.restart import RestartRecord
 from wattdock.records.snapshot import RunnerEnvironment
 
 if TYPE_CHECKING:
+    from wattdock.records.request import RequestRecord
     from wattdock.records.snapshot import EnvironmentSnapshot
 
 SAMPLED, COUNTED, UNUSED = "GPU-0", "GPU-1", "GPU-2"

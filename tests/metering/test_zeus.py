@@ -16,8 +16,8 @@ from wattdock.errors import MeterError
 from wattdock.metering.meter import Meter
 from wattdock.metering.timeline import Span
 from wattdock.metering.zeus import ZeusSource
-from wattdock.records.restart import PassRecord, RestartRecord
-from wattdock.records.series import TokenSeries
+from wattdock.records import PassRecord, RestartRecord
+from wattdock.records.passes import TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,10 +20,10 @@ from wattdock.errors import StoreError
 from wattdock.host import GpuProcess
 from wattdock.metering.timeline import HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
 from wattdock.owned_folder import OwnedFolder
-from wattdock.records import EnvironmentSnapshot, Failure
-from wattdock.records.folder import NEWER, RECORD, REQUESTS, STEPS, TIMELINE
-from wattdock.records.restart import RestartRecord, WarmUpSample
-from wattdock.records.series import Steps
+from wattdock.records import EnvironmentSnapshot, Failure, disk
+from wattdock.records.disk import NEWER, RECORD, REQUESTS, STEPS, TIMELINE
+from wattdock.records.passes import Steps, WarmUpSample
+from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def reread(folder: Path) -> RestartRecord:
     with OwnedFolder.open(folder) as opened:
-        return RestartRecord.read(opened)
+        return disk.read(opened)
 
 
 def full() -> RestartRecord:
@@ -92,7 +92,7 @@ def same(first: Any, second: Any) -> bool:
 @pytest.mark.parametrize("record", [full(), RestartRecord(0)], ids=["full", "bare"])
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path, record: RestartRecord) -> None:
     """Every field of every part, with its type: a resumed row must not differ, and None is not zero."""
-    record.write(tmp_path / "x")
+    disk.write(record, tmp_path / "x")
     assert same(reread(tmp_path / "x"), record)
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
 
@@ -101,21 +101,21 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path, record: RestartRe
 def test_recorded_restarts_read_back_to_the_last_bit(tmp_path: Path, name: str) -> None:
     """With the series, processes and events of real runs."""
     for record in restarts_of(*load_inputs(HERE / name)):
-        record.write(tmp_path / "x")
+        disk.write(record, tmp_path / "x")
         assert same(reread(tmp_path / "x"), record)
 
 
 def test_a_newer_state_replaces_the_older_one_whole_whenever_it_is_cut_off(tmp_path: Path) -> None:
     """A power cut may come between the two renames, and while the older state is being removed."""
     older, newer = RestartRecord(0), RestartRecord(1)
-    older.write(tmp_path / "x")
-    newer.write(tmp_path / "x")
+    disk.write(older, tmp_path / "x")
+    disk.write(newer, tmp_path / "x")
     assert reread(tmp_path / "x") == newer
     (tmp_path / "x").rename(tmp_path / f"x{NEWER}")
-    older.write(tmp_path / "y")
+    disk.write(older, tmp_path / "y")
     (tmp_path / "y").rename(tmp_path / "x")
     (tmp_path / "x" / RECORD).unlink()
-    assert RestartRecord.find(tmp_path) == [tmp_path / "x"]
+    assert disk.find(tmp_path) == [tmp_path / "x"]
     assert reread(tmp_path / "x") == newer
 
 
@@ -123,7 +123,7 @@ def test_a_newer_state_replaces_the_older_one_whole_whenever_it_is_cut_off(tmp_p
 @pytest.mark.parametrize("name", [RECORD, REQUESTS, STEPS, TIMELINE])
 def test_a_file_that_is_no_records_is_told(tmp_path: Path, name: str, content: bytes) -> None:
     """And nothing in it is executed."""
-    full().write(tmp_path / "x")
+    disk.write(full(), tmp_path / "x")
     (tmp_path / "x" / name).write_bytes(content)
     with pytest.raises(StoreError, match=r"x does not hold what was measured"):
         reread(tmp_path / "x")
@@ -142,7 +142,7 @@ def test_a_table_of_figures_that_cannot_be_is_refused(
     tmp_path: Path, name: str, column: str, values: list[Any] | None, said: str
 ) -> None:
     """Before anything is computed of them."""
-    full().write(tmp_path / "x")
+    disk.write(full(), tmp_path / "x")
     file = tmp_path / "x" / name
     whole = pq.ParquetFile(file).read()
     changed = pa.array([None] * len(whole) if values is None else values)
@@ -153,7 +153,7 @@ def test_a_table_of_figures_that_cannot_be_is_refused(
 
 def test_a_small_file_cannot_claim_a_memory_full_of_rows(tmp_path: Path) -> None:
     """Equal rows take no room in a file."""
-    full().write(tmp_path / "x")
+    disk.write(full(), tmp_path / "x")
     file = tmp_path / "x" / REQUESTS
     pq.write_table(pq.ParquetFile(file).read().slice(0, 1).take([0] * 1_000_000), file)
     with pytest.raises(StoreError, match="claims 1,000,000 rows, more than its bytes can hold"):
@@ -174,7 +174,7 @@ def test_a_small_file_cannot_claim_a_memory_full_of_rows(tmp_path: Path) -> None
 )
 def test_a_record_of_figures_that_cannot_be_is_refused(tmp_path: Path, change: tuple[Any, ...], said: str) -> None:
     """Analysis would end with a traceback."""
-    full().write(tmp_path / "x")
+    disk.write(full(), tmp_path / "x")
     file = tmp_path / "x" / RECORD
     plain = place = json.loads(file.read_text())
     *names, last, value = change
@@ -189,7 +189,7 @@ def test_a_record_of_figures_that_cannot_be_is_refused(tmp_path: Path, change: t
 @pytest.mark.parametrize("name", [STEPS, TIMELINE])
 def test_a_table_of_another_length_is_refused(tmp_path: Path, name: str) -> None:
     """Half a timeline must not pass for a whole one."""
-    full().write(tmp_path / "x")
+    disk.write(full(), tmp_path / "x")
     file = tmp_path / "x" / name
     whole = pq.ParquetFile(file).read()
     for table in (whole.slice(0, len(whole) - 1), whole.slice(0, 0)):
@@ -200,7 +200,7 @@ def test_a_table_of_another_length_is_refused(tmp_path: Path, name: str) -> None
 
 def test_a_text_that_every_row_names_is_not_written_out_beyond_a_gigabyte(tmp_path: Path) -> None:
     """A file of 43 kB held 15,000 answers of 10 MB, 150 GB in memory."""
-    full().write(tmp_path / "record")
+    disk.write(full(), tmp_path / "record")
     file, rows = tmp_path / "record" / REQUESTS, 15_000
     assert file.stat().st_size * 8 > rows
     table = pq.read_table(file)
@@ -217,7 +217,7 @@ def test_nobody_else_can_write_a_record_whatever_the_umask(tmp_path: Path) -> No
     """It is taken for measured when the study goes on."""
     before = os.umask(0o002)
     try:
-        full().write(tmp_path / "x")
+        disk.write(full(), tmp_path / "x")
     finally:
         os.umask(before)
     modes = {path.stat().st_mode & 0o777 for path in ((tmp_path / "x"), *(tmp_path / "x").iterdir())}

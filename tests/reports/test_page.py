@@ -14,7 +14,7 @@ from report_rows import document, reason, row
 from rich.console import Console
 from stored_results import opener
 
-from wattdock.analysis.conditions import labels
+from wattdock.analysis import ExperimentResult
 from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.chart_data import SUM, Trace, hold_last_value, pareto_front, points_of, thin, timelines
 from wattdock.reports.charts import CHARTS
@@ -288,15 +288,15 @@ def test_results_of_one_name_are_told_apart_by_what_differs_in_them() -> None:
     batches = [
         row(name, {"config.name": "same", "config.workload.batch_size": size}) for name, size in (("a", 1), ("b", 2))
     ]
-    assert labels([stored.result for stored in batches]) == ["same batch_size=1", "same batch_size=2"]
+    assert ExperimentResult.labels([stored.result for stored in batches]) == ["same batch_size=1", "same batch_size=2"]
     twice = [row(name, {"config.name": "same"}).result for name in "ab"]
-    assert len(set(labels(twice))) == 2
-    assert labels([row("own").result, row("another").result]) == ["own", "another"]
+    assert len(set(ExperimentResult.labels(twice))) == 2
+    assert ExperimentResult.labels([row("own").result, row("another").result]) == ["own", "another"]
     unnamed = [
         row(letter, {"config.name": "", "config.workload.batch_size": size, "experiment_id": letter * 64}).result
         for letter, size in (("a", 1), ("b", 2))
     ]
-    assert labels(unnamed) == ["fake shape:tiny-llama batch 1", "fake shape:tiny-llama batch 2"]
+    assert ExperimentResult.labels(unnamed) == ["fake shape:tiny-llama batch 1", "fake shape:tiny-llama batch 2"]
 
 
 def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_none(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.analysis.joules import SpanJoules
 from wattdock.config import ExperimentConfig
 from wattdock.errors import StoreError
-from wattdock.records.folder import TIMELINE
+from wattdock.records.disk import TIMELINE
 from wattdock.records.restart import RestartRecord
 from wattdock.store.folders import load_result, readable_results, store_result
 

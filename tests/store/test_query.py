@@ -15,7 +15,7 @@ from report_rows import document
 import wattdock
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import ConfigError
-from wattdock.store import COLUMNS, Filters, Row, StoredResult, load_result, query, select
+from wattdock.store import COLUMNS, Filters, Row, StoredResult, later_attempt, load_result, query, select
 from wattdock.store.query import PARQUET
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_a_stored_sample_is_a_row_of_the_table(tmp_path: Path) -> None:
     assert result.energy is not None
     [row] = Row.table(select(tmp_path, Filters())).to_pylist()
     assert list(row) == list(COLUMNS)
-    assert row == vars(Row.of(StoredResult(Path(row["folder"]), result)))
+    assert row == vars(Row.of(result, Path(row["folder"])))
     assert row["total_j"] == result.energy.total_j
     assert row["schema_version"] == ExperimentResult.SCHEMA_VERSION
     assert (row["model"], row["gpus"]) == ("shape:tiny-llama", "1 × NVIDIA H200")
@@ -126,7 +126,7 @@ def test_a_result_shown_by_name_says_what_replaces_it(called: Called) -> None:
     ]
     (put(results, "g") / "result.json").write_text("{")
     latest = folders[2].resolve()
-    replacements = [StoredResult(folder, load_result(folder)).replacement() for folder in folders]
+    replacements = [later_attempt(StoredResult(folder, load_result(folder))) for folder in folders]
     assert replacements == [latest, latest, None, None, None, None]
     shown = called("show", str(folders[0])).stdout.splitlines()
     assert shown[-1] == f"replaced by a later attempt of its study: {latest}"

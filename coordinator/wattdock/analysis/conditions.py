@@ -11,7 +11,6 @@ from wattdock.text import dotted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from wattdock.analysis.result import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
 
 UNKNOWN, ABSENT = "unknown", "–"
@@ -53,16 +52,16 @@ SPELLED = {
 }
 
 
-def settings(result: ExperimentResult) -> dict[str, str]:
+def settings(config: ExperimentConfig) -> dict[str, str]:
     """Return every setting that is part of the experiment's identity, by its dotted name."""
-    identity = result.config.model_dump(mode="json", exclude=ExperimentConfig.NOT_IDENTITY)
+    identity = config.model_dump(mode="json", exclude=ExperimentConfig.NOT_IDENTITY)
     return {name: str(value) for name, value in dotted(identity) if value is not None}
 
 
-def everything(result: ExperimentResult) -> dict[str, str]:
+def everything(config: ExperimentConfig, environment: EnvironmentSnapshot | None) -> dict[str, str]:
     """Return all conditions and settings of a result, by name."""
-    conditions = _conditions(result.environment) if result.environment else {}
-    return conditions | {f"setting: {name}": text for name, text in settings(result).items()}
+    conditions = _conditions(environment) if environment else {}
+    return conditions | {f"setting: {name}": text for name, text in settings(config).items()}
 
 
 def required_conditions(environment: EnvironmentSnapshot) -> dict[str, str]:
@@ -81,34 +80,6 @@ def shared(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     first = mappings[0] if mappings else {}
     in_all = set(first.items()).intersection(*(mapping.items() for mapping in mappings))
     return {name: text for name, text in first.items() if (name, text) in in_all}
-
-
-def labels(results: Sequence[ExperimentResult]) -> list[str]:
-    """Return a short label for each result, all different.
-
-    A result's label is its name, without a name its backend, model and load. Results of one name get the settings in
-    which they differ added; results that differ in no setting get their start and a number.
-    """
-    texts = [result.config.label for result in results]
-    for name, positions in _positions(texts).items():
-        by_position = {position: settings(results[position]) for position in positions}
-        varying = differing(list(by_position.values()))
-        for position, values in by_position.items():
-            values_text = [f"{key.rpartition('.')[2]}={values[key]}" for key in varying if key in values]
-            texts[position] = " ".join([name, *values_text])
-    for label, positions in _positions(texts).items():
-        if len(positions) > 1:
-            for number, position in enumerate(positions, 1):
-                texts[position] = f"{label} ({results[position].started_utc[:19]}, {number})"
-    return texts
-
-
-def _positions(texts: Sequence[str]) -> dict[str, list[int]]:
-    """Return where each text stands."""
-    positions: dict[str, list[int]] = {}
-    for position, text in enumerate(texts):
-        positions.setdefault(text, []).append(position)
-    return positions
 
 
 def _conditions(environment: EnvironmentSnapshot) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from wattdock.analysis.gpus import ListedProcess, listed_processes
 from wattdock.analysis.joules import (
+    NORMAL95,
     CrossCheck,
     HostEnergy,
     combined_timing_j,
@@ -21,10 +22,10 @@ from wattdock.analysis.joules import (
     host_energy,
     host_joules,
 )
+from wattdock.analysis.pass_energy import PassEnergy, SteadyState, Uncertainty
 from wattdock.analysis.statistics import statistical_j
 from wattdock.analysis.steadiness import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.token_costs import TokenCosts, token_costs
-from wattdock.analysis.trend import NORMAL95
 from wattdock.analysis.waterfall import Waterfall, waterfall
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
 from wattdock.metering import EnergyCurve
@@ -50,75 +51,6 @@ NET_MEANING = (
     "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
 )
 NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
-
-
-class Uncertainty(Stored):
-    """The uncertainty budget of `total_j`; its parts are never added up.
-
-    Attributes:
-        timing_j: Standard uncertainty from tick brackets, interpolation and the counters' lag.
-        counter_lag_s, counter_lag_std_s: Assumed lag of a counter that has no meter card, measured on an H200; the lag
-            taken for each GPU is in `gpus` of the result.
-        statistical_j: From the spread between restarts; null with fewer than two.
-        sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
-    """
-
-    timing_j: float | None
-    counter_lag_s: float
-    counter_lag_std_s: float
-    statistical_j: float | None = None
-    sensor_gain: Literal["unknown"] | float = "unknown"
-
-    @property
-    def timing95_j(self) -> float | None:
-        """Half the width of the 95 % interval from timing alone."""
-        return None if self.timing_j is None else NORMAL95 * self.timing_j
-
-
-class SteadyState(Stored):
-    """The part of a pass in which its engine was in its steady state, see `windows.headline`."""
-
-    duration_s: float
-    output_tokens: int
-    total_j: float | None
-    timing_j: float | None
-
-
-class PassEnergy(Stored):
-    """Energy of one measured pass over the GPUs used, with the reuse of prompts.
-
-    Attributes:
-        reason: Why `total_j` is null, where it is.
-        energy_per_output_token_j: Of what is `counted`.
-        steady: The steady state, where the headline figures are of it; null where they are of the whole pass.
-        prompt_repeats: How often the pass repeated its list of prompts.
-        prompts_reused: An earlier pass of the restart had some of the prompts already.
-        host_j: CPU packages and memory in the pass, by domain; never part of `total_j`.
-        cpu_others_share: Share of the runner's CPUs' time that others than the runner and the coordinator used, 0 to 1;
-            on a virtual machine, other machines included. Null where unknown.
-        lease_fault: Why other measurements were not kept off, although the leases were held; null where they were.
-    """
-
-    restart: int
-    pass_index: int = Field(alias="pass")
-    duration_s: float
-    output_tokens: int
-    total_j: float | None
-    timing_j: float | None
-    per_gpu_j: dict[str, float | None]
-    energy_per_output_token_j: float | None
-    reason: str | None
-    prompt_repeats: int
-    prompts_reused: bool
-    host_j: dict[str, float | None] = Field(default_factory=dict)
-    cpu_others_share: float | None = None
-    lease_fault: str | None = None
-    steady: SteadyState | None = None
-
-    @property
-    def counted(self) -> PassEnergy | SteadyState:
-        """What the headline figures count of this pass."""
-        return self.steady or self
 
 
 class CpuEstimate(Stored):

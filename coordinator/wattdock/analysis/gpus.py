@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.joules import combined_timing_j
 from wattdock.analysis.steadiness import IDLE_SPANS, over
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, Series, Span
-from wattdock.records import snapshot
+from wattdock.records import RestartRecord
 from wattdock.values import Stored, all_known, known_max, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
-    from wattdock.analysis.energy import EnergyResult
     from wattdock.analysis.joules import SpanJoules
-    from wattdock.analysis.performance import Performance
-    from wattdock.config import ExperimentConfig
     from wattdock.host import GpuProcess
     from wattdock.metering import GpuTimeline
-    from wattdock.records import PassRecord, ReplicaPass, RestartRecord
 
-SCALING = {
-    "strong": "strong scaling: the workload is divided among the replicas",
-    "weak": "weak scaling: each replica gets the whole workload, so that the total grows with their number",
-}
 VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
 # Left out at each end of a pass: power there is not stationary, and the two readings lag differently. The first margin
 # at which the counter was read is taken.
@@ -113,44 +104,6 @@ class GpuResult(Stored):
     above_idle_w: float | None = None
 
 
-class ReplicaShare(Stored):
-    """One replica over all measured passes.
-
-    Attributes:
-        gpu_uuids: Its GPU; empty on a CPU.
-        tail_s: From its last token to the end of each pass, summed; it waits for the other replicas then.
-        tail_idle_j: Energy of its GPU in that time; part of the experiment's total.
-        tail_timing_j: Standard uncertainty of `tail_idle_j`.
-        reason: Why `tail_idle_j` is null, where it is.
-    """
-
-    replica: int
-    gpu_uuids: list[str]
-    requests: int
-    output_tokens: int
-    tail_s: float | None
-    tail_idle_j: float | None
-    tail_timing_j: float | None = None
-    reason: str | None = None
-
-
-class DataParallel(Stored):
-    """Independent engines that took requests from one queue, from one common start in each pass.
-
-    Attributes:
-        scaling: "strong" or "weak", with its meaning.
-        in_flight_per_replica: Requests that each replica serves at a time.
-        tail_idle_j: Sum over all replicas; null where it is unknown for a replica.
-    """
-
-    data_parallel_size: int
-    scaling: Literal["strong", "weak"]
-    scaling_meaning: str
-    in_flight_per_replica: int
-    replicas: list[ReplicaShare]
-    tail_idle_j: float | None
-
-
 class ListedProcess(Stored):
     """A process that NVML listed on a GPU, with the instants of the first and last list that held it.
 
@@ -176,24 +129,6 @@ class ListedProcess(Stored):
         """Number, user, command and GPU of the process."""
         who = f"{self.user or 'unknown user'}, {self.command or 'unknown command'}"
         return f"process {self.pid} ({who}) on {self.gpu_uuid}"
-
-
-class MultiGPUMetrics(Stored):
-    """Distribution of energy over the GPUs used, with the boundary of `energy.per_gpu_j`.
-
-    Attributes:
-        per_gpu_mean_power_w: Over the measured passes, by the energy counter.
-        per_gpu_mean_utilization_percent: Mean of NVML's samples in the passes: the share of time in which any kernel
-            ran, not how much of the GPU it used. Null where the driver does not tell.
-        per_gpu_max_memory_used_bytes: Largest of NVML's samples of memory in use, by all processes.
-        load_imbalance: Largest ÷ mean energy over the GPUs used; 1 is even.
-    """
-
-    gpu_count: int
-    per_gpu_mean_power_w: dict[str, float]
-    per_gpu_mean_utilization_percent: dict[str, float | None]
-    per_gpu_max_memory_used_bytes: dict[str, float | None]
-    load_imbalance: float
 
 
 # A GPU's timeline in a restart, None where the meter has none, and the span of one of the restart's passes.
@@ -370,40 +305,15 @@ def _sampled_w(power: Series, span: Span, lag_s: float) -> float | None:
     return float(np.average(power_w[1:], weights=np.diff(at_ns)))
 
 
-def multi_gpu(
-    energy: EnergyResult, performance: Performance | None, restarts: Sequence[RestartRecord]
-) -> MultiGPUMetrics | None:
-    """Return the GPUs' shares of all measured passes; None where energy is unknown, or no GPU was used."""
-    per_gpu_j = {uuid: value for uuid, value in energy.per_gpu_j.items() if value is not None}
-    if energy.total_j is None or performance is None or not per_gpu_j or not performance.output_tokens:
-        return None
-    mean_j = energy.total_j / len(per_gpu_j)
-    return MultiGPUMetrics(
-        gpu_count=len(per_gpu_j),
-        per_gpu_mean_power_w={uuid: value / performance.duration_s for uuid, value in per_gpu_j.items()},
-        per_gpu_mean_utilization_percent=_over_passes(restarts, per_gpu_j, "gpu_utilization_percent", np.mean),
-        per_gpu_max_memory_used_bytes=_over_passes(restarts, per_gpu_j, "memory_used_bytes", np.max),
-        load_imbalance=max(per_gpu_j.values()) / mean_j if mean_j else 1.0,
-    )
-
-
-def _over_passes(
-    restarts: Sequence[RestartRecord], uuids: Iterable[str], name: str, summary: Callable[..., float]
-) -> dict[str, float | None]:
-    """Summarise one series inside the measured passes, by GPU; None where the driver does not tell."""
-    parts = [(restart.gpus, measured.span) for restart in restarts for measured in restart.passes]
-    return {uuid: over([(gpus.get(uuid), span) for gpus, span in parts], name, summary) for uuid in uuids}
-
-
 def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
     """Return every process in the timelines' process lists, once per GPU, kind and boot of the host.
 
     Process ids begin anew with a boot, so that the same id may belong to another process.
     """
     seen: dict[tuple[str, int, str, int], list[tuple[int, bool, GpuProcess]]] = {}
-    clocks = snapshot.ClockFacts.of(restarts)
+    clocks = RestartRecord.clock_facts(restarts)
     for restart in restarts:
-        clock = clocks.number(restart)
+        clock = clocks.number(restart.clock)
         for uuid, gpu in restart.gpus.items():
             for sample in gpu.processes:
                 for process in sample.processes:
@@ -479,49 +389,3 @@ def _mean_power_w(restart: RestartRecord, uuid: str, spans: Sequence[Span], joul
     energy_j = known_sum(joules_in.of_gpu(gpu, span).energy_j for span in spans) if gpu else None
     seconds = sum(span.duration_s for span in spans)
     return energy_j / seconds if energy_j is not None and seconds else None
-
-
-def data_parallel(
-    config: ExperimentConfig, restarts: Sequence[RestartRecord], joules_in: SpanJoules
-) -> DataParallel | None:
-    """Return the replicas' shares of all measured passes; None where one engine served them."""
-    passes = [(restart, measured) for restart in restarts for measured in restart.passes if measured.replicas]
-    if not passes:
-        return None
-    count = len(passes[0][1].replicas)
-    shares = [_replica_share(number, passes, joules_in) for number in range(count)]
-    scaling: Literal["strong", "weak"] = "weak" if config.section.work_factor > 1 else "strong"
-    return DataParallel(
-        data_parallel_size=count,
-        scaling=scaling,
-        scaling_meaning=SCALING[scaling],
-        in_flight_per_replica=config.total_workload.batch_size // count,
-        replicas=shares,
-        tail_idle_j=known_sum(share.tail_idle_j for share in shares),
-    )
-
-
-def _replica_share(
-    number: int, passes: Sequence[tuple[RestartRecord, PassRecord]], joules_in: SpanJoules
-) -> ReplicaShare:
-    replicas = [measured.replicas[number] for _, measured in passes]
-    tails = [_tail(measured, replica) for (_, measured), replica in zip(passes, replicas, strict=True)]
-    joules = [
-        joules_in.of(restart.timeline, tail, replica.gpu_uuids)
-        for (restart, _), tail, replica in zip(passes, tails, replicas, strict=True)
-    ]
-    return ReplicaShare(
-        replica=number,
-        gpu_uuids=list(dict.fromkeys(uuid for replica in replicas for uuid in replica.gpu_uuids)),
-        requests=sum(replica.requests for replica in replicas),
-        output_tokens=sum(replica.output_tokens for replica in replicas),
-        tail_s=sum(tail.duration_s for tail in tails),
-        tail_idle_j=known_sum(energy.total_j for energy in joules),
-        tail_timing_j=combined_timing_j(joules),
-        reason=next((energy.reason for energy in joules if energy.reason), None),
-    )
-
-
-def _tail(measured: PassRecord, replica: ReplicaPass) -> Span:
-    """Return the end of a pass in which a replica had no work; the whole pass if it produced no token."""
-    return Span("tail", replica.last_token_ns or measured.span.start_ns, measured.span.end_ns)

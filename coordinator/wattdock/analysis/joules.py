@@ -259,3 +259,7 @@ def host_energy(restarts: Sequence[RestartRecord]) -> tuple[dict[str, float | No
         # Each pass is off alike: a straight line cuts the same corners.
         timing_j[name] = sum(timing for _, timing in parts) if parts else None
     return host_j, HostEnergy(timing_j=timing_j, events=[event.message for host in hosts for event in host.events])
+
+
+# Half the width of the 95 % interval of a normal distribution, in standard deviations.
+NORMAL95 = 1.96

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from wattdock.analysis.compute import Compute, compute
-from wattdock.analysis.conditions import ABSENT, differing, required_conditions
+from wattdock.analysis.conditions import ABSENT, differing, required_conditions, settings
 from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, Gpus, measured_energy
 from wattdock.analysis.goodput import Goodput, goodput
-from wattdock.analysis.gpus import DataParallel, GpuResult, MultiGPUMetrics, data_parallel, gpu_results, multi_gpu
+from wattdock.analysis.gpus import GpuResult, gpu_results
 from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.multi_gpu import DataParallel, MultiGPUMetrics, data_parallel, multi_gpu
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
-from wattdock.analysis.statistics import Statistics, statistics
+from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, Statistics, by_restart, statistics
 from wattdock.analysis.verdict import Audit
 from wattdock.analysis.windows import windows
 from wattdock.config import ExperimentConfig
-from wattdock.records import EnvironmentSnapshot, Failure, snapshot
+from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord, snapshot
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.windows import WindowSummary
     from wattdock.metering import Span
-    from wattdock.records import RestartRecord
 
 
 class StoredSpan(Stored):
@@ -130,6 +130,54 @@ class ExperimentResult(Stored):
         """The GPUs that held a part of the model, by UUID."""
         return {uuid: gpu for uuid, gpu in self.gpus.items() if gpu.used}
 
+    def restarts(self, quantity: str) -> Restarts:
+        """Return the restarts, in order; none where a pass lacks the quantity, or a restart has no output token.
+
+        Args:
+            quantity: A key of `statistics.RATIOS`.
+        """
+        passes = self.energy.passes if self.energy else []
+        restarts = by_restart(passes)
+        lacking = "total_j" in RATIOS[quantity] and any(measured.counted.total_j is None for measured in passes)
+        if lacking or not all(any(measured.counted.output_tokens for measured in restart) for restart in restarts):
+            return Restarts()
+        return Restarts.of_groups(restarts, quantity)
+
+    @property
+    def energy_figure(self) -> Figure | None:
+        """Joules per output token; None where energy was not measured."""
+        energy = self.energy
+        if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
+            return None
+        return Figure(energy.energy_per_output_token_j, self.restarts(ENERGY).interval)
+
+    @property
+    def speed_figure(self) -> Figure | None:
+        """Output tokens per second; None where nothing was measured."""
+        if self.performance is None or self.performance.output_tokens_per_s is None:
+            return None
+        return Figure(self.performance.output_tokens_per_s, self.restarts(SPEED).interval)
+
+    @staticmethod
+    def labels(results: Sequence[ExperimentResult]) -> list[str]:
+        """Return a short label for each result, all different.
+
+        A result's label is its name, without a name its backend, model and load. To results of one name, the
+        settings in which they differ are added; results that differ in no setting get their start and a number.
+        """
+        texts = [result.config.label for result in results]
+        for name, positions in _positions(texts).items():
+            by_position = {position: settings(results[position].config) for position in positions}
+            varying = differing(list(by_position.values()))
+            for position, values in by_position.items():
+                values_text = [f"{key.rpartition('.')[2]}={values[key]}" for key in varying if key in values]
+                texts[position] = " ".join([name, *values_text])
+        for label, positions in _positions(texts).items():
+            if len(positions) > 1:
+                for number, position in enumerate(positions, 1):
+                    texts[position] = f"{label} ({results[position].started_utc[:19]}, {number})"
+        return texts
+
     @classmethod
     def bare(
         cls, config: ExperimentConfig, failure: Failure | None, *, started_utc: str, **parts: Any
@@ -213,7 +261,7 @@ def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapsh
         "template_time_utc": next(filter(None, told), None),
     }
     of_all = {
-        "clock": snapshot.ClockFacts.of(restarts),
+        "clock": RestartRecord.clock_facts(restarts),
         "dataset_sha256": next((measured.prompts_sha256 for measured in passes), None),
         "changes": _changes(restarts),
         "model": chosen.model.model_copy(update=chat),
@@ -253,10 +301,18 @@ def _stored_spans(restart: RestartRecord, environment: EnvironmentSnapshot, joul
             **vars(span),
             restart=restart.restart,
             pass_index=pass_index,
-            clock=environment.clock.number(restart),
+            clock=environment.clock.number(restart.clock),
             energy_j=joules.total_j,
             timing_j=joules.timing_j,
             reason=joules.reason,
         )
         for (span, pass_index), joules in zip(spans, energies, strict=True)
     ]
+
+
+def _positions(texts: Sequence[str]) -> dict[str, list[int]]:
+    """Return where each text stands."""
+    positions: dict[str, list[int]] = {}
+    for position, text in enumerate(texts):
+        positions.setdefault(text, []).append(position)
+    return positions

@@ -17,8 +17,7 @@ from wattdock.values import Stored
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.analysis.energy import PassEnergy
-    from wattdock.analysis.result import ExperimentResult
+    from wattdock.analysis.pass_energy import PassEnergy
 
 ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
 # Quantity → the fields, of what counts of a pass, whose sums it is the ratio of.
@@ -107,20 +106,6 @@ class Restarts:
     bottoms: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, result: ExperimentResult, quantity: str) -> Restarts:
-        """Return a result's restarts, in order; none where a pass lacks the quantity, or a restart has no output token.
-
-        Args:
-            quantity: A key of `RATIOS`.
-        """
-        passes = result.energy.passes if result.energy else []
-        restarts = by_restart(passes)
-        lacking = "total_j" in RATIOS[quantity] and any(measured.counted.total_j is None for measured in passes)
-        if lacking or not all(any(measured.counted.output_tokens for measured in restart) for restart in restarts):
-            return cls()
-        return cls.of_groups(restarts, quantity)
-
-    @classmethod
     def of_values(cls, values: Sequence[float]) -> Restarts:
         """Return values that weigh alike, such as those of boards."""
         return cls(tuple(values), (1.0,) * len(values))
@@ -165,21 +150,6 @@ class Restarts:
     def figure(self) -> Figure:
         """Return the figure with its interval."""
         return Figure(self.value, self.interval)
-
-
-def energy_figure(result: ExperimentResult) -> Figure | None:
-    """Return joules per output token; None where energy was not measured."""
-    energy = result.energy
-    if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
-        return None
-    return Figure(energy.energy_per_output_token_j, Restarts.of(result, ENERGY).interval)
-
-
-def speed_figure(result: ExperimentResult) -> Figure | None:
-    """Return output tokens per second; None where nothing was measured."""
-    if result.performance is None or result.performance.output_tokens_per_s is None:
-        return None
-    return Figure(result.performance.output_tokens_per_s, Restarts.of(result, SPEED).interval)
 
 
 def value_and_ends(figure: Figure | None) -> tuple[float | None, float | None, float | None]:

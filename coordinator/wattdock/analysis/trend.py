@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from wattdock.analysis.joules import NORMAL95
 from wattdock.analysis.statistics import t_factor
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ MIN_SCATTER = 1e-9
 ROUNDS = 10
 # Of five values without a trend, those in order are 2 of 120 permutations.
 MIN_RANKED = 5
-# Half the width of the 95 % interval of a normal distribution, in standard deviations.
-NORMAL95 = 1.96
 
 
 class Change(NamedTuple):

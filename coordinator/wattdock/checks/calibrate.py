@@ -9,6 +9,7 @@ import functools
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from wattdock.checks.selection import choose_gpus
 from wattdock.errors import PreflightError
 from wattdock.host import GpuInventory, leases
 from wattdock.launch import choose_launcher
@@ -71,4 +72,4 @@ def _free_gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Sequence[Gp
     if not indices:
         raise PreflightError(f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}")
     named = config.gpus if isinstance(config.gpus, list) else indices
-    return host_gpus.choose(config.model_copy(update={"gpus": named}))
+    return choose_gpus(config.model_copy(update={"gpus": named}), host_gpus)

@@ -10,6 +10,7 @@ from wattdock.checks.check import Outcome
 from wattdock.checks.doctor_gpus import DRIVER, EACH_GPU, GROUP, GpuSubject, GroupSubject
 from wattdock.checks.doctor_machine import MACHINE, MachineSubject
 from wattdock.checks.preflight import preflight
+from wattdock.checks.selection import choose_gpus
 from wattdock.errors import MeterError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, folders, leases
 from wattdock.metering import choose_meter
@@ -84,7 +85,7 @@ def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
 def _chosen(config: ExperimentConfig, host_gpus: GpuInventory, visible: str | None) -> tuple[Check, Sequence[Gpu]]:
     """Return which GPUs a measurement here would run on, and none where it could not run."""
     try:
-        chosen = host_gpus.choose(config, visible=visible)
+        chosen = choose_gpus(config, host_gpus, visible=visible)
     except PreflightError as error:
         return Outcome.of_error(error).named("GPUs chosen"), ()
     if not chosen:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from wattdock.checks.selection import choose_gpus
 from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit
@@ -188,7 +189,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     host_gpus = host.inventory
     weight_bytes, _ = _memory(config, host, weights_only=True)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = host_gpus.choose(config, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
+    gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
     if config.section.needs_gpu and not gpus:
         why = "accelerator: cpu is set" if config.accelerator == "cpu" else host_gpus.reason or "none was chosen"
         raise PreflightError(

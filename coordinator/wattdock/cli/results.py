@@ -154,9 +154,10 @@ def show(
 
 def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None:
     from wattdock.reports import show as print_results
+    from wattdock.store import later_attempt
 
     print_results(results, as_json=as_json, checks=checks, more=typed_again("--checks"))
-    if not as_json and len(results) == 1 and (later := results[0].replacement()):
+    if not as_json and len(results) == 1 and (later := later_attempt(results[0])):
         say(f"replaced by a later attempt of its study: {later}")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.config import ModelSpec
-from wattdock.records import EnvironmentSnapshot, RunnerEnvironment, snapshot
+from wattdock.records import EnvironmentSnapshot, RestartRecord, RunnerEnvironment, snapshot
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from wattdock.checks import ExecutionPlan
     from wattdock.host import Gpu
     from wattdock.inputs import ModelFolder
-    from wattdock.records import RestartRecord
 
 BYTES_PER_GB = 1e9
 
@@ -71,7 +70,7 @@ def environment(
         dataset_format=plan.dataset_format,
         dataset_ignored=list(plan.dataset_ignored),
         seed=config.workload.seed,
-        clock=snapshot.ClockFacts.of([record]),
+        clock=RestartRecord.clock_facts([record]),
         meter=plan.meter.name,
         meter_reason=plan.meter.reason,
     )

@@ -13,8 +13,9 @@ from wattdock.execution.begun import begun_before, changed
 from wattdock.execution.events import Note
 from wattdock.execution.experiment import ExperimentState
 from wattdock.execution.study_folder import FAILED, RESUMED, RETRIED, StudyFolder
+from wattdock.files import RESULT
 from wattdock.inputs import check_prompts
-from wattdock.store import RESULT, StoredResult, load_result
+from wattdock.store import StoredResult, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -21,7 +21,7 @@ from wattdock.errors import StoreError
 from wattdock.files import JOURNAL, STUDIES, locked, sync
 from wattdock.opening import open_regular, read_bounded
 from wattdock.owned_folder import OwnedFolder
-from wattdock.records import RestartRecord
+from wattdock.records import disk
 from wattdock.text import from_json, json_text, untimed
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
+    from wattdock.records import RestartRecord
 
 RECORDS, LOCK = "records", ".lock"
 JOURNAL_SCHEMA = 1
@@ -339,7 +340,7 @@ class StudyFolder:
         """Write a record to disk under `name`, replacing an earlier state of it; set `broken` if that fails."""
         folder = self.path / RECORDS / name
         try:
-            record.write(folder)
+            disk.write(record, folder)
         except OSError as error:
             self._break(error)
             return SavedRestart(record, None)
@@ -354,7 +355,7 @@ class StudyFolder:
         with OwnedFolder.open(self.path) as study, study.folder(RECORDS) as records:
             if not records.only_trusted_can_write:
                 raise StoreError(f"{records.path}: other users can write to it; run the study anew, without --resume")
-        folders = RestartRecord.find(self.path / RECORDS, f"{experiment_id[:16]}-")
+        folders = disk.find(self.path / RECORDS, f"{experiment_id[:16]}-")
         return {folder.name: _saved(_read(folder), folder) for folder in folders}
 
     def drop(self, experiment_id: str | None) -> None:
@@ -371,7 +372,7 @@ class StudyFolder:
 
     def end(self) -> None:
         """Note that the study is done, unless there are records of an unfinished experiment."""
-        if not RestartRecord.find(self.path / RECORDS):
+        if not disk.find(self.path / RECORDS):
             self.note(ENDED)
             shutil.rmtree(self.path / RECORDS, ignore_errors=True)
 
@@ -385,7 +386,7 @@ class StudyFolder:
 def _read(folder: Path) -> RestartRecord:
     try:
         with OwnedFolder.open(folder) as opened:
-            return RestartRecord.read(opened)
+            return disk.read(opened)
     except OSError as error:
         raise StoreError(f"{folder}: {error.strerror}; see its owner and mode") from error
 
@@ -398,7 +399,7 @@ def _saved(record: RestartRecord, folder: Path) -> SavedRestart:
 def measured_passes(path: Path) -> set[tuple[str, int, int]]:
     """Return the passes that a study folder's records hold: the experiment's id (its beginning), restart and pass."""
     with suppress(OSError), OwnedFolder.open(path) as folder, folder.folder(RECORDS) as records:
-        return {(name.split("-")[0], restart, index) for name, restart, index in RestartRecord.measured(records)}
+        return {(name.split("-")[0], restart, index) for name, restart, index in disk.measured(records)}
     return set()
 
 

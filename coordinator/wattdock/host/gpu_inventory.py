@@ -13,13 +13,10 @@ from wattdock.host import nvml
 from wattdock.host.gpu import Gpu, GpuActivity, GpuProcess, Link
 from wattdock.host.nvml import optional
 from wattdock.host.processes import owner_of
-from wattdock.host.selection import GpuSelection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from wattdock.config import ExperimentConfig
-    from wattdock.host.leases import Holder
 
 THROUGH_THE_CPU = frozenset({"SYS", "NODE", "PHB"})
 # A driver keeps some hundred megabytes for itself. More in use without a process in sight means a process that this
@@ -78,31 +75,6 @@ class GpuInventory:
                 nvml.close_nvml()
         except nvml.NvmlError as error:
             raise PreflightError(f"NVML cannot be read: {error}; does nvidia-smi work on this host?") from error
-
-    def choose(
-        self,
-        config: ExperimentConfig,
-        *,
-        visible: str | None = None,
-        leases: Mapping[str, Holder] | None = None,
-        weight_bytes: int | None = None,
-    ) -> tuple[Gpu, ...]:
-        """Return the GPUs that an experiment gets; none where it is to run on the CPU.
-
-        Named GPUs come in the order named; else free GPUs of one model, best linked first. A GPU that another
-        coordinator has leased is taken only where the experiment allows to wait for it.
-
-        Args:
-            config: The experiment.
-            visible: The caller's CUDA_VISIBLE_DEVICES, which a scheduler sets: no other GPU is taken.
-            leases: Who holds a GPU, by UUID.
-            weight_bytes: Size of the model's weights; None where it is not known yet.
-
-        Raises:
-            PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot
-                be metered.
-        """
-        return GpuSelection(config, self, visible, leases or {}, weight_bytes).gpus()
 
     def why_occupied(self, gpu: Gpu) -> str | None:
         """Return who uses a GPU now, as far as this machine shows it; None where it is free."""

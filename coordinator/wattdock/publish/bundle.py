@@ -20,13 +20,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.filesize import decimal as size_text
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.files import BUNDLED, MANIFEST
+from wattdock.files import BUNDLED, MANIFEST, RESULT
 from wattdock.host import folders
 from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import AGAIN, PIECE_BYTES, is_safe, unpack
 from wattdock.reports import draw
-from wattdock.store import RESULT, StoredResult, load_result
+from wattdock.store import StoredResult, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import conditions
+from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
@@ -25,7 +25,6 @@ from wattdock.publish.bundle import LOCK, PROMPTS, STUDY
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis import ExperimentResult
     from wattdock.publish.bundle import Bundle
     from wattdock.store import StoredResult
 
@@ -104,7 +103,7 @@ def prepare_reproduction(
 
 
 def _label(result: ExperimentResult) -> str:
-    return conditions.labels([result])[0]
+    return ExperimentResult.labels([result])[0]
 
 
 def _require_gpus(results: list[ExperimentResult]) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.config import ExperimentConfig
-    from wattdock.records.restart import RequestRecord
+    from wattdock.records.request import RequestRecord
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from wattdock.clock import NS_PER_S
-from wattdock.errors import ClockError
 from wattdock.host import Gpu, Link
 from wattdock.values import Said, Settings, Stored
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from wattdock.records.restart import RestartRecord
 
 # Name of the lease of an experiment without a GPU.
 CPU = "cpu"
@@ -91,26 +82,9 @@ class ClockFacts(Stored):
     identities: list[str] = Field(default_factory=list)
     unchecked_passes: int | None = None
 
-    @classmethod
-    def of(cls, restarts: Sequence[RestartRecord]) -> ClockFacts:
-        """Return the evidence from these restarts.
-
-        A check that fails ends its restart, so that each check in a record has passed.
-        """
-        checks = [check for restart in restarts for check in restart.clock_checks]
-        mistrusted = any(restart.failure and restart.failure.kind == ClockError.__name__ for restart in restarts)
-        slowest_ns = max((check.round_trip_ns for check in checks), default=None)
-        return cls(
-            trusted=bool(checks) and not mistrusted,
-            checks=len(checks),
-            round_trip_max_s=None if slowest_ns is None else slowest_ns / NS_PER_S,
-            unchecked_passes=sum(not measured.clock_checked for restart in restarts for measured in restart.passes),
-            identities=list(dict.fromkeys(restart.clock for restart in restarts if restart.clock)),
-        )
-
-    def number(self, restart: RestartRecord) -> int:
-        """Return which of `identities` the restart's instants are of; 0 where it does not say."""
-        return self.identities.index(restart.clock) if restart.clock else 0
+    def number(self, clock: str) -> int:
+        """Return which of `identities` a restart's clock is; 0 where its record does not say."""
+        return self.identities.index(clock) if clock else 0
 
 
 class ConditionChange(Stored):

@@ -82,7 +82,7 @@ def pools(results: Iterable[StoredResult]) -> dict[Key, Pool]:
     grouped: dict[Key, dict[str, statistics.Restarts]] = {}
     labels: dict[Key, str] = {}
     for stored in results:
-        restarts = statistics.Restarts.of(stored.result, statistics.ENERGY)
+        restarts = stored.result.restarts(statistics.ENERGY)
         if restarts and (boards := _boards(stored.result)) and stored.result.status == "ok":
             key = _key(stored.result)
             labels.setdefault(key, stored.result.config.label)
@@ -114,7 +114,7 @@ def over_boards(
 
 def _key(result: ExperimentResult) -> Key:
     """What is equal for results that differ in their boards only."""
-    equal = conditions.everything(result)
+    equal = conditions.everything(result.config, result.environment)
     named = ((name, text) for name, text in equal.items() if name in EQUAL or name.startswith("setting: "))
     windows = result.energy.windows if result.energy else None
     window = ("window", windows.headline if windows else "")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis import conditions, statistics
+from wattdock.analysis import ExperimentResult
 from wattdock.clock import NS_PER_S
 from wattdock.reports.terminal import DISTURBED, marked, plus_minus, row_cells
 from wattdock.store import COLUMNS, Row
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis import ExperimentResult
+    from wattdock.analysis import statistics
     from wattdock.metering import GpuTimeline, Span
     from wattdock.records import PassRecord, RestartRecord
     from wattdock.store import StoredResult
@@ -86,7 +86,7 @@ class Point:
 
 def points_of(results: Sequence[StoredResult]) -> list[Point]:
     """Return one point per result, by backend, model, GPUs and batch size."""
-    labels = conditions.labels([stored.result for stored in results])
+    labels = ExperimentResult.labels([stored.result for stored in results])
     points = [_point(stored, label) for stored, label in zip(results, labels, strict=True)]
     return sorted(points, key=lambda point: _order(point.row))
 
@@ -120,8 +120,8 @@ def are_numbers(names: Sequence[str]) -> list[bool]:
 
 def _point(stored: StoredResult, label: str) -> Point:
     result = stored.result
-    figures = statistics.energy_figure(result), statistics.speed_figure(result)
-    row = Row.of(stored)
+    figures = result.energy_figure, result.speed_figure
+    row = stored.row
     return Point(stored, row, marked(label, row.disturbed), *figures, _phases(result))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.analysis import Audit, conditions, statistics
+from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
 from wattdock.reports.boards import over_boards, pools
 from wattdock.reports.terminal import NOTHING, SENTENCES, Listing, Sheet, excerpts_at_difference, number
 from wattdock.store import COLUMNS
@@ -214,8 +214,8 @@ def compare(
     compared = Comparison(
         pairs=pairs,
         differs_in=tuple(_recorded_differences(pairs)),
-        only_in_a=tuple(conditions.labels([row.result for row in unmatched[0]])),
-        only_in_b=tuple(conditions.labels([row.result for row in unmatched[1]])),
+        only_in_a=tuple(ExperimentResult.labels([row.result for row in unmatched[0]])),
+        only_in_b=tuple(ExperimentResult.labels([row.result for row in unmatched[1]])),
         older_left_out=len(first) + len(second) - len(latest[0]) - len(latest[1]),
         over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], pools(first), pools(second))),
         disturbed=tuple(_disturbed(pairs)),
@@ -245,17 +245,17 @@ def _matched(
         {
             name
             for side in (first, second)
-            for name in conditions.differing([conditions.settings(row.result) for row in side])
+            for name in conditions.differing([conditions.settings(row.result.config) for row in side])
         }
     )
     if not all(unmatched):
         return matches, unmatched
     more, unmatched = _paired(
-        *unmatched, lambda row: tuple(conditions.settings(row.result).get(name) for name in names)
+        *unmatched, lambda row: tuple(conditions.settings(row.result.config).get(name) for name in names)
     )
     by = ", ".join(names) or "being the only one on each side"
     for a, b in more:
-        values = conditions.settings(a.result)
+        values = conditions.settings(a.result.config)
         place = " ".join(f"{name.rpartition('.')[2]}={values[name]}" for name in names if name in values)
         matches.append((a, b, by, place))
     return matches, unmatched
@@ -284,8 +284,8 @@ def _paired(
 
 def _names(matches: Sequence[Match]) -> list[str]:
     """Return each pair's name: the label that both sides share, else the settings that match, else both labels."""
-    first = conditions.labels([a.result for a, *_ in matches])
-    second = conditions.labels([b.result for _, b, *_ in matches])
+    first = ExperimentResult.labels([a.result for a, *_ in matches])
+    second = ExperimentResult.labels([b.result for _, b, *_ in matches])
     return [
         a_label if a_label == b_label else place or f"{a_label} / {b_label}"
         for (*_, place), a_label, b_label in zip(matches, first, second, strict=True)
@@ -293,7 +293,7 @@ def _names(matches: Sequence[Match]) -> list[str]:
 
 
 def _test(match: Sequence[StoredResult], quantity: str, margin: float | None) -> Test:
-    sides = [statistics.Restarts.of(row.result, quantity) for row in match]
+    sides = [row.result.restarts(quantity) for row in match]
     a, b = (side.value if side and min(side.values) > 0 else None for side in sides)
     test = Test(quantity, a, b, (len(sides[0]), len(sides[1])))
     if not a or not b:
@@ -353,7 +353,7 @@ def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
     """Return everything recorded that differs within pairs, the commonest first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for pair in pairs:
-        a, b = (conditions.everything(row.result) for row in pair.rows)
+        a, b = (conditions.everything(row.result.config, row.result.environment) for row in pair.rows)
         texts = [(name, *(side.get(name, conditions.ABSENT) for side in (a, b))) for name in dict.fromkeys([*a, *b])]
         counts.update((name, of_a, of_b) for name, of_a, of_b in texts if of_a != of_b)
     return [RecordedDifference(*difference, many) for difference, many in counts.most_common()]

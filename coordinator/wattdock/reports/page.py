@@ -369,7 +369,11 @@ def _check_summary(name: str, outcomes: dict[tuple[str, ...], list[str]]) -> dic
 
 def _measured_with(points: Sequence[Point]) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
     """Return what all results agree in; and by name what they differ in: each text, and the results that have it."""
-    texts = {point.label: conditions.everything(point.result) for point in points if point.result.environment}
+    texts = {
+        point.label: conditions.everything(point.result.config, point.result.environment)
+        for point in points
+        if point.result.environment
+    }
     differ = {}
     for name in conditions.differing(list(texts.values())):
         labels: dict[str, list[str]] = {}

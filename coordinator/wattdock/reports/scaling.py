@@ -222,7 +222,7 @@ def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
         return "no GPU was used"
     if not result.energy.passes:
         return "no pass was measured"
-    every_quantity = {quantity: statistics.Restarts.of(result, quantity) for quantity in statistics.RATIOS}
+    every_quantity = {quantity: result.restarts(quantity) for quantity in statistics.RATIOS}
     restarts = {quantity: values for quantity, values in every_quantity.items() if values}
     if statistics.SPEED not in restarts or any(min(of_quantity.values) <= 0 for of_quantity in restarts.values()):
         return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
@@ -237,7 +237,7 @@ def _common(result: ExperimentResult, environment: EnvironmentSnapshot) -> tuple
     left_out = (*(section + key for key in SPLIT_KEYS), *(workload + key for key in NOT_THE_WORK))
     return tuple(
         (name, text)
-        for name, text in sorted(conditions.everything(result).items())
+        for name, text in sorted(conditions.everything(result.config, result.environment).items())
         if name in (*SAME_CONDITIONS, *prompts)
         or (name.startswith((section, workload, conditions.VARIABLE)) and not name.startswith(left_out))
     )

@@ -14,7 +14,7 @@ from wattdock.clock import ClockIdentity
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, LaunchError
 from wattdock.metering import Span
-from wattdock.records import PassRecord, ReplicaPass, RequestRecord, RunnerEnvironment, series
+from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment, passes
 from wattdock.text import PART_DEPTH, from_json
 from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wattdock.config import WorkloadSpec
     from wattdock.inputs import PromptSet
 
-S = TypeVar("S", series.TokenSeries, series.Steps)
+S = TypeVar("S", passes.TokenSeries, passes.Steps)
 # gRPC's default limit for one message is 4 MB; stay far below it.
 CHUNK_BYTES = 1_000_000
 # What a pass's record may take in memory, and at most takes: for each event, its bytes on the wire, and its requests.
@@ -332,8 +332,8 @@ class PassParts:
         record = PassRecord(
             span=span(self.summary.span),
             requests=tuple(sorted(self.requests, key=lambda request: request.index)),
-            tokens=_columns(series.TokenSeries, self.tokens),
-            steps=_columns(series.Steps, self.steps),
+            tokens=_columns(passes.TokenSeries, self.tokens),
+            steps=_columns(passes.Steps, self.steps),
             output_tokens=self.summary.output_tokens,
             prompt_tokens=optional(self.summary, "prompt_tokens"),
             cached_prompt_tokens=optional(self.summary, "cached_prompt_tokens"),
@@ -366,8 +366,8 @@ def _columns(kind: type[S], chunks: Sequence[Message]) -> S:
     )
 
 
-def _replica_pass(message: pb.ReplicaPass) -> ReplicaPass:
-    return ReplicaPass(
+def _replica_pass(message: pb.ReplicaPass) -> passes.ReplicaPass:
+    return passes.ReplicaPass(
         gpu_uuids=tuple(message.gpu_uuids),
         span=span(message.span),
         requests=message.requests,

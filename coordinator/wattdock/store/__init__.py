@@ -6,18 +6,18 @@ A new column is a field of `Row`; tables for people choose their columns (`LISTE
 Must not know: how results are measured, drawn or bundled.
 """
 
-from wattdock.store.folders import RESULT, StoredResult, load_result, store_result
-from wattdock.store.query import Filters, query, select
+from wattdock.store.folders import StoredResult, load_result, store_result
+from wattdock.store.query import Filters, later_attempt, query, select
 from wattdock.store.selection import find_results
 from wattdock.store.table import COLUMNS, Row
 
 __all__ = [
     "COLUMNS",
-    "RESULT",
     "Filters",
     "Row",
     "StoredResult",
     "find_results",
+    "later_attempt",
     "load_result",
     "query",
     "select",

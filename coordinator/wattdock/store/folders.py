@@ -21,12 +21,12 @@ from pydantic import ValidationError
 
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
-from wattdock.files import MAX_JSON_BYTES, NewFolder, new_folder, sync
+from wattdock.files import MAX_JSON_BYTES, RESULT, NewFolder, new_folder, sync
 from wattdock.opening import open_data
 from wattdock.output import print_json
 from wattdock.owned_folder import OwnedFolder
-from wattdock.records import RestartRecord
-from wattdock.store.table import replacements
+from wattdock.records import disk
+from wattdock.store.table import Row
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from wattdock.records import RestartRecord
 
-RESULT, RESTARTS, LOG = "result.json", "restarts", "runner.log"
+
+RESTARTS, LOG = "restarts", "runner.log"
 # A restart that was measured, and the folder that holds it already; None where it is to be written.
 Measured = tuple["RestartRecord", "Path | None"]
 
@@ -50,6 +52,11 @@ class StoredResult:
 
     folder: Path
     result: ExperimentResult
+
+    @property
+    def row(self) -> Row:
+        """The result's row of the table; only `table.in_order` knows whether it is superseded."""
+        return Row.of(self.result, self.folder)
 
     def as_json(self) -> dict[str, Any]:
         """Return what result.json holds."""
@@ -81,7 +88,7 @@ class StoredResult:
         Raises:
             StoreError: A record is missing or cannot be read.
         """
-        return tuple(map(RestartRecord.read, opened_restarts(self.folder)))
+        return tuple(map(disk.read, opened_restarts(self.folder)))
 
     def table(self, name: str) -> pa.Table:
         """Return the restarts' rows of one kind, in the order measured.
@@ -94,17 +101,7 @@ class StoredResult:
         """
         import pyarrow as pa
 
-        return pa.concat_tables(RestartRecord.read_table(folder, name) for folder in opened_restarts(self.folder))
-
-    def replacement(self) -> Path | None:
-        """Return the folder of the latest later attempt at the same experiment of the study; None without one."""
-        if self.result.study is None:
-            return None
-        from wattdock.store.query import Filters, select
-
-        folder = self.folder.resolve()
-        latest = replacements(select(folder.parent, Filters(superseded=True))).get(str(folder))
-        return Path(latest) if latest else None
+        return pa.concat_tables(disk.read_table(folder, name) for folder in opened_restarts(self.folder))
 
 
 def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:
@@ -275,7 +272,7 @@ def _put_restarts(place: Path, restarts: Sequence[Measured]) -> None:
     place.mkdir()
     for number, (record, folder) in enumerate(restarts):
         if folder is None:
-            record.write(place / str(number))
+            disk.write(record, place / str(number))
         else:
             shutil.copytree(folder, place / str(number), copy_function=_link)
 

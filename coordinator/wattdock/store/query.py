@@ -16,7 +16,7 @@ from wattdock.errors import ConfigError, StoreError
 from wattdock.opening import open_data, proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
 from wattdock.store.row_index import read_rows
-from wattdock.store.table import Row, in_order, passes_of, passes_table, utc
+from wattdock.store.table import Row, in_order, passes_of, passes_table, replacements, utc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from wattdock.store.folders import Tell
+    from wattdock.store.folders import StoredResult, Tell
 
 # Views over the restarts' Parquet files of that name.
 PARQUET = ("requests", "steps", "timeline")
@@ -121,6 +121,15 @@ def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -
     return filters.select(in_order(read_rows(_folders(output_dir), lambda problem: tell(f"{problem}; left out"))))
 
 
+def later_attempt(stored: StoredResult) -> Path | None:
+    """Return the folder of the latest later attempt at a result's experiment in its study; None without one."""
+    if stored.result.study is None:
+        return None
+    folder = stored.folder.resolve()
+    latest = replacements(select(folder.parent, Filters(superseded=True))).get(str(folder))
+    return Path(latest) if latest else None
+
+
 def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Table:
     """Return the answer to one SELECT over the views.
 
@@ -137,7 +146,9 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
     folders, tables = [Path(row.folder) for row in rows], {"all_results": Row.table(rows)}
     if "passes" in sql.lower():
         stored_results = readable_results(folders, lambda _: None)
-        tables["all_passes"] = passes_table([row for stored in stored_results for row in passes_of(stored)])
+        tables["all_passes"] = passes_table(
+            [row for stored in stored_results for row in passes_of(stored.result, stored.folder)]
+        )
     files = {name: _parquet_files(folders, name, tell) for name in PARQUET if name in sql.lower()}
     try:
         return _answered(tables, files, sql, tell)

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.files import MANIFEST, write_whole
+from wattdock.files import MANIFEST, RESULT, write_whole
 from wattdock.opening import read_regular
-from wattdock.store.folders import RESULT, readable_results
+from wattdock.store.folders import readable_results
 from wattdock.store.table import Row
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def read_rows(folders: Sequence[Path], tell: Tell) -> list[Row]:
     indexed = _unchanged(file, states) if os.access(file, os.R_OK) else []
     indexed_folders = {row.folder for row in indexed}
     others = [folder for folder in folders if str(folder) not in indexed_folders]
-    read = list(map(Row.of, readable_results(others, tell)))
+    read = [stored.row for stored in readable_results(others, tell)]
     new = [row for row in read if _may_be_indexed(Path(row.folder))]
     if len(new) >= FEWEST and not (file.parent.resolve().parent / MANIFEST).exists():
         # Names and numbers that Arrow cannot hold are no reason to read nothing.

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
+from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
-from wattdock.store.folders import RESTARTS, RESULT, StoredResult, load_result, result_folders
+from wattdock.store.folders import RESTARTS, StoredResult, load_result, result_folders
 from wattdock.store.row_index import read_rows
-from wattdock.store.table import Row, replacements
+from wattdock.store.table import replacements
 from wattdock.text import listed, meant, runs_of, typed, untimed
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def find_results(
     """
     folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle, tell)]
     results = [StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
-    latest_attempts = replacements(map(Row.of, results))
+    latest_attempts = replacements(stored.row for stored in results)
     return [result for result in results if str(result.folder) not in latest_attempts]
 
 

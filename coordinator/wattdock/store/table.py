@@ -16,12 +16,12 @@ from wattdock.values import known_max
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
     from wattdock.analysis import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
-    from wattdock.store.folders import StoredResult
 
 # Columns of the ends of a figure's interval.
 ENERGY_ENDS = tuple(f"energy_per_output_token_{part}_j" for part in ("low", "high"))
@@ -142,13 +142,12 @@ class Row:
     schema_version: Annotated[int, Column("schema_version")]
 
     @classmethod
-    def of(cls, stored: StoredResult) -> Row:
-        """Return the row of a result; only `in_order` knows whether it is superseded."""
-        result = stored.result
+    def of(cls, result: ExperimentResult, folder: Path) -> Row:
+        """Return the row of a result in `folder`; only `in_order` knows whether it is superseded."""
         environment = result.environment
-        energy_of, energy = result.energy, statistics.energy_figure(result)
+        energy_of, energy = result.energy, result.energy_figure
         computed: dict[str, Any] = {
-            "folder": str(stored.folder),
+            "folder": str(folder),
             "started_utc": utc(result.started_utc),
             "name": result.config.label,
             "model": environment.model.name if environment else result.config.model.label,
@@ -160,7 +159,7 @@ class Row:
             "reason": _reason(result),
             "superseded": False,
             **dict(zip(ENERGY_ENDS, statistics.value_and_ends(energy)[1:], strict=True)),
-            **dict(zip(SPEED_ENDS, statistics.value_and_ends(statistics.speed_figure(result))[1:], strict=True)),
+            **dict(zip(SPEED_ENDS, statistics.value_and_ends(result.speed_figure)[1:], strict=True)),
         }
         return cls(**{name: _value(result, path) for name, path in PATHS.items()}, **computed)
 
@@ -227,10 +226,9 @@ def utc(text: str) -> datetime:
     return instant.astimezone(UTC).replace(tzinfo=None) if instant.tzinfo else instant
 
 
-def passes_of(stored: StoredResult) -> list[dict[str, Any]]:
+def passes_of(result: ExperimentResult, folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a result's measured passes, which hold `PASS_COLUMNS`."""
-    key = {"folder": str(stored.folder), "experiment_id": stored.result.experiment_id}
-    energy = stored.result.energy
+    key, energy = {"folder": str(folder), "experiment_id": result.experiment_id}, result.energy
     return [key | measured.model_dump(by_alias=True) for measured in (energy.passes if energy else ())]
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from wattdock.checks.selection import choose_gpus
 from wattdock.config import ExperimentConfig
 from wattdock.errors import PreflightError
 from wattdock.host import Gpu, GpuInventory, Link
@@ -36,7 +37,7 @@ def indices_of(
     **settings: Any,
 ) -> list[int]:
     config = ExperimentConfig.model_validate(settings)
-    gpus = inventory.choose(config, visible=visible, leases=leases, weight_bytes=weight_bytes)
+    gpus = choose_gpus(config, inventory, visible=visible, leases=leases, weight_bytes=weight_bytes)
     return [gpu.index for gpu in gpus]
 
 

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, new_folder, sync
 from wattdock.opening import MAX_BYTES, OTHERS_WRITE, proc_path
-from wattdock.records.possible import require_possible_record
+from wattdock.records.restart import RestartRecord
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.owned_folder import OwnedFolder
-    from wattdock.records.restart import PassRecord, RestartRecord
+    from wattdock.records.passes import PassRecord
+    from wattdock.records.restart import RestartRecord
 
     Plain = dict[str, Any]
 
@@ -120,7 +121,7 @@ def read(folder: OwnedFolder) -> RestartRecord:
         _fill_in(plain, _requests_by_pass(requests), steps, _Samples(samples))
         record = _adapter().validate_python(plain)
         datetime.fromisoformat(record.started_utc)
-        require_possible_record(record)
+        record.require_possible()
         return record
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         why = _first_problem(error) if isinstance(error, ValidationError) else " ".join(str(error).split())

@@ -13,27 +13,47 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from wattdock.config import ExperimentConfig
-    from wattdock.host.gpu import Gpu
-    from wattdock.host.gpu_inventory import GpuInventory
-    from wattdock.host.leases import Holder
+    from wattdock.host import Gpu, GpuInventory, leases
+
+
+def choose_gpus(
+    config: ExperimentConfig,
+    inventory: GpuInventory,
+    *,
+    visible: str | None = None,
+    leases: Mapping[str, leases.Holder] | None = None,
+    weight_bytes: int | None = None,
+) -> tuple[Gpu, ...]:
+    """Return the GPUs that an experiment gets; none where it is to run on the CPU.
+
+    Named GPUs come in the order named; else free GPUs of one model, best linked first. A GPU that another
+    coordinator has leased is taken only where the experiment allows to wait for it.
+
+    Args:
+        config: The experiment.
+        inventory: The GPUs of this host.
+        visible: The caller's CUDA_VISIBLE_DEVICES, which a scheduler sets: no other GPU is taken.
+        leases: Who holds a GPU, by UUID.
+        weight_bytes: Size of the model's weights; None where it is not known yet.
+
+    Raises:
+        PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot be
+            metered.
+    """
+    return _Selection(config, inventory, visible, leases or {}, weight_bytes).gpus()
 
 
 @dataclass(frozen=True)
-class GpuSelection:
-    """Everything that decides which GPUs an experiment gets; attributes as in `GpuInventory.choose`."""
+class _Selection:
+    """What decides which GPUs an experiment gets; attributes as in `choose_gpus`."""
 
     config: ExperimentConfig
     inventory: GpuInventory
     visible: str | None
-    leases: Mapping[str, Holder]
+    leases: Mapping[str, leases.Holder]
     weight_bytes: int | None
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs of the experiment; none where it is to run on the CPU.
-
-        Raises:
-            PreflightError: Too few can be had, or what is asked for cannot be metered.
-        """
         config, unreadable = self.config, self.inventory.unreadable
         if config.accelerator == "cpu":
             if config.gpus != "auto":

@@ -1,0 +1,212 @@
+"""Records of passes: spans, requests, tokens and steps, as the runner and the host recorded them.
+
+Plain values: no protobuf, no hardware. All instants are CLOCK_MONOTONIC nanoseconds of the host. What a runner says, or
+a file holds, is checked before anything is made of it: bounds and lengths only; the audit judges what a figure means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattdock.metering import Span
+from wattdock.records.declared import DeclaredWork
+from wattdock.records.request import RequestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wattdock.config import ExperimentConfig
+    from wattdock.inputs import PromptSet
+
+# 146 years, and what the columns of the tables hold.
+MAX_NS, MAX_COUNT = 2**62, 2**31 - 1
+INSTANTS = ("submitted_ns", "intended_ns", "first_token_ns", "finished_ns")
+COUNTS = ("index", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "replica", "max_output_tokens")
+STEP_COUNTS = ("prompt_tokens", "decoded_tokens", "sequences")
+
+
+@dataclass(frozen=True)
+class TokenSeries:
+    """Cumulative output tokens of a pass at instants; both arrays of shape (n,)."""
+
+    at_ns: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The engine's steps in a pass, a forward pass each, in order of their start; steps of replicas overlap.
+
+    Each array has shape (n,), and (0,) where the engine does not know the figure; all are empty where it reports no
+    steps.
+
+    Attributes:
+        start_ns: When the engine began to compute the step: it was submitted, and the step before had ended.
+        end_ns: When its tokens were there.
+        prompt_tokens: Prompt tokens computed, without cached and padding. Of a prompt in chunks, the step's chunk.
+        decoded_tokens: Output tokens of sequences past their prefill: all but each request's first, which comes out of
+            its prefill.
+        sequences: Sequences computed, be it for a token that does not count.
+        context_tokens: Positions whose keys and values attention read, summed over the sequences; padding where the
+            engine reads it.
+    """
+
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    prompt_tokens: NDArray[np.int64]
+    decoded_tokens: NDArray[np.int64]
+    sequences: NDArray[np.int64]
+    context_tokens: NDArray[np.int64]
+
+
+NO_STEPS = Steps(*[np.zeros(0, dtype=np.int64)] * 6)
+
+
+@dataclass(frozen=True)
+class ReplicaPass:
+    """The part of a pass that one of several equal engines served.
+
+    Attributes:
+        span: From the common start until this engine had drained.
+        last_token_ns: The instant of its last token; None without a token.
+    """
+
+    gpu_uuids: tuple[str, ...]
+    span: Span
+    requests: int
+    output_tokens: int
+    last_token_ns: int | None
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One pass: the runner's report, and the host's readings in the same time.
+
+    Attributes:
+        replicas: Each engine's part, where several equal engines served the pass.
+        prompts_sha256: Hash of the prompts sent.
+        prompts_reused: Some of the prompts were sent in an earlier pass of the runner already, warm-up included.
+        repeated_prompts: Requests whose prompt an earlier request of the pass had; None in records older than it.
+        declared: What the pass was to send; None in records older than it.
+        cpu_busy: Mean busy share of all CPUs, 0 to 1; None where the host does not tell.
+        cpu_others_share: Share of the runner's CPUs that other processes or the hypervisor used, 0 to 1; None where
+            unknown.
+        lease_fault: Why other measurements were not kept off, although the leases were held; None where they were.
+        clock_checked: The runner's clock was checked against the host's after the pass; False where the runner had
+            ended by then.
+        cacheable_tokens: Prompt tokens that earlier prompts of the pass held, where conversations were declared.
+        arrivals_due: Requests of an open loop that had arrived when the last one was taken; None for other kinds.
+        client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1; like the next three
+            only where the engine is behind its own server.
+        client_late_s: By how much it read late what had come: the 99th percentile.
+        server_ttft_s, server_itl_s: Means over requests, and over gaps between tokens, by the server's own clock; None
+            where it does not tell.
+        tokens_without_ids: Output tokens that the server counted without telling their ids.
+        rendered_sha256: Of the ids of the text prompts as the runner rendered and encoded them; None without text.
+        template_asked_time: Whether the chat template asked for the present, which is that of the study's begin.
+    """
+
+    span: Span
+    requests: tuple[RequestRecord, ...]
+    tokens: TokenSeries
+    output_tokens: int
+    prompt_tokens: int | None
+    cached_prompt_tokens: int | None
+    prompt_repeats: int
+    replicas: tuple[ReplicaPass, ...] = ()
+    steps: Steps = NO_STEPS
+    index: int = 0
+    cpu_busy: float | None = None
+    cpu_others_share: float | None = None
+    prompts_sha256: str = ""
+    prompts_reused: bool = False
+    repeated_prompts: int | None = None
+    declared: DeclaredWork | None = None
+    lease_fault: str | None = None
+    clock_checked: bool = True
+    arrivals_due: int | None = None
+    cacheable_tokens: int | None = None
+    client_cpu_share: float | None = None
+    client_late_s: float | None = None
+    server_ttft_s: float | None = None
+    server_itl_s: float | None = None
+    tokens_without_ids: int = 0
+    rendered_sha256: str | None = None
+    template_asked_time: bool = False
+
+    def require_possible(self) -> None:
+        """Check that the figures of a pass can be, as a runner says them or a file holds them.
+
+        Raises:
+            ValueError: Says which figure cannot be.
+        """
+        for span in (self.span, *(replica.span for replica in self.replicas)):
+            require_within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
+            if span.end_ns == span.start_ns:
+                raise ValueError(f"the span {span.name[:40]!r} takes no time")
+        for replica in self.replicas:
+            require_within("a replica's last_token_ns", (replica.last_token_ns,), self.span.end_ns)
+        for names, most in ((INSTANTS, MAX_NS), (COUNTS, MAX_COUNT)):
+            for name in names:
+                require_within(f"a request's {name}", (getattr(request, name) for request in self.requests), most)
+        for request in self.requests:
+            require_within("a gap between tokens", request.token_gaps_ns or (), MAX_NS)
+        counts = ("output_tokens", "prompt_tokens", "arrivals_due", "cacheable_tokens", "tokens_without_ids")
+        for name in counts:
+            require_within(f"the pass's {name}", (getattr(self, name),), MAX_NS)
+        for name in ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s"):
+            require_within(f"the pass's {name}", (getattr(self, name),), MAX_COUNT)
+        # Of the steps, a column that the engine does not know is empty.
+        for kind, columns, unknown in (("tokens", vars(self.tokens), set[int]()), ("steps", vars(self.steps), {0})):
+            first, *others = map(len, columns.values())
+            if not {*others} <= {first} | unknown:
+                raise ValueError(f"columns of {kind} have different lengths")
+            for name, column in columns.items():
+                ends = (int(column.min()), int(column.max())) if column.size else ()
+                require_within(f"{name} of {kind}", ends, MAX_COUNT if name in STEP_COUNTS else MAX_NS)
+
+    def declared_work(self, config: ExperimentConfig) -> DeclaredWork:
+        """Return what the pass was to send; for an older record, what the settings say of it."""
+        return self.declared or DeclaredWork.of_settings(config)
+
+    def of_prompts(self, prompts: PromptSet, config: ExperimentConfig, *, ignore_eos: bool) -> PassRecord:
+        """Return the record with what it was to send, held against its requests.
+
+        Args:
+            ignore_eos: Whether answers run to their limits.
+        """
+        declared = DeclaredWork.of(prompts, config, self.requests, start_ns=self.span.start_ns, ignore_eos=ignore_eos)
+        repeated = len(self.requests) - len({request.prompt_hash for request in self.requests})
+        return replace(self, declared=declared, repeated_prompts=repeated, prompts_sha256=prompts.sha256)
+
+
+@dataclass(frozen=True)
+class WarmUpSample:
+    """One pass of a warm-up.
+
+    Attributes:
+        energy_j: Over the experiment's GPUs; None where it is unknown.
+        temperature_c: Mean over the pass's second half or its last three seconds, whichever is longer, by
+            "<GPU UUID> <sensor>".
+    """
+
+    span: Span
+    output_tokens: int
+    energy_j: float | None
+    temperature_c: Mapping[str, float]
+
+
+def require_within(what: str, values: Iterable[float | None], most: int) -> None:
+    """Check that known values lie between 0 and `most`.
+
+    Raises:
+        ValueError: Names the value that does not.
+    """
+    for value in values:
+        if value is not None and not 0 <= value <= most:
+            raise ValueError(f"{what} is {str(value)[:30]}")
