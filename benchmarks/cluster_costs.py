@@ -17,9 +17,9 @@ from overheads import Row, row, timed_ms
 
 from wattdock.config import load_study
 from wattdock.errors import PreflightError
-from wattdock.execution import find_study
-from wattdock.execution.tasks import StudyFolder, tasks_of
 from wattdock.launch.runners import REPO
+from wattdock.study import StudyFolder, find_study
+from wattdock.study.tasks import tasks_of
 
 sys.path.append(str(REPO / "tests"))
 

@@ -25,13 +25,13 @@ sys.path.insert(0, str(REPO / "tests"))
 from traffic import LENGTHS, KnownJoules, closed_loop  # noqa: E402
 
 from wattdock.analysis.drift import Drift, drift  # noqa: E402
-from wattdock.checks.audit_procedure import MAX_DRIFT, drift_within_passes  # noqa: E402
+from wattdock.audit.procedure import MAX_DRIFT, drift_within_passes  # noqa: E402
 from wattdock.records import RestartRecord  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wattdock.checks.check import Subject
+    from wattdock.audit.check import Subject
 
 FILE = REPO / "docs/measurements/data/drift.json"
 IN_FLIGHT, SECONDS = (1, 8, 64, 512), (20, 60, 120, 300, 600)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import typer.main
 from study_schema import study_schema
 
-from wattdock.cli.main import app
+from wattdock.console.main import app
 from wattdock.launch.runners import PROTO_DIR
 from wattdock.store import COLUMNS, Row
 from wattdock.text import json_text

@@ -15,8 +15,7 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
 
-from wattdock.checks.audit import audited
-from wattdock.checks.preflight import ExecutionPlan
+from wattdock.audit.audit import audited
 from wattdock.clock import NS_PER_S, Clock, ClockCheck
 from wattdock.config import ExperimentConfig
 from wattdock.execution.environment import environment
@@ -30,6 +29,7 @@ from wattdock.metering.choice import MeterChoice
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import Span
+from wattdock.planning.preflight import ExecutionPlan
 from wattdock.records.declared import DeclaredWork
 from wattdock.records.passes import PassRecord, TokenSeries, WarmUpSample
 from wattdock.records.request import RequestRecord

@@ -67,7 +67,7 @@ TOGETHER = {
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
     "recordings": tuple(f"tests/checks/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
     "sources": tuple(f"tests/test_{name}.py" for name in ("boundaries", "rooms", "output", "json_text")),
-    "drawings": ("tests/reports/", "tests/cli/test_stored.py", "tests/cli/test_hostile_text.py"),
+    "drawings": ("tests/reports/", "tests/console/test_stored.py", "tests/console/test_hostile_text.py"),
 }
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
@@ -185,7 +185,7 @@ def built(app: Any) -> Any:
 @pytest.fixture
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Called:
     """Call the command line in this process, in an empty current folder and with a home of its own."""
-    from wattdock.cli import exits, main
+    from wattdock.console import exits, main
 
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

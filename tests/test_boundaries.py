@@ -120,7 +120,7 @@ OPENED_ELSEWHERE = {
     "files.py: the kernel's": {"BOOT_ID.read_text", "(PROC / 'locks').read_text", "(process / 'comm').read_text"},
     "publish/archive.py: a file of an OwnedFolder": {"content.open"},
     "clock.py: the kernel's": {"BOOT_ID.read_text"},
-    "checks/doctor_machine.py: the kernel's": {"file.read_text"},
+    "doctor/machine.py: the kernel's": {"file.read_text"},
     "host/leases.py: the kernel's": {"MOUNTS.read_text"},
     "host/leases.py: looks at what it opened": {"os.open"},
     "host/machine.py: the kernel's": {"CPUINFO.read_text"},
@@ -138,7 +138,7 @@ OPENED_ELSEWHERE = {
         *("(self.folder / 'energy_uj').read_text", "(folder / 'max_energy_range_uj').read_text"),
         *("(folder / 'name').read_text", "(root / parent / 'name').read_text"),
     },
-    "cli/exits.py: /dev/null": {"os.open"},
+    "console/exits.py: /dev/null": {"os.open"},
     "output.py: /dev/null": {"Path(os.devnull).open"},
     "host/gpu_models.py: wattdock's own": {"(files('wattdock.host') / 'gpus.yaml').read_text"},
     "inputs/prompts/source.py: wattdock's own": {"(files('wattdock.inputs') / 'prompts.jsonl').read_bytes"},
@@ -186,15 +186,15 @@ LOOKS |= {"realpath", "copy", "copy2", "copyfile", "copytree", "move", "read_par
 # Looks at paths that go round `OwnedFolder` in the rooms that read what others may have stored: what a look finds is
 # opened as an `OwnedFolder`, which judges it anew; by the reason, file and callee.
 LOOKED_ELSEWHERE = {
-    "execution/begun.py: names to open": {"output_dir.glob", "studies.glob", "(output_dir / STUDIES).glob"},
-    "execution/begun.py: whose a study is": {"path.lstat", "folder.lstat"},
-    "execution/event_log.py: the kernel's": {"(PROC / str(pid)).stat"},
-    "execution/resume.py: to be opened": {"(path / RESULT).exists"},
-    "execution/resume.py: no path": {"resolve"},
+    "study/find.py: names to open": {"output_dir.glob", "studies.glob", "(output_dir / STUDIES).glob"},
+    "study/find.py: whose a study is": {"path.lstat", "folder.lstat"},
+    "study/watch.py: the kernel's": {"(PROC / str(pid)).stat"},
+    "execution/restore.py: to be opened": {"(path / RESULT).exists"},
+    "execution/restore.py: no path": {"resolve"},
     "execution/schedule.py: names to open": {"output_dir.glob"},
     "execution/session.py: its own log": {"self._log.exists"},
-    "execution/study_folder.py: its own records": {"(self.path / RECORDS).glob", "path.is_dir"},
-    "execution/study_folder.py: numbers of runs, a shared folder": {"path.parent.iterdir", "path.parents[1].stat"},
+    "study/folder.py: its own records": {"(self.path / RECORDS).glob", "path.is_dir"},
+    "study/folder.py: numbers of runs, a shared folder": {"path.parent.iterdir", "path.parents[1].stat"},
     "execution/tasks.py: to be opened": {"os.path.lexists"},
     "fleet/fleet.py: its own logs, a person's path": {"before.exists", "own.exists", "path.resolve"},
     "live/results.py: its own report": {"file.is_file"},
@@ -260,7 +260,7 @@ def test_what_every_runner_shares_needs_grpcio_protobuf_and_the_standard_library
 
 def test_importing_the_command_loads_no_engine_and_nothing_slow() -> None:
     """`--help` must be quick, also where engines are installed beside it."""
-    code = "import sys, wattdock, wattdock.cli.main; print(*{name.split('.')[0] for name in sys.modules})"
+    code = "import sys, wattdock, wattdock.console.main; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )

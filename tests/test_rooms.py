@@ -13,11 +13,11 @@ from sources import nodes
 SOURCE = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # From the ground up: a room may import from those before it.
 ROOMS = (
-    *("config", "host", "inputs", "launch", "metering", "records", "runner", "analysis", "checks", "store"),
-    *("execution", "fleet", "reports", "publish", "live", "cli"),
+    *("config", "host", "inputs", "launch", "metering", "records", "runner", "analysis", "audit", "store"),
+    *("planning", "study", "execution", "fleet", "doctor", "reports", "publish", "live", "console"),
 )
 # Rooms within a room that have a door of their own.
-SUB_ROOMS = ("launch.images", "execution.tasks", "cli.progress", "live.server", "reports.charts")
+SUB_ROOMS = ("launch.images", "execution.tasks", "console.progress", "live.server", "reports.charts")
 # Above all rooms: what `import wattdock` offers.
 API = SOURCE / "api.py"
 AT_THE_ROOT = 9

@@ -8,7 +8,7 @@ if __name__ == "__main__":
 
 from typing import NoReturn
 
-from wattdock.cli.main import main as run
+from wattdock.console.main import main as run
 
 
 class WithoutPandas:

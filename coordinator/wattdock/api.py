@@ -18,13 +18,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from wattdock.cli.progress import progress_for
 from wattdock.config import load_study
-from wattdock.errors import ConfigError, WattdockError
-from wattdock.execution import StudyRun, find_study, plan_study, unfinished_study
+from wattdock.console.progress import progress_for
+from wattdock.errors import Cause, ConfigError, WattdockError
+from wattdock.execution import Measurement, measure
 from wattdock.host import folders
 from wattdock.publish import open_bundle
 from wattdock.store import Filters, Row, StoredResult, find_results, select
+from wattdock.study import EarlierStudy, find_study
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,23 +142,22 @@ def run(
         KeyboardInterrupt: What was measured is stored.
     """
     over, folder, home = dict(settings or {}), Path(output_dir), folders.wattdock_home()
-    begun = find_study(resume, folder) if isinstance(resume, str) else None
-    if study is None and begun:
-        study = begun.settings
+    earlier = find_study(resume, folder) if isinstance(resume, str) else None
+    if study is None and earlier:
+        study = earlier.settings
     source = study if study is None or isinstance(study, Mapping) else Path(study)
     planned = load_study(
         source, over, written_as={name: f"settings[{name!r}]" for name in over}, publishable=publishable
     )
-    progress, which = progress_for(quiet=quiet), begun.path.name if begun else bool(resume) or retry_failed
-    if not which and (left := unfinished_study(planned, folder)):
+    progress, which = progress_for(quiet=quiet), earlier or bool(resume) or retry_failed
+    if not which and (left := EarlierStudy.left_over(planned, folder)):
         progress.say(f"{left.unfinished(planned)}; to go on: resume={left.name!r}")
+    done = Measurement()
     try:
-        plans = plan_study(planned, output_dir=folder, home=home, emit=progress)
-        study_run = StudyRun(planned, plans, output_dir=folder, home=home, resume=which, retry_failed=retry_failed)
-        study_run.run(progress)
+        measure(planned, done, output_dir=folder, home=home, emit=progress, resume=which, retry_failed=retry_failed)
     finally:
         progress.close()
-    found = Results(map(Result, study_run.results))
+    found = Results(map(Result, done.results))
     failures = [result.data.error for result in found if result.data.error]
     if failures and len(failures) == len(found):
         raise _error(failures[0])
@@ -224,7 +224,7 @@ def _error(failure: Failure) -> WattdockError:
 def _framed(table: pa.Table, frame: Frame) -> Any:
     """Return a table as one of the library that was asked for."""
     if frame not in get_args(Frame):
-        raise ConfigError(f"frame={frame!r}: there are {', '.join(get_args(Frame))}")
+        raise ConfigError(f"frame={frame!r}: there are {', '.join(get_args(Frame))}", cause=Cause.UNKNOWN_NAME)
     for name, convert in (("pandas", _to_pandas), ("polars", lambda table, polars: polars.from_arrow(table))):
         if frame not in ("auto", name):
             continue
@@ -232,7 +232,7 @@ def _framed(table: pa.Table, frame: Frame) -> Any:
             return convert(table, importlib.import_module(name))
         except ModuleNotFoundError as error:
             if frame == name:
-                raise ConfigError(f"frame={frame!r}: {error}; install it, or leave frame out") from error
+                raise ConfigError(f"frame={frame!r}: {error}", "install it, or leave frame out") from error
     return table
 
 

@@ -13,8 +13,8 @@ from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.analysis.joules import SpanJoules
-from wattdock.checks.audit_gpus import meters_agree
-from wattdock.checks.check import Outcome, Subject
+from wattdock.audit.check import Outcome, Subject
+from wattdock.audit.gpus import meters_agree
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
 from wattdock.metering.timeline import (

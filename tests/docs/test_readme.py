@@ -12,7 +12,7 @@ import pytest
 import typer
 from docs.blocks import FENCE
 
-from wattdock.cli.main import UsageError, app
+from wattdock.console.main import UsageError, app
 from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from unprivileged import OTHER_UID, give_to_user, kernel_protection, popen_as_us
 
 from wattdock.config import load_study
 from wattdock.errors import ConfigError
-from wattdock.execution import find_study
 from wattdock.files import JOURNAL, STUDIES
+from wattdock.study import find_study
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
 
 from wattdock.analysis.conditions import differing, everything
 from wattdock.errors import ExitCode, StoreError
-from wattdock.execution.study_folder import StudyFolder
 from wattdock.runner.wire import generate_requests
+from wattdock.study.folder import StudyFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

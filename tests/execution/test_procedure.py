@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+from datetime import UTC, datetime
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 
 import pytest
 from execution.virtual import VirtualClock
@@ -17,14 +19,17 @@ from wattdock.analysis.steadiness import IdleState, not_cooled_down
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
-from wattdock.execution.events import Event, IdleStarted, Note, WarmUpFinished
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.procedure import SETTLE_S, MeasuringProcedure, Recording, new_record, wait_until_idle
+from wattdock.execution.loaded import LoadedRunner
+from wattdock.execution.procedure import SETTLE_S, measured_passes, wait_until_idle
+from wattdock.execution.recording import Recording
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
 from wattdock.metering.meter import Meter
 from wattdock.metering.source import Source
 from wattdock.metering.timeline import MeterEvent
+from wattdock.records import RestartRecord
+from wattdock.study.events import Event, IdleStarted, Note, WarmUpFinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,23 +82,27 @@ def measure(
     meter: Meter | None = None,
     emit: Callable[[Event], None] = lambda _: None,
 ) -> Recording:
-    procedure = MeasuringProcedure(
-        client=cast("Any", client),
-        model=model,
-        meter=meter or Meter(Source("test")),
-        gpu_uuids=gpu_uuids,
-        clock=VirtualClock(),
+    clock = VirtualClock()
+    context: Any = SimpleNamespace(
+        machine=SimpleNamespace(clock=clock),
+        folder=SimpleNamespace(begun=datetime.fromtimestamp(0, UTC)),
         emit=emit,
         interrupts=Interrupts(),
-        check=lambda: None,
-        save=save,
+    )
+    runner = LoadedRunner(
+        client=cast("Any", client),
+        meter=meter or Meter(Source("test")),
         pids=lambda: frozenset(pids),
-        lease_fault=lease_fault,
+        check=lambda: None,
+        model=model,
+        gpu_uuids=gpu_uuids,
+        context=context,
     )
     config = ExperimentConfig.model_validate(settings)
-    experiment: Any = SimpleNamespace(config=config, measured=lambda _: frozenset())
-    recording = Recording(experiment, new_record(0, procedure.clock))
-    procedure.measure(recording)
+    recording = Recording(config, RestartRecord(0), passes=frozenset(range(config.repeats.passes)))
+    with patch.object(LoadedRunner, "lease_fault", lambda _: lease_fault()):
+        for _ in measured_passes(runner, recording):
+            save(recording)
     return recording
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, Study
-from wattdock.execution.schedule import CircuitBreaker, Remaining, duration, load_groups, pass_seconds, schedule, words
+from wattdock.execution.schedule import CircuitBreaker, schedule
 from wattdock.metering.timeline import Span
+from wattdock.planning.forecast import Remaining, duration, load_groups, pass_seconds, words
 from wattdock.records.failure import Failure
 
 

@@ -11,18 +11,18 @@ import pytest
 from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
 
 from wattdock.errors import ExitCode, PreflightError, StoreError
-from wattdock.execution.events import Loading, PassFinished, PassStarted, RunnerReady, UnexpectedError
 from wattdock.host.leases import LeaseRequest, hold
 from wattdock.records import RestartRecord, disk
 from wattdock.store.folders import LOG
+from wattdock.study.events import Loading, PassFinished, PassStarted, RunnerReady, UnexpectedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from wattdock.config import Study
-    from wattdock.execution.events import Event
     from wattdock.records import Failure
+    from wattdock.study.events import Event
 
 GPU, OTHER = "GPU-1", "GPU-2"
 # One load group.

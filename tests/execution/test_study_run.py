@@ -21,7 +21,11 @@ from inputs import tiny
 from wattdock.clock import NS_PER_S
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, ExitCode, PreflightError
-from wattdock.execution.events import (
+from wattdock.launch.oom import OomKills
+from wattdock.metering import MeterChoice
+from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks
+from wattdock.planning.forecast import forecast
+from wattdock.study.events import (
     BackendGivenUp,
     ExperimentFailed,
     FallbackSkipped,
@@ -35,19 +39,15 @@ from wattdock.execution.events import (
     StudyStarted,
     TokensSeen,
 )
-from wattdock.execution.schedule import forecast
-from wattdock.execution.study_folder import StudyFolder
-from wattdock.launch.oom import OomKills
-from wattdock.metering import MeterChoice
-from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks
+from wattdock.study.folder import StudyFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from wattdock.execution.events import Event
     from wattdock.metering import Timeline
     from wattdock.store import StoredResult
+    from wattdock.study.events import Event
 
 GPU, OTHER = "GPU-1", "GPU-2"
 # Three load groups of two experiments, two restarts of two passes.

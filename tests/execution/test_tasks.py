@@ -13,17 +13,18 @@ from execution.virtual import VirtualMachine, experiment, study
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, StoreError
-from wattdock.execution.begun import find_study, unfinished_study
-from wattdock.execution.events import PassFinished, PassStarted
-from wattdock.execution.resume import open_study
-from wattdock.execution.tasks import TASKS, begin_tasks, begun_before, prepare, tasks_of
+from wattdock.fleet.prepare import prepare
 from wattdock.launch import LauncherChoice
+from wattdock.study.events import PassFinished, PassStarted
+from wattdock.study.find import EarlierStudy, find_study, study_to_resume
+from wattdock.study.resume import open_study
+from wattdock.study.tasks import TASKS, begin_tasks, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from wattdock.execution.events import Event
+    from wattdock.study.events import Event
 
 ONE, OTHER = "GPU-1", "GPU-2"
 PAIR = study(*(experiment(f"{step}", fake={"step_s": step}, repeats={"restarts": 2}) for step in (0.1, 0.2)))
@@ -89,7 +90,7 @@ def test_what_tasks_need_is_made_once_and_no_environment_for_what_runs_in_contai
         yield
 
     monkeypatch.setattr(LauncherChoice, "launcher", launcher)
-    monkeypatch.setattr("wattdock.execution.tasks.resolve_model", lambda model, **_: models.append(model.id))
+    monkeypatch.setattr("wattdock.fleet.prepare.resolve_model", lambda model, **_: models.append(model.id))
     asked: tuple[dict[str, Any], ...] = (
         {},
         {"workload": {"batch_size": 2}},
@@ -108,20 +109,20 @@ def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_
     """By name each is told; without one neither is taken for the other."""
     path = begin_tasks(PAIR, machine.results)
     with pytest.raises(ConfigError, match="s-1 was begun on a cluster; add --on slurm"):
-        open_study(PAIR, machine.results, machine={}, resume="s-1")
-    assert unfinished_study(PAIR, machine.results) is None
-    left = unfinished_study(PAIR, machine.results, in_tasks=True)
+        study_to_resume(PAIR, machine.results, resume=find_study("s-1", machine.results))
+    assert EarlierStudy.left_over(PAIR, machine.results) is None
+    left = EarlierStudy.left_over(PAIR, machine.results, in_tasks=True)
     assert left
     assert left.name == "s-1"
     machine.run(PAIR, gpus=[ONE], resume=True)
     with pytest.raises(ConfigError, match="s-2 was begun on this machine; leave out --on"):
-        begun_before(PAIR, machine.results, resume="s-2", in_tasks=True)
-    for resume in (True, "s-1"):
-        begun = begun_before(PAIR, machine.results, resume=resume, in_tasks=True)
+        study_to_resume(PAIR, machine.results, resume=find_study("s-2", machine.results), in_tasks=True)
+    for resume in (True, find_study("s-1", machine.results)):
+        begun = study_to_resume(PAIR, machine.results, resume=resume, in_tasks=True)
         assert begun
         assert begun.path == path
     with pytest.raises(ConfigError, match=r"^the study has changed since \S+-s-1 was begun: without "):
-        begun_before(study(PAIR.experiments[0]), machine.results, resume="s-1", in_tasks=True)
+        study_to_resume(study(PAIR.experiments[0]), machine.results, resume=find_study("s-1", machine.results), in_tasks=True)
 
 
 def test_a_study_in_tasks_holds_its_cluster_settings(machine: VirtualMachine) -> None:

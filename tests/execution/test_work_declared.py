@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
 
-from wattdock.checks.audit import audited
+from wattdock.audit.audit import audited
 from wattdock_runner.arrivals import Admission
 
 if TYPE_CHECKING:

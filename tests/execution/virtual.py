@@ -1,4 +1,4 @@
-"""A whole study in virtual time: simulated GPUs, meter, launcher and engine as `RunDependencies`.
+"""A whole study in virtual time: simulated GPUs, meter, launcher and engine as `MachineAccess`.
 
 The engine takes settings of a backend section `fake`: `step_s`, `most_in_flight`, `visible_gpus`, `used_gpus`, and the
 faults, "die" or "bug".
@@ -18,21 +18,22 @@ from unittest.mock import patch
 import numpy as np
 from merge_samples import PERIOD_S
 
-from wattdock.checks import ExecutionPlan
 from wattdock.clock import NS_PER_S, Clock, ClockCheck, ClockIdentity
 from wattdock.config import ExperimentConfig, Study
 from wattdock.errors import MeterError, RunnerError
-from wattdock.execution import StudyRun, events
-from wattdock.execution.session import RunDependencies
+from wattdock.execution import Measurement, NodeTask, measure
+from wattdock.execution.context import MachineAccess
 from wattdock.host import Gpu, GpuInventory
 from wattdock.host.machine import Machine
 from wattdock.launch import LauncherChoice
 from wattdock.metering import MeterChoice, Series, Span, Timeline
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.timeline import GpuTimeline, Ticks
+from wattdock.planning import ExecutionPlan
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
 from wattdock.records.passes import Steps, TokenSeries
 from wattdock.runner import Heartbeat, RunnerDescription
+from wattdock.study import events, find_study
 from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival, Workload
 from wattdock_runner.checkpoint import hash_of
@@ -354,7 +355,7 @@ class VirtualMachine:
         gpus: Sequence[str] | None = None,
         on: Callable[[events.Event], None] = lambda _: None,
         **options: Any,
-    ) -> StudyRun:
+    ) -> Measurement:
         """Run a study to its end; `on` is called with each event. The run is returned after errors as `last`, too."""
         self.emitted = []
 
@@ -362,14 +363,15 @@ class VirtualMachine:
             self.emitted.append(event)
             on(event)
 
-        plans = self.plans(study, gpus)
-        home = self.folder / "home"
-        self.last = StudyRun(
-            study, plans, output_dir=self.results, home=home, dependencies=self.dependencies(), **options
-        )
+        if task := options.pop("task", None):
+            options["task"] = NodeTask(task, 0, None)
+        if isinstance(name := options.get("resume"), str):
+            options["resume"] = find_study(name, self.results)
+        self.last = Measurement()
+        options |= {"output_dir": self.results, "home": self.folder / "home", "machine": self.access(gpus)}
         # A disk takes milliseconds for each file, and nothing here is to outlive a power cut.
         with patch("os.fsync"):
-            self.last.run(emit)
+            measure(study, self.last, emit=emit, **options)
         return self.last
 
     def notes(self) -> list[str]:
@@ -405,8 +407,8 @@ class VirtualMachine:
             for config in study.experiments
         ]
 
-    def dependencies(self) -> RunDependencies:
-        """Return simulations of all that a run meets."""
+    def access(self, gpus: Sequence[str] | None = None) -> MachineAccess:
+        """Return simulations of all that a run meets, on these GPUs, or on all of this machine."""
 
         @contextmanager
         def launcher(*_: object) -> Iterator[Any]:
@@ -417,8 +419,9 @@ class VirtualMachine:
             runner.check = check
             yield runner
 
-        return RunDependencies(
+        return MachineAccess(
             clock=self.clock,
+            plan=lambda study, **_: self.plans(study, gpus),
             new_meter=lambda *_: cast(
                 "Any", VirtualMeter(self.clock, self.power, lambda timeline: self.as_read(timeline), self.at_meter_end)
             ),

@@ -11,9 +11,9 @@ import pytest
 
 from wattdock.config import Study, load_study
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.execution.tasks import tasks_of
 from wattdock.fleet import Job, jobs_of
 from wattdock.fleet.script import thousand_of
+from wattdock.study.tasks import tasks_of
 
 PATH = Path("/shared/re sults/studies/20260101T000000-x-1")
 

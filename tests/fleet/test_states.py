@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from fleet.test_script import study
 
-from wattdock.execution.study_folder import STORED, StudyFolder
-from wattdock.execution.tasks import TASKS, begin_tasks, collect, tasks_of
 from wattdock.fleet import summary
 from wattdock.fleet.slurm import QueuedTask
 from wattdock.fleet.states import states_of
 from wattdock.fleet.task import Ending
+from wattdock.study.folder import StudyFolder
+from wattdock.study.journal import STORED
+from wattdock.study.tasks import TASKS, begin_tasks, collect, tasks_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from steering import HOSTILE, steers
 
-from wattdock.cli.fleet import TaskTable
-from wattdock.cli.progress import Plain, progress_for
+from wattdock.console.fleet import TaskTable
+from wattdock.console.progress import Plain, progress_for
 from wattdock.fleet import TaskState, summary
 from wattdock.reports import show
 

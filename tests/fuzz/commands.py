@@ -13,9 +13,9 @@ from unittest.mock import patch
 
 from typer.main import get_command
 
-from wattdock.cli import exits, main
+from wattdock.console import exits, main
 from wattdock.errors import ExitCode
-from wattdock.execution.events import Note
+from wattdock.study.events import Note
 
 if TYPE_CHECKING:
     from execution.virtual import VirtualMachine

@@ -221,8 +221,8 @@ def run_runner(folder: Path) -> None:
     machine = VirtualMachine(folder, power={GPU: lambda _: 300.0}, clock=QuickClock())
     servicer, address, _ = served()
     servicer.folder, servicer.clock = folder, machine.clock
-    at_address = replace(machine.dependencies(), connect=lambda _, check, clock: _client(address, check, clock))
-    with patch.object(machine, "dependencies", lambda: at_address), patch.object(wire, "MAX_PASS_BYTES", 400_000_000):
+    at_address = replace(machine.access(), connect=lambda _, check, clock: _client(address, check, clock))
+    with patch.object(machine, "access", lambda _: at_address), patch.object(wire, "MAX_PASS_BYTES", 400_000_000):
         run_virtual(machine, PASSES)
     if "left out" in command(folder, "results", "list"):
         raise BrokenError("a result was stored that cannot be read")

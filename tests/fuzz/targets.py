@@ -25,13 +25,13 @@ from safetensors.numpy import save
 from stored_results import bundled, store_golden
 from wattdock_llamacpp_weights import weights_of
 
-from wattdock.execution import events
-from wattdock.execution.events import PassFinished
 from wattdock.files import locked
 from wattdock.inputs.gguf import convert_gguf
 from wattdock.live import Feed
 from wattdock.live.metrics import exposition
 from wattdock.publish.bundle import sums_of
+from wattdock.study import events
+from wattdock.study.events import PassFinished
 from wattdock.text import json_text
 from wattdock_runner.errors import InvalidRequest
 

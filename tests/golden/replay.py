@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts
-from wattdock.checks.audit import audited
-from wattdock.checks.preflight import ExecutionPlan
+from wattdock.audit.audit import audited
 from wattdock.clock import ClockCheck
 from wattdock.config import ExperimentConfig
 from wattdock.execution.environment import environment
@@ -43,6 +42,7 @@ from wattdock.metering.timeline import (
     Timeline,
     Window,
 )
+from wattdock.planning.preflight import ExecutionPlan
 from wattdock.records.failure import Failure
 from wattdock.records.passes import PassRecord, ReplicaPass, TokenSeries, WarmUpSample
 from wattdock.records.request import RequestRecord

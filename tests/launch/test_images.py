@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from wattdock.checks.preflight import _Host
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.host import GpuInventory
 from wattdock.launch.engine import Engine, Image
@@ -18,6 +17,7 @@ from wattdock.launch.images import read_lock
 from wattdock.launch.images.build import build_image, build_labels, run_docker
 from wattdock.launch.images.lock import DEFAULT_LOCK, LOCK_VARIABLE, LockedImage, choose_digest, write_lock
 from wattdock.launch.runners import REPO
+from wattdock.planning.preflight import _Host
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.execution import WatchedRun
 from wattdock.host import leases
 from wattdock.live import feed as feeds
 from wattdock.live.feed import Feed
 from wattdock.live.peers import peer_of
 from wattdock.reports import GpuView
+from wattdock.study import WatchedRun
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from report_rows import document
 from stored_results import bundled, stored
 
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.execution import StudyRun
+from wattdock.execution import Measurement, measure
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
 from wattdock.publish.archive import pack, sha256_of
 from wattdock.publish.bundle import sums_of
@@ -55,17 +55,17 @@ class PlannedError(Exception):
 
 @pytest.fixture(autouse=True)
 def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def planned(study: Study, **_: Any) -> None:
+    def planned(study: Study, *_: object, **__: Any) -> None:
         raise PlannedError(study)
 
-    monkeypatch.setattr("wattdock.publish.reproduce.plan_study", planned)
+    monkeypatch.setattr("wattdock.publish.reproduce.measure", planned)
 
 
 def prepared(path: Path, local: LocalChoices, home: Path) -> Reproduction:
     with open_bundle(path) as bundle:
-        return prepare_reproduction(
-            bundle, local, output_dir=home / "out", home=home, resume=False, emit=lambda _: None
-        )
+        ready = prepare_reproduction(bundle, local, home=home)
+        ready.measure(Measurement(), output_dir=home / "out", home=home, resume=False, emit=lambda _: None)
+        return ready
 
 
 def reproduced(tmp_path: Path, local: LocalChoices, **changes: Any) -> Reproduction:
@@ -194,8 +194,7 @@ def called_on(called: Called, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def call(machine: VirtualMachine, *words: str | Path) -> CompletedProcess[str]:
         module = "wattdock.publish.reproduce"
         monkeypatch.setattr(f"{module}.GpuInventory.here", machine.inventory)
-        monkeypatch.setattr(f"{module}.plan_study", lambda study, **_: machine.plans(study))
-        monkeypatch.setattr(f"{module}.StudyRun", functools.partial(StudyRun, dependencies=machine.dependencies()))
+        monkeypatch.setattr(f"{module}.measure", functools.partial(measure, machine=machine.access()))
         return called("reproduce", *words)
 
     return call

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from report_rows import row, with_timeline
 
-from wattdock.cli.reports import Kind
+from wattdock.console.reports import Kind
 from wattdock.errors import ConfigError
 from wattdock.records.disk import COUNTER
 from wattdock.reports import draw, paper

@@ -13,9 +13,9 @@ from wattdock.records import EnvironmentSnapshot, RestartRecord, RunnerEnvironme
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from wattdock.checks import ExecutionPlan
     from wattdock.host import Gpu
     from wattdock.inputs import ModelFolder
+    from wattdock.planning import ExecutionPlan
 
 BYTES_PER_GB = 1e9
 

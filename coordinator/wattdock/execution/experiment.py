@@ -12,20 +12,23 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
-from wattdock.execution.schedule import Remaining, pass_seconds
+from wattdock.planning import Remaining, pass_seconds
 from wattdock.records import Failure, RestartRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis import Fallback
-    from wattdock.checks import ExecutionPlan
     from wattdock.config import ExperimentConfig
-    from wattdock.execution.procedure import Recording
-    from wattdock.execution.study_folder import SavedRestart, StudyFolder
+    from wattdock.execution.recording import Recording
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Timeline
+    from wattdock.planning import ExecutionPlan
     from wattdock.records import EnvironmentSnapshot, RunnerEnvironment
+    from wattdock.study import SavedRestart, StudyFolder
+
+# A record, and its folder; None where it is not, or not exactly so, on disk.
+Restart = tuple[RestartRecord, "Path | None"]
 
 
 @dataclass
@@ -81,6 +84,18 @@ class ExperimentState:
         """Return the measured passes of restart number `restart`, from 0."""
         return frozenset().union(*(saved.passes for saved in self.saved.values() if saved.record.restart == restart))
 
+    def recording(self, shared: Recording, restart: int, *, started_utc: str) -> Recording:
+        """Return the recording of a restart that begins now, with what a session shares."""
+        saved = [saved.record for saved in self.saved.values()]
+        return dataclasses.replace(
+            shared,
+            config=self.config,
+            record=dataclasses.replace(shared.record, started_utc=started_utc),
+            passes=frozenset(range(self.config.repeats.passes)) - self.measured(restart),
+            rendered=tuple((record.restart, record.rendered) for record in saved),
+            name=self.folder.new_record_name(self.config.experiment_id, restart),
+        )
+
     @property
     def measured_on(self) -> list[EnvironmentSnapshot]:
         """What the measured passes ran on, of every restart."""
@@ -114,10 +129,8 @@ class ExperimentState:
             return
         self.saved[recording.name] = self.folder.save(recording.name, record)
 
-    def restarts(self) -> list[tuple[RestartRecord, Path | None]]:
+    def restarts(self) -> list[Restart]:
         """Return all records in the order measured, each with its folder; an incomplete experiment's last says why.
-
-        The folder is None where the record is not, or not exactly so, on disk.
 
         Raises:
             StoreError: A record cannot be read back.

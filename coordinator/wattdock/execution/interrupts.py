@@ -12,12 +12,11 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from wattdock.execution.events import StopAsked
+from wattdock.study import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wattdock.execution.events import Emit
 
 PATIENT = (signal.SIGINT, signal.SIGUSR1)
 SIGNALS = (*PATIENT, signal.SIGTERM, signal.SIGHUP)
@@ -30,7 +29,7 @@ class Interrupts:
         urgent: Whether a signal came that does not wait for the end of a pass.
     """
 
-    def __init__(self, emit: Emit = lambda _: None) -> None:
+    def __init__(self, emit: events.Emit = lambda _: None) -> None:
         self._emit = emit
         self.urgent = False
         self._requested = False
@@ -76,7 +75,7 @@ class Interrupts:
             raise KeyboardInterrupt
         if self._requested and not self._announced:
             self._announced = True
-            self._emit(StopAsked())
+            self._emit(events.StopAsked())
 
     @contextmanager
     def patient(self) -> Iterator[None]:

@@ -6,29 +6,22 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from wattdock.execution import events
-from wattdock.execution.tasks import (
-    TASKS,
-    StudyFolder,
-    begin_tasks,
-    collect,
-    prepare,
-    require_tasks,
-    tasks_of,
-)
 from wattdock.files import whole_file
 from wattdock.fleet import slurm
+from wattdock.fleet.prepare import prepare
 from wattdock.fleet.script import jobs_of
 from wattdock.fleet.states import states_of
 from wattdock.fleet.task import Ending
+from wattdock.study import StudyFolder, events
+from wattdock.study.tasks import TASKS, begin_tasks, collect, require_tasks, tasks_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
-    from wattdock.execution.tasks import Task
     from wattdock.fleet.states import TaskState
     from wattdock.store import StoredResult
+    from wattdock.study.tasks import Task
 
 # Slurm waits for processes that it has told to end, and for its own scripts.
 LONGEST_END_S = 120.0

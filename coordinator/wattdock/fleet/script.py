@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
-from wattdock.execution.tasks import TASKS
+from wattdock.study.tasks import TASKS
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
-    from wattdock.execution.tasks import Task
+    from wattdock.study.tasks import Task
 
 # An array may end at 1001, unless a cluster raises that: a task's number is 1000 × its script's thousand + its place.
 THOUSAND = 1_000
@@ -83,7 +83,7 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
     """
     if not str(path).isprintable():
         # Quotes keep a word together in shell, but not the line of an option, which is a comment to it.
-        raise PreflightError(f"{str(path)!r} would not stay one line of a job's script; name another --output-dir")
+        raise PreflightError(f"{str(path)!r} would not stay one line of a job's script", "name another --output-dir")
     arrays: dict[tuple[int, int], list[Task]] = {}
     for task in tasks:
         arrays.setdefault((gpus_of(task), task.number // THOUSAND), []).append(task)
@@ -119,8 +119,8 @@ def gpus_of(task: Task) -> int:
         if isinstance(config.gpus, list):
             names = ",".join(map(str, config.gpus))
             raise PreflightError(
-                f"{config.label}: gpus: {names} are those of one machine, and Slurm chooses; "
-                f"write gpus: {{count: {len(config.gpus)}}}"
+                f"{config.label}: gpus: {names} are those of one machine, and Slurm chooses",
+                f"write gpus: {{count: {len(config.gpus)}}}",
             )
     return max(0 if config.accelerator == "cpu" else config.gpus_asked for config in task.study.experiments)
 

@@ -13,9 +13,9 @@ from wattdock.text import listed, pluralize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.execution.tasks import Task
     from wattdock.fleet.slurm import QueuedTask
     from wattdock.fleet.task import Ending
+    from wattdock.study.tasks import Task
 
 DONE, FAILED, UNFINISHED = "done", "failed", "unfinished"
 # Why a task is unfinished, where it could not say so itself.

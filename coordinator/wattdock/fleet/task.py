@@ -8,14 +8,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.config import load_study
-from wattdock.errors import ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
-from wattdock.execution import events, find_study
-from wattdock.execution.tasks import TASKS, measure, prepare, tasks_of
+from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
+from wattdock.execution import Measurement, NodeTask, measure
 from wattdock.files import MAX_JSON_BYTES, write_whole
 from wattdock.fleet import slurm
+from wattdock.fleet.prepare import prepare
 from wattdock.fleet.script import gpus_of
+from wattdock.host import folders
 from wattdock.opening import read_regular
 from wattdock.secrets import withheld
+from wattdock.study import events, find_study
+from wattdock.study.tasks import TASKS, tasks_of
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
@@ -81,7 +84,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     study = load_study(find_study(path.name, output_dir).settings, {})
     tasks = tasks_of(study, path)
     if not 0 <= number < len(tasks):
-        raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}")
+        raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}", cause=Cause.UNKNOWN_NAME)
     task, folder = tasks[number], path / TASKS / str(number)
     _require_alone(path, number)
     folder.mkdir(0o755, exist_ok=True)
@@ -101,9 +104,17 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         return ending
 
     # The job itself starts again without the flag: a failure is retried once.
-    retry_failed = retry_failed and not restarted
+    retry_failed, measurement = retry_failed and not restarted, Measurement()
     try:
-        results = measure(task, gpus=gpus_of(task), job=slurm.job_here(), retry_failed=retry_failed, emit=emit)
+        measure(
+            task.study,
+            measurement,
+            output_dir=output_dir,
+            home=folders.wattdock_home(),
+            emit=emit,
+            retry_failed=retry_failed,
+            task=NodeTask(task.path, gpus_of(task), slurm.job_here()),
+        )
     except KeyboardInterrupt:
         job, ending = os.environ.get("WATTDOCK_JOB"), end("told to end", ExitCode.INTERRUPTED)
         again = _again(job) if job and ending.without_progress < MOST_WITHOUT_PROGRESS else ""
@@ -118,7 +129,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     # A copy reads the journal anew.
     if not replace(task).is_done():
         end("gave up: experiments failed alike, or one failed under on_failure: stop", ExitCode.RUNNER)
-    return results
+    return measurement.results
 
 
 def _require_alone(path: Path, number: int) -> None:
@@ -133,7 +144,11 @@ def _require_alone(path: Path, number: int) -> None:
             queued = slurm.queued(path)
     for other in queued:
         if other.number == number and other.node and _array(other.job) < _array(own or ""):
-            raise StoreError(f"job {other.job} on {other.node} measures task {number} already; wait for it, or end it")
+            raise StoreError(
+                f"job {other.job} on {other.node} measures task {number} already",
+                "wait for it, or end it",
+                cause=Cause.IN_USE,
+            )
 
 
 def _array(job: str) -> int:

@@ -4,8 +4,8 @@ To add a launcher:
 
 1. Write a file with two classes: one has what `Launcher` declares, the other inherits from `LaunchedRunner` and defines
    all that has no body here. Both docstrings are the contract.
-2. Add its name to the setting `launcher` in `config/experiment.py` and `cli/options.py` (then `make reference`), and a
-   branch to `choice._choose` and to `LauncherChoice.launcher`, which takes a choice with an image for Docker's.
+2. Add its name to the setting `launcher` in `config/experiment.py` and `console/options.py` (then `make reference`),
+   and a branch to `choice._choose` and to `LauncherChoice.launcher`, which takes a choice with an image for Docker's.
 3. Add it to the fixture of `tests/launch/test_launchers.py`, which holds every launcher to this contract.
 
 Knows no way to start anything. Whether the runner answers is for the client to find out.

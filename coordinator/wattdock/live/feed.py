@@ -11,15 +11,15 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import PreflightError
-from wattdock.execution import RunWatch
 from wattdock.host import leases, nvml
 from wattdock.reports import GpuView
+from wattdock.study import RunWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wattdock.execution import WatchedRun
+    from wattdock.study import WatchedRun
 
 # How often leases and `READINGS` are looked at; and all else that a GPU tells, which takes a tenth of a second and
 # changes with leases, or seldom.

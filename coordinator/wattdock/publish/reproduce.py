@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.execution import StudyRun, events, plan_study
+from wattdock.execution import measure
 from wattdock.files import expanded, write_whole
 from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
@@ -25,8 +25,10 @@ from wattdock.publish.bundle import LOCK, PROMPTS, STUDY
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from wattdock.execution import Measurement
     from wattdock.publish.bundle import Bundle
     from wattdock.store import StoredResult
+    from wattdock.study import events
 
 INSTEAD = (
     "to see how another machine does, unpack it, `wattdock run study.yaml --output-dir ..`, and use `wattdock compare`"
@@ -50,27 +52,38 @@ class LocalChoices:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A bundle's experiments, checked and ready to be measured by `run`.
+    """A bundle's experiments with the settings of this machine, to be measured.
 
     Attributes:
-        bundled: The bundle's successful results with the settings of this machine, so that `reports.compare` pairs them
-            with the results of `run`.
+        study: The experiments.
+        bundled: The bundle's successful results with the same settings, so that `reports.compare` pairs them with the
+            results of `measure`.
         skipped: A line for each result that is not measured again.
+        lock: Lock file of the bundle's images.
     """
 
+    study: Study
     bundled: tuple[StoredResult, ...]
-    run: StudyRun
     skipped: tuple[str, ...]
+    lock: Path
+
+    def measure(
+        self, measurement: Measurement, *, output_dir: Path, home: Path, resume: bool, emit: events.Emit
+    ) -> None:
+        """Measure the experiments, as `execution.measure` does.
+
+        Args:
+            home: WATTDOCK_HOME.
+            resume: Continue a reproduction that was begun.
+        """
+        measure(self.study, measurement, output_dir=output_dir, home=home, emit=emit, resume=resume, lock=self.lock)
 
 
-def prepare_reproduction(
-    bundle: Bundle, local: LocalChoices, *, output_dir: Path, home: Path, resume: bool, emit: events.Emit
-) -> Reproduction:
-    """Return the study of a bundle after every check that needs no runner.
+def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> Reproduction:
+    """Return the study of a bundle, as this machine can measure it.
 
     Args:
         home: WATTDOCK_HOME; files of prompts are stored below it.
-        resume: Continue a reproduction that was begun.
 
     Raises:
         ConfigError: Something in the bundle needs the user's permission first.
@@ -96,10 +109,7 @@ def prepare_reproduction(
         here = {"experiment_id": config.experiment_id, "config": config}
         bundled.append(replace(stored, result=stored.result.model_copy(update=here)))
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
-    plans = plan_study(study, output_dir=output_dir, home=home, emit=emit, lock=bundle.folder / LOCK)
-    return Reproduction(
-        tuple(bundled), StudyRun(study, plans, output_dir=output_dir, home=home, resume=resume), skipped
-    )
+    return Reproduction(study, tuple(bundled), skipped, bundle.folder / LOCK)
 
 
 def _label(result: ExperimentResult) -> str:

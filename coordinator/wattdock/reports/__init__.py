@@ -4,7 +4,7 @@ In: stored results, and objects of other rooms (checks, images, GPUs, plans, est
 (`write_report`), figures and tables for papers (`draw`), a `Comparison` with verdicts (`compare`), a `Scaling` over GPU
 counts; `show` prints any of them and those objects, for people or as JSON of the same object.
 Charts themselves, for notebooks, have a door of their own, `wattdock.reports.charts`.
-A new chart is a function in `charts` with its entry in `CHARTS`, and its name in `cli.reports.Kind`.
+A new chart is a function in `charts` with its entry in `CHARTS`, and its name in `console.reports.Kind`.
 Must not know: how results are measured, and what a command's arguments are.
 """
 

@@ -14,10 +14,9 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.checks import ExecutionPlan
     from wattdock.config import ExperimentConfig, Study
-    from wattdock.execution import Forecast
     from wattdock.inputs import Estimate
+    from wattdock.planning import ExecutionPlan, Forecast
     from wattdock.reports.terminal import View
 
 GB = 1e9

@@ -1,0 +1,219 @@
+"""`wattdock run` and `wattdock plan`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from wattdock.console.exits import exit_if_failed, fail, interruptible
+from wattdock.console.options import (
+    RESULTS,
+    File,
+    Json,
+    Name,
+    OutputDir,
+    Quiet,
+    SettingFlags,
+    named,
+    study_of,
+    typed_again,
+    with_flags,
+)
+from wattdock.errors import ConfigError, ExitCode
+from wattdock.output import say
+from wattdock.text import listed, pluralize, untimed
+
+if TYPE_CHECKING:
+    from wattdock.analysis import ExperimentResult
+    from wattdock.config import Study
+    from wattdock.console.progress import Progress
+    from wattdock.execution import Measurement
+    from wattdock.store import StoredResult
+    from wattdock.study import EarlierStudy
+
+SUFFIXES = (".yaml", ".yml", ".json")
+RequirePublishable = Annotated[
+    bool, typer.Option("--require-publishable", help="Exit with 8 unless every result is publishable.")
+]
+Publishable = Annotated[
+    bool,
+    typer.Option(
+        "--publishable",
+        help="Set what publication needs and FILE does not set; say what is left to do; --require-publishable.",
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Continue this study, or NAME, where it stopped; no pass is measured twice."),
+]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Like --resume, and measure failed experiments again.")
+]
+On = Annotated[
+    Literal["local", "slurm"], typer.Option(help="This machine, or the nodes of a cluster: load groups are its tasks.")
+]
+ProgressJson = Annotated[bool, typer.Option("--progress-json", help="Print progress as JSON lines on standard error.")]
+
+
+@with_flags
+def run(
+    flags: SettingFlags,
+    file: File = None,
+    name: Name = None,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    publishable: Publishable = False,
+    require_publishable: RequirePublishable = False,
+    resume: Resume = False,
+    retry_failed: RetryFailed = False,
+    progress_json: ProgressJson = False,
+    on: On = "local",
+) -> None:
+    """Measure an experiment or a study, and store the results."""
+    from wattdock.console.fleet import run_on_slurm
+    from wattdock.console.progress import progress_for
+    from wattdock.study import find_study
+
+    file, name = _file_and_name(file, name, resume=resume or retry_failed)
+    earlier = find_study(name, output_dir) if name else None
+    study = study_of(earlier.settings, flags) if earlier and not file else _study(file, flags, publishable=publishable)
+    progress = progress_for(quiet=quiet, json_lines=progress_json)
+    how: dict[str, Any] = {"output_dir": output_dir, "retry_failed": retry_failed, "as_json": as_json}
+    how["resume"] = earlier or resume or retry_failed
+    found = run_on_slurm(study, progress, **how) if on == "slurm" else _run_here(study, progress, **how)
+    if publishable or require_publishable:
+        _require_publishable([stored.result for stored in found])
+
+
+def _run_here(
+    study: "Study",
+    progress: "Progress",
+    *,
+    output_dir: Path,
+    resume: "bool | EarlierStudy",
+    retry_failed: bool,
+    as_json: bool,
+) -> "list[StoredResult]":
+    """Measure a study on this machine and show its results."""
+    from wattdock.execution import Measurement, measure
+    from wattdock.host import folders
+    from wattdock.reports import show
+    from wattdock.study import EarlierStudy
+
+    if not resume and (left := EarlierStudy.left_over(study, output_dir)):
+        progress.say(f"{left.unfinished(study)}; to go on: {typed_again('--resume', left.name)}")
+    done, home = Measurement(), folders.wattdock_home()
+    with interruptible(lambda: _stored(done.study_id, is_new=not resume)):
+        try:
+            measure(
+                study,
+                done,
+                output_dir=output_dir,
+                home=home,
+                emit=progress,
+                resume=resume,
+                retry_failed=retry_failed,
+            )
+        finally:
+            progress.close()
+            # Without it nothing was begun; the error says why.
+            if done.study_id:
+                more = f"wattdock show {_named(done, output_dir)} --checks"
+                show(done.results, as_json=as_json, errors=False, more=more)
+    if not as_json:
+        words = [f"wattdock {verb} {_named(done, output_dir)}" for verb in ("show", "report")]
+        say(f"next: {', '.join(words)}" if done.results else "nothing was measured")
+    exit_if_failed(stored.result for stored in done.results)
+    return done.results
+
+
+def _file_and_name(file: Path | None, name: str | None, *, resume: bool) -> tuple[Path | None, str | None]:
+    """Return FILE and NAME, which may stand in any order, and of which --resume needs none.
+
+    Raises:
+        ConfigError: A second word without --resume.
+    """
+    if name is not None and not resume:
+        raise ConfigError(f"{name}: only one FILE can be measured at a time", "to go on with a study, add --resume")
+    if file and not (resume or file.suffix in SUFFIXES or file.exists()):
+        raise ConfigError(f"{file}: no such file", f"a study that was begun goes on with --resume {file}")
+    words = [word for word in (file, name and Path(name)) if word]
+    files = [word for word in words if word.suffix in SUFFIXES or word.is_file() or not resume]
+    names = [str(word) for word in words if word not in files]
+    if len(files) > 1 or len(names) > 1:
+        raise ConfigError(
+            f"{' and '.join(map(str, words))}: --resume takes a FILE, the NAME of a study, or one of each"
+        )
+    return next(iter(files), None), next(iter(names), None)
+
+
+def _stored(study_id: str | None, *, is_new: bool) -> str:
+    """Return that an interrupted run lost nothing and the command that goes on, naming the study if it was new."""
+    if study_id is None:
+        return "nothing was begun"
+    name = ["--resume", untimed(study_id)] if is_new else []
+    return f"what was measured is stored; to go on: {typed_again(*name)}"
+
+
+@with_flags
+def plan(
+    flags: SettingFlags,
+    file: File = None,
+    output_dir: OutputDir = RESULTS,
+    publishable: Publishable = False,
+    online: Annotated[bool, typer.Option("--online", help="Ask the hub for its models, as run does.")] = False,
+    on: On = "local",
+    as_json: Json = False,
+) -> None:
+    """Check and show what `run` would do, and start nothing."""
+    from wattdock.host import folders
+    from wattdock.planning import ExecutionPlan, forecast, preflight
+    from wattdock.reports import Plan, show
+
+    study = _study(file, flags, publishable=publishable)
+    if on == "slurm":
+        from wattdock.console.fleet import plan_on_slurm
+
+        plan_on_slurm(study, output_dir, as_json=as_json)
+        return
+    home = folders.wattdock_home()
+    checked = preflight(study.experiments, output_dir=output_dir, home=home, online=online)
+    show(Plan(study, checked, forecast(study.experiments, output_dir), online), as_json=as_json)
+    refused: dict[str, list[str]] = {}
+    for config, outcome in zip(study.experiments, checked, strict=True):
+        if not isinstance(outcome, ExecutionPlan):
+            refused.setdefault(str(outcome), []).append(config.label)
+    for message, labels in refused.items():
+        say(f"wattdock: {listed(labels, 1)}: {message}", err=True)
+    if errors := [outcome for outcome in checked if not isinstance(outcome, ExecutionPlan)]:
+        raise typer.Exit(errors[0].exit_code)
+
+
+def _study(file: Path | None, flags: SettingFlags, *, publishable: bool) -> "Study":
+    """Return the study; for publication, with the settings that it needs, after what is left to do was said."""
+    study = study_of(file, flags, publishable=publishable)
+    if publishable:
+        from wattdock.audit import left_to_do
+        from wattdock.config import ExperimentConfig
+
+        laid = ", ".join(f"{name}={value}" for name, value in ExperimentConfig.PUBLICATION.items())
+        say(f"for publication, where the study sets nothing else: {laid}", err=True)
+        for line in left_to_do(study.experiments) or ("nothing that can be told before the run",):
+            say(f"left to do: {line}", err=True)
+    return study
+
+
+def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
+    reasons = [result.audit.reasons if result.audit else ["no audit"] for result in results]
+    if unfit := [of_result for of_result in reasons if of_result]:
+        which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
+        count = pluralize(len(unfit[0]), "reason")
+        fail(f"not publishable: {which}{count}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
+
+
+def _named(done: "Measurement", output_dir: Path) -> str:
+    """Return the words that name what was measured, as the last ones of a command."""
+    name = done.results[0].folder.name if len(done.results) == 1 else untimed(done.study_id or "")
+    return named(name, output_dir)

@@ -1,0 +1,241 @@
+"""`wattdock fleet …`, and `run` and `plan` with `--on slurm`."""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wattdock.console.exits import exit_if_failed, fail, interruptible
+from wattdock.console.options import RESULTS, Json, OutputDir, Quiet, in_help, named, typed_again
+from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
+from wattdock.files import STUDIES
+from wattdock.output import one_line, print_json, say
+from wattdock.text import pluralize, untimed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.config import Study
+    from wattdock.console.progress import Progress
+    from wattdock.fleet import Fleet, TaskState
+    from wattdock.store import StoredResult
+    from wattdock.study import EarlierStudy
+
+app = typer.Typer(help="See, end and gather the tasks of studies on a cluster.")
+POLL_S = 5.0
+# A file system of several machines shows late what another one has written (nfs(5): acregmax, acdirmax).
+LATE_S = 65.0
+COLUMNS = ("task", "state", "node", "GPUs", "done", "passes", "experiments", "why")
+# Of a terminal, while a study is followed.
+MOST_ROWS = 20
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A study that `run --on slurm` began, or the beginning of its name.")
+]
+
+
+@dataclass(frozen=True)
+class TaskTable:
+    """What the tasks of a study do."""
+
+    states: "Sequence[TaskState]"
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return every task."""
+        return [asdict(state) for state in self.states]
+
+    def as_view(self, most: int | None = None) -> list[Any]:
+        """Return a table of the tasks, or of so many that run or wait, and a line about all."""
+        from rich.table import Table
+        from rich.text import Text
+
+        from wattdock.fleet import summary
+
+        table = Table(*COLUMNS, box=None, pad_edge=False)
+        first = sorted(self.states, key=lambda state: (not state.node, not state.job, state.task)) if most else ()
+        for of_task in first[:most] or self.states:
+            done = f"{of_task.done} of {of_task.experiments}"
+            figures = (str(of_task.gpus), done, f"{of_task.measured} of {of_task.passes}")
+            cells = (str(of_task.task), of_task.state, of_task.node, *figures, of_task.label, of_task.detail)
+            table.add_row(*(Text(one_line(cell)) for cell in cells))
+        return [table, Text(summary(self.states))]
+
+
+def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
+    """Show what `run_on_slurm` would submit, and how long it takes by earlier results; submit nothing."""
+    from wattdock.fleet import jobs_of
+    from wattdock.planning import forecast
+    from wattdock.study.tasks import require_tasks
+
+    path = output_dir.resolve() / STUDIES / f"TIME-{study.name}-N"
+    tasks = require_tasks(study, path)
+    jobs, lines = jobs_of(study, tasks, path=path), []
+    for job in jobs:
+        if not job.tasks:
+            lines.append(f"{job.file_name}: {job.description}")
+            continue
+        expected = forecast([config for number in job.tasks for config in tasks[number].study.experiments], output_dir)
+        passes = pluralize(expected.passes, "pass", "passes")
+        lines.append(f"{job.file_name}: {job.description}, {passes}, expected one after the other: {expected.total}")
+    if as_json:
+        print_json([asdict(job) | {"expected": line} for job, line in zip(jobs, lines, strict=True)])
+        return
+    scripts = [line for job in jobs for line in (f"{job.file_name}:", *job.script.splitlines(), "")]
+    total = forecast(study.experiments, output_dir).total
+    for line in (*scripts, *lines, f"{pluralize(len(jobs), 'job')}, expected in all: {total}"):
+        say(line)
+
+
+def run_on_slurm(
+    study: "Study",
+    progress: "Progress",
+    *,
+    output_dir: Path,
+    resume: "bool | EarlierStudy",
+    retry_failed: bool,
+    as_json: bool,
+) -> "list[StoredResult]":
+    """Queue what is left of a study, follow its tasks to their end, and show its results as `run` does."""
+    from wattdock.fleet import Fleet
+    from wattdock.study import EarlierStudy, study_to_resume
+
+    begun = study_to_resume(study, output_dir, resume=resume, in_tasks=True)
+    if not begun and not resume and (left := EarlierStudy.left_over(study, output_dir, in_tasks=True)):
+        go_on = typed_again("--resume", left.name)
+        progress.say(f"{left.name}, an equal study, is unfinished; this one begins anew; to go on: {go_on}")
+    fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
+    name = untimed(fleet.path.name)
+    again, shown = typed_again(*([] if begun else ["--resume", name])), named(name, output_dir)
+    with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {shown}"):
+        progress.say(f"{name}: {fleet.path}")
+        fleet.submit(progress)
+        states = _follow(fleet, progress)
+    return _ended(fleet, states, shown, as_json=as_json, to_go_on=again)
+
+
+def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
+    """Show how the tasks go on until Slurm has none of them; return their states then."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from wattdock.fleet import summary
+
+    last, queued_s = "", time.monotonic()
+    while True:
+        states: list[TaskState] = []
+        try:
+            states = fleet.states()
+            line = summary(states)
+        except LaunchError as error:
+            # A controller may be started again; its jobs go on.
+            line = f"{error}; asked again every {POLL_S:g} s"
+        if line != last:
+            view = TaskTable(states).as_view(MOST_ROWS) if states else [Text(one_line(line))]
+            progress.show(line, Group(*view))
+            last = line
+        if not states or any(state.job for state in states):
+            queued_s = time.monotonic()
+        elif time.monotonic() - queued_s > LATE_S or not any(state.may_be_late for state in states):
+            progress.close()
+            return states
+        time.sleep(POLL_S)
+
+
+def _ended(
+    fleet: "Fleet", states: "Sequence[TaskState]", shown: str, *, as_json: bool, to_go_on: str
+) -> "list[StoredResult]":
+    """Gather and show the results of the study that `shown` names; end as `run` does, or as an unfinished task did."""
+    from wattdock.reports import show
+
+    found = fleet.collect()
+    results = [stored.result for stored in found]
+    show(found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
+    if not as_json:
+        none = "no result is stored yet" if any(state.job for state in states) else "nothing was measured"
+        say(f"next: wattdock show {shown}, wattdock report {shown}" if found else none)
+    models = {", ".join(sorted(set(of.environment.gpu_names))) for of in results if of.environment} - {""}
+    if len(models) > 1:
+        say(f"wattdock: measured on different GPU models: {'; '.join(sorted(models))}; choose by constraint", err=True)
+    left = [state for state in states if state.state == "unfinished"]
+    for state in left[:MOST_ROWS]:
+        say(f"wattdock: task {state.task}: {state.detail}; log: {fleet.log(state.task)}", err=True)
+    # Of an experiment that goes on, or is unfinished with its task.
+    exit_if_failed(result for result in results if result.status != "interrupted")
+    if left:
+        fail(f"unfinished: {pluralize(len(left), 'task')}; to go on: {to_go_on}", ExitCode(left[0].exit_code))
+    return found
+
+
+@app.command(epilog=in_help("fleet status study", "fleet status study-2 --json"))
+def status(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+    """Show what each task of a study does: waits, runs, is done, or has ended unfinished."""
+    from wattdock.reports import show
+
+    show(TaskTable(_found(name, output_dir).states()), as_json=as_json)
+
+
+@app.command(epilog=in_help("fleet cancel study"))
+def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
+    """End all tasks of a study, waiting and running.
+
+    What was measured stays, and `run --on slurm --resume NAME` goes on from there.
+    """
+    fleet = _found(name, output_dir)
+    what = "its tasks were told to end" if fleet.cancel() else "none of its tasks is queued"
+    say(f"{untimed(fleet.path.name)}: {what}")
+
+
+@app.command(epilog=in_help("fleet collect study"))
+def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+    """Gather and show what the tasks of a study have stored so far, as `run` does in the end."""
+    fleet = _found(name, output_dir)
+    shown = named(untimed(fleet.path.name), output_dir)
+    _ended(fleet, fleet.states(), shown, as_json=as_json, to_go_on=f"wattdock run --on slurm --resume {shown}")
+
+
+@app.command(hidden=True)
+def prepare(folder: Path, quiet: Quiet = False) -> None:
+    """Make models and environments for the tasks of a study: what its first job runs."""
+    from wattdock.console.progress import progress_for
+    from wattdock.fleet import prepare_tasks
+
+    with interruptible(lambda: "what was made stays"):
+        prepare_tasks(folder.resolve(), emit=progress_for(quiet=quiet))
+
+
+@app.command(hidden=True)
+def task(
+    folder: Path,
+    number: int,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure one task of a study: what a job array's script runs."""
+    from wattdock.console.progress import progress_for
+    from wattdock.fleet import run_task
+
+    progress = progress_for(quiet=quiet)
+    with interruptible(lambda: "what was measured is stored"):
+        results = run_task(folder.resolve(), number, retry_failed=retry_failed, emit=progress)
+    exit_if_failed(stored.result for stored in results)
+
+
+def _found(name: str, output_dir: Path) -> "Fleet":
+    """Return the study on a cluster that a person named.
+
+    Raises:
+        ConfigError: There is none, or it was begun on this machine.
+    """
+    from wattdock.config import load_study
+    from wattdock.fleet import Fleet
+    from wattdock.study import find_study
+
+    begun = find_study(name, output_dir)
+    if not begun.in_tasks:
+        raise ConfigError(
+            f"{begun.name} was begun on this machine and has no tasks",
+            f"see wattdock show {begun.name}",
+            cause=Cause.OTHER_MACHINE,
+        )
+    return Fleet(load_study(begun.settings, {}), begun.path)

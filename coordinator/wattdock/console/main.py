@@ -1,0 +1,143 @@
+"""The `wattdock` command: all its verbs, and how each error becomes one line and an exit code."""
+
+import errno
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from wattdock.console.bundles import app as bundle_app
+from wattdock.console.bundles import reproduce
+from wattdock.console.estimate import estimate
+from wattdock.console.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_is_gone, usage_line
+from wattdock.console.experiments import plan, run
+from wattdock.console.fleet import app as fleet_app
+from wattdock.console.images import app as images_app
+from wattdock.console.machine import doctor, gpus, reap
+from wattdock.console.options import in_help
+from wattdock.console.reports import compare, plot, report, scaling
+from wattdock.console.results import app as results_app
+from wattdock.console.results import show
+from wattdock.console.serve import serve
+from wattdock.errors import ExitCode, WattdockError
+from wattdock.output import guard_output, say
+
+# The base of typer's errors about the command line, which typer does not export.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+# Commands as they are listed, each with two that can be typed.
+COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
+    "Measure": {
+        run: ("run --backend vllm --batch-size 8", "run study.yaml"),
+        plan: ("plan study.yaml", "plan --publishable study.yaml"),
+        estimate: ("estimate llama-3.1-70b --gpu-model H100-80GB", "estimate Qwen/Qwen3-8B --tp 2"),
+    },
+    "Look": {
+        show: ("show study", "show 20261125T103537 --checks"),
+        compare: ("compare before after", "compare A.tar B.tar --max-regression 3%"),
+        scaling: ("scaling study", "scaling results -o scaling.pdf"),
+        plot: ("plot pareto study -o figure.pdf", "plot table study -o table.tex"),
+        report: ("report study", "report results -o all.html"),
+    },
+    "Publish": {reproduce: ("reproduce study.tar", "reproduce study.tar --margin 3%")},
+    "Machine": {
+        doctor: ("doctor", "doctor --calibrate"),
+        gpus: ("gpus", "gpus --watch"),
+        serve: ("serve", "serve --allow-run --port 8000"),
+        reap: ("reap", "reap --every 60"),
+    },
+}
+SUB_APPS = {
+    "fleet": (fleet_app, "Measure"),
+    "results": (results_app, "Look"),
+    "bundle": (bundle_app, "Publish"),
+    "images": (images_app, "Publish"),
+}
+
+
+class _Grouped(TyperGroup):
+    """The command's help: what each command does, by what people come for."""
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """Write a list per group, each command with the first sentence of its help."""
+        for group, commands in COMMANDS.items():
+            names = [command.__name__ for command in commands]
+            names += [name for name, (_, within) in SUB_APPS.items() if within == group]
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(name, f"{(self.commands[name].help or name).partition('.')[0]}.") for name in names]
+                )
+
+
+app = typer.Typer(
+    cls=_Grouped,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure what LLM inference costs in energy.",
+)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# Of a path that a person named: a folder of somebody else, or no possible name.
+NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+for commands in COMMANDS.values():
+    for command, examples in commands.items():
+        app.command(epilog=in_help(*examples))(command)
+for name, (sub_app, _) in SUB_APPS.items():
+    app.add_typer(sub_app, name=name)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from wattdock import __version__
+
+        say(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Measure what LLM inference costs in energy."""
+
+
+def main() -> NoReturn:
+    """Run the command; every error that a user can meet becomes one line and a documented exit code."""
+    guard_output()
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
+    try:
+        # Outside its standalone mode, typer returns the code of an Exit.
+        code = app(standalone_mode=False) or ExitCode.OK
+        sys.stdout.flush()
+        sys.exit(code)
+    except BrokenPipeError:
+        if not reader_is_gone():
+            raise
+        exit_by_sigpipe()
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            fail(f"cannot write: {error.strerror}; free some space, or write elsewhere", ExitCode.STORE)
+        if error.errno in NO_ACCESS and error.filename:
+            fail(f"{error.filename}: {error.strerror}; check the path and its permissions", ExitCode.CONFIG)
+        raise
+    except SystemExit as exit_:
+        # Typer's answer to a broken pipe.
+        if exit_.code == ExitCode.BUG and reader_is_gone():
+            exit_by_sigpipe()
+        raise
+    except WattdockError as error:
+        fail(str(error), error.exit_code)
+    except typer.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except UsageError as error:
+        fail(usage_line(error), ExitCode.CONFIG)
+    except typer.Abort:
+        fail("interrupted", ExitCode.INTERRUPTED)
+    finally:
+        ignore_interrupts()

@@ -1,0 +1,251 @@
+"""Options that several commands share, and the flags that stand for an experiment's settings."""
+
+import functools
+import inspect
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wattdock.errors import ConfigError
+from wattdock.files import expanded
+from wattdock.output import say
+
+if TYPE_CHECKING:
+    from wattdock.config import Study
+    from wattdock.store import StoredResult
+
+# Settings of the backend's section, whatever its name; see `load_study`.
+ENGINE = "engine"
+# Of synthetic prompts only.
+LENGTH = "workload.prompts.input_tokens"
+RESULTS = Path("results")
+# Of a value that cannot be read.
+MAX_QUOTED = 80
+# What `store.find_results` understands.
+RESULTS_HELP = (
+    "Results, studies, STUDY:EXPERIMENT, bundles, or folders of results; in the results folder, the beginning of a "
+    "name is enough."
+)
+
+
+def _folder(text: str | Path) -> Path:
+    if not str(text):
+        raise ConfigError("--output-dir is empty", "name a folder")
+    return expanded(text)
+
+
+OutputDir = Annotated[Path, typer.Option(help="Folder of results.", parser=_folder, metavar="FOLDER")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="NAME", help="With --resume: the study to continue; the beginning of its name is enough."),
+]
+File = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="YAML file of an experiment or a study; defaults without it.")
+]
+Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=RESULTS_HELP)]
+RunnerPython = Annotated[
+    Path | None, typer.Option(help="Python interpreter that has the backend's packages installed.")
+]
+
+
+def flag(help_text: str, *names: str, setting: str | None = None, metavar: str | None = None) -> Any:
+    """Return a field of a dataclass of flags: an option that may be left out, and is None then.
+
+    Args:
+        names: The option's name where it is not the field's.
+        setting: Dotted name of the setting that the flag stands for.
+    """
+    option = typer.Option(None, *names, help=help_text, metavar=metavar)
+    return field(default=None, metadata={"option": option, "setting": setting})
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` an option for each field of the dataclass that its parameter `flags` is annotated with.
+
+    An option of the same name that the command declares itself wins.
+    """
+    declared = inspect.signature(command).parameters
+    flags_class = declared["flags"].annotation
+    options = [option for option in fields(flags_class) if option.name not in declared]
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        command(flags=flags_class(**{option.name: values.pop(option.name) for option in options}), **values)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in declared.values():
+        if parameter.name == "flags":
+            parameters += [
+                parameter.replace(name=option.name, default=option.metadata["option"], annotation=option.type)
+                for option in options
+            ]
+        else:
+            parameters.append(parameter)
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+@dataclass(frozen=True)
+class SettingFlags:
+    """Flags that stand for settings of an experiment."""
+
+    backend: str | None = flag("pytorch, vllm, llamacpp, sglang or tensorrt.  [default: pytorch]", setting="backend")
+    model: str | None = flag(
+        "OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME for random weights.  "
+        "[default: smollm2-135m-instruct]",
+        setting="model",
+    )
+    dtype: str | None = flag("Precision, as the backend names it.  [default: auto]", setting=f"{ENGINE}.dtype")
+    tensor_parallel_size: int | None = flag(
+        "GPUs that share each layer.  [default: 1]",
+        "--tensor-parallel-size",
+        "--tp",
+        setting=f"{ENGINE}.tensor_parallel_size",
+    )
+    batch_size: int | None = flag(
+        "Requests in flight.  [default: 4]", "--batch-size", "--concurrency", setting="workload.batch_size"
+    )
+    request_rate: float | None = flag(
+        "Requests/s that arrive, whatever the engine does; at random times unless FILE says otherwise.",
+        setting="workload.rate_per_s",
+    )
+    max_output_tokens: int | None = flag(
+        "Most output tokens per request.  [default: 64]", setting="workload.max_output_tokens"
+    )
+    prompts: str | None = flag(
+        "bundled, synthetic, or a JSONL, JSON or CSV file.  [default: bundled]", setting="workload.prompts.source"
+    )
+    input_tokens: int | None = flag("Tokens of each synthetic prompt.  [default: 512]", setting=LENGTH)
+    min_requests: int | None = flag(
+        "Fewest requests of a pass.", "--min-requests", "--num-prompts", setting="workload.min_requests"
+    )
+    min_duration_s: float | None = flag("Shortest pass, in seconds.", setting="workload.min_duration_s")
+    restarts: int | None = flag("Fresh runners per experiment.  [default: 1]", setting="repeats.restarts")
+    passes: int | None = flag("Measured passes per restart.  [default: 2]", setting="repeats.passes")
+    gpus: str | None = flag("auto, count:N, or indices or UUIDs, as in 0,1.  [default: auto]", setting="gpus")
+    wait: float | None = flag(
+        "Seconds to wait for other measurements on this machine to end.  [default: 0]", setting="wait_s"
+    )
+    accelerator: str | None = flag("auto, cpu or cuda.  [default: auto]", setting="accelerator")
+    launcher: str | None = flag("Of runners: auto, docker or process.  [default: auto]", setting="launcher")
+    locked: bool | None = flag(
+        "Use only the image that docker/images.lock pins.", "--locked", setting="container.locked"
+    )
+    meter: str | None = flag(
+        "Source of energy readings: auto, nvml, zeus, rapl or none.  [default: auto]", setting="meter"
+    )
+    runner_python: str | None = flag(
+        "Python interpreter that has the backend's packages installed.", setting="runner_python"
+    )
+    assignments: list[str] | None = flag(
+        "Any setting, as in pytorch.dtype=float16; overrides other flags.", "--set", metavar="NAME=VALUE"
+    )
+
+
+def in_help(*examples: str) -> str:
+    """Return commands as they stand at the end of a help text, without the word `wattdock`."""
+    # The mark keeps lines as they are.
+    return "\n".join(("\b", "Examples:", *(f"  wattdock {words}" for words in examples)))
+
+
+def typed_again(*more: str) -> str:
+    """Return the command that this process was called by, as it would be typed, with more words."""
+    return shlex.join(["wattdock", *sys.argv[1:], *more])
+
+
+def named(name: str, output_dir: Path) -> str:
+    """Return the last words of a command that names a result or a study."""
+    return name if output_dir == RESULTS else f"{name} --output-dir {shlex.quote(str(output_dir))}"
+
+
+def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publishable: bool = False) -> "Study":
+    """Return the experiments of `file`, or of what it holds, each overridden by `flags`; see `load_study`.
+
+    Raises:
+        ConfigError: A flag or the file is wrong.
+    """
+    from wattdock.config import load_study
+
+    settings: dict[str, Any] = {}
+    written_as = {}
+    for option in fields(flags):
+        setting, value = option.metadata["setting"], getattr(flags, option.name)
+        if setting and value is not None:
+            settings[setting] = _gpus(value) if setting == "gpus" else value
+            written_as[setting] = "--" + option.name.replace("_", "-")
+    if flags.request_rate is not None and file is None:
+        settings["workload.arrival"] = "poisson"
+        written_as["workload.arrival"] = "--request-rate"
+    for assignment in flags.assignments or ():
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment}: write NAME=VALUE")
+        settings[name] = _yaml_value(value)
+        written_as.pop(name, None)
+    study = load_study(file, settings, written_as=written_as, publishable=publishable)
+    sources = {config.prompts.source or "" for config in study.experiments}
+    if LENGTH in settings and "synthetic" not in sources:
+        given = written_as.get(LENGTH, f"--set {LENGTH}")
+        kinds = " and ".join(sorted(sources))
+        raise ConfigError(f"{given} has no effect: the prompts are {kinds}", "add --prompts synthetic, or drop it")
+    return study
+
+
+def _gpus(text: str) -> Any:
+    if text.startswith("count:"):
+        return {"count": _yaml_value(text.removeprefix("count:"))}
+    return text if text == "auto" else [_yaml_value(part) for part in text.split(",")]
+
+
+def _yaml_value(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{text[:MAX_QUOTED]!r} is not a value: {' '.join(str(error).split())}", "quote it"
+        ) from error
+
+
+@contextmanager
+def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[StoredResult]"]:
+    """Yield the results that `names` stand for; bundles among them stay unpacked until the end.
+
+    Raises:
+        ConfigError, StoreError: As `find_results`.
+    """
+    from wattdock.publish import open_bundle
+    from wattdock.store import find_results
+
+    with ExitStack() as unpacked:
+
+        def unpack(bundle: Path) -> Path:
+            return unpacked.enter_context(open_bundle(bundle)).folder
+
+        yield find_results(names, output_dir, unpack, lambda line: say(line, err=True))
+
+
+def parse_fraction(text: str, option: str) -> float:
+    """Return 0.03 for "3%" and for "0.03".
+
+    Raises:
+        ConfigError: The text is no share from 0 to below 1.
+    """
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise ConfigError(f"{option} {text}: write a share such as 3% or 0.03, from 0 to below 1")
+    return value

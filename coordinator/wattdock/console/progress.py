@@ -1,0 +1,250 @@
+"""Progress of a measurement on standard error, for people or programs; results go to standard output."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from wattdock.output import one_line, say, unguarded
+from wattdock.study import RunState, events
+from wattdock.text import json_text, pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+    from rich.live import Live as InPlace
+
+__all__ = ["Progress", "progress_for"]
+
+# A line for each heartbeat would drown a log file.
+PLAIN_INTERVAL_S = 5.0
+# Of the CPUs, used by others in a pass; the audit's limit is a tenth.
+SHARE_TOLD = 0.05
+
+
+class Progress:
+    """A consumer of events that shows nothing."""
+
+    def __call__(self, event: events.Event) -> None:
+        """Show an event."""
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+
+    def show(self, line: str, table: RenderableType, /) -> None:
+        """Show a state in place of the one before: its table on a terminal, else a line."""
+
+    def close(self) -> None:
+        """Remove the line that changes in place, if there is any."""
+
+
+class Plain(Progress):
+    """Lines for a log file or a pipe; within a pass at most one every few seconds."""
+
+    def __init__(self) -> None:
+        self._last_s = 0.0
+
+    def __call__(self, event: events.Event) -> None:
+        """Print an event, unless `describe` has no words for it."""
+        if isinstance(event, events.TokensSeen):
+            self._show_pass(f"{event.stage}: {pass_line(event)}")
+        elif isinstance(event, events.UnexpectedError):
+            for line in event.traceback.splitlines():
+                self.say(line)
+        elif text := describe(event):
+            self.say(text)
+
+    def say(self, line: str) -> None:
+        """Print one line; a reader who has gone must not end the measurement."""
+        with suppress(BrokenPipeError):
+            say(line, err=True)
+
+    def show(self, line: str, _: RenderableType, /) -> None:
+        """Print the line."""
+        self.say(line)
+
+    def _show_pass(self, text: str) -> None:
+        if time.monotonic() - self._last_s >= PLAIN_INTERVAL_S:
+            self._last_s = time.monotonic()
+            self.say(f"  {text}")
+
+
+class Live(Plain):
+    """A terminal: below its lines a few that change in place, for as long as a pass is under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = RunState()
+        self._panel: InPlace | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        """Print an event above the pass, or show how that goes on."""
+        self._state.on(event, time.monotonic())
+        super().__call__(event)
+        if not self._state.stage:
+            self.close()
+
+    def say(self, line: str) -> None:
+        """Print one line above those that change."""
+        self.close()
+        super().say(line)
+
+    def close(self) -> None:
+        """Remove the lines that change."""
+        with suppress(BrokenPipeError):
+            if self._panel:
+                self._panel.stop()
+        self._panel = None
+
+    def _show_pass(self, line: str) -> None:
+        from wattdock.console.panel import panel
+
+        self.show(line, panel(self._state, panel_line(self._state)))
+
+    def show(self, _: str, table: RenderableType, /) -> None:
+        """Show the table below the lines."""
+        from rich.console import Console
+        from rich.live import Live as InPlace
+
+        with suppress(BrokenPipeError):
+            if self._panel is None:
+                console = Console(file=unguarded(sys.stderr))
+                how: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "transient": True}
+                self._panel = InPlace(console=console, auto_refresh=False, **how)
+                self._panel.start()
+            self._panel.update(table, refresh=True)
+
+
+class Notebook(Plain):
+    """The output of a notebook's cell: lines, of which the last changes until the next takes its place.
+
+    Args:
+        display: IPython's function of that name.
+    """
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        super().__init__()
+        self._display = display
+        self._shown: Any = None
+
+    def say(self, line: str) -> None:
+        """Show one line more."""
+        self._show_pass(line)
+        self._shown = None
+
+    def close(self) -> None:
+        """Remove the line that changes."""
+        if self._shown is not None:
+            self.say("")
+
+    def _show_pass(self, text: str) -> None:
+        content = {"text/plain": one_line(text)}
+        if self._shown is None:
+            self._shown = self._display(content, raw=True, display_id=True)
+        else:
+            self._shown.update(content, raw=True)
+
+
+class JsonLines(Plain):
+    """One JSON object per event: its name, the time, and its values."""
+
+    def __call__(self, event: events.Event) -> None:
+        """Print the event."""
+        super().say(json_text(events.as_line(event), default=str))
+
+    def say(self, line: str) -> None:
+        """Print a line as a note."""
+        self(events.Note(line))
+
+
+def progress_for(*, quiet: bool, json_lines: bool = False) -> Progress:
+    """Return the progress that fits standard error: a terminal, a notebook, a log file, or a program."""
+    if quiet:
+        return Progress()
+    if json_lines:
+        return JsonLines()
+    if display := _display():
+        return Notebook(display)
+    return Live() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Plain()
+
+
+def _display() -> Callable[..., Any] | None:
+    """Return IPython's `display` where this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    is_kernel = ipython and hasattr(ipython.get_ipython(), "kernel")
+    return ipython.display.display if ipython and is_kernel else None
+
+
+def describe(event: events.Event) -> str:
+    """Return an event in words; empty if people need not see it."""
+    match event:
+        case events.Note():
+            return event.text
+        case events.StopAsked():
+            return "interrupted: stops after this pass; Ctrl-C again stops now"
+        case events.StudyStarted() if event.resumed is not None:
+            done = f"{event.study_id}: {pluralize(event.done, 'experiment')} done before"
+            begun = done if event.resumed else f"nothing to resume, begun as {event.study_id}"
+            return f"{begun}; left: {_remaining(event)}"
+        case events.IdleStarted():
+            return f"{event.span}: {event.duration_s:g} s without work"
+        case events.RunnerReady():
+            return f"runner: {event.framework} {event.framework_version}, Python {event.python_version}"
+        case events.Loading():
+            return f"  {event.stage}" if event.stage else f"loading {event.model}"
+        case events.RestartStarted():
+            restart = f"restart {event.restart} of {event.restarts}" if event.restarts > 1 else "begins"
+            return f"{event.experiment}: {restart} (left: {_remaining(event)})"
+        case events.WarmUpFinished():
+            outcome = f"not steady at the cap: {'; '.join(event.drifting)}" if event.drifting else "steady"
+            return f"  warm-up: {event.passes} passes, {event.duration_s:.0f} s, {outcome}"
+        case events.PassFinished():
+            share = event.cpu_others_share or 0.0
+            others = f"; others used {share:.0%} of the CPUs" if share >= SHARE_TOLD else ""
+            return f"  {event.stage}: {event.output_tokens:,} tokens in {event.duration_s:.2f} s{others}"
+        case events.FallbacksPlanned():
+            changes = "; ".join(f"{number}. {change}" for number, change in enumerate(event.changes, 1))
+            fallbacks = f"measured instead, until one works: {changes}" if changes else "no fallback"
+            return f"{event.experiment}: {event.cause}; {fallbacks}"
+        case events.FallbackSkipped():
+            return f"fallback {event.change}: {event.reason}"
+        case events.BackendGivenUp():
+            return event.reason
+        case events.StudyLeftUnfinished():
+            return f"not begun: {pluralize(event.not_begun, 'experiment')}; continue with --resume"
+        case events.ExperimentFailed():
+            # What it was stands in the last lines.
+            return f"{event.experiment}: failed in {event.stage}"
+        case events.ResultStored():
+            return f"{event.experiment}: {event.status}, stored in {event.folder}"
+    return ""
+
+
+def pass_line(event: events.TokensSeen) -> str:
+    """Return tokens so far, their rate, and power per GPU."""
+    watts = [f"{value:.0f}" for value in event.watts.values() if value is not None]
+    power = f", {' + '.join(watts)} W" if watts else ""
+    return tokens_text(event.output_tokens, event.elapsed_s) + power
+
+
+def panel_line(state: RunState) -> str:
+    """Return tokens so far, their rate, power of the GPUs in use together, and J/token; what is unknown is left out."""
+    power = "" if state.power_w is None else f", {state.power_w:,.0f} W"
+    per_token = f", {state.joules_per_token:.4g} J/token so far" if state.joules_per_token else ""
+    return tokens_text(state.output_tokens, state.elapsed_s) + power + per_token
+
+
+def tokens_text(output_tokens: int, elapsed_s: float) -> str:
+    """Return seconds, tokens and their rate."""
+    per_s = output_tokens / elapsed_s if elapsed_s > 0 else 0.0
+    rate = f", {per_s:,.{0 if per_s >= 100 else 1}f} tokens/s" if per_s else ""
+    # A static batch counts sequences that have ended until its end.
+    return f"{elapsed_s:.0f} s, up to {output_tokens:,} tokens{rate}"
+
+
+def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:
+    return f"{event.passes_left} of {pluralize(event.passes, 'pass', 'passes')}, {event.time_left}"

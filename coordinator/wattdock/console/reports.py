@@ -1,0 +1,109 @@
+"""`wattdock report`, `plot`, `compare` and `scaling`."""
+
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import typer
+from rich.filesize import decimal as size_text
+
+from wattdock.console.exits import fail
+from wattdock.console.options import RESULTS, RESULTS_HELP, Json, Named, OutputDir, open_results, parse_fraction
+from wattdock.errors import ConfigError, ExitCode
+from wattdock.output import say
+from wattdock.text import pluralize
+
+Kind = Literal["intervals", "pareto", "phases", "limits", "scaling", "batch", "timeline", "table"]
+Width = Literal["column", "page"]
+Page = Annotated[Path, typer.Option("--output", "-o", help="HTML file to write; an existing file is replaced.")]
+Figure = Annotated[
+    Path, typer.Option("--output", "-o", help="File to write: .pdf, .svg or .png; for a table .md, .csv or .tex.")
+]
+Allowed = Annotated[
+    str | None,
+    typer.Option(
+        "--max-regression",
+        metavar="3%",
+        help="Exit with 9 if B is worse than A by more than this, with 10 if that cannot be decided.",
+    ),
+]
+
+
+def report(
+    named: Named,
+    output: Page = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "Energy of LLM inference",
+    output_dir: OutputDir = RESULTS,
+) -> None:
+    """Write an HTML page about results.
+
+    It holds verdicts, intervals, charts, timelines and the audit, and needs no other file.
+    """
+    from wattdock.reports import write_report
+
+    replaced = ", which replaced another page" if output.exists() else ""
+    with open_results(named, output_dir) as rows:
+        write_report(rows, output, title=title)
+    say(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
+
+
+def plot(
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"One of {', '.join(get_args(Kind))}.")],
+    named: Named,
+    output: Figure,
+    width: Annotated[Width, typer.Option(help="Width on the page of a journal: 89 mm or 183 mm.")] = "column",
+    output_dir: OutputDir = RESULTS,
+) -> None:
+    """Draw a figure or write a table for a paper."""
+    from wattdock.reports import draw
+
+    with open_results(named, output_dir) as rows:
+        note = draw(kind, rows, output, width=width)
+    say(f"{kind} of {pluralize(len(rows), 'result')} in {output}" + (f"; for its caption: {note}" if note else ""))
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help=f"Baseline. {RESULTS_HELP}")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Results to compare with the baseline.")],
+    max_regression: Allowed = None,
+    across_models: Annotated[
+        bool, typer.Option("--across-models", help="Compare results of different GPU models, too.")
+    ] = False,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Compare two sets of results.
+
+    Says whether they differ, by how much, and how settings, code and machine differ.
+    """
+    from wattdock.reports import compare as compare_results
+    from wattdock.reports import show
+
+    allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
+    with open_results([first], output_dir) as before, open_results([second], output_dir) as after:
+        compared = compare_results(before, after, allowed=allowed)
+    if not compared.pairs:
+        alone = f"{len(compared.only_in_a)} and {len(compared.only_in_b)} results"
+        remedy = "name one of each, as STUDY:EXPERIMENT"
+        raise ConfigError(f"{first} and {second}: no experiment of one is in the other ({alone})", remedy)
+    if compared.across_models and not across_models:
+        raise ConfigError(
+            f"{compared.across_models}; what differs may be the GPUs'", "to compare them anyway, --across-models"
+        )
+    show(compared, as_json=as_json)
+    judged = compared.regression
+    if judged and judged.verdict == "regression":
+        fail(f"regression: {judged.lines[0]}", ExitCode.REGRESSION)
+    if judged and judged.verdict == "cannot be decided":
+        fail(f"whether it regressed cannot be decided: {judged.lines[0]}; {judged.advice}", ExitCode.UNDECIDED)
+
+
+def scaling(named: Named, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+    """Compare GPU counts and kinds of split.
+
+    Says speed-up, efficiency, latency, power and joules per token of each.
+    """
+    from wattdock.reports import scale, show
+
+    with open_results(named, output_dir) as rows:
+        curves = scale(rows)
+    show(curves, as_json=as_json)

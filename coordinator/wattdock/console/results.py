@@ -1,0 +1,211 @@
+"""`wattdock results …` and `wattdock show`."""
+
+import io
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from wattdock.console.options import (
+    RESULTS,
+    RESULTS_HELP,
+    Json,
+    OutputDir,
+    flag,
+    in_help,
+    open_results,
+    typed_again,
+    with_flags,
+)
+from wattdock.errors import Cause, ConfigError, StoreError
+from wattdock.output import say
+from wattdock.text import pluralize, typed
+
+if TYPE_CHECKING:
+    from wattdock.store import Filters, StoredResult
+
+app = typer.Typer(
+    help="List, query and export stored results. An unreadable file is named on standard error and left out; "
+    "that alone does not change the exit code."
+)
+
+Status = Literal["ok", "failed", "interrupted"]
+
+
+@dataclass(frozen=True)
+class FilterFlags:
+    """Flags that select results."""
+
+    model: str | None = flag("Part of the model's name.")
+    backend: str | None = flag("Inference backend.")
+    gpu: str | None = flag("Part of a GPU's name.")
+    since: str | None = flag("Started on this UTC date or later, as in 2026-01-31.")
+    until: str | None = flag("Started before this UTC date.")
+    verdict: Literal["publishable", "unpublishable"] | None = flag("Verdict of the audit.")
+    status: Status | None = flag("How the experiment ended.")
+    study: str | None = flag("Part of the study's name.")
+    superseded: bool | None = flag("Also what a later attempt of the study replaced; in a list, failures.", "--all")
+
+
+Limit = Annotated[int, typer.Option(min=1, help="Most rows shown.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="CSV file to write.")]
+Parquet = Annotated[Path | None, typer.Option("--parquet", help="Parquet file to write.")]
+# Columns of a list for people, the first ones where there is little room; JSON holds every column.
+ENDS = ("energy_per_output_token_low_j", "energy_per_output_token_high_j")
+LISTED = (
+    *("folder", "status", "energy_per_output_token_j", "output_tokens_per_s", "batch_size", "name", "study_id"),
+    *("publishable", "model", "gpus", "parallelism", "prompts", *ENDS, "cpu_others_share", "started_utc", "backend"),
+    *("disturbed", "reason"),
+)
+Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
+
+
+@app.command("list", epilog=in_help("results list --study mine", "results list --status failed"))
+@with_flags
+def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+    """List stored results, the latest first; failed ones are only counted, unless they are asked for or JSON is."""
+    from wattdock.reports import show
+    from wattdock.store import Filters, select
+
+    everything = select(output_dir, Filters(superseded=True), tell=_say_left_out)
+    filters = _filters(flags, output_dir)
+    if as_json:
+        show(filters.select(everything)[:limit], as_json=True)
+        return
+    matching = replace(filters, superseded=True).select(everything)
+    current = [row for row in matching if filters.superseded or not row.superseded]
+    is_whole = filters.superseded or filters.status
+    rows = [row for row in current if is_whole or row.status != "failed"]
+    left_out = {"failed": len(current) - len(rows), "superseded": len(matching) - len(current)}
+    if rows:
+        names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
+        show(rows[:limit], columns=LISTED, names=typed(names))
+    more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
+    counts = ", ".join(f"{count} {kind}" for kind, count in left_out.items() if count)
+    say(f"{pluralize(len(rows), 'result')}{more}{counts and f'; {counts}: --all shows them'}")
+
+
+@app.command(
+    epilog=in_help(
+        'results query "SELECT name, energy_per_output_token_j FROM results"',
+        'results query "DESCRIBE requests"',
+    )
+)
+def query(
+    sql: Annotated[
+        str,
+        typer.Argument(metavar="SQL", help="A SELECT (DuckDB's SQL) over results, passes, requests, steps, timeline."),
+    ],
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Query stored results in SQL."""
+    from wattdock.reports import show
+    from wattdock.store import query as ask
+
+    show(ask(output_dir, sql, tell=_say_left_out), as_json=as_json)
+
+
+@app.command(epilog=in_help("results export --csv all.csv", "results export --study mine --parquet mine.parquet"))
+@with_flags
+def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_dir: OutputDir = RESULTS) -> None:
+    """Write stored results to a file, one row each."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    from wattdock.files import write_output
+    from wattdock.store import Row, select
+
+    if (csv is None) == (parquet is None):
+        raise ConfigError("give one of --csv FILE and --parquet FILE")
+    results = Row.table(select(output_dir, _filters(flags, output_dir), tell=_say_left_out))
+    content = io.BytesIO()
+    if csv:
+        pyarrow.csv.write_csv(results, content)
+        write_output(csv, content.getvalue(), "--csv")
+    elif parquet:
+        pyarrow.parquet.write_table(results, content)
+        write_output(parquet, content.getvalue(), "--parquet")
+    say(f"{pluralize(results.num_rows, 'result')} written to {csv or parquet}")
+
+
+def show(
+    named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
+    checks: Annotated[bool, typer.Option("--checks", help="Show every check behind the verdict.")] = False,
+    window: Annotated[Window | None, typer.Option(help="Analyse the result again with this window.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Analyse and audit the stored records again.")] = False,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Show stored results, or analyse them again: as this version of wattdock does, or under another window.
+
+    A window defines which part of each pass counts.
+    """
+    with open_results([named], output_dir) as results:
+        if window is None:
+            results = [_analysed_again(stored) for stored in results] if again else results
+            _show(results, checks=checks, as_json=as_json)
+        elif len(results) == 1:
+            _show_window(results[0], window, as_json=as_json)
+        else:
+            raise ConfigError(f"--window {window} takes one result, and {named} is {len(results)}", "name one of them")
+
+
+def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None:
+    from wattdock.reports import show as print_results
+    from wattdock.store import later_attempt
+
+    print_results(results, as_json=as_json, checks=checks, more=typed_again("--checks"))
+    if not as_json and len(results) == 1 and (later := later_attempt(results[0])):
+        say(f"replaced by a later attempt of its study: {later}")
+
+
+def _analysed_again(stored: "StoredResult") -> "StoredResult":
+    from wattdock.audit import audited
+
+    was = stored.result
+    try:
+        result = audited(was.config, stored.restarts())
+    except ValueError as error:
+        raise StoreError(f"{stored.folder} cannot be analysed again: {error}", "see it without --again") from error
+    return replace(stored, result=result.model_copy(update={"study": was.study, "fallback": was.fallback}))
+
+
+def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
+    from wattdock.reports import show as print_windows
+
+    summary = stored.result.windows(stored.restarts())
+    figures = [figure for figure in summary.passes if window in (figure.window, "all")]
+    print_windows(summary.model_copy(update={"passes": figures}), as_json=as_json)
+
+
+def _say_left_out(line: str) -> None:
+    """Name a file that the answer lacks on standard error."""
+    say(f"wattdock: {line}", err=True)
+
+
+def _filters(flags: FilterFlags, output_dir: Path) -> "Filters":
+    from wattdock.store import Filters
+
+    if flags.backend is not None:
+        _require_known_backend(flags.backend, output_dir)
+    values = asdict(flags)
+    verdict, superseded = values.pop("verdict"), values.pop("superseded")
+    publishable = None if verdict is None else verdict == "publishable"
+    return Filters(**values, publishable=publishable, superseded=bool(superseded))
+
+
+def _require_known_backend(backend: str, output_dir: Path) -> None:
+    """Refuse a backend that no result can have: an empty list would pass for an answer."""
+    from wattdock.launch import backends
+    from wattdock.store import Filters, select
+
+    # Stored results may have a backend that no longer exists.
+    if backend not in backends():
+        stored = select(output_dir, Filters(superseded=True))
+        valid = sorted({*backends(), *(row.backend for row in stored)})
+        if backend not in valid:
+            raise ConfigError(
+                f"--backend {backend}: unknown", f"there are {', '.join(valid)}", cause=Cause.UNKNOWN_NAME
+            )

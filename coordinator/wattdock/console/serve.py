@@ -1,0 +1,25 @@
+"""`wattdock serve`."""
+
+from typing import Annotated
+
+import typer
+
+from wattdock.console.options import RESULTS, OutputDir
+from wattdock.output import say
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Name or address of this machine to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8089,
+    allow_run: Annotated[
+        bool, typer.Option("--allow-run", help="Let who has the token that is printed start and stop runs.")
+    ] = False,
+    output_dir: OutputDir = RESULTS,
+) -> None:
+    """Watch this machine in a browser: its GPUs, runs under way, stored results.
+
+    Also for Prometheus, under /metrics. Runs until Ctrl-C; runs that it shows do not notice.
+    """
+    from wattdock.live.server import serve as serve_page
+
+    serve_page(output_dir, host=host, port=port, allow_run=allow_run, say=say)

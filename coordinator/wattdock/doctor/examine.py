@@ -1,0 +1,118 @@
+"""Run doctor's checks: on this machine, on its GPUs and, if asked, on the backend's runner."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from wattdock.audit import Outcome
+from wattdock.doctor.gpus import DRIVER, EACH_GPU, GROUP, GpuSubject, GroupSubject
+from wattdock.doctor.machine import MACHINE, MachineSubject
+from wattdock.errors import MeterError, PreflightError, WattdockError
+from wattdock.host import GpuInventory, folders, leases
+from wattdock.metering import choose_meter
+from wattdock.planning import choose_gpus, preflight
+from wattdock.runner import RunnerClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from wattdock.analysis import Check
+    from wattdock.audit import Status
+    from wattdock.config import ExperimentConfig
+    from wattdock.host import Gpu
+    from wattdock.planning import ExecutionPlan
+
+RECORDED_NS = 2_000_000_000
+DIAGNOSE_S = 300.0
+# What a check calls the states of a runner's finding; any other is a warning.
+RUNNER_STATUS: dict[str, Status] = {"ok": "pass", "fail": "fail"}
+
+
+def examine(
+    config: ExperimentConfig, *, output_dir: Path, home: Path, with_engine: bool, say: Callable[[str], None]
+) -> Iterable[Check]:
+    """Yield every check, as soon as its outcome is known.
+
+    Args:
+        config: Which backend, which GPUs, how to start it.
+        with_engine: Start the backend's runner and ask it too.
+    """
+    has_gpus = False
+    try:
+        host_gpus = GpuInventory.here()
+    except PreflightError as error:
+        yield Outcome.of_error(error).named("driver", remedy="see that nvidia-smi works on this host")
+    else:
+        has_gpus = bool(host_gpus.gpus)
+        yield from DRIVER.run(host_gpus)
+        if has_gpus:
+            yield from _gpus(config, host_gpus)
+    yield from MACHINE.run(MachineSubject(output_dir, home, config.backend, needs_gpu=has_gpus))
+    if with_engine:
+        try:
+            [plan] = preflight([config], output_dir=output_dir, home=home)
+            if isinstance(plan, WattdockError):
+                raise plan
+            plan.launch.check()
+            yield from _engine(plan, say)
+        except WattdockError as error:
+            yield Outcome.of_error(error, "see above").named(config.backend)
+
+
+def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
+    named = config.gpus if isinstance(config.gpus, list) else [gpu.index for gpu in host_gpus.gpus]
+    gpus = [gpu for gpu in host_gpus.gpus if gpu.index in named or gpu.uuid in named]
+    choice, chosen = _chosen(config, host_gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if config.accelerator != "cpu":
+        yield choice
+    meter = choose_meter("nvml", host_gpus).new_meter()
+    # The timeline of a meter that did not start has no GPU and says why, which fails each one's energy counter.
+    with suppress(MeterError):
+        meter.start()
+    timeline = meter.stop(meter.clock.now_ns() + RECORDED_NS)
+    for gpu in gpus:
+        for check in EACH_GPU.run(GpuSubject(gpu, host_gpus, timeline), prefix=f"GPU {gpu.index} "):
+            # A measurement here would not choose this GPU, so what is wrong with it is only a warning.
+            harmless = check.status == "fail" and bool(chosen) and gpu not in chosen
+            yield check.model_copy(update={"status": "warn"}) if harmless else check
+    yield from GROUP.run(GroupSubject(gpus, host_gpus))
+
+
+def _chosen(config: ExperimentConfig, host_gpus: GpuInventory, visible: str | None) -> tuple[Check, Sequence[Gpu]]:
+    """Return which GPUs a measurement here would run on, and none where it could not run."""
+    try:
+        chosen = choose_gpus(config, host_gpus, visible=visible)
+    except PreflightError as error:
+        return Outcome.of_error(error).named("GPUs chosen"), ()
+    if not chosen:
+        outcome = Outcome("fail", f"none: CUDA_VISIBLE_DEVICES={visible}")
+        return outcome.named("GPUs chosen", remedy="unset CUDA_VISIBLE_DEVICES, or name in it what is here"), ()
+    indices = ", ".join(str(gpu.index) for gpu in chosen)
+    return Outcome("pass", f"{indices} (free; choose others with --gpus)").named("GPUs chosen"), chosen
+
+
+def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
+    """Yield what the backend's runner says, started as for a measurement and holding its leases.
+
+    Raises:
+        WattdockError: The leases cannot be had, or the runner cannot be started or asked.
+    """
+    config = plan.config
+    wanted = leases.LeaseRequest(plan.lease_names, config.exclusive, config.wait_s)
+    with ExitStack() as stack:
+        held = stack.enter_context(leases.hold(wanted, say))
+        folder = stack.enter_context(folders.scratch_folder())
+        launcher = stack.enter_context(plan.launcher(say))
+        runner = stack.enter_context(launcher.launch(plan.runner(folder / "runner.log", held)))
+        client = stack.enter_context(RunnerClient(runner))
+        described = client.wait_ready(config.timeouts.launch_s)
+        yield Outcome("pass", f"{described.framework} {described.framework_version}").named(config.backend)
+        trip_ns = client.check_clock().round_trip_ns
+        yield Outcome("pass", f"the host's, to within {trip_ns / 1e6:.2f} ms").named("runner's clock")
+        for finding in client.diagnose(DIAGNOSE_S):
+            yield Outcome(RUNNER_STATUS.get(finding.status, "warn"), finding.value).named(
+                finding.name, remedy=finding.advice
+            )

@@ -1,0 +1,184 @@
+"""Checks on this machine's GPUs: their settings, their users, their counters, and how they work together. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.audit import Checklist, Outcome
+from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.host import Gpu, GpuInventory
+    from wattdock.metering import Timeline
+
+# An H200's counter steps every 100 ms; one that steps this seldom leaves few steps in a pass.
+SLOW_COUNTER_S = 1.0
+MAX_BUSY_SHARE = 0.5
+NS_PER_MS = 1e6
+# Source: NVIDIA CUDA GPUs list: compute capability 12.x is consumer and workstation Blackwell, without NVLink.
+CONSUMER_BLACKWELL = "12."
+
+
+@dataclass(frozen=True)
+class GpuSubject:
+    """One GPU of this machine.
+
+    Attributes:
+        timeline: A few seconds that the meter recorded of all GPUs.
+    """
+
+    gpu: Gpu
+    inventory: GpuInventory
+    timeline: Timeline
+
+    def as_root(self, options: str) -> str:
+        """Return the command that changes the GPU's settings."""
+        return f"as root: nvidia-smi -i {self.gpu.index} {options}"
+
+
+@dataclass(frozen=True)
+class GroupSubject:
+    """The GPUs that a model may be split over."""
+
+    gpus: Sequence[Gpu]
+    inventory: GpuInventory
+
+
+DRIVER, EACH_GPU, GROUP = Checklist["GpuInventory"](), Checklist[GpuSubject](), Checklist[GroupSubject]()
+
+
+@DRIVER.check("driver", remedy="without a GPU wattdock measures speed, not energy; see that nvidia-smi works")
+def driver(inventory: GpuInventory) -> Outcome:
+    """Whether there is a driver that lists GPUs, and which version."""
+    if not inventory.gpus:
+        return Outcome("fail", "; ".join(inventory.unreadable) or inventory.reason or "no GPU")
+    gpu = inventory.gpus[0]
+    versions = f"{gpu.driver_version}, NVML {gpu.nvml_version}, CUDA up to {gpu.cuda_driver_version}"
+    return Outcome("pass", f"{versions}, {pluralize(len(inventory.gpus), 'GPU')}")
+
+
+@DRIVER.check("GPU lost", remedy="reset it or restart the machine; dmesg names the Xid")
+def lost(inventory: GpuInventory) -> Outcome | None:
+    """Whether every GPU answers."""
+    return Outcome("fail", "; ".join(inventory.unreadable)) if inventory.unreadable else None
+
+
+@EACH_GPU.check("in use", remedy="wait for it to end, or choose other GPUs with --gpus")
+def in_use(subject: GpuSubject) -> Outcome:
+    """Whether somebody uses the GPU."""
+    if occupied := subject.inventory.why_occupied(subject.gpu):
+        return Outcome("fail", occupied)
+    activity = subject.inventory.activity.get(subject.gpu.uuid)
+    if activity and activity.processes:
+        processes = ", ".join(map(str, activity.processes))
+        return Outcome("warn", f"a display: {processes}", remedy="measure on a GPU without a display")
+    return Outcome("pass", f"by nobody; {subject.gpu.name}")
+
+
+@EACH_GPU.check("MIG", threshold="off: a slice has no energy counter of its own")
+def mig(subject: GpuSubject) -> Outcome | None:
+    """Whether the GPU is cut into slices."""
+    if not subject.gpu.mig:
+        return None
+    slices = ", ".join(subject.gpu.mig_slices) or "none"
+    return Outcome("fail", f"on, slices: {slices}", remedy=subject.as_root("-mig 0"))
+
+
+@EACH_GPU.check("persistence")
+def persistence(subject: GpuSubject) -> Outcome | None:
+    """Whether the driver stays loaded while nobody uses the GPU."""
+    if subject.gpu.persistence is not False:
+        return None
+    figure = "off: the driver may unload, and the counter start again at 0"
+    return Outcome("warn", figure, remedy=subject.as_root("-pm 1"))
+
+
+@EACH_GPU.check("power limit", remedy="state the limit yourself where you publish")
+def power_limit(subject: GpuSubject) -> Outcome:
+    """Whether the power limit is the board's default."""
+    limit_w, default_w = subject.gpu.power_limit_w, subject.gpu.power_limit_default_w
+    if limit_w is None or default_w is None:
+        return Outcome("warn", "the driver does not report it")
+    if limit_w != default_w:
+        figure = f"{limit_w:.0f} W, the board's default is {default_w:.0f} W"
+        return Outcome("warn", figure, remedy=f"unless intended, {subject.as_root(f'-pl {default_w:.0f}')}")
+    return Outcome("pass", f"{limit_w:.0f} W, the board's default")
+
+
+@EACH_GPU.check("clocks")
+def clocks(subject: GpuSubject) -> Outcome | None:
+    """Whether a setting holds the clocks down."""
+    activity = subject.inventory.activity.get(subject.gpu.uuid)
+    if not activity or not activity.clocks_limited:
+        return None
+    remedy = f"unless intended, {subject.as_root('-rgc')}; nvidia-smi -i {subject.gpu.index} -rac"
+    return Outcome("warn", "held down by a setting (locked or application clocks)", remedy=remedy)
+
+
+@EACH_GPU.check("PCIe", remedy="reseat the board or look at the slot; loading is slower")
+def pcie(subject: GpuSubject) -> Outcome | None:
+    """Whether all of the board's PCIe lanes are in use."""
+    width, width_max = subject.gpu.pcie_width, subject.gpu.pcie_width_max
+    if not width or not width_max or width >= width_max:
+        return None
+    return Outcome("warn", f"×{width} of ×{width_max} lanes")
+
+
+@EACH_GPU.check(
+    "energy counter",
+    threshold=f"steps every {SLOW_COUNTER_S:g} s or sooner, at most {MAX_BUSY_SHARE:.0%} of the meter's time in reads",
+    remedy="make passes longer: workload.min_duration_s",
+)
+def energy_counter(subject: GpuSubject) -> Outcome:
+    """How well the GPU's energy can be read."""
+    recorded = subject.timeline.gpus.get(subject.gpu.uuid)
+    if recorded is None or recorded.energy_source != "counter":
+        events = "; ".join(event.message for event in recorded.events) if recorded else subject.timeline.reason
+        remedy = "energy would be integrated power, which is not publishable"
+        return Outcome("fail", events or "not metered", remedy=remedy)
+    if recorded.period_s is None:
+        remedy = "use the GPU for a moment and look again; else reload the driver"
+        return Outcome("fail", "it does not step", remedy=remedy)
+    share, ticks = recorded.busy_fraction or 0.0, recorded.ticks
+    before_ns, after_ns = ticks.before_end_ns - ticks.before_start_ns, ticks.after_end_ns - ticks.after_start_ns
+    reads_ms = np.concatenate([before_ns, after_ns]) / NS_PER_MS
+    figure = (
+        f"steps every {recorded.period_s * 1e3:.0f} ms, one read takes {np.median(reads_ms):.1f} ms "
+        f"(longest {reads_ms.max():.1f}), {share:.1%} of the meter's time goes into NVML"
+    )
+    return Outcome("warn" if recorded.period_s > SLOW_COUNTER_S or share > MAX_BUSY_SHARE else "pass", figure)
+
+
+@GROUP.check("GPU group", remedy="choose GPUs of one model and well linked with --gpus, or run a copy on each")
+def group(subject: GroupSubject) -> Outcome | None:
+    """Whether the GPUs are alike and well linked."""
+    warnings = subject.inventory.warnings(subject.gpus)
+    return Outcome("warn", "; ".join(warnings)) if warnings else None
+
+
+@GROUP.check("peer access", remedy="set NCCL_P2P_DISABLE=1 should NCCL hang")
+def peer_access(subject: GroupSubject) -> Outcome | None:
+    """Whether the GPUs can read each other's memory."""
+    index = {gpu.uuid: gpu.index for gpu in subject.gpus}
+    links = subject.inventory.links_among(index.keys())
+    barred = [f"{index[link.a]}-{index[link.b]}" for link in links if link.peer_access is False]
+    return Outcome("warn", f"not between {', '.join(barred)}") if barred else None
+
+
+@GROUP.check(
+    "tensor parallelism",
+    remedy="tensor parallelism over peer-to-peer PCIe has been seen to hang there: take pipeline parallelism or one "
+    "copy per GPU",
+)
+def tensor_parallelism(subject: GroupSubject) -> Outcome | None:
+    """Whether the GPUs are of a kind that is known to hang without NVLink."""
+    consumer = [gpu for gpu in subject.gpus if (gpu.compute_capability or "").startswith(CONSUMER_BLACKWELL)]
+    links = subject.inventory.links_among({gpu.uuid for gpu in subject.gpus})
+    if len(consumer) < 2 or any(link.nvlinks for link in links):
+        return None
+    return Outcome("warn", f"{len(consumer)} × {consumer[0].name}: consumer Blackwell without NVLink")

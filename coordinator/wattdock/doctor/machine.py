@@ -1,0 +1,162 @@
+"""Checks on the rest of this machine: folders, leases, CPUs, clock, containers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattdock.audit import Checklist, Outcome
+from wattdock.audit.audit import OTHERS_SHARE
+from wattdock.clock import host_clock
+from wattdock.host import folders, leases, processes
+from wattdock.launch import NoContainersError, find_image
+from wattdock.opening import PROC
+
+SYSTEM = Path("/sys/devices/system")
+SHARED_MEMORY = Path("/dev/shm")
+# Engines' environments unpack to several gigabytes, models to tens.
+ROOM_BYTES, SHARED_MEMORY_BYTES = 20e9, 1e9
+WATCHED_S = 1.0
+# Reading these takes a system call, or microseconds.
+SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
+
+
+@dataclass(frozen=True)
+class MachineSubject:
+    """What a measurement on this machine would use.
+
+    Attributes:
+        home: WATTDOCK_HOME.
+        needs_gpu: There are GPUs that a container would have to see.
+        proc, system: /proc and /sys/devices/system, or stand-ins.
+    """
+
+    output_dir: Path
+    home: Path
+    backend: str
+    needs_gpu: bool = False
+    proc: Path = PROC
+    system: Path = SYSTEM
+
+
+MACHINE = Checklist[MachineSubject]()
+
+
+@MACHINE.check("leases")
+def lease_folder(_: MachineSubject) -> Outcome:
+    """Whether leases can be taken, and who holds some."""
+    folder, holders = leases.folder_in_use(), leases.holders()
+    if holders:
+        names = "; ".join(f"{name} by {holder}" for name, holder in holders.items())
+        return Outcome("warn", f"held: {names}", remedy="wait for them with --wait SECONDS")
+    if reason := leases.unshared(folder):
+        figure, remedy = reason.split("; ", 1)
+        return Outcome("warn", figure, remedy=remedy)
+    return Outcome("pass", f"none held, in {folder}")
+
+
+@MACHINE.check("results folder", threshold=f"{ROOM_BYTES / 1e9:g} GB free")
+def results_folder(subject: MachineSubject) -> Outcome:
+    """Whether results can be written."""
+    return _room(subject.output_dir, "--output-dir")
+
+
+@MACHINE.check("models and caches", threshold=f"{ROOM_BYTES / 1e9:g} GB free")
+def models_and_caches(subject: MachineSubject) -> Outcome:
+    """Whether models and environments have room."""
+    return _room(subject.home, "WATTDOCK_HOME")
+
+
+def _room(folder: Path, setting: str) -> Outcome:
+    free_bytes = folders.require_writable(folder, setting=setting)
+    remedy = f"models and engines need tens of gigabytes; {setting} names another folder"
+    return Outcome(
+        "warn" if free_bytes < ROOM_BYTES else "pass", f"{folder}, {free_bytes / 1e9:.0f} GB free", remedy=remedy
+    )
+
+
+@MACHINE.check("sockets")
+def sockets(_: MachineSubject) -> Outcome:
+    """Whether a private folder for sockets can be made."""
+    folder = folders.make_socket_folder(os.environ)
+    folder.remove()
+    return Outcome("pass", str(folder.path.parent))
+
+
+@MACHINE.check(
+    "shared memory",
+    threshold=f"{SHARED_MEMORY_BYTES / 1e9:g} GB",
+    remedy=f"several GPUs need more; as root: mount -o remount,size=8G {SHARED_MEMORY} (docker: --shm-size 8g)",
+)
+def shared_memory(_: MachineSubject) -> Outcome:
+    """Whether processes on several GPUs can share memory."""
+    if not SHARED_MEMORY.is_dir():
+        return Outcome("warn", f"there is no {SHARED_MEMORY}", remedy="several GPUs need it: mount a tmpfs there")
+    size_bytes = shutil.disk_usage(SHARED_MEMORY).total
+    return Outcome("warn" if size_bytes < SHARED_MEMORY_BYTES else "pass", f"{size_bytes / 1e9:.1f} GB")
+
+
+@MACHINE.check(
+    "CPU load",
+    threshold=f"{OTHERS_SHARE:.0%} busy",
+    remedy="end what is not needed (top names it): an engine that waits for its CPUs costs more joules per token",
+)
+def cpu_load(subject: MachineSubject) -> Outcome:
+    """Whether the CPUs are free: of other work here, and of other virtual machines' on the same host."""
+    before = processes.cpu_times(proc=subject.proc)
+    time.sleep(WATCHED_S)
+    after = processes.cpu_times(proc=subject.proc)
+    share = after.busy_share_since(before) if before and after else None
+    if not before or not after or share is None:
+        return Outcome("warn", "unknown", remedy="mount /proc: nobody sees who else uses the CPUs")
+    stolen = (after.stolen - before.stolen) / (after.total - before.total)
+    if share > OTHERS_SHARE and stolen > share / 2:
+        figure = f"{share:.0%} busy, {stolen:.0%} for other virtual machines on the same host"
+        return Outcome("warn", figure, remedy="measure on a machine that does not share its CPUs, or at another time")
+    return Outcome("warn" if share > OTHERS_SHARE else "pass", f"{share:.0%} busy")
+
+
+@MACHINE.check(
+    "CPU governor", remedy="as root: cpupower frequency-set -g performance; host-bound engines vary otherwise"
+)
+def governor(subject: MachineSubject) -> Outcome:
+    """Whether the CPUs' frequency is left at its highest."""
+    files = sorted(subject.system.glob("cpu/cpu[0-9]*/cpufreq/scaling_governor"))
+    governors = {file.read_text(encoding="utf-8").strip() for file in files}
+    figure = ", ".join(sorted(governors)) or "unknown, as on virtual machines"
+    return Outcome("warn" if governors - {"performance"} else "pass", figure)
+
+
+@MACHINE.check("clock source", remedy="it is slow to read; the kernel log says why it replaced tsc")
+def clock_source(subject: MachineSubject) -> Outcome:
+    """Whether reading the clock is quick."""
+    file = subject.system / "clocksource/clocksource0/current_clocksource"
+    source = file.read_text(encoding="utf-8").strip() if file.is_file() else "unknown"
+    return Outcome("warn" if source in SLOW_CLOCKS else "pass", source)
+
+
+@MACHINE.check("clock identity", remedy="mount /proc: whether the runner shares the clock is unknown")
+def clock_identity(_: MachineSubject) -> Outcome:
+    """Whether this host's clock can be told from another's."""
+    clock = host_clock()
+    if not clock.boot_id:
+        return Outcome("fail", "no boot id")
+    return Outcome("pass", f"boot {clock.boot_id[:8]}, time namespace {clock.time_namespace or 'none'}")
+
+
+@MACHINE.check(
+    "containers",
+    remedy="install the NVIDIA Container Toolkit, then as root: nvidia-ctk runtime configure --runtime=docker",
+)
+def containers(subject: MachineSubject) -> Outcome:
+    """Whether a container engine has the backend's image and can show it GPUs."""
+    try:
+        image = find_image(f"wattdock-{subject.backend}", backend=subject.backend, needs_gpu=subject.needs_gpu)
+    except NoContainersError as error:
+        return Outcome("warn", error.what, remedy=f"{error.remedy}; until then the backend runs as a process")
+    if subject.needs_gpu and "nvidia" not in image.engine.runtimes:
+        return Outcome("warn", f"docker has runtimes {', '.join(image.engine.runtimes)}, but not nvidia")
+    return Outcome("pass", f"docker {image.engine.version} has image {image.name}")

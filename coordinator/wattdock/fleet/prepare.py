@@ -1,0 +1,36 @@
+"""What the tasks of a study need, made once: models, and environments of runners that are processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.execution import Interrupts
+from wattdock.host import folders
+from wattdock.inputs import resolve_model
+from wattdock.launch import LauncherChoice, find_runner
+from wattdock.study import events
+from wattdock.text import json_text
+
+if TYPE_CHECKING:
+    from wattdock.config import Study
+
+
+def prepare(study: Study, emit: events.Emit) -> None:
+    """Make once what the study's tasks need: models, and environments of backends whose runners are processes.
+
+    Raises:
+        ConfigError, PreflightError, LaunchError: A model cannot be fetched, or an environment cannot be made.
+    """
+    home, say = folders.wattdock_home(), events.notes(emit)
+    processes = [
+        config
+        for config in study.experiments
+        if not (config.runner_python or config.container.locked or config.launcher == "docker")
+    ]
+    with Interrupts(emit) as interrupts, interrupts.allowed():
+        for model in {json_text(config.model): config.model for config in study.experiments}.values():
+            resolve_model(model, home=home, progress=say)
+        for backend, on_gpu in dict.fromkeys((config.backend, config.accelerator != "cpu") for config in processes):
+            launch = LauncherChoice("process", "asked for", runner_dir=find_runner(backend))
+            with launch.launcher(on_gpu=on_gpu, say=say):
+                say(f"{backend}: its environment is ready")

@@ -1,0 +1,288 @@
+"""Decide how experiments are run, and refuse what cannot run, before anything is made, downloaded or started."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from wattdock.errors import Cause, PreflightError, WattdockError
+from wattdock.host import GpuInventory, Machine, folders, leases
+from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit
+from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
+from wattdock.launch.images import read_lock
+from wattdock.metering import choose_meter
+from wattdock.planning.gpu_choice import choose_gpus
+from wattdock.text import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from wattdock.config import ExperimentConfig, Study
+    from wattdock.host import Gpu
+    from wattdock.launch import Launcher, LauncherChoice
+    from wattdock.launch.images import ImagesLock
+    from wattdock.metering import Meter, MeterChoice
+    from wattdock.records import snapshot
+
+
+@dataclass(frozen=True)
+class _Host:
+    """This machine before anything is started: its GPUs, who holds a lease on what, and the lock file of images."""
+
+    inventory: GpuInventory
+    holders: Mapping[str, leases.Holder]
+    lock_path: Path | None = None
+    # WATTDOCK_HOME where a hub is asked for models.
+    hub_home: Path | None = None
+
+    @cached_property
+    def lock(self) -> ImagesLock:
+        """The lock of images, read once, so that all experiments of a study start what it said then.
+
+        Raises:
+            ConfigError: The lock is missing or malformed.
+        """
+        return read_lock(self.lock_path)
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """How this machine runs an experiment.
+
+    Attributes:
+        inventory: Every GPU of the host, and the driver's versions.
+        gpus: The GPUs it runs on; empty for the CPU.
+        launch: How its runners are started, and why so.
+        meter: Which meter, and why.
+        variables: Engine settings that reach its runner from the environment here; "set" for what may be secret.
+        memory: Whether the model fits, in words; None on the CPU.
+        job: Of a cluster's scheduler, where one gave the machine.
+        prompts: What it will send, in words; empty before that is known.
+        dataset_format, dataset_ignored: As in its result's environment.
+    """
+
+    config: ExperimentConfig
+    machine: Machine
+    inventory: GpuInventory
+    gpus: tuple[Gpu, ...]
+    launch: LauncherChoice
+    meter: MeterChoice
+    variables: Mapping[str, str] = field(default_factory=dict)
+    memory: str | None = None
+    job: snapshot.Job | None = None
+    prompts: str = ""
+    dataset_format: str | None = None
+    dataset_ignored: tuple[str, ...] = ()
+
+    def on(self, host_gpus: GpuInventory) -> ExecutionPlan:
+        """Return the plan with the GPUs in their present state; unchanged where one is gone: its runner will fail."""
+        now = {gpu.uuid: gpu for gpu in host_gpus.gpus}
+        if any(gpu.uuid not in now for gpu in self.inventory.gpus):
+            return self
+        return replace(self, inventory=host_gpus, gpus=tuple(now[gpu.uuid] for gpu in self.gpus))
+
+    @property
+    def decisions(self) -> str:
+        """Which launcher and meter, and which image or what gives another; for a locked one, the variables it gets."""
+        # Why it is a process, and what else was looked for, stands in the result.
+        how, no_meter = self.launch.reason, re.split("[:;]", self.meter.reason)[0]
+        launcher = f"launcher: {self.launch.name} ({how if self.launch.image else self.launch.change})"
+        passing = " ".join(f"{name}={value}" for name, value in self.variables.items())
+        # A pinned image is half of what decides how an engine runs.
+        reaching = f"; variables that reach the runner: {passing}" if passing and self.launch.pin else ""
+        return f"{launcher}; meter: {self.meter.name} ({no_meter}){reaching}"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Reasons against splitting a model over its GPUs."""
+        return self.inventory.warnings(self.gpus)
+
+    @property
+    def lease_names(self) -> tuple[str, ...]:
+        """Names of its leases: its GPUs' UUIDs, or the CPU."""
+        return tuple(gpu.uuid for gpu in self.gpus) or (leases.CPU,)
+
+    def launcher(self, say: Callable[[str], None]) -> AbstractContextManager[Launcher]:
+        """Return a context that yields the launcher; an environment that it needs is made first."""
+        return self.launch.launcher(on_gpu=bool(self.gpus), say=say)
+
+    def runner(
+        self, log: Path, held: leases.HeldLeases, *, model_path: Path | None = None, alive_lock: Path | None = None
+    ) -> LaunchSpec:
+        """Return what a launcher is to start for it; `held` are its leases' descriptors by name, see `LaunchSpec`."""
+        return LaunchSpec(
+            backend=self.config.backend,
+            runner_dir=self.launch.runner_dir,
+            log_path=log,
+            gpu_indices=tuple(gpu.index for gpu in self.gpus),
+            gpu_uuids=tuple(gpu.uuid for gpu in self.gpus),
+            model_path=model_path,
+            alive_lock=alive_lock,
+            lease_fds=tuple(held.values()),
+        )
+
+    def new_meter(self, home: Path) -> Meter:
+        """Return a meter that has not been started; `home` is WATTDOCK_HOME, where the counters' cards are."""
+        return self.meter.new_meter(home, self.inventory.gpus, used=[gpu.uuid for gpu in self.gpus])
+
+
+def preflight(
+    experiments: Sequence[ExperimentConfig],
+    *,
+    output_dir: Path,
+    home: Path,
+    lock: Path | None = None,
+    online: bool = False,
+) -> list[ExecutionPlan | WattdockError]:
+    """Check every experiment; experiments that load the same model the same way are checked once.
+
+    Args:
+        lock: Lock file of images; None is the one in use.
+        online: Ask the hub once for each of its models: whether it can be had, and how large it is.
+
+    Returns:
+        For each experiment its plan, or why it cannot run here.
+
+    Raises:
+        PreflightError: The driver cannot be talked to, or there is no folder for leases.
+    """
+    host = _Host(GpuInventory.here(), leases.holders(), lock, home if online else None)
+    checked: dict[tuple[object, ...], ExecutionPlan | WattdockError] = {}
+    # Equal for experiments that pass or fail together.
+    works = [config.workload if config.workload.loop == "open" else config.workload.prompts for config in experiments]
+    keys = [(config.load_key, json_text(work), config.wait_s) for config, work in zip(experiments, works, strict=True)]
+    for config, key in zip(experiments, keys, strict=True):
+        if key not in checked:
+            try:
+                checked[key] = _plan(config, host, output_dir=output_dir, home=home)
+            except WattdockError as error:
+                checked[key] = error
+    return [_for_workload(config, checked[key], host) for config, key in zip(experiments, keys, strict=True)]
+
+
+def require_inputs(config: ExperimentConfig) -> None:
+    """Check what an experiment names, as far as that needs neither the machine that measures it nor a network.
+
+    Raises:
+        ConfigError, PreflightError: There is no such backend, model or prompts file, or they do not go together.
+    """
+    find_runner(config.backend)
+    check_model(config.model)
+    if config.model.shape is not None:
+        config.section.require_drawable()
+    check_prompts(config, has_tokenizer=config.model.shape is None)
+
+
+def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path) -> ExecutionPlan:
+    """Check everything that needs no runner, and decide how the experiment is run.
+
+    Raises:
+        ConfigError: The configuration names something that does not exist.
+        PreflightError: This machine cannot run it.
+    """
+    require_inputs(config)
+    host_gpus = host.inventory
+    weight_bytes, _ = _memory(config, host, weights_only=True)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
+    if config.section.needs_gpu and not gpus:
+        why = "accelerator: cpu is set" if config.accelerator == "cpu" else host_gpus.reason or "none was chosen"
+        raise PreflightError(
+            f"backend {config.backend} needs an NVIDIA GPU: {why}",
+            "pytorch, vllm and llamacpp run on CPUs, too",
+            cause=Cause.NO_GPU,
+        )
+    folders.require_writable(output_dir, setting="--output-dir")
+    folders.require_writable(home, setting="WATTDOCK_HOME")
+    folders.require_temporary()
+    launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)
+    return ExecutionPlan(
+        config=config,
+        machine=Machine.here(),
+        inventory=host_gpus,
+        gpus=gpus,
+        launch=launch,
+        meter=choose_meter(config.meter, host_gpus),
+        variables=launch.variables,
+    )
+
+
+def _memory(config: ExperimentConfig, host: _Host, *, weights_only: bool = False) -> tuple[int | None, str | None]:
+    """Return the size of the weights and a line about the model's memory; refuse what cannot fit any GPU here."""
+    sizes_bytes = [gpu.vram_total_bytes for gpu in host.inventory.gpus if gpu.vram_total_bytes is not None]
+    most_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
+    return memory_fit(
+        config,
+        gpus=config.gpus_asked,
+        memory_bytes=most_bytes,
+        weights_only=weights_only,
+        hub_home=host.hub_home,
+    )
+
+
+def _host_memory(config: ExperimentConfig, host: _Host, launch: LauncherChoice) -> str | None:
+    """Return a line about a model that may not fit this machine's memory; refuse what cannot."""
+    left_bytes = launch.memory_left_bytes
+    _, line = memory_fit(config, gpus=config.gpus_asked, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)
+    return line if ": uncertain: " in line else None
+
+
+def _for_workload(
+    config: ExperimentConfig, checked: ExecutionPlan | WattdockError, host: _Host
+) -> ExecutionPlan | WattdockError:
+    """Return the plan of one experiment of several that were checked together, with the memory its workload needs."""
+    if not isinstance(checked, ExecutionPlan):
+        return checked
+    try:
+        memory = _memory(config, host)[1] if checked.gpus else _host_memory(config, host, checked.launch)
+        sent = PromptSet.summary(config)
+    except WattdockError as error:
+        return error
+    return replace(
+        checked,
+        config=config,
+        memory=memory,
+        prompts=f"{config.prompts.source}: {sent}",
+        dataset_format=sent.format,
+        dataset_ignored=sent.ignored,
+    )
+
+
+def plan_study(
+    study: Study, *, output_dir: Path, home: Path, say: Callable[[str], None], lock: Path | None = None
+) -> list[ExecutionPlan]:
+    """Check everything that needs no runner, and decide how each experiment runs here; to be run, not only shown.
+
+    Args:
+        say: Receives a line about each leftover of a killed command that was removed.
+        lock: Lock file of images; None is the one in use.
+
+    Raises:
+        ConfigError, PreflightError: An experiment cannot run here; nothing was started.
+        LaunchError: An engine will not remove the container of a coordinator that is gone.
+    """
+    removed = [
+        f"removed {path}: the command that was filling it is gone"
+        for path in folders.remove_leftovers(output_dir, home)
+    ]
+    with suppress(NoContainersError):
+        # Preflight would find these containers on the GPUs.
+        names = reap().removed
+        removed += [f"removed container {name}: the coordinator that started it is gone" for name in names]
+    plans = []
+    for checked in preflight(study.experiments, output_dir=output_dir, home=home, lock=lock, online=True):
+        if not isinstance(checked, ExecutionPlan):
+            raise checked
+        plans.append(checked)
+    for launch in {plan.launch.python: plan.launch for plan in plans}.values():
+        launch.check()
+    # An error's line is the first.
+    for line in removed:
+        say(line)
+    return plans

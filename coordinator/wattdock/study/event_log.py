@@ -1,0 +1,60 @@
+"""Events of a run as lines of JSON in its study's folder, for readers elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from wattdock.opening import open_regular
+from wattdock.study.events import TokensSeen, as_line
+from wattdock.text import json_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.study.events import Emit, Event
+
+
+EVENTS = "events.jsonl"
+
+# Of the tokens of a pass, a line in this time.
+BEAT_S = 0.9
+
+
+class EventLog:
+    """Writes events to a new file at `path`, and passes them on; a context manager that closes the file.
+
+    What cannot be written is left out, since nothing measured needs it.
+    """
+
+    def __init__(self, path: Path, emit: Emit) -> None:
+        self._file: Any = None
+        self._emit = emit
+        self._last_beat_s = 0.0
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            self._file = os.fdopen(open_regular(path, flags, mode=0o644), "wb", buffering=0)
+
+    def __call__(self, event: Event) -> None:
+        """Write an event and pass it on."""
+        self._write(event)
+        self._emit(event)
+
+    def _write(self, event: Event) -> None:
+        if isinstance(event, TokensSeen):
+            if time.monotonic() - self._last_beat_s < BEAT_S:
+                return
+            self._last_beat_s = time.monotonic()
+        if self._file:
+            with suppress(OSError):
+                self._file.write(json_text(as_line(event), default=str).encode() + b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()

@@ -1,0 +1,271 @@
+"""Studies that were begun before: find the one that a person means or that `--resume` continues, and what is left.
+
+Reads journals only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wattdock.config import ExperimentConfig
+from wattdock.errors import Cause, ConfigError, StoreError
+from wattdock.files import JOURNAL, STUDIES, locked
+from wattdock.opening import OTHERS_WRITE, is_trusted
+from wattdock.study.folder import measured_passes, named_like
+from wattdock.study.journal import FAILED, LOCK, OK, STUDY, History, histories, read_journal
+from wattdock.text import dotted, listed, meant, typed, untimed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from wattdock.config import Study
+    from wattdock.study.journal import Line
+
+# Settings of a study that are not its experiments'.
+OF_STUDY = ("name", "order", "seed", "stop_after_failures", "fleet")
+# Changed experiments that a message names.
+MAX_NAMED = 3
+
+
+@dataclass(frozen=True)
+class EarlierStudy:
+    """A study that was begun in a folder of results, as its journal tells.
+
+    Attributes:
+        path: Its folder.
+        lines: The journal; the first line says what is to be measured.
+        distrust: Why it is not gone on with: its settings can name programs, its tasks' scripts run as the caller, and
+            its records are taken for measured; empty where the caller or root wrote it, and nobody else could.
+    """
+
+    path: Path
+    lines: list[Line]
+    distrust: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name with the number of the run, without the time: mine-2."""
+        return untimed(self.path.name)
+
+    @property
+    def head(self) -> Line:
+        """The first line of the journal."""
+        return self.lines[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a file of the study would hold, every setting of each experiment included.
+
+        Raises:
+            ConfigError: Another user began it, or could have changed it.
+        """
+        if self.distrust:
+            raise ConfigError(self.distrust, cause=Cause.OTHERS_COULD_WRITE)
+        return {key: self.head[key] for key in OF_STUDY if key in self.head} | {
+            "experiments": [*self.head["experiments"].values()]
+        }
+
+    def histories(self, study: Study) -> dict[str, History]:
+        """Return what became of each experiment of an equal study, by its id."""
+        journal = histories(self.lines)
+        return {config.experiment_id: journal.get(config.experiment_id, History()) for config in study.experiments}
+
+    def passes(self, study: Study) -> tuple[int, int]:
+        """Return how many passes of an equal study it has measured, failed experiments' aside, and how many it has."""
+        journal, in_records = self.histories(study), Counter(name for name, *_ in measured_passes(self.path))
+        wanted = {config.experiment_id: config.repeats.measured for config in study.experiments}
+        measured = (
+            wanted[experiment_id] if history.status == OK else in_records[experiment_id[:16]]
+            for experiment_id, history in journal.items()
+        )
+        return sum(measured), sum(wanted.values())
+
+    def unfinished(self, study: Study) -> str:
+        """Return in words that an equal study could go on."""
+        measured, wanted = self.passes(study)
+        return f"{self.name}, an equal study, has {measured} of {wanted} passes measured; this one begins anew"
+
+    def is_empty(self, study: Study, *, retry_failed: bool) -> bool:
+        """Whether it has measured no pass of an equal study, nor has a failure that is to be retried."""
+        failed = any(history.status == FAILED for history in self.histories(study).values())
+        return not self.passes(study)[0] and not (retry_failed and failed)
+
+    @classmethod
+    def left_over(cls, study: Study, output_dir: Path, *, in_tasks: bool = False) -> EarlierStudy | None:
+        """Return the newest equal study of ours and of this name that has measured passes and work to do.
+
+        Nobody runs it. Of a study in tasks only what was collected is known. What cannot be read is passed over: a new
+        run needs none of it.
+        """
+        for path in sorted((output_dir / STUDIES).glob("*"), reverse=True):
+            with suppress(OSError, StoreError):
+                if not named_like(path.name, study) or not (begun := _read(path)) or begun.distrust:
+                    continue
+                is_left = not all(history.is_done(retry_failed=False) for history in begun.histories(study).values())
+                is_equal = begun.head["digest"] == study.digest
+                if not is_equal or not is_left or begun.in_tasks != in_tasks:
+                    continue
+                if in_tasks or (begun.passes(study)[0] and not begun.is_running()):
+                    return begun
+        return None
+
+    @property
+    def in_tasks(self) -> bool:
+        """Whether it was begun on a cluster, and its tasks measure it."""
+        return "fleet" in self.head
+
+    def is_running(self) -> bool:
+        """Whether a coordinator works in its folder, or that cannot be found out."""
+        try:
+            with locked(self.path / LOCK):
+                return False
+        except OSError:
+            return True
+
+
+def find_study(name: str, output_dir: Path) -> EarlierStudy:
+    """Return the study whose name, with the number of its run, is or begins with `name`; of the caller's own, if any.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+        StoreError: Its journal cannot be read.
+    """
+    folders = [file.parent for file in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")]
+    names, own = (
+        sorted(folder.name for folder in group)
+        for group in (folders, (folder for folder in folders if is_trusted(folder.lstat().st_uid)))
+    )
+    names = own if meant(name, own) else names
+    matches, shortest = meant(name, names), typed(names)
+    if len(matches) != 1:
+        found = "begins the names of several studies" if matches else f"no study in {output_dir} is called so"
+        candidates = listed([shortest[match] for match in matches or reversed(names)])
+        raise ConfigError(f"{name}: {found}" + (f"; type one of them: {candidates}" if candidates else ""))
+    if begun := _read(output_dir / STUDIES / matches[0]):
+        return begun
+    raise StoreError(f"{matches[0]}: its journal does not say what the study is", "restore it or start anew")
+
+
+def _read(path: Path) -> EarlierStudy | None:
+    """Return the study in a folder; None where its journal does not begin with one.
+
+    Raises:
+        StoreError: The journal cannot be read.
+    """
+    lines, states = read_journal(path)
+    if not lines or lines[0]["event"] != STUDY:
+        return None
+    distrust = ""
+    if strangers := [state.st_uid for state in states if not is_trusted(state.st_uid)]:
+        remedy = "run its file as a study of yours, without --resume"
+        distrust = f"{untimed(path.name)} is a study of user {strangers[0]}; {remedy}"
+    elif writable := [
+        place for place, state in zip((path, path / JOURNAL), states, strict=True) if state.st_mode & OTHERS_WRITE
+    ]:
+        distrust = f"{writable[0]}: other users can write to it; chmod go-w, if you trust what it says"
+    return EarlierStudy(path, lines, distrust)
+
+
+def study_to_resume(
+    study: Study,
+    output_dir: Path,
+    *,
+    resume: bool | EarlierStudy,
+    in_tasks: bool = False,
+    retry_failed: bool = False,
+) -> EarlierStudy | None:
+    """Return the study that is to be resumed; None where a new one is to begin.
+
+    Args:
+        resume: The study that is meant, or whether to go on with the latest equal study, if there is one. One without
+            a measured pass, or a failure to be retried, hides no older one that has some.
+        in_tasks: Whether tasks on a cluster measure it, or this machine.
+
+    Raises:
+        ConfigError: The study has changed since, or is not the caller's; or it was begun the other way.
+        StoreError: The study's folder cannot be read.
+    """
+    candidates = [resume] if isinstance(resume, EarlierStudy) else []
+    if resume is True:
+        own = [begun for begun in _begun(output_dir / STUDIES, study) if not begun.distrust]
+        earlier = [begun for begun in own if begun.in_tasks == in_tasks]
+        candidates = [begun for begun in earlier if begun.head["digest"] == study.digest]
+        candidates = candidates or [begun for begun in earlier if begun.head["name"] == study.name]
+    if not candidates:
+        return None
+
+    # What tasks have measured is in their own folders.
+    def worth(begun: EarlierStudy) -> tuple[bool, str]:
+        return in_tasks or not begun.is_empty(study, retry_failed=retry_failed), begun.path.name
+
+    chosen = max(candidates, key=worth)
+    if chosen.distrust:
+        raise ConfigError(chosen.distrust, cause=Cause.OTHERS_COULD_WRITE)
+    if chosen.in_tasks != in_tasks:
+        where = "this machine; leave out --on" if in_tasks else "a cluster; add --on slurm"
+        raise ConfigError(
+            f"{chosen.name} was begun on {where}, or run it as a new study without --resume", cause=Cause.OTHER_MACHINE
+        )
+    if chosen.head["digest"] != study.digest:
+        raise ConfigError(
+            f"the study has changed since {chosen.path.name} was begun: {difference(chosen.head, study)}",
+            "undo that, or run it as a new study without --resume",
+            cause=Cause.STUDY_CHANGED,
+        )
+    return chosen
+
+
+def _begun(studies: Path, study: Study) -> Iterator[EarlierStudy]:
+    """Yield every study that was begun.
+
+    A journal that cannot be read is skipped where the folder is another user's, or is not named like this study.
+    """
+    for path in studies.glob("*"):
+        try:
+            begun = _read(path)
+        except StoreError as error:
+            has_journal = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+            if has_journal and named_like(path.name, study) and is_trusted(path.lstat().st_uid):
+                raise
+            continue
+        if begun:
+            yield begun
+
+
+def difference(head: Line, study: Study) -> str:
+    """Return, in words, how `study` differs from the study whose journal begins with `head`."""
+    settings = {"order": study.order, "seed": study.seed}
+    study_changes = [f"{name} {head[name]} → {value}" for name, value in settings.items() if head[name] != value]
+    old = {name: config for name, config in head["experiments"].items() if isinstance(config, dict)}
+    new = {config.experiment_id: config.model_dump(mode="json") for config in study.experiments}
+    removed = {_label(config): config for experiment_id, config in old.items() if experiment_id not in new}
+    added = {_label(config): config for experiment_id, config in new.items() if experiment_id not in old}
+    changes = [
+        f"{name}: {', '.join(changed(_identity(removed[name]), _identity(added[name])))}"
+        for name in removed.keys() & added.keys()
+    ]
+    changes += [f"without {name}" for name in removed.keys() - added.keys()]
+    changes += [f"with {name}" for name in added.keys() - removed.keys()]
+    changes.sort()
+    more = [f"and {len(changes) - MAX_NAMED} more"] if len(changes) > MAX_NAMED else []
+    return "; ".join([*study_changes, *changes[:MAX_NAMED], *more]) or "another order of experiments"
+
+
+def _label(config: dict[str, Any]) -> str:
+    facts = dict(dotted(config))
+    return str(facts.get("name") or f"{facts.get('backend')} batch {facts.get('workload.batch_size')}")
+
+
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in ExperimentConfig.NOT_IDENTITY}
+
+
+def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return "name old → new" for each dotted name whose values differ; an absent group equals an empty one."""
+    before, now = ({name: value for name, value in dotted(facts) if value != {}} for facts in (old, new))
+    names = dict.fromkeys([*now, *before])
+    return [f"{name} {before.get(name)} → {now.get(name)}" for name in names if before.get(name) != now.get(name)]

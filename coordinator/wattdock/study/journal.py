@@ -1,0 +1,198 @@
+"""A study's journal: a line of JSON for each thing that happened to it, and what the lines say of each experiment."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import Cause, StoreError
+from wattdock.files import JOURNAL, RESULT, locked, sync
+from wattdock.opening import open_regular, read_bounded
+from wattdock.owned_folder import OwnedFolder
+from wattdock.store import StoredResult, load_result
+from wattdock.text import from_json, json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+RECORDS, LOCK = "records", ".lock"
+
+JOURNAL_SCHEMA = 1
+
+# A study of 10,000 experiments has a third; while it is read, it takes up to 27 times its size.
+MAX_JOURNAL_BYTES = 64_000_000
+
+# Events of a journal.
+STUDY, RESUMED, RETRIED, STORED = "study", "resumed", "retried", "stored"
+
+ENDED = "ended"
+
+# Keys that the line of an event must have, and the types of their values.
+REQUIRED_KEYS: dict[str, dict[str, type]] = {
+    STUDY: {
+        **dict.fromkeys(("study_id", "name", "digest", "order"), str),
+        "seed": int,
+        "machine": dict,
+        "experiments": dict,
+    },
+    RETRIED: {"experiment": str},
+    STORED: dict.fromkeys(("experiment", "status", "folder"), str),
+}
+
+OK, FAILED, UNFINISHED = "ok", "failed", "interrupted"
+
+Line = dict[str, Any]
+
+
+class Journal:
+    """An open journal.jsonl; `lines` are all its lines.
+
+    Who can read a file can lock it, so the lock is another one beside it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the journal at `path`; cut off an incomplete last line, which a killed coordinator leaves.
+
+        Raises:
+            StoreError: Another coordinator has the journal open, or a line is malformed.
+            OSError: The journal cannot be read or made.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(path.with_name(LOCK)))
+            except BlockingIOError as error:
+                running = f"another wattdock is running this study, {error.strerror}"
+                raise StoreError(f"{path}: {running}", "wait for it or stop it", cause=Cause.IN_USE) from error
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+            # A buffer would write a line that failed once more when the file is closed.
+            self._file = stack.enter_context(
+                os.fdopen(open_regular(path, flags, owned=True, mode=0o644), "a+b", buffering=0)
+            )
+            self._file.seek(0)
+            content = self._file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            self._file.truncate(len(whole))
+            self.lines = parse(whole, path)
+            sync(path.parent)
+            self._closing = stack.pop_all()
+
+    def append(self, event: str, **values: Any) -> None:
+        """Add a line.
+
+        Raises:
+            OSError: There is no room; the journal is unchanged.
+        """
+        line = {"event": event, "at_utc": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            text = json_text(line).encode() + b"\n"
+            if self._file.write(text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(end)
+            raise
+        self.lines.append(line)
+
+    def close(self) -> None:
+        """Close and unlock the journal."""
+        self._closing.close()
+
+
+def parse(content: bytes, path: Path) -> list[Line]:
+    """Return the journal's lines.
+
+    Raises:
+        StoreError: A line is no JSON object, or lacks a key of its event; names it.
+    """
+    lines = []
+    for number, text in enumerate(content.splitlines(), start=1):
+        try:
+            lines.append(_checked(from_json(text)))
+        except ValueError as error:
+            raise StoreError(f"{path}:{number}: is no journal line ({error})", "restore it or start anew") from error
+    return lines
+
+
+def _checked(line: Any) -> Line:
+    if not isinstance(line, dict) or not isinstance(line.get("event"), str):
+        raise ValueError("it names no event")
+    required = REQUIRED_KEYS.get(line["event"], {})
+    if missing := [key for key, kind in required.items() if not isinstance(line.get(key), kind)]:
+        raise ValueError(f"{line['event']!r} without {', '.join(sorted(missing))}")
+    return line
+
+
+def read_journal(path: Path) -> tuple[list[Line], tuple[os.stat_result, os.stat_result]]:
+    """Return the complete lines of the journal in a study's folder, and the states of that folder and that journal.
+
+    Another process may have the journal open.
+
+    Raises:
+        StoreError: The journal cannot be read.
+    """
+    place = path / JOURNAL
+    try:
+        with OwnedFolder.open(path) as folder, folder.file(JOURNAL) as file:
+            states = os.fstat(folder.descriptor), os.fstat(file.fileno())
+            content = read_bounded(file, place, MAX_JOURNAL_BYTES)
+    except OSError as error:
+        raise StoreError(f"{place}: {error.strerror or error}", "see that it can be read") from error
+    return parse(content[: content.rfind(b"\n") + 1], place), states
+
+
+@dataclass
+class History:
+    """What a journal says of one experiment.
+
+    Attributes:
+        folders: Names of the stored results' folders, in order.
+        status: Status of the last result; "interrupted" without any, or while the experiment is tried again.
+    """
+
+    folders: list[str] = field(default_factory=list)
+    status: str = UNFINISHED
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last result is a failure."""
+        return self.status == FAILED
+
+    @property
+    def works(self) -> bool:
+        """Whether the last result is whole."""
+        return self.status == OK
+
+    def result(self, experiment_id: str, output_dir: Path) -> StoredResult:
+        """Return the last result, which is in `output_dir`.
+
+        Raises:
+            StoreError: It is gone, or is another experiment's.
+        """
+        path = output_dir / self.folders[-1]
+        if (path / RESULT).exists() and (result := load_result(path)).experiment_id == experiment_id:
+            return StoredResult(path, result)
+        raise StoreError(f"{path} is gone, where this study stored a result", "put it back, or run without --resume")
+
+    def is_done(self, *, retry_failed: bool) -> bool:
+        """Whether nothing of the experiment is left to measure."""
+        return self.status == OK or (self.status == FAILED and not retry_failed)
+
+
+def histories(lines: Iterable[Line]) -> dict[str, History]:
+    """Return what a journal says of each experiment that it names, by experiment id."""
+    by_id: defaultdict[str, History] = defaultdict(History)
+    for line in lines:
+        if line["event"] == STORED:
+            by_id[line["experiment"]].folders.append(line["folder"])
+            by_id[line["experiment"]].status = line["status"]
+        elif line["event"] == RETRIED:
+            by_id[line["experiment"]].status = UNFINISHED
+    return by_id

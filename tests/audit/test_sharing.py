@@ -1,0 +1,148 @@
+"""Checks on who else was there. Pure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wattdock.analysis.gpus import GpuResult, ListedProcess
+from wattdock.audit.audit import cpus_alone, gpus_alone, machine_alone, node_alone, other_gpus_idle
+from wattdock.audit.check import Outcome, Subject
+from wattdock.records import snapshot
+
+SHARING = {
+    "other measurements": machine_alone,
+    "CPU use by others": cpus_alone,
+    "processes on the GPUs": gpus_alone,
+    "processes on other GPUs": other_gpus_idle,
+    "other jobs on the node": node_alone,
+}
+
+
+def process(pid: int, gpu: str = "GPU-a", *, of_runner: bool = False) -> ListedProcess:
+    return ListedProcess(
+        gpu_uuid=gpu,
+        pid=pid,
+        kind="compute",
+        memory_bytes_max=1,
+        first_seen_ns=1,
+        last_seen_ns=2,
+        of_runner=of_runner,
+        user="bob",
+    )
+
+
+def outcome(
+    *processes: ListedProcess,
+    exclusive: str = "machine",
+    used: tuple[str, ...] = ("GPU-a",),
+    leased: tuple[str, ...] = (),
+    cpu_others: tuple[float | None, ...] = (0.02,),
+    lease_faults: tuple[str | None, ...] = (None,),
+    job: snapshot.Job | None = None,
+) -> dict[str, Outcome]:
+    lists = {process.gpu_uuid: 4 for process in processes if process.of_runner}
+    gpus = {
+        uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=lists.get(uuid, 0))
+        for uuid in ("GPU-a", "GPU-b")
+    }
+    passes = [SimpleNamespace(cpu_others_share=share, lease_fault=None) for share in cpu_others]
+    passes += [SimpleNamespace(cpu_others_share=cpu_others[0], lease_fault=fault) for fault in lease_faults if fault]
+    energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
+    environment: Any = SimpleNamespace(
+        gpu_uuids=list(used), leased_gpus=list(leased or used), exclusive=exclusive, job=job, host_gpus=[0, 1]
+    )
+    result: Any = SimpleNamespace(gpus=gpus, config={}, environment=environment, energy=energy, procedure="")
+    subject = Subject(result)
+    return {name: outcome for name, examine in SHARING.items() if (outcome := examine(subject))}
+
+
+@pytest.mark.parametrize(
+    ("processes", "status", "words"),
+    [
+        ([process(1, of_runner=True)], "pass", "nobody but the runner in 4 process lists"),
+        ([process(1, of_runner=True), process(9)], "fail", "process 9 (bob, unknown command) on GPU-a"),
+        ([process(9)], "unknown", "these may be the runner: process 9"),
+        ([], "unknown", "show no process of the runner"),
+    ],
+)
+def test_gpus_are_exclusive_only_where_the_lists_show_the_runner_and_nobody_else(
+    processes: list[ListedProcess], status: str, words: str
+) -> None:
+    """A list that shows not even the runner shows nothing; unknown never passes."""
+    check = outcome(*processes)["processes on the GPUs"]
+    assert check.status == status
+    assert words in check.figure
+
+
+def test_each_gpu_that_was_used_has_to_show_the_runner() -> None:
+    """One whose driver lists nobody could hide anybody; one that was leased and not used shows nobody."""
+    two = ("GPU-a", "GPU-b")
+    check = outcome(process(1, of_runner=True), used=two)["processes on the GPUs"]
+    assert (check.status, "no process of the runner on GPU-b" in check.figure) == ("unknown", True)
+    assert (
+        outcome(process(1, of_runner=True), process(2, "GPU-b", of_runner=True), used=two)[
+            "processes on the GPUs"
+        ].status
+        == "pass"
+    )
+    assert outcome(process(1, of_runner=True), leased=two)["processes on the GPUs"].status == "pass"
+    assert outcome(process(1, "GPU-c", of_runner=True), used=("GPU-c",))["processes on the GPUs"].status == "unknown"
+
+
+def test_others_on_other_gpus_are_told_and_do_not_refuse() -> None:
+    """How much they disturb is the reader's to judge."""
+    outcomes = outcome(process(1, of_runner=True), process(9, "GPU-b"))
+    assert (outcomes["processes on the GPUs"].status, outcomes["processes on other GPUs"].status) == ("pass", "warn")
+    assert "process 9 (bob" in outcomes["processes on other GPUs"].figure
+
+
+def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_check() -> None:
+    """It was asked for, and it is not publishable."""
+    assert outcome(exclusive="gpus")["other measurements"].status == "fail"
+    assert set(outcome(used=())) == {"other measurements", "CPU use by others"}
+
+
+def test_a_machine_whose_leases_did_not_hold_in_a_pass_is_not_to_itself() -> None:
+    """Whether they were lost, or others do not look where they are; each reason is told once."""
+    check = outcome(lease_faults=(None, "the lease x was removed", "the lease x was removed"))["other measurements"]
+    assert (check.status, check.figure) == ("fail", "the lease x was removed")
+    assert outcome(lease_faults=(None, None))["other measurements"].status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("shares", "status", "words"),
+    [
+        ((0.02, 0.1), "pass", "10% in the worst pass"),
+        ((0.02, 0.35), "fail", "35% in the worst pass"),
+        ((0.02, None), "unknown", "is unknown"),
+        ((), "unknown", "is unknown"),
+    ],
+)
+def test_whoever_else_uses_the_cpus_in_any_pass_is_seen(
+    shares: tuple[float | None, ...], status: str, words: str
+) -> None:
+    """People who do not use wattdock hold no lease; a pass that nobody could look at is not a quiet one."""
+    check = outcome(cpu_others=shares)["CPU use by others"]
+    assert check.status == status
+    assert words in check.figure
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "node_gpus", "status", "figure"),
+    [
+        (True, 8, "pass", "job 7_1 had n1 alone"),
+        (False, 2, "pass", "n1 is shared; 2 of 2 GPUs visible"),
+        (False, 8, "unknown", "n1 is shared; 2 of 8 GPUs visible"),
+        (None, None, "unknown", "n1 may be shared; 2 GPUs visible"),
+    ],
+)
+def test_who_uses_gpus_that_a_scheduler_hides_is_unknown(
+    exclusive: bool | None, node_gpus: int | None, status: str, figure: str
+) -> None:
+    """Two GPUs are visible; where all are, the process lists tell their users."""
+    job = snapshot.Job(id="7_1", node="n1", exclusive=exclusive, node_gpus=node_gpus)
+    check = outcome(job=job)["other jobs on the node"]
+    assert (check.status, check.figure) == (status, figure)

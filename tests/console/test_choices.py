@@ -1,0 +1,85 @@
+"""What a command line offers is what there is: its lists stand apart, so that `--help` loads nothing heavy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+from wattdock.analysis import ExperimentResult
+from wattdock.analysis.windows import WINDOWS
+from wattdock.config import ExperimentConfig
+from wattdock.console.main import COMMANDS, SUB_APPS
+from wattdock.console.options import SettingFlags, study_of
+from wattdock.console.reports import Kind, Width
+from wattdock.console.results import Status, Window
+from wattdock.reports.charts import CHARTS
+from wattdock.reports.paper import WIDTHS
+
+if TYPE_CHECKING:
+    from conftest import Called
+
+
+def test_every_choice_is_offered() -> None:
+    """A status, a window, a chart or a width that is missing there could not be asked for."""
+    assert get_args(Status) == get_args(ExperimentResult.model_fields["status"].annotation)
+    assert get_args(Window) == (*WINDOWS, "all")
+    assert {*CHARTS, "table"} == set(get_args(Kind))
+    assert set(WIDTHS) == set(get_args(Width))
+
+
+def test_defaults_that_help_names_are_the_settings() -> None:
+    """They stand in the help as text, since it loads no settings."""
+    experiment, told = ExperimentConfig(), 0
+    for flag in fields(SettingFlags):
+        default = re.search(r"\[default: (.+)\]", flag.metadata["option"].help)
+        setting = flag.metadata["setting"]
+        if default and not setting.startswith("engine") and setting not in ("model", "workload.prompts.source"):
+            assert f"{attrgetter(setting)(experiment)}".removesuffix(".0") == default[1], flag.name
+            told += 1
+    assert told >= 10
+    assert (experiment.model.id, experiment.prompts.source) == ("smollm2-135m-instruct", "bundled")
+
+
+def test_help_fits_a_terminal_of_eighty_columns_and_its_examples_can_be_typed(
+    called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command is in a group, with the whole of its summary, and has examples whose options exist."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = called("-h").stdout
+    assert max(map(len, said.splitlines())) <= 80
+    assert not re.search(r"[a-z]\.\.\.", said)
+    assert all(f"\n{group}:\n" in said for group in COMMANDS)
+    assert all(f"\n  {name} " in said for name in SUB_APPS)
+    words = [[command.__name__] for commands in COMMANDS.values() for command in commands]
+    for name in SUB_APPS:
+        _, commands = called(name, "-h").stdout.split("Commands:\n")
+        words += [[name, line.split()[0]] for line in commands.splitlines() if re.match(r"  \w", line)]
+    for command in words:
+        of_command = called(*command, "-h").stdout
+        examples = re.findall(r"^    (wattdock .*)", of_command.partition("Examples:\n")[2], re.MULTILINE)
+        assert examples, command
+        for example in examples:
+            assert example.startswith(" ".join(["wattdock", *command]))
+            assert len(example) <= 76
+            assert set(re.findall(r" (-[-a-z]+)", example)) <= set(re.findall(r" (-[-a-z]+)", of_command))
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ({"dtype": "float16"}, {"section.dtype": "float16"}),
+        ({"backend": "vllm", "tensor_parallel_size": 2}, {"section.tensor_parallel_size": 2}),
+        ({"backend": "tensorrt", "tensor_parallel_size": 2}, {"section.tp_size": 2}),
+        ({"backend": "vllm", "request_rate": 2.0}, {"workload.arrival": "poisson", "workload.rate_per_s": 2.0}),
+    ],
+)
+def test_flags_that_other_tools_have_set_what_the_backend_calls_otherwise(
+    flags: dict[str, object], settings: dict[str, object]
+) -> None:
+    """Whatever the backend, its own section holds them."""
+    [experiment] = study_of(None, SettingFlags(**flags)).experiments  # type: ignore[arg-type]
+    assert {name: attrgetter(name)(experiment) for name in settings} == settings

@@ -1,0 +1,190 @@
+"""`wattdock gpus` and `wattdock doctor` over simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import fake_nvml
+import pynvml
+import pytest
+from fake_nvml import FakeGpu, FakeProcess
+
+from wattdock.doctor import machine as doctor_machine
+from wattdock.host.nvml import NvmlError
+from wattdock.metering import meter
+from wattdock.metering.nvml import NvmlSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from subprocess import CompletedProcess
+
+    from conftest import Called
+
+FIRST, SECOND = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
+BUSY = FakeGpu(uuid=FIRST, processes=(FakeProcess(1),))
+NONE = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+
+
+@pytest.fixture
+def on(library: Path, called: Called, monkeypatch: pytest.MonkeyPatch) -> Called:
+    """Call a command on a machine with these GPUs, which are metered in virtual time."""
+    monkeypatch.setattr(doctor_machine, "WATCHED_S", 0.1)
+
+    def call(gpus: tuple[FakeGpu, ...], *words: str, **faults: Any) -> CompletedProcess[str]:
+        options: dict[str, Any] = faults if gpus else {"init_error": 12}
+        with fake_nvml.loaded(library, gpus=gpus, **options) as fake:
+            monkeypatch.setattr(meter, "HostClock", lambda: fake)
+            return called(*words)
+
+    return call
+
+
+def test_the_table_holds_every_gpu_within_eighty_columns(on: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for all, one per GPU, its UUID and processes, and how they are linked."""
+    monkeypatch.setenv("COLUMNS", "80")
+    long = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
+    gpus = (
+        FakeGpu(uuid=FIRST, nvlink_peers=(1,) * 18, processes=(FakeProcess(1),)),
+        FakeGpu(uuid=SECOND, nvlink_peers=(0,) * 18),
+        *(FakeGpu(uuid=fake_nvml.uuid_of(n), name=long, mig=1, mig_slices=1, numa_node=1) for n in range(3, 9)),
+    )
+    done = on(gpus, "gpus")
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines()[1:10])) <= 80
+    for said in ("2 × NVIDIA H200", FIRST, "process 1 (root, ", "18 NVLinks 4.0", "NV18", "SYS", "0.0/150.8"):
+        assert said in done.stdout
+    assert "MIG slices" in done.stdout
+
+
+def test_json_holds_everything_and_nothing_else_is_printed(on: Called) -> None:
+    """Keys that scripts rely on."""
+    view = json.loads(on((BUSY, FakeGpu(uuid=SECOND, lost_at_s=0)), "gpus", "--json").stdout)
+    assert view["schema_version"] == 1
+    [gpu] = view["inventory"]["gpus"]
+    assert (gpu["uuid"], gpu["vram_total_bytes"], gpu["ecc"]) == (FIRST, 150_754_820_096, True)
+    assert view["inventory"]["activity"][FIRST]["processes"][0]["user"] == "root"
+    assert view["occupied"][FIRST].startswith("process 1 (root")
+    assert "GPU 1: GPU is lost" in view["inventory"]["unreadable"]
+
+
+def test_a_machine_without_a_gpu_says_so_in_one_line_with_exit_code_3(on: Called) -> None:
+    """In JSON too; there is nothing to watch, and no energy for the doctor to find."""
+    for words in (("gpus",), ("gpus", "--watch")):
+        done = on((), *words)
+        # Who is not root is also told that others' leases are not seen.
+        assert (done.returncode, done.stdout.splitlines()[0]) == (3, f"no GPU: {NONE}")
+    done = on((), "gpus", "--json")
+    assert (done.returncode, json.loads(done.stdout)["inventory"]["reason"]) == (3, NONE)
+    done = on((), "doctor")
+    assert (done.returncode, f"fail    driver: {NONE}" in done.stdout) == (3, True)
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_with_others(on: Called) -> None:
+    """Only the GPUs asked about count; the exit code says whether a measurement would be sound."""
+    spoiled = FakeGpu(uuid=SECOND, processes=(FakeProcess(1),), persistence=0, power_limit_w=500, clocks_limited=1)
+    gpus = (FakeGpu(uuid=FIRST), spoiled)
+    sound = on(gpus, "doctor", "--gpus", "0", "--json")
+    assert sound.returncode == 0, sound.stdout
+    answer = json.loads(sound.stdout)
+    assert answer["sound"] is True
+    names = {check["name"] for check in answer["checks"]}
+    assert {"driver", "GPU 0 energy counter", "leases", "results folder", "clock source"} <= names
+    done = on(gpus, "doctor", "--gpus", "1,7")
+    assert done.returncode == 3
+    for line in (
+        "fail    GPU 1 in use: process 1 (root, ",
+        "warn    GPU 1 power limit: 500 W, the board's default is 700 W",
+        "fail    GPUs chosen: there is no GPU 7",
+        "→ as root: nvidia-smi -i 1 -pm 1",
+        "a measurement here would not be sound: GPUs chosen, GPU 1 in use",
+    ):
+        assert line in done.stdout
+
+
+@pytest.mark.parametrize("verb", [("gpus",), ("doctor",), ("plan", "--backend", "fake", "--model", "shape:tiny-llama")])
+def test_a_driver_that_is_old_or_answers_with_errors_costs_a_line_and_no_traceback(
+    on: Called, verb: tuple[str, ...]
+) -> None:
+    """Without the newest process lists or a clean end all is shown; GPUs that cannot be counted are refused with 3."""
+    newest = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute")]
+    for faults in ({"lacking": newest}, {"shutdown_error": 999}):
+        done = on((FakeGpu(uuid=FIRST),), *verb, **faults)
+        assert "cannot be read" not in done.stdout + done.stderr
+    done = on((FakeGpu(uuid=FIRST),), *verb, count_error=999)
+    assert (done.returncode, "NVML cannot be read: Unknown Error" in done.stdout + done.stderr) == (3, True)
+
+
+def test_a_busy_gpu_that_would_not_be_chosen_spoils_nothing(on: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are shared; where all are busy there is nothing to choose."""
+    done = on((BUSY, FakeGpu(uuid=SECOND)), "doctor")
+    assert done.returncode == 0, done.stdout
+    assert "pass    GPUs chosen: 1 (free; choose others with --gpus)" in done.stdout
+    assert "warn    GPU 0 in use: process 1 (root, " in done.stdout
+    done = on((BUSY,), "doctor")
+    assert done.returncode == 3
+    assert "fail    GPUs chosen: 1 GPU needed, free GPUs here: none (GPU 0: process 1 (root, " in done.stdout
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "fail    GPUs chosen: none: CUDA_VISIBLE_DEVICES=" in on((FakeGpu(uuid=FIRST),), "doctor").stdout
+
+
+def test_a_driver_that_dies_under_the_doctor_fails_a_check_and_the_others_still_run(
+    on: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list of GPUs and the meter."""
+
+    def broken(_: NvmlSource) -> str | None:
+        raise NvmlError(pynvml.NVML_ERROR_UNKNOWN)
+
+    monkeypatch.setattr(NvmlSource, "open", broken)
+    done = on((FakeGpu(uuid=FIRST),), "doctor")
+    assert done.returncode == 3, done.stderr
+    for line in ("fail    GPU 0 energy counter: NVML cannot be read", "pass    GPU 0 in use", "pass    clock source"):
+        assert line in done.stdout
+
+
+def test_the_doctor_asks_the_backend_in_its_own_environment(on: Called) -> None:
+    """A real runner is started and stopped; a backend that does not exist is a finding."""
+    asked = ("--backend", "fake", "--gpus", "0", "--runner-python", sys.executable, "--json")
+    answer = json.loads(on((FakeGpu(uuid=FIRST), FakeGpu(uuid=SECOND)), "doctor", *asked).stdout)
+    checks = {check["name"]: check for check in answer["checks"]}
+    assert checks["fake"]["status"] == "pass"
+    assert checks["runner's clock"]["figure"].startswith("the host's")
+    # The test's interpreter has no torch, which is what a runner on a GPU would need.
+    assert (checks["CUDA in the runner"]["status"], "torch" in checks["CUDA in the runner"]["figure"]) == ("fail", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("fake", "--gpus", "7"), "there is no GPU 7; GPUs here: 0 ("), (("vllm",), "makes no load pulses")],
+)
+def test_an_energy_counter_that_cannot_be_looked_at_is_refused(on: Called, words: tuple[str, ...], said: str) -> None:
+    """In one line, before anything is made."""
+    done = on((FakeGpu(uuid=FIRST),), "doctor", "--calibrate", "--runner-python", sys.executable, "--backend", *words)
+    assert (done.returncode, said in done.stderr) == (3, True), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_busy_gpu_is_refused_before_anything_starts(on: Called, tmp_path: Path) -> None:
+    """With the process and its owner; `plan` says the same."""
+    for verb in ("run", "plan"):
+        done = on((BUSY,), verb, "--backend", "fake", "--model", "shape:tiny-llama")
+        assert (done.returncode, "GPU 0: process 1 (root, " in done.stderr) == (3, True), done.stderr
+    assert not (tmp_path / "work/results").exists()
+
+
+def test_a_plan_refuses_what_cannot_fit_and_says_how_much_the_rest_takes(on: Called, tmp_path: Path) -> None:
+    """On simulated GPUs of 85.5 GB; a sweep's larger batches are judged by themselves."""
+    h100 = FakeGpu(uuid=FIRST, name="NVIDIA H100 80GB HBM3", memory_total_bytes=81559 << 20)
+    refused = on((h100,), "plan", "--backend", "vllm", "--model", "shape:llama-3.1-70b")
+    assert refused.returncode == 3, refused.stderr
+    assert "shape:llama-3.1-70b cannot fit on one GPU: 141.1 GB of weights make 141.1 GB" in refused.stderr
+    defaults = {"backend": "vllm", "model": "shape:llama-3.1-8b", "gpus": [0]}
+    text = json.dumps({"defaults": defaults, "sweep": {"workload.batch_size": [1, 1000]}})
+    (tmp_path / "work/study.yaml").write_text(text)
+    planned = on((h100,), "plan", "study.yaml")
+    assert planned.returncode == 3
+    assert "memory of shape:llama-3.1-8b, one GPU: fits: about " in planned.stdout
+    assert planned.stderr.startswith("wattdock: batch_size=1000: shape:llama-3.1-8b cannot fit on one GPU: 16.1 GB of ")
+    assert planned.stderr.count("\n") == 1

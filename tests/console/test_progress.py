@@ -1,0 +1,161 @@
+"""What a person and a program see on standard error while a study is measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import sys
+import termios
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from steering import HOSTILE, steers
+
+from wattdock.console.progress import JsonLines, Notebook, Plain, describe, progress_for
+from wattdock.study import events
+
+BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (events.Note("something"), "something"),
+        (events.StopAsked(), "interrupted: stops after this pass; Ctrl-C again stops now"),
+        (events.StudyStarted("s", None, 0, 6, 6, "1 min"), ""),
+        (
+            events.StudyStarted("s", False, 0, 6, 6, "9 s"),
+            "nothing to resume, begun as s; left: 6 of 6 passes, 9 s",
+        ),
+        (events.StudyStarted("s", True, 2, 1, 5, "9 s"), "s: 2 experiments done before; left: 1 of 5 passes, 9 s"),
+        (events.IdleStarted("idle-empty", 30), "idle-empty: 30 s without work"),
+        (events.RunnerReady("vllm", "0.33", "3.12.1"), "runner: vllm 0.33, Python 3.12.1"),
+        (events.Loading("tiny"), "loading tiny"),
+        (events.Loading("tiny", "reading weights"), "  reading weights"),
+        (events.RestartStarted("batch 8", 1, 1, 4, 6, "9 s"), "batch 8: begins (left: 4 of 6 passes, 9 s)"),
+        (events.RestartStarted("batch 8", 2, 3, 4, 6, "9 s"), "batch 8: restart 2 of 3 (left: 4 of 6 passes, 9 s)"),
+        (events.WarmUpFinished(5, 61.2, ()), "  warm-up: 5 passes, 61 s, steady"),
+        (events.WarmUpFinished(9, 120, ("tokens/s",)), "  warm-up: 9 passes, 120 s, not steady at the cap: tokens/s"),
+        (events.PassFinished("pass 1/2", 40960, 20.5, None), "  pass 1/2: 40,960 tokens in 20.50 s"),
+        (events.PassFinished("pass 2/2", 9, 1.0, 0.6), "  pass 2/2: 9 tokens in 1.00 s; others used 60% of the CPUs"),
+        (events.ResultStored("batch 8", "ab", "ok", Path("results/x")), "batch 8: ok, stored in results/x"),
+        (events.PassStarted("pass 1/2"), ""),
+        (events.ExperimentFailed("b", "load", "RunnerError", "m", None), "b: failed in load"),
+        (
+            events.FallbacksPlanned("b", "hang", ("x: 1", "y: 2")),
+            "b: hang; measured instead, until one works: 1. x: 1; 2. y: 2",
+        ),
+        (events.FallbacksPlanned("b", "hang", ()), "b: hang; no fallback"),
+        (events.FallbackSkipped("x: 1", "left unfinished: m"), "fallback x: 1: left unfinished: m"),
+        (events.BackendGivenUp("vllm", "vllm: 3 in a row"), "vllm: 3 in a row"),
+        (events.StudyLeftUnfinished(1), "not begun: 1 experiment; continue with --resume"),
+    ],
+)
+def test_each_event_has_its_line_or_none(event: events.Event, line: str) -> None:
+    """What a page would show and a person need not read stays out."""
+    assert describe(event) == line
+
+
+def test_a_pipe_gets_a_line_of_a_pass_every_few_seconds_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each heartbeat would drown a log file."""
+    plain = Plain()
+    for _ in range(3):
+        plain(BEAT)
+    assert capsys.readouterr().err == "  pass 1/2: 3 s, up to 1,500 tokens, 500 tokens/s, 300 W\n"
+
+
+def test_an_event_is_one_harmless_line_and_a_traceback_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message of a model's own code must not pass for one of ours."""
+    plain = Plain()
+    plain(events.ExperimentFailed(HOSTILE, "load", "RunnerError", HOSTILE, None))
+    plain(events.UnexpectedError("Traceback:\n  File\n\x1b[2J\n"))
+    said = capsys.readouterr().err
+    assert said.count("\n") == 4
+    assert steers(said) == []
+
+
+def test_a_terminal_shows_the_pass_below_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress, time left, tokens, power and J/token of the GPUs in use, a course of each; then it is gone."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    for name in ("COLUMNS", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    with open(theirs, "w") as terminal:  # noqa: PTH123 (it is a descriptor)
+        monkeypatch.setattr("sys.stderr", terminal)
+        live = progress_for(quiet=False)
+        live(events.RestartStarted(HOSTILE, 1, 1, 2, 2, "9 s", ("GPU-1",)))
+        live(events.PassStarted(f"pass 1/2{HOSTILE}", 6.0, 2000))
+        for elapsed_s, watts in ((1.0, 100.0), (2.0, 300.0), (3.0, 200.0)):
+            tokens = round(500 * elapsed_s)
+            live(events.TokensSeen(f"pass 1/2{HOSTILE}", tokens, elapsed_s, {"GPU-1": watts, "GPU-2": 900.0}))
+        live(events.PassFinished("pass 1/2", 3000, 6.0, None))
+        live.close()
+        written = ""
+        while "3,000 tokens" not in written:
+            written += os.read(ours, 65536).decode()
+    os.close(ours)
+    shown = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[\??[0-9;]*[A-Za-z]", "", written)) if line.strip()]
+    # The lines of a first heartbeat, the second and the third, then what stays.
+    assert shown[-2].rstrip() == "GPU-1 ▃█▆ 200 W"
+    assert shown[-3].rstrip() == "3 s, up to 1,500 tokens, 500 tokens/s, 200 W, 0.4 J/token so far"
+    assert shown[-4].rstrip().endswith("50%, 3 s left"), shown
+    assert shown[-1] == "  pass 1/2: 3,000 tokens in 6.00 s"
+    assert steers("".join(shown)) == []
+    assert max(map(len, shown)) <= 80
+
+
+def test_json_lines_hold_every_event_with_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is one strict JSON object."""
+    progress = JsonLines()
+    progress(BEAT)
+    progress(events.ResultStored("batch 8", "ab", "ok", Path("results/x")))
+    progress.say("a line")
+    beat, stored, note = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (beat["event"], beat["output_tokens"], beat["watts"]) == (
+        "TokensSeen",
+        1500,
+        {"GPU-1": 300.4, "GPU-2": None},
+    )
+    assert (stored["event"], stored["folder"]) == ("ResultStored", "results/x")
+    assert (note["event"], note["text"]) == ("Note", "a line")
+
+
+def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Results are all that is printed then."""
+    progress = progress_for(quiet=True)
+    progress(BEAT)
+    progress.say("a line")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_has_one_output_whose_last_line_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shown by what a kernel of IPython offers, and harmless there, too."""
+    shown: list[str] = []
+
+    def update(content: dict[str, str], *, raw: bool) -> None:
+        shown[-1] = content["text/plain"]
+
+    def display(content: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        shown.append(content["text/plain"])
+        return SimpleNamespace(update=update)
+
+    shell = SimpleNamespace(kernel=None)
+    ipython = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    progress = progress_for(quiet=False)
+    assert isinstance(progress, Notebook)
+    progress(events.Note(f"one{HOSTILE}"))
+    progress(BEAT)
+    assert not steers(shown[0])
+    assert shown[1:] == ["pass 1/2: 3 s, up to 1,500 tokens, 500 tokens/s, 300 W"]
+    progress(events.Note("two"))
+    progress(BEAT)
+    progress.close()
+    assert shown[1:] == ["two", ""]
+    # The same library in a terminal is no notebook.
+    del shell.kernel
+    assert not isinstance(progress_for(quiet=False), Notebook)

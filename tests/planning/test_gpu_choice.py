@@ -1,0 +1,201 @@
+"""Which GPUs an experiment gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from wattdock.config import ExperimentConfig
+from wattdock.errors import PreflightError
+from wattdock.host import Gpu, GpuInventory, Link
+from wattdock.host.gpu import GpuActivity, GpuProcess
+from wattdock.host.leases import Holder
+from wattdock.planning.gpu_choice import choose_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def gpu(index: int, **more: Any) -> Gpu:
+    known = {"index": index, "uuid": f"GPU-{index}{index}{index}", "name": "NVIDIA H200"}
+    return Gpu.model_validate(known | more)
+
+
+NONE = GpuInventory((), "no NVIDIA driver")
+THREE = GpuInventory((gpu(0), gpu(1), gpu(2)))
+CROWDED = GpuInventory((gpu(0, vram_total_bytes=10**11, vram_used_bytes=30 * 10**9),))
+ANA = Holder("ana", 4242, "wattdock", "2026-11-21T08:00:00+00:00")
+
+
+def indices_of(
+    inventory: GpuInventory,
+    visible: str | None = None,
+    *,
+    leases: Mapping[str, Holder] | None = None,
+    weight_bytes: int | None = None,
+    **settings: Any,
+) -> list[int]:
+    config = ExperimentConfig.model_validate(settings)
+    gpus = choose_gpus(config, inventory, visible=visible, leases=leases, weight_bytes=weight_bytes)
+    return [gpu.index for gpu in gpus]
+
+
+def busy(*processes: GpuProcess) -> GpuActivity:
+    return GpuActivity(None, None, None, None, None, None, has_counter=True, processes=processes)
+
+
+def links(**labels: int | str) -> tuple[Link, ...]:
+    """Links by pairs of indices: `_01=18` NVLinks, or `_01="SYS"`."""
+    return tuple(
+        Link(
+            a=gpu(int(pair[1])).uuid,
+            b=gpu(int(pair[2])).uuid,
+            nvlinks=label if isinstance(label, int) else 0,
+            path=None if isinstance(label, int) else label,
+            peer_access=True,
+        )
+        for pair, label in labels.items()
+    )
+
+
+def process(kind: Literal["compute", "graphics"] = "compute") -> GpuProcess:
+    return GpuProcess(99, kind, 40_100_000_000, "bob", "python")
+
+
+@pytest.mark.parametrize(
+    ("visible", "settings", "indices"),
+    [
+        (None, {}, [0]),
+        (None, {"gpus": [2, 0]}, [2, 0]),
+        (None, {"gpus": ["GPU-111"]}, [1]),
+        (None, {"gpus": {"count": 2}}, [0, 1]),
+        (None, {"accelerator": "cpu"}, []),
+        ("1,2", {}, [1]),
+        ("GPU-222", {}, [2]),
+        ("", {}, []),
+    ],
+)
+def test_what_was_asked_for_is_given_in_the_order_asked_of_those_that_a_scheduler_gave(
+    visible: str | None, settings: dict[str, Any], indices: list[int]
+) -> None:
+    """By index, UUID, count, or the one that a section without parallelism needs; of CUDA_VISIBLE_DEVICES."""
+    assert indices_of(THREE, visible, **settings) == indices
+
+
+def test_a_machine_without_gpus_runs_on_the_cpu() -> None:
+    """Where nothing else was asked for."""
+    assert indices_of(NONE) == []
+
+
+@pytest.mark.parametrize(
+    ("inventory", "visible", "settings", "said"),
+    [
+        # Asking for a GPU and getting a CPU would be another measurement.
+        (NONE, None, {"accelerator": "cuda"}, "none"),
+        (NONE, None, {"gpus": [0]}, "none"),
+        (NONE, None, {"gpus": {"count": 1}}, "none"),
+        (THREE, "1", {"gpus": [0]}, "CUDA_VISIBLE_DEVICES=1"),
+        # In the file's own words, not in Python's.
+        (
+            THREE,
+            None,
+            {"accelerator": "cpu", "gpus": {"count": 2}},
+            r"accelerator: cpu and gpus: \{count: 2\} contradict",
+        ),
+        (THREE, None, {"gpus": [0, "GPU-000"]}, "twice"),
+        # A container does not see the processes of others.
+        (CROWDED, None, {}, "30,000,000,000 bytes of it are in use"),
+    ],
+)
+def test_what_cannot_be_given_is_refused_with_the_reason(
+    inventory: GpuInventory, visible: str | None, settings: dict[str, Any], said: str
+) -> None:
+    """Before anything is started."""
+    with pytest.raises(PreflightError, match=said):
+        indices_of(inventory, visible, **settings)
+
+
+def test_a_gpu_that_does_not_answer_never_means_the_cpu() -> None:
+    """A lost GPU is named; a named healthy one can still be used."""
+    lost = GpuInventory((gpu(1),), unreadable=("GPU 0: GPU is lost",))
+    with pytest.raises(PreflightError, match="GPU is lost"):
+        indices_of(lost)
+    with pytest.raises(PreflightError, match="GPU is lost"):
+        indices_of(GpuInventory((), unreadable=("GPU 0: GPU is lost",)))
+    with pytest.raises(PreflightError, match="GPUs here: none; leave out --gpus, or use --accelerator cpu"):
+        indices_of(GpuInventory(()), gpus=[0])
+    assert indices_of(lost, gpus=[1]) == [1]
+    assert indices_of(lost, accelerator="cpu") == []
+
+
+def test_a_busy_gpu_is_refused_by_the_name_of_its_process_and_skipped_where_another_is_free() -> None:
+    """Somebody else's work would be metered, and disturbed."""
+    found = GpuInventory((gpu(0), gpu(1)), activity={"GPU-000": busy(process()), "GPU-111": busy()})
+    assert indices_of(found) == [1]
+    with pytest.raises(PreflightError, match=r"GPU 0: process 99 \(bob, python, 40.1 GB\) runs on it"):
+        indices_of(found, gpus=[0])
+    with pytest.raises(PreflightError, match=r"2 GPUs needed.*process 99 \(bob"):
+        indices_of(found, gpus={"count": 2})
+    # A workstation's only GPU draws its screen; the doctor and the audit tell of it.
+    assert indices_of(GpuInventory((gpu(0),), activity={"GPU-000": busy(process("graphics"))})) == [0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"gpus": [0]}])
+def test_a_gpu_too_small_for_the_weights_is_refused_with_both_figures(settings: dict[str, Any]) -> None:
+    """Before anything is loaded."""
+    small = GpuInventory((gpu(0, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9),))
+    with pytest.raises(PreflightError, match=r"15\.0 GB free, at least 16\.1 GB needed"):
+        indices_of(small, weight_bytes=16_100_000_000, **settings)
+    two = GpuInventory(tuple(gpu(i, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9) for i in (0, 1)))
+    assert indices_of(two, weight_bytes=24_000_000_000, gpus={"count": 2}) == [0, 1]
+    with pytest.raises(PreflightError, match=r"at least 20\.0 GB needed"):
+        indices_of(two, gpus={"count": 1, "min_free_gb": 20})
+
+
+def test_a_mig_gpu_and_its_slices_are_refused_with_the_reason() -> None:
+    """A slice has no energy counter of its own."""
+    found = GpuInventory((gpu(0, mig=True, mig_slices=("MIG-7",)), gpu(1)))
+    assert indices_of(found) == [1]
+    with pytest.raises(PreflightError, match=r"MIG-7.*no energy counter"):
+        indices_of(found, gpus=[0])
+    with pytest.raises(PreflightError, match="slice of GPU 0"):
+        indices_of(found, gpus=["MIG-7"])
+    with pytest.raises(PreflightError, match="CUDA_VISIBLE_DEVICES=MIG-7 gives the MIG slice"):
+        indices_of(found, "MIG-7")
+
+
+def test_a_leased_gpu_is_taken_only_by_who_is_ready_to_wait_and_finds_no_free_one() -> None:
+    """The processes on it are its holder's and go with the lease."""
+    leased = {"GPU-000": ANA}
+    found = GpuInventory((gpu(0), gpu(1)), activity={"GPU-000": busy(process())})
+    assert indices_of(found, leases=leased) == [1]
+    assert indices_of(found, leases=leased, wait_s=5) == [1]
+    assert indices_of(found, leases=leased, wait_s=5, gpus=[0]) == [0]
+    assert indices_of(found, leases=leased, wait_s=5, gpus={"count": 2}) == [0, 1]
+    with pytest.raises(PreflightError, match=r"leased by ana \(process 4242, wattdock, since .*--wait SECONDS"):
+        indices_of(found, leases=leased, gpus=[0])
+
+
+def test_a_group_is_of_one_model() -> None:
+    """An H200 beside an L4 would wait for it; who wants that names them, and is warned."""
+    found = GpuInventory((gpu(0), gpu(1, name="NVIDIA L4"), gpu(2)))
+    assert indices_of(found, gpus={"count": 2}) == [0, 2]
+    with pytest.raises(PreflightError, match="of one model"):
+        indices_of(found, gpus={"count": 3})
+    assert indices_of(found, gpus=[0, 1]) == [0, 1]
+    assert "2 models" in found.warnings(found.gpus[:2])[0]
+
+
+def test_the_best_linked_group_comes_first_and_a_slow_link_is_warned_of() -> None:
+    """One slow link makes a group slow; among equals the lowest indices are taken; the pair and its way are named."""
+    found = GpuInventory(
+        tuple(map(gpu, range(4))), links=links(_01="SYS", _02=4, _03="SYS", _12="SYS", _13="NODE", _23=18)
+    )
+    assert indices_of(found, gpus={"count": 2}) == [2, 3]
+    assert indices_of(found, gpus={"count": 1}) == [0]
+    assert indices_of(GpuInventory(tuple(map(gpu, range(4)))), gpus={"count": 3}) == [0, 1, 2]
+    found = GpuInventory((gpu(0), gpu(1)), links=links(_01="SYS"))
+    (warning,) = found.warnings(found.gpus)
+    assert "GPUs 0 and 1 are linked over the link between CPUs (SYS)" in warning
+    assert GpuInventory(found.gpus, links=links(_01=18)).warnings(found.gpus) == ()
