@@ -9,12 +9,13 @@
     │   └── ClockError      runner and host do not share a clock
     └── StoreError       7  the result could not be written or read
 
-A message holds the value that was seen and what to do next, in one line.
+An error names the value that was seen, the next step, and the cause that programs act on.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+import errno
+from enum import IntEnum, StrEnum
 
 from wattdock.secrets import withheld
 
@@ -36,13 +37,97 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+class Cause(StrEnum):
+    """Why something failed, as programs act on it; results store the value."""
+
+    # While an experiment was measured; the first eight have advice and fallbacks.
+    KV_CACHE = "KV cache too small"
+    HOST_MEMORY = "out of host memory"
+    GPU_MEMORY = "out of GPU memory"
+    MEMORY = "out of memory"
+    EXCHANGE = "GPUs cannot exchange data"
+    HANG = "hang"
+    WORKER = "worker died"
+    RUNNER = "runner died"
+    NOT_METERED = "energy not metered"
+    OTHER_CLOCK = "another clock"
+    # What a person wrote.
+    UNKNOWN_NAME = "unknown name"
+    UNKNOWN_SETTING = "unknown setting"
+    INVALID_VALUE = "invalid value"
+    SECRET = "holds a secret"
+    TOO_LARGE = "too large"
+    # Files and folders.
+    MISSING = "missing"
+    NOT_A_FILE = "not a regular file"
+    NOT_PERMITTED = "not permitted"
+    OTHERS_COULD_WRITE = "others could write it"
+    MALFORMED = "malformed"
+    NO_SPACE = "no space left"
+    RUNS_CODE = "would run code"
+    NOT_FETCHED = "not fetched"
+    DOES_NOT_FIT = "does not fit"
+    # This machine.
+    NO_DRIVER = "driver does not answer"
+    NO_GPU = "no such GPU"
+    GPU_BUSY = "GPUs in use"
+    GPU_LOST = "GPU lost"
+    MIG_SLICE = "MIG slice"
+    LEASE_HELD = "leased by others"
+    IN_USE = "used by another run"
+    NO_ENGINE = "no container engine"
+    NO_IMAGE = "no image"
+    IMAGE_CHANGED = "another image"
+    VERSION = "unsupported version"
+    # What an earlier run began cannot go on.
+    STUDY_CHANGED = "study changed"
+    PROMPTS_CHANGED = "prompts changed"
+    MODEL_CHANGED = "model changed"
+    OTHER_MACHINE = "another machine"
+
+
+# What this package's own file functions and the kernel report; others have no cause.
+ERRNO_CAUSES = {
+    errno.ENOENT: Cause.MISSING,
+    **dict.fromkeys((errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO), Cause.NOT_A_FILE),
+    errno.EACCES: Cause.NOT_PERMITTED,
+    errno.EPERM: Cause.OTHERS_COULD_WRITE,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), Cause.NO_SPACE),
+}
+
+
 class WattdockError(Exception):
-    """Base of all errors that a user can meet; its message holds no secret, whoever worded it."""
+    """Base of all errors that a user can meet; it holds no secret, whoever worded it.
+
+    Attributes:
+        what: What is wrong, with the value that was seen.
+        remedy: The next step.
+    """
 
     exit_code = ExitCode.BUG
+    usual_cause: Cause | None = None
+
+    def __init__(self, what: str, remedy: str | None = None, *, cause: Cause | None = None) -> None:
+        super().__init__(what)
+        self.what, self.remedy = withheld(what, keep_paths=True), remedy and withheld(remedy, keep_paths=True)
+        self._cause = cause
+
+    @property
+    def cause(self) -> Cause | None:
+        """The cause given, or that of the exception it was raised from; None where no program acts on it."""
+        source = self.__cause__
+        if isinstance(source, WattdockError):
+            return self._cause or source.cause
+        by_class = Cause.MALFORMED if isinstance(source, ValueError) else self.usual_cause
+        return self._cause or (ERRNO_CAUSES.get(source.errno or 0) if isinstance(source, OSError) else by_class)
+
+    def at(self, place: object) -> WattdockError:
+        """Return the error with the place where it was met, in the class of its exit code."""
+        kind: type[WattdockError] = next(kind for kind in type(self).__mro__ if kind.__base__ is WattdockError)
+        return kind(f"{place}: {self.what}", self.remedy, cause=self.cause)
 
     def __str__(self) -> str:
-        return withheld(super().__str__(), keep_paths=True)
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
 class ConfigError(WattdockError):
@@ -73,10 +158,13 @@ class MeterError(WattdockError):
     """Energy could not be read, or what was read cannot be trusted."""
 
     exit_code = ExitCode.METER
+    usual_cause = Cause.NOT_METERED
 
 
 class ClockError(MeterError):
     """Runner and host do not share a clock, so spans have no energy."""
+
+    usual_cause = Cause.OTHER_CLOCK
 
 
 class StoreError(WattdockError):

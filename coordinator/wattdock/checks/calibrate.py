@@ -9,7 +9,7 @@ import functools
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.host import GpuInventory, leases
 from wattdock.launch import choose_launcher
 from wattdock.launch.images import read_lock
@@ -51,7 +51,7 @@ def calibrate_meters(
     choice.check()
     program = choice.runner_dir / f"wattdock_{config.backend}_pulses.py"
     if not program.exists():
-        raise PreflightError(f"backend {config.backend} makes no load pulses; use --backend pytorch")
+        raise PreflightError(f"backend {config.backend} makes no load pulses", "use --backend pytorch")
     wanted = leases.LeaseRequest(tuple(gpu.uuid for gpu in gpus), config.exclusive, config.wait_s)
     with ExitStack() as stack:
         run = stack.enter_context(choice.program(program, say=say))
@@ -69,6 +69,8 @@ def calibrate_meters(
 def _free_gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Sequence[Gpu]:
     indices = [gpu.index for gpu in host_gpus.gpus]
     if not indices:
-        raise PreflightError(f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}")
+        raise PreflightError(
+            f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}", cause=Cause.NO_GPU
+        )
     named = config.gpus if isinstance(config.gpus, list) else indices
     return host_gpus.choose(config.model_copy(update={"gpus": named}))

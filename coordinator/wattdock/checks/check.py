@@ -47,9 +47,8 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of_error(cls, error: WattdockError, remedy: str | None = None) -> Outcome:
-        """Return the failure that an error stands for; its message names the next step behind a semicolon."""
-        figure, _, next_step = str(error).partition("; ")
-        return cls("fail", figure, remedy=next_step or remedy)
+        """Return the failure that an error stands for."""
+        return cls("fail", error.what, remedy=error.remedy or remedy)
 
     def named(self, name: str, **declared: Unpack[Declared]) -> Check:
         """Return the outcome as a `Check`; the remedy stands in a check that someone must act on."""

@@ -156,7 +156,7 @@ def containers(subject: MachineSubject) -> Outcome:
     try:
         image = find_image(f"wattdock-{subject.backend}", backend=subject.backend, needs_gpu=subject.needs_gpu)
     except NoContainersError as error:
-        return Outcome("warn", error.reason, remedy=f"{error.remedy}; until then the backend runs as a process")
+        return Outcome("warn", error.what, remedy=f"{error.remedy}; until then the backend runs as a process")
     if subject.needs_gpu and "nvidia" not in image.engine.runtimes:
         return Outcome("warn", f"docker has runtimes {', '.join(image.engine.runtimes)}, but not nvidia")
     return Outcome("pass", f"docker {image.engine.version} has image {image.name}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from wattdock.errors import PreflightError, WattdockError
+from wattdock.errors import Cause, PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit
 from wattdock.launch import LaunchSpec, choose_launcher, find_runner
@@ -192,7 +192,9 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     if config.section.needs_gpu and not gpus:
         why = "accelerator: cpu is set" if config.accelerator == "cpu" else host_gpus.reason or "none was chosen"
         raise PreflightError(
-            f"backend {config.backend} needs an NVIDIA GPU: {why}; pytorch, vllm and llamacpp run on CPUs, too"
+            f"backend {config.backend} needs an NVIDIA GPU: {why}",
+            "pytorch, vllm and llamacpp run on CPUs, too",
+            cause=Cause.NO_GPU,
         )
     folders.require_writable(output_dir, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")

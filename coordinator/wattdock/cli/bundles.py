@@ -104,7 +104,9 @@ def reproduce(
     from wattdock.reports import show as print_comparison
 
     if not (allowed := parse_fraction(margin, "--margin")):
-        raise ConfigError("--margin 0: no two measurements are equal; say what difference does not matter, such as 5%")
+        raise ConfigError(
+            "--margin 0: no two measurements are equal", "say what difference does not matter, such as 5%"
+        )
     local = LocalChoices(runner_python, model_folder, trust_remote_code)
     with open_bundle(bundle) as opened:
         progress, home = progress_for(quiet=quiet), folders.wattdock_home()

@@ -81,7 +81,7 @@ def _engine(backend: str) -> "EngineMemory":
 
     find_runner(backend)
     if (engine := ExperimentConfig(backend=backend).section.memory()) is None:
-        raise ConfigError(f"--backend {backend} does not tell how it uses memory; take pytorch, vllm or tensorrt")
+        raise ConfigError(f"--backend {backend} does not tell how it uses memory", "take pytorch, vllm or tensorrt")
     return engine
 
 

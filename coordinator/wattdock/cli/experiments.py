@@ -132,9 +132,9 @@ def _file_and_name(file: Path | None, name: str | None, *, resume: bool) -> tupl
         ConfigError: A second word without --resume.
     """
     if name is not None and not resume:
-        raise ConfigError(f"{name}: only one FILE can be measured at a time; to go on with a study, add --resume")
+        raise ConfigError(f"{name}: only one FILE can be measured at a time", "to go on with a study, add --resume")
     if file and not (resume or file.suffix in SUFFIXES or file.exists()):
-        raise ConfigError(f"{file}: no such file; a study that was begun goes on with --resume {file}")
+        raise ConfigError(f"{file}: no such file", f"a study that was begun goes on with --resume {file}")
     words = [word for word in (file, name and Path(name)) if word]
     files = [word for word in words if word.suffix in SUFFIXES or word.is_file() or not resume]
     names = [str(word) for word in words if word not in files]

@@ -9,7 +9,7 @@ import typer
 
 from wattdock.cli.exits import exit_if_failed, fail, interruptible
 from wattdock.cli.options import RESULTS, Json, OutputDir, Quiet, in_help, named, typed_again
-from wattdock.errors import ConfigError, ExitCode, LaunchError
+from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
 from wattdock.files import STUDIES
 from wattdock.output import one_line, print_json, say
 from wattdock.text import pluralize, untimed
@@ -233,5 +233,9 @@ def _found(name: str, output_dir: Path) -> "Fleet":
 
     begun = find_study(name, output_dir)
     if not begun.in_tasks:
-        raise ConfigError(f"{begun.name} was begun on this machine and has no tasks; see wattdock show {begun.name}")
+        raise ConfigError(
+            f"{begun.name} was begun on this machine and has no tasks",
+            f"see wattdock show {begun.name}",
+            cause=Cause.OTHER_MACHINE,
+        )
     return Fleet(load_study(begun.settings, {}), begun.path)

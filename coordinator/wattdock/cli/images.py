@@ -59,6 +59,6 @@ def pull(
     images = read_lock()
     names = names or [name for name, entry in images.images.items() if entry.repo_digest]
     if not names:
-        raise ConfigError("the lock holds no image that a registry has; see: wattdock images list")
+        raise ConfigError("the lock holds no image that a registry has", "see: wattdock images list")
     for name in names:
         say(f"{name}: {pull_image(name, images)} is here")

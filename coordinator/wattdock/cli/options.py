@@ -36,7 +36,7 @@ RESULTS_HELP = (
 
 def _folder(text: str | Path) -> Path:
     if not str(text):
-        raise ConfigError("--output-dir is empty; name a folder")
+        raise ConfigError("--output-dir is empty", "name a folder")
     return expanded(text)
 
 
@@ -196,7 +196,7 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
     if LENGTH in settings and "synthetic" not in sources:
         given = written_as.get(LENGTH, f"--set {LENGTH}")
         kinds = " and ".join(sorted(sources))
-        raise ConfigError(f"{given} has no effect: the prompts are {kinds}; add --prompts synthetic, or drop it")
+        raise ConfigError(f"{given} has no effect: the prompts are {kinds}", "add --prompts synthetic, or drop it")
     return study
 
 
@@ -212,7 +212,9 @@ def _yaml_value(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{text[:MAX_QUOTED]!r} is not a value: {' '.join(str(error).split())}; quote it") from error
+        raise ConfigError(
+            f"{text[:MAX_QUOTED]!r} is not a value: {' '.join(str(error).split())}", "quote it"
+        ) from error
 
 
 @contextmanager

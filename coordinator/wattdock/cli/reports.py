@@ -84,10 +84,10 @@ def compare(
     if not compared.pairs:
         alone = f"{len(compared.only_in_a)} and {len(compared.only_in_b)} results"
         remedy = "name one of each, as STUDY:EXPERIMENT"
-        raise ConfigError(f"{first} and {second}: no experiment of one is in the other ({alone}); {remedy}")
+        raise ConfigError(f"{first} and {second}: no experiment of one is in the other ({alone})", remedy)
     if compared.across_models and not across_models:
         raise ConfigError(
-            f"{compared.across_models}; what differs may be the GPUs'; to compare them anyway, --across-models"
+            f"{compared.across_models}; what differs may be the GPUs'", "to compare them anyway, --across-models"
         )
     show(compared, as_json=as_json)
     judged = compared.regression

@@ -18,7 +18,7 @@ from wattdock.cli.options import (
     typed_again,
     with_flags,
 )
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.output import say
 from wattdock.text import pluralize, typed
 
@@ -149,7 +149,7 @@ def show(
         elif len(results) == 1:
             _show_window(results[0], window, as_json=as_json)
         else:
-            raise ConfigError(f"--window {window} takes one result, and {named} is {len(results)}; name one of them")
+            raise ConfigError(f"--window {window} takes one result, and {named} is {len(results)}", "name one of them")
 
 
 def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None:
@@ -167,7 +167,7 @@ def _analysed_again(stored: "StoredResult") -> "StoredResult":
     try:
         result = audited(was.config, stored.restarts())
     except ValueError as error:
-        raise StoreError(f"{stored.folder} cannot be analysed again: {error}; see it without --again") from error
+        raise StoreError(f"{stored.folder} cannot be analysed again: {error}", "see it without --again") from error
     return replace(stored, result=result.model_copy(update={"study": was.study, "fallback": was.fallback}))
 
 
@@ -205,4 +205,6 @@ def _require_known_backend(backend: str, output_dir: Path) -> None:
         stored = select(output_dir, Filters(superseded=True))
         valid = sorted({*backends(), *(row.backend for row in stored)})
         if backend not in valid:
-            raise ConfigError(f"--backend {backend}: unknown; there are {', '.join(valid)}")
+            raise ConfigError(
+                f"--backend {backend}: unknown", f"there are {', '.join(valid)}", cause=Cause.UNKNOWN_NAME
+            )

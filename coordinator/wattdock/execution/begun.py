@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.execution.study_folder import (
     FAILED,
     LOCK,
@@ -73,7 +73,7 @@ class BegunStudy:
             ConfigError: Another user began it, or could have changed it.
         """
         if self.distrust:
-            raise ConfigError(self.distrust)
+            raise ConfigError(self.distrust, cause=Cause.OTHERS_COULD_WRITE)
         return {key: self.head[key] for key in OF_STUDY if key in self.head} | {
             "experiments": [*self.head["experiments"].values()]
         }
@@ -137,7 +137,7 @@ def find_study(name: str, output_dir: Path) -> BegunStudy:
         raise ConfigError(f"{name}: {found}" + (f"; type one of them: {candidates}" if candidates else ""))
     if begun := _read(output_dir / STUDIES / matches[0]):
         return begun
-    raise StoreError(f"{matches[0]}: its journal does not say what the study is; restore it or start anew")
+    raise StoreError(f"{matches[0]}: its journal does not say what the study is", "restore it or start anew")
 
 
 def unfinished_study(study: Study, output_dir: Path, *, in_tasks: bool = False) -> BegunStudy | None:
@@ -208,14 +208,17 @@ def begun_before(
 
     chosen = max(candidates, key=worth)
     if chosen.distrust:
-        raise ConfigError(chosen.distrust)
+        raise ConfigError(chosen.distrust, cause=Cause.OTHERS_COULD_WRITE)
     if chosen.in_tasks != in_tasks:
         where = "this machine; leave out --on" if in_tasks else "a cluster; add --on slurm"
-        raise ConfigError(f"{chosen.name} was begun on {where}, or run it as a new study without --resume")
+        raise ConfigError(
+            f"{chosen.name} was begun on {where}, or run it as a new study without --resume", cause=Cause.OTHER_MACHINE
+        )
     if chosen.head["digest"] != study.digest:
         raise ConfigError(
-            f"the study has changed since {chosen.path.name} was begun: {difference(chosen.head, study)}; "
-            "undo that, or run it as a new study without --resume"
+            f"the study has changed since {chosen.path.name} was begun: {difference(chosen.head, study)}",
+            "undo that, or run it as a new study without --resume",
+            cause=Cause.STUDY_CHANGED,
         )
     return chosen
 

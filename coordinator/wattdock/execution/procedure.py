@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.analysis import steadiness
 from wattdock.clock import NS_PER_S
-from wattdock.errors import ConfigError, RunnerError
+from wattdock.errors import Cause, ConfigError, RunnerError
 from wattdock.execution.events import IdleStarted, Note, PassFinished, PassStarted, TokensSeen, WarmUpFinished
 from wattdock.host import processes
 from wattdock.inputs import load_prompts
@@ -86,7 +86,9 @@ class Recording:
                 raise ConfigError(
                     f"restart {self.record.restart + 1} would send other prompts than restart {record.restart + 1}: "
                     f"the chat template or the tokenizer of {self.config.model.label} has changed, or renders "
-                    "something that changes; put it back, or run the study as a new one"
+                    "something that changes",
+                    "put it back, or run the study as a new one",
+                    cause=Cause.PROMPTS_CHANGED,
                 )
         self.record = dataclasses.replace(self.record, rendered={**self.record.rendered, sent: rendered_sha256})
 

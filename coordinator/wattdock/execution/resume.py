@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
-from wattdock.errors import ConfigError, PreflightError, StoreError
+from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.execution.begun import begun_before, changed
 from wattdock.execution.events import Note
 from wattdock.execution.experiment import ExperimentState
@@ -77,11 +77,15 @@ def open_task(study: Study, path: Path, *, plans: Sequence[ExecutionPlan], emit:
         try:
             folder.begin(study, path.parent.parent.name, machine=machine, task=int(path.name))
         except OSError as error:
-            raise StoreError(f"cannot write to {path}: {error.strerror or error}; free some space") from error
+            raise StoreError(f"cannot write to {path}: {error.strerror or error}", "free some space") from error
         return folder
     if folder.lines[0]["experiments"].keys() != {config.experiment_id for config in study.experiments}:
         with folder:
-            raise StoreError(f"{path} holds another task's experiments; run the study as a new one, without --resume")
+            raise StoreError(
+                f"{path} holds another task's experiments",
+                "run the study as a new one, without --resume",
+                cause=Cause.STUDY_CHANGED,
+            )
     before = next(line["machine"] for line in reversed(folder.lines) if "machine" in line)
     if changes := changed(before, machine):
         emit(Note(f"another machine than before ({'; '.join(changes)}): unfinished experiments begin anew"))
@@ -149,8 +153,9 @@ def _require_same_gpus(plan: ExecutionPlan, records: Iterable[RestartRecord]) ->
         if earlier != planned:
             raise PreflightError(
                 f"{plan.config.label} was measured on {', '.join(sorted(earlier)) or 'the CPU'}, and this run would "
-                f"take {', '.join(sorted(planned)) or 'the CPU'}; see that those are free and in CUDA_VISIBLE_DEVICES, "
-                "or run it as a new study without --resume"
+                f"take {', '.join(sorted(planned)) or 'the CPU'}",
+                "see that those are free and in CUDA_VISIBLE_DEVICES, or run it as a new study without --resume",
+                cause=Cause.OTHER_MACHINE,
             )
 
 
@@ -164,8 +169,9 @@ def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | N
     if current and (others := {sha256 for sha256 in sent_sha256 if sha256} - {current}):
         raise ConfigError(
             f"the study has changed since it was begun: {config.label} was measured with other prompts than "
-            f"{config.prompts.source} now holds ({min(others)[:8]} → {current[:8]}); put them back, "
-            "or run it as a new study without --resume"
+            f"{config.prompts.source} now holds ({min(others)[:8]} → {current[:8]})",
+            "put them back, or run it as a new study without --resume",
+            cause=Cause.PROMPTS_CHANGED,
         )
 
 
@@ -181,8 +187,9 @@ def require_same_model(
         earlier = environment.model.files
         if earlier and (changes := model.changes_since(earlier)):
             raise ConfigError(
-                f"the model's folder {model.path} has changed since {config.label} was measured: {changes}; "
-                "put the old files back, or run it as a new study without --resume"
+                f"the model's folder {model.path} has changed since {config.label} was measured: {changes}",
+                "put the old files back, or run it as a new study without --resume",
+                cause=Cause.MODEL_CHANGED,
             )
 
 
@@ -195,12 +202,13 @@ def stored_result(history: History, experiment_id: str, output_dir: Path) -> Sto
     path = output_dir / history.folders[-1]
     if (path / RESULT).exists() and (result := load_result(path)).experiment_id == experiment_id:
         return StoredResult(path, result)
-    raise StoreError(f"{path} is gone, where this study stored a result; put it back, or run without --resume")
+    raise StoreError(f"{path} is gone, where this study stored a result", "put it back, or run without --resume")
 
 
 def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:
     if changes := changed(head["machine"], machine):
         raise PreflightError(
-            f"{path.name} was begun on another machine or version: {'; '.join(changes)}; "
-            "go on there, or run it as a new study without --resume"
+            f"{path.name} was begun on another machine or version: {'; '.join(changes)}",
+            "go on there, or run it as a new study without --resume",
+            cause=Cause.OTHER_MACHINE,
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.checks import ExecutionPlan
 from wattdock.clock import NS_PER_S, Clock, HostClock
-from wattdock.errors import ConfigError, ExitCode, LaunchError, MeterError, RunnerError, WattdockError
+from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError, MeterError, RunnerError, WattdockError
 from wattdock.execution.events import (
     ExperimentFailed,
     Loading,
@@ -27,7 +27,7 @@ from wattdock.execution.events import (
     UnexpectedError,
     notes,
 )
-from wattdock.execution.failures import cause_of
+from wattdock.execution.failures import ADVICE, cause_of
 from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.execution.resume import require_same_model
 from wattdock.files import last_lines
@@ -295,12 +295,16 @@ class Session:
         startup.add(spans=span)
         startup.runner_pids |= runner.pids()
         if changes := model.read_again().changes_since(model.files):
-            raise ConfigError(f"{model.path} changed until it was loaded: {changes}; leave it as it is, and run again")
+            raise ConfigError(
+                f"{model.path} changed until it was loaded: {changes}",
+                "leave it as it is, and run again",
+                cause=Cause.MODEL_CHANGED,
+            )
         visible_uuids = startup.runner.visible_gpu_uuids
         if sorted(visible_uuids) != sorted(planned_uuids):
             raise RunnerError(
-                f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}; "
-                "see its log"
+                f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}",
+                "see its log",
             )
 
     def _measure_next(self, procedure: MeasuringProcedure) -> None:
@@ -332,7 +336,7 @@ class Session:
         if self._current and self._clock.now_ns() > self._deadline_ns:
             limit_s = self._current.config.timeouts.experiment_s
             raise RunnerError(
-                f"the experiment took longer than {limit_s:g} s; it was stopped (see timeouts.experiment_s)"
+                f"the experiment took longer than {limit_s:g} s", "it was stopped (see timeouts.experiment_s)"
             )
 
     def _fail_refused(self, check: Callable[[ExperimentState], object]) -> None:
@@ -372,17 +376,17 @@ class Session:
         elif isinstance(error, WattdockError):
             message, exit_code = str(error), error.exit_code
         log_tail = last_lines(self._log)
-        cause = None
-        if exit_code in (ExitCode.LAUNCH, ExitCode.RUNNER):
-            cause = cause_of(message, log_tail, oom_kills=self._oom_kills.since())
+        cause = error.cause if isinstance(error, WattdockError) else None
+        if isinstance(error, LaunchError | RunnerError):
+            cause = cause_of(error, log_tail, oom_kills=self._oom_kills.since())
         failure = Failure(
             kind=kind,
             message=message,
             stage=stage or recording.stage,
             exit_code=int(exit_code),
             log_tail=log_tail,
-            cause=cause.name if cause else None,
-            advice=cause.advice if cause else None,
+            cause=cause,
+            advice=cause and ADVICE.get(cause),
         )
         recording.fail(failure)
         if kind != Failure.INTERRUPTED:

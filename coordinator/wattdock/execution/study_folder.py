@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from wattdock.errors import StoreError
+from wattdock.errors import Cause, StoreError
 from wattdock.files import JOURNAL, STUDIES, locked, sync
 from wattdock.opening import open_regular, read_bounded
 from wattdock.owned_folder import OwnedFolder
@@ -76,7 +76,7 @@ class Journal:
                 stack.enter_context(locked(path.with_name(LOCK)))
             except BlockingIOError as error:
                 running = f"another wattdock is running this study, {error.strerror}"
-                raise StoreError(f"{path}: {running}; wait for it or stop it") from error
+                raise StoreError(f"{path}: {running}", "wait for it or stop it", cause=Cause.IN_USE) from error
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
             # A buffer would write a line that failed once more when the file is closed.
             self._file = stack.enter_context(
@@ -124,7 +124,7 @@ def parse(content: bytes, path: Path) -> list[Line]:
         try:
             lines.append(_checked(from_json(text)))
         except ValueError as error:
-            raise StoreError(f"{path}:{number}: is no journal line ({error}); restore it or start anew") from error
+            raise StoreError(f"{path}:{number}: is no journal line ({error})", "restore it or start anew") from error
     return lines
 
 
@@ -151,7 +151,7 @@ def read_journal(path: Path) -> tuple[list[Line], tuple[os.stat_result, os.stat_
             states = os.fstat(folder.descriptor), os.fstat(file.fileno())
             content = read_bounded(file, place, MAX_JOURNAL_BYTES)
     except OSError as error:
-        raise StoreError(f"{place}: {error.strerror or error}; see that it can be read") from error
+        raise StoreError(f"{place}: {error.strerror or error}", "see that it can be read") from error
     return parse(content[: content.rfind(b"\n") + 1], place), states
 
 
@@ -243,7 +243,7 @@ class StudyFolder:
             return cls(path)
         except OSError as error:
             reason = error.strerror or error
-            raise StoreError(f"cannot write to {path}: {reason}; see its owner and free space") from error
+            raise StoreError(f"cannot write to {path}: {reason}", "see its owner and free space") from error
 
     @classmethod
     def create(cls, study: Study, output_dir: Path, *, machine: Mapping[str, Any], **more: Any) -> Self:
@@ -262,7 +262,7 @@ class StudyFolder:
             folder.begin(study, path.name, machine=machine, **more)
         except OSError as error:
             raise StoreError(
-                f"cannot make the study's folder {path}: {error.strerror or error}; choose another with --output-dir"
+                f"cannot make the study's folder {path}: {error.strerror or error}", "choose another with --output-dir"
             ) from error
         return folder
 
@@ -307,7 +307,7 @@ class StudyFolder:
         try:
             return datetime.strptime(self.study_id[:TIME_CHARACTERS], TIME_FORMAT).replace(tzinfo=UTC)
         except ValueError as error:
-            raise StoreError(f"{self.study_id} does not begin with its time; give it its old name") from error
+            raise StoreError(f"{self.study_id} does not begin with its time", "give it its old name") from error
 
     @property
     def resumed(self) -> bool:
@@ -353,7 +353,11 @@ class StudyFolder:
         """
         with OwnedFolder.open(self.path) as study, study.folder(RECORDS) as records:
             if not records.only_trusted_can_write:
-                raise StoreError(f"{records.path}: other users can write to it; run the study anew, without --resume")
+                raise StoreError(
+                    f"{records.path}: other users can write to it",
+                    "run the study anew, without --resume",
+                    cause=Cause.OTHERS_COULD_WRITE,
+                )
         folders = RestartRecord.find(self.path / RECORDS, f"{experiment_id[:16]}-")
         return {folder.name: _saved(_read(folder), folder) for folder in folders}
 
@@ -377,8 +381,8 @@ class StudyFolder:
 
     def _break(self, error: OSError) -> None:
         self.broken = self.broken or StoreError(
-            f"cannot write to {self.path}: {error.strerror or error}; nothing more is measured; "
-            "make room and continue with --resume"
+            f"cannot write to {self.path}: {error.strerror or error}; nothing more is measured",
+            "make room and continue with --resume",
         )
 
 
@@ -387,7 +391,7 @@ def _read(folder: Path) -> RestartRecord:
         with OwnedFolder.open(folder) as opened:
             return RestartRecord.read(opened)
     except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror}; see its owner and mode") from error
+        raise StoreError(f"{folder}: {error.strerror}", "see its owner and mode") from error
 
 
 def _saved(record: RestartRecord, folder: Path) -> SavedRestart:

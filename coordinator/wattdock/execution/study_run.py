@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import ExperimentResult, Fallback, StudyFacts
 from wattdock.checks import ExecutionPlan, audited, preflight
 from wattdock.clock import NS_PER_S
-from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
+from wattdock.errors import Cause, ConfigError, ExitCode, PreflightError, StoreError
 from wattdock.execution.event_log import EVENTS, EventLog
 from wattdock.execution.events import (
     BackendGivenUp,
@@ -396,5 +396,5 @@ def _require_free_gpus(plans: Sequence[ExecutionPlan], dependencies: RunDependen
         if not occupied:
             return
         if clock.now_ns() > deadline_ns:
-            raise PreflightError(f"{'; '.join(occupied)}; choose others with gpus")
+            raise PreflightError("; ".join(occupied), "choose others with gpus", cause=Cause.GPU_BUSY)
         clock.sleep(TEARDOWN_POLL_S)

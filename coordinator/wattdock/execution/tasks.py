@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.checks import require_inputs
-from wattdock.errors import PreflightError, StoreError
+from wattdock.errors import Cause, PreflightError, StoreError
 from wattdock.execution.begun import BegunStudy, begun_before
 from wattdock.execution.events import notes
 from wattdock.execution.interrupts import Interrupts
@@ -187,7 +187,9 @@ def measure(task: Task, *, gpus: int, job: snapshot.Job | None, retry_failed: bo
         ]
     if gpus and (few := [plan for plan in plans if len(plan.gpus) < gpus]):
         had = pluralize(len(few[0].gpus), "GPU")
-        raise PreflightError(f"{few[0].config.label} needs {pluralize(gpus, 'GPU')}, and this node gives it {had}")
+        raise PreflightError(
+            f"{few[0].config.label} needs {pluralize(gpus, 'GPU')}, and this node gives it {had}", cause=Cause.NO_GPU
+        )
     run = StudyRun(task.study, plans, output_dir=output_dir, home=home, task=task.path, retry_failed=retry_failed)
     run.run(emit)
     return run.results

@@ -83,7 +83,7 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
     """
     if not str(path).isprintable():
         # Quotes keep a word together in shell, but not the line of an option, which is a comment to it.
-        raise PreflightError(f"{str(path)!r} would not stay one line of a job's script; name another --output-dir")
+        raise PreflightError(f"{str(path)!r} would not stay one line of a job's script", "name another --output-dir")
     arrays: dict[tuple[int, int], list[Task]] = {}
     for task in tasks:
         arrays.setdefault((gpus_of(task), task.number // THOUSAND), []).append(task)
@@ -119,8 +119,8 @@ def gpus_of(task: Task) -> int:
         if isinstance(config.gpus, list):
             names = ",".join(map(str, config.gpus))
             raise PreflightError(
-                f"{config.label}: gpus: {names} are those of one machine, and Slurm chooses; "
-                f"write gpus: {{count: {len(config.gpus)}}}"
+                f"{config.label}: gpus: {names} are those of one machine, and Slurm chooses",
+                f"write gpus: {{count: {len(config.gpus)}}}",
             )
     return max(0 if config.accelerator == "cpu" else config.gpus_asked for config in task.study.experiments)
 

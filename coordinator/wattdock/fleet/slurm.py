@@ -138,10 +138,10 @@ def _output_of(*words: str) -> str:
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LONGEST_ANSWER_S, check=False)
     except FileNotFoundError as error:
         raise PreflightError(
-            f"{words[0]}: no such command here; --on slurm needs Slurm's, as a cluster's login node has them"
+            f"{words[0]}: no such command here", "--on slurm needs Slurm's, as a cluster's login node has them"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s; see whether `sinfo` answers") from error
+        raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s", "see whether `sinfo` answers") from error
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise LaunchError(f"{words[0]}: " + said.replace(f"{words[0]}: ", "").replace("error: ", ""))

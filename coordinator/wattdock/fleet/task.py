@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.config import load_study
-from wattdock.errors import ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
+from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
 from wattdock.execution import events, find_study
 from wattdock.execution.tasks import TASKS, measure, prepare, tasks_of
 from wattdock.files import MAX_JSON_BYTES, write_whole
@@ -81,7 +81,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     study = load_study(find_study(path.name, output_dir).settings, {})
     tasks = tasks_of(study, path)
     if not 0 <= number < len(tasks):
-        raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}")
+        raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}", cause=Cause.UNKNOWN_NAME)
     task, folder = tasks[number], path / TASKS / str(number)
     _require_alone(path, number)
     folder.mkdir(0o755, exist_ok=True)
@@ -133,7 +133,11 @@ def _require_alone(path: Path, number: int) -> None:
             queued = slurm.queued(path)
     for other in queued:
         if other.number == number and other.node and _array(other.job) < _array(own or ""):
-            raise StoreError(f"job {other.job} on {other.node} measures task {number} already; wait for it, or end it")
+            raise StoreError(
+                f"job {other.job} on {other.node} measures task {number} already",
+                "wait for it, or end it",
+                cause=Cause.IN_USE,
+            )
 
 
 def _array(job: str) -> int:

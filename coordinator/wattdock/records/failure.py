@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from wattdock.errors import Cause
 from wattdock.values import Said, Stored
 
 
@@ -15,8 +16,8 @@ class Failure(Stored):
         kind: Class of the error, for instance "RunnerError".
         stage: "launch", "load", "warm-up", "pass 2", ….
         log_tail: The runner's last lines.
-        cause: The known cause, where the error matches one; see `wattdock.execution.failures`.
-        advice: The remedy for that cause.
+        cause: Its cause, where it is known.
+        advice: What helps against that cause, where anything does.
     """
 
     INTERRUPTED: ClassVar = "Interrupted"
@@ -26,5 +27,5 @@ class Failure(Stored):
     stage: str
     exit_code: int
     log_tail: Said = ""
-    cause: str | None = None
+    cause: Cause | None = None
     advice: str | None = None
