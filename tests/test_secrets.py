@@ -253,7 +253,7 @@ def test_errors_events_and_rows_cannot_hold_a_secret() -> None:
     assert str(LaunchError(text)) == "cannot reach https://host.example/simple"
     assert events.as_line(events.Note(text))["text"] == said
     engine = NoContainersError("no engine at tcp://me:pw@engine:2375", "start one")
-    assert (engine.reason, str(engine)) == (
+    assert (engine.what, str(engine)) == (
         "no engine at tcp://engine:2375",
         "no engine at tcp://engine:2375; start one",
     )

@@ -61,7 +61,7 @@ def expanded(path: str | Path) -> Path:
         return require_utf8(Path(path).expanduser())
     except (RuntimeError, ValueError) as error:
         remedy = "write the path in full, or set HOME"
-        raise ConfigError(f"{path}: nobody knows the home folder that ~ stands for; {remedy}") from error
+        raise ConfigError(f"{path}: nobody knows the home folder that ~ stands for", remedy) from error
 
 
 def require_utf8(path: Path) -> Path:
@@ -82,8 +82,8 @@ def require_utf8(path: Path) -> Path:
     if not is_utf8:
         shown = real.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
         raise ConfigError(
-            f"{shown}: this path is not UTF-8, which results and runners need; rename it, or set PYTHONUTF8=1 if only "
-            "this shell's locale is not UTF-8"
+            f"{shown}: this path is not UTF-8, which results and runners need",
+            "rename it, or set PYTHONUTF8=1 if only this shell's locale is not UTF-8",
         )
     return path
 
@@ -349,7 +349,9 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
             else:
                 write_whole(Path(proc_path(located.folder), located.name), content)
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another file with {flag}") from error
+        raise StoreError(
+            f"cannot write {path}: {error.strerror or error}", f"choose another file with {flag}"
+        ) from error
 
 
 def last_lines(path: Path, lines: int = TAIL_LINES) -> str:

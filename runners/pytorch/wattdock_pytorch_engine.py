@@ -33,7 +33,7 @@ from wattdock_pytorch_steps import StepClock, output_length, steps_of_batch
 from wattdock_runner import checkpoint
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, lacks_memory
+from wattdock_runner.errors import GPU_MEMORY, HOST_MEMORY, InvalidRequest, OutOfMemory, lacks_memory
 from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 from wattdock_runner.linear import linear_facts, unpacked_warnings
 from wattdock_runner.serving import Engine
@@ -224,7 +224,7 @@ def balanced_placement(model: Any) -> Placement:
         model, max_memory=gpus, no_split_module_classes=whole, dtype=model.dtype
     )
     if homeless := [name for name, device in placement.items() if not isinstance(device, int)]:
-        raise OutOfMemory(f"the model does not fit in {len(gpus)} GPU(s): no room for {homeless[0]!r}")
+        raise OutOfMemory(f"the model does not fit in {len(gpus)} GPU(s): no room for {homeless[0]!r}", GPU_MEMORY)
     return placement
 
 
@@ -441,9 +441,10 @@ def freeing_memory(what: str, work: Callable[[], T]) -> T:
         if not (isinstance(error, (torch.OutOfMemoryError, MemoryError)) or lacks_memory(str(error))):
             raise
         reason = str(error) or "host memory is used up"
+        cause = HOST_MEMORY if isinstance(error, MemoryError) else None
     # The exception keeps the frames that hold tensors alive until its handler is left.
     free_memory()
-    raise OutOfMemory(f"out of memory while {what}: {reason}")
+    raise OutOfMemory(f"out of memory while {what}: {reason}", cause)
 
 
 def leave_out_of_collections() -> None:

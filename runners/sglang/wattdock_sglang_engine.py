@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from wattdock_sglang import DEFAULTS
 
 from wattdock_runner.engine_server import loading, mean_of
-from wattdock_runner.errors import OutOfMemory
+from wattdock_runner.errors import CacheTooSmall
 from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, refusal
 
@@ -80,7 +80,7 @@ class SglangApi(Api):
         if reason["type"] == "abort":
             raise refusal(reason.get("status_code") or SERVER_ERROR, str(reason["message"]))
         if stopped := meta["num_retractions"]:
-            raise OutOfMemory(
+            raise CacheTooSmall(
                 f"the KV cache could not hold what was in flight: SGLang stopped a request {stopped} time(s) and "
                 "computed it again; lower batch_size, or raise mem_fraction_static"
             )

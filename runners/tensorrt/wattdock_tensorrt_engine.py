@@ -23,7 +23,7 @@ from tensorrt_llm import LLM, SamplingParams
 from wattdock_tensorrt import WORKER_MODULE, describe, effective_engine_args, engine_settings, set_limits
 
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, lacks_memory
+from wattdock_runner.errors import HANG, WORKER, EngineFailed, InvalidRequest, OutOfMemory, lacks_memory
 from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.process import Processes, descendants
 from wattdock_runner.serving import Engine
@@ -145,7 +145,7 @@ class TensorrtEngine(Engine):
         that was sent last, everything before has been computed.
 
         Raises:
-            RuntimeError: A worker died, or the engine did not answer within two minutes.
+            EngineFailed: A worker died, or the engine did not answer within two minutes.
         """
         sampling = SamplingParams(max_tokens=1, end_id=-1, detokenize=False)
         answered = asyncio.run_coroutine_threadsafe(self._exhaust([0], sampling), self._loop)
@@ -153,7 +153,7 @@ class TensorrtEngine(Engine):
         while not wait([answered], timeout=WATCH_S).done:
             self._require_alive()
             if time.monotonic() > deadline_s:
-                raise RuntimeError(f"TensorRT-LLM did not answer a request of one token within {DRAIN_S:.0f} s")
+                raise EngineFailed(f"TensorRT-LLM did not answer a request of one token within {DRAIN_S:.0f} s", HANG)
         answered.result()
 
     async def _exhaust(self, ids: list[int], sampling: SamplingParams) -> None:
@@ -207,7 +207,7 @@ class TensorrtEngine(Engine):
     def _require_alive(self) -> None:
         """Raise if a worker has ended: TensorRT-LLM itself would wait for ever."""
         if not self.workers.all_live():
-            raise RuntimeError("a process of TensorRT-LLM's engine died")
+            raise EngineFailed("a process of TensorRT-LLM's engine died", WORKER)
 
     def end(self) -> None:
         """End the engine with its processes."""

@@ -34,7 +34,16 @@ from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 from wattdock_runner import checkpoint
 from wattdock_runner.backend import Gpu, LoadedModel
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WrongState
+from wattdock_runner.errors import (
+    HANG,
+    WORKER,
+    CacheTooSmall,
+    EngineFailed,
+    InvalidRequest,
+    OutOfMemory,
+    RunnerFault,
+    WrongState,
+)
 from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus
 from wattdock_runner.linear import unpacked_warnings
 from wattdock_runner.serving import Engine
@@ -313,10 +322,10 @@ class VllmEngine(Engine):
             return OutOfMemory(f"{doing}: {lack.reason}")
         why = f"; first reported: {cause}" if cause else ""
         if is_dead:
-            return RuntimeError(f"a process of vLLM's engine died during the pass{why}")
+            return EngineFailed(f"a process of vLLM's engine died during the pass{why}", WORKER)
         if fault.is_silence:
             limit = f"{limit_s} s" if (limit_s := os.environ.get(ANSWER_LIMIT)) else "vLLM's own limit"
-            return RuntimeError(f"vLLM's workers did not answer within {limit} ({ANSWER_LIMIT}){why}")
+            return EngineFailed(f"vLLM's workers did not answer within {limit} ({ANSWER_LIMIT}){why}", HANG)
         return RuntimeError(f"vLLM failed during the pass: {fault}{why}")
 
     def drain(self) -> None:
@@ -360,7 +369,7 @@ class VllmEngine(Engine):
                         f"which has {request.prompt_tokens}"
                     )
                 if inside.num_preemptions:
-                    raise OutOfMemory(
+                    raise CacheTooSmall(
                         f"the KV cache could not hold what was in flight: vLLM stopped request {request.index} "
                         f"{inside.num_preemptions} time(s) and computed it again; {MORE_ROOM}"
                     )
@@ -380,7 +389,7 @@ class VllmEngine(Engine):
         prompt_blocks = -(-request.num_tokens // self.block_tokens) if is_plain else 1
         needed = prompt_blocks + (cache.watermark_blocks if self._scheduler.running else 0)
         if needed > cache.block_pool.get_num_free_blocks() and not request.num_preemptions:
-            raise OutOfMemory(
+            raise CacheTooSmall(
                 f"the KV cache could not hold what was in flight: {len(self._scheduler.running)} of "
                 f"{len(self._running)} requests ran, and the next one waited for {needed} blocks; {MORE_ROOM}"
             )

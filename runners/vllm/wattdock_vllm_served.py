@@ -13,7 +13,7 @@ from wattdock_vllm_server import MODEL
 
 from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.engine_server import loading, mean_of
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault
+from wattdock_runner.errors import CacheTooSmall, InvalidRequest, OutOfMemory, RunnerFault
 from wattdock_runner.served import CompletionsApi, ServedEngine
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class VllmApi(CompletionsApi):
             OutOfMemory: It stopped requests, and computed them again.
         """
         if stopped := grown["vllm:num_preemptions_total"]:
-            raise OutOfMemory(
+            raise CacheTooSmall(
                 f"the KV cache could not hold what was in flight: vLLM stopped requests {stopped:.0f} time(s) and "
                 f"computed them again; {MORE_ROOM}"
             )

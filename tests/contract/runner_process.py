@@ -19,6 +19,7 @@ import grpc
 import pytest
 
 from wattdock.launch.keeper import descendants, end_group
+from wattdock.runner.client import CAUSE_KEY
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -97,11 +98,11 @@ class Runner:
         self.model = None
         self.stub.Unload(pb.UnloadRequest(), timeout=PATIENCE_S)
 
-    def refused_load(self, model_path: Path, **fields: Any) -> tuple[str, str]:
+    def refused_load(self, model_path: Path, **fields: Any) -> Refusal:
         """Return status and detail of a load that must fail."""
         return refusal(self.stub.Load(load_request(model_path, **fields), timeout=LONGEST_S))
 
-    def refused_pass(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> tuple[str, str]:
+    def refused_pass(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Refusal:
         """Return status and detail of a pass that must fail."""
         return refusal(self.start(workload, prompts))
 
@@ -253,11 +254,19 @@ def output_ids(result: Pass) -> list[list[int]]:
     return [list(record.output_ids.ids) for record in result.requests]
 
 
-def refusal(call: Any) -> tuple[str, str]:
-    """Return the name of the status and the detail of a call that must fail."""
+class Refusal(tuple[str, str]):
+    """Name of the status and detail of a failed call; `cause` is what its runner sent, or None."""
+
+    cause: str | None = None
+
+
+def refusal(call: Any) -> Refusal:
+    """Return how a call failed that must fail."""
     with pytest.raises(grpc.RpcError) as caught:
         list(call)
-    return caught.value.code().name, caught.value.details() or ""
+    refused = Refusal((caught.value.code().name, caught.value.details() or ""))
+    refused.cause = {item.key: str(item.value) for item in caught.value.trailing_metadata()}.get(CAUSE_KEY)
+    return refused
 
 
 def command_of(pid: int) -> str:

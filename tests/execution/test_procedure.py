@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-from datetime import UTC, datetime
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast

@@ -17,7 +17,6 @@ from wattdock.fleet.prepare import prepare
 from wattdock.launch import LauncherChoice
 from wattdock.study.events import PassFinished, PassStarted
 from wattdock.study.find import EarlierStudy, find_study, study_to_resume
-from wattdock.study.resume import open_study
 from wattdock.study.tasks import TASKS, begin_tasks, tasks_of
 
 if TYPE_CHECKING:
@@ -122,7 +121,9 @@ def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_
         assert begun
         assert begun.path == path
     with pytest.raises(ConfigError, match=r"^the study has changed since \S+-s-1 was begun: without "):
-        study_to_resume(study(PAIR.experiments[0]), machine.results, resume=find_study("s-1", machine.results), in_tasks=True)
+        study_to_resume(
+            study(PAIR.experiments[0]), machine.results, resume=find_study("s-1", machine.results), in_tasks=True
+        )
 
 
 def test_a_study_in_tasks_holds_its_cluster_settings(machine: VirtualMachine) -> None:

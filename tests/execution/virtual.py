@@ -20,7 +20,7 @@ from merge_samples import PERIOD_S
 
 from wattdock.clock import NS_PER_S, Clock, ClockCheck, ClockIdentity
 from wattdock.config import ExperimentConfig, Study
-from wattdock.errors import MeterError, RunnerError
+from wattdock.errors import Cause, MeterError, RunnerError
 from wattdock.execution import Measurement, NodeTask, measure
 from wattdock.execution.context import MachineAccess
 from wattdock.host import Gpu, GpuInventory
@@ -238,7 +238,7 @@ class VirtualRunner:
         self.limits |= {"heartbeat_s": silence_s, "stall_s": stall_s}
         in_flight, step_s = request.workload.batch_size, self.args.get("step_s", 0.1)
         if in_flight > self.args.get("most_in_flight", in_flight):
-            raise RunnerError(f"a pass failed for lack of memory: {in_flight} need more blocks of KV cache")
+            raise RunnerError(f"a pass failed for lack of memory: {in_flight} in flight", cause=Cause.KV_CACHE)
         self._strike("pass_fault", "a pass")
         began_ns, steps, output_tokens = self.clock.now_ns(), list[tuple[int, ...]](), [0]
         admission, served, running = self._admission(request, began_ns), list[Served](), list[Served]()
@@ -307,7 +307,7 @@ class VirtualRunner:
     def _strike(self, name: str, what: str) -> None:
         faults = self.args.get(name), getattr(self, name, None)
         if "die" in faults:
-            raise RunnerError(f"the runner died during {what}: exited with code 70")
+            raise RunnerError(f"the runner died during {what}: exited with code 70", cause=Cause.RUNNER)
         if "bug" in faults:
             raise KeyError("put in by a test")
 

@@ -252,7 +252,7 @@ def test_who_waits_gets_the_lease_when_it_is_free_and_says_for_whom_it_waits(fol
     """And nobody waits longer than asked."""
     told: list[str] = []
     with another_user(folder, "machine", "GPU-a") as process:
-        assert "waited 0.5 s" in refused(folder, "GPU-a", exclusive="machine", wait_s=0.5)
+        assert "0.5 s" in refused(folder, "GPU-a", exclusive="machine", wait_s=0.5)
 
         def hear(line: str) -> None:
             told.append(line)

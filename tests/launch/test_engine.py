@@ -165,7 +165,7 @@ def test_where_no_engine_can_serve_the_address_is_named(
         with pytest.raises(NoContainersError) as refused:
             find_image("any", backend="fake")
         server.shutdown()
-    assert refused.value.reason == said.format(tmp_path)
+    assert refused.value.what == said.format(tmp_path)
 
 
 def test_a_socket_that_the_user_may_not_open_is_a_matter_of_permission(engine: Path) -> None:

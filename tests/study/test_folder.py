@@ -195,7 +195,11 @@ def test_an_empty_newer_start_hides_no_older_one_with_measured_passes(tmp_path: 
     assert left
     assert (left.name, left.passes(twice)) == ("s-1", (1, 2))
     assert EarlierStudy.left_over(replace(twice, name="other"), tmp_path) is None
-    for wanted, retry_failed, opened in ((True, False, older), (True, True, newer), (find_study("s-2", tmp_path), False, newer)):
+    for wanted, retry_failed, opened in (
+        (True, False, older),
+        (True, True, newer),
+        (find_study("s-2", tmp_path), False, newer),
+    ):
         how: dict[str, Any] = {"resume": wanted, "retry_failed": retry_failed}
         with open_on(MACHINE, twice, tmp_path, study_to_resume(twice, tmp_path, **how)) as folder:
             assert folder.path == opened.path

@@ -114,14 +114,17 @@ def _checked(candidates: Sequence[Candidate], check: Callable[[Candidate], Exper
             first = by_name.setdefault(experiment.name, experiment)
             if experiment.name and first.experiment_id != experiment.experiment_id:
                 place = ("sweep",) if candidate.index is None else ("experiments", candidate.index, "name")
-                raise StudyError(f"name: two different experiments are called {experiment.name!r}; rename one", *place)
+                raise StudyError(
+                    f"name: two different experiments are called {experiment.name!r}", *place, remedy="rename one"
+                )
         # What is wrong with every point is wrong with the study.
         if errors and not experiments and len(errors) == min(MANY, len(candidates)):
             raise errors[0][1]
     if errors:
         raise ConfigError(
             f"{len(errors)} of {len(candidates)} points cannot be experiments; the first, {errors[0][0]}: "
-            f"{errors[0][1]}; leave them out with `exclude:`"
+            f"{errors[0][1]}",
+            "leave them out with `exclude:`",
         )
     return experiments
 
@@ -187,7 +190,7 @@ def _candidates(written: StudyFile, flags: Settings) -> tuple[list[Candidate], l
     included = [point for point in swept if not any(_matches(entry, point.settings) for entry in written.exclude)]
     for number, entry in enumerate(written.exclude):
         if not any(_matches(entry, point.settings) for point in swept):
-            raise StudyError(f"exclude: {entry} excludes no point; correct or remove it", "exclude", number)
+            raise StudyError(f"exclude: {entry} excludes no point", "exclude", number, remedy="correct or remove it")
     explicit = [
         Candidate(_with_its_section(override(override(written.defaults, settings), flags), sections), {}, index)
         for index, settings in enumerate(written.experiments)

@@ -20,7 +20,7 @@ from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.secrets import holds_secret, is_secret_name
 from wattdock.text import expected, from_json, json_text, nearest
 
@@ -100,9 +100,9 @@ def load_study(
     """
     path, data, lines, name = _read(source)
     if data is None:
-        raise ConfigError(f"{name}: is empty; write at least `model: NAME`")
+        raise ConfigError(f"{name}: is empty", "write at least `model: NAME`")
     if not isinstance(data, dict):
-        raise ConfigError(f"{name}: holds {shortened(data)} where settings were expected; write `key: value` lines")
+        raise ConfigError(f"{name}: holds {shortened(data)} where settings were expected", "write `key: value` lines")
     over: Settings = {}
     flag_places: dict[Location, str] = {}
     for setting, value in flags.items():
@@ -121,7 +121,7 @@ def load_study(
     try:
         study = expand(written, over, lambda candidate: _check_candidate(candidate, places))
     except StudyError as error:
-        raise ConfigError(f"{places.of(error.location, ((),))}: {error}") from None
+        raise error.at(places.of(error.location, ((),))) from None
     return study if study.name or path is None else replace(study, name=path.stem)
 
 
@@ -134,7 +134,11 @@ def _refuse_secrets(value: Any, location: Location, places: Places) -> None:
     named = is_secret_name(name) and value and isinstance(value, str | int | float) and not isinstance(value, bool)
     if named or (isinstance(value, str) and holds_secret(f"{name}: {value}", os.environ)):
         where = places.of(location, ((),))
-        raise ConfigError(f"{where}: holds what looks like a key or password, and results hold settings; leave it out")
+        raise ConfigError(
+            f"{where}: holds what looks like a key or password, and results hold settings",
+            "leave it out",
+            cause=Cause.SECRET,
+        )
 
 
 def _read(source: Path | Mapping[str, Any] | None) -> tuple[Path | None, Any, Mapping[Location, int], str]:
@@ -144,7 +148,7 @@ def _read(source: Path | Mapping[str, Any] | None) -> tuple[Path | None, Any, Ma
             # As a file would hold them: tuples are lists, paths are text.
             return None, from_json(json_text(dict(source), default=os.fspath)), {}, "settings"
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"settings: {error}; use text, numbers, lists and mappings") from None
+            raise ConfigError(f"settings: {error}", "use text, numbers, lists and mappings") from None
     return (source, *read_yaml(source), str(source)) if source else (None, {}, {}, "command line")
 
 
@@ -155,7 +159,11 @@ def _study_file(data: Settings, places: Places) -> StudyFile:
             near = difflib.get_close_matches(str(key), StudyFile.model_fields, n=1, cutoff=ALIKE)
             known = key in ExperimentConfig.model_fields
             advice = f"did you mean {near[0]!r}?" if near and not known else "put it under `defaults:`"
-            raise ConfigError(f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`; {advice}")
+            raise ConfigError(
+                f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`",
+                advice,
+                cause=Cause.UNKNOWN_SETTING,
+            )
     try:
         written = StudyFile.model_validate(data | {"defaults": data.get("defaults") or {}})
     except ValidationError as error:
@@ -182,7 +190,10 @@ def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -
         places = places.moved((ENGINE, name), (backend, own))
         if own not in section_class(backend).model_fields:
             where = places.of((backend, own), prefixes)
-            raise ConfigError(f"{where}: {backend} has no {own}, but {', '.join(section_class(backend).model_fields)}")
+            raise ConfigError(
+                f"{where}: {backend} has no {own}, but {', '.join(section_class(backend).model_fields)}",
+                cause=Cause.UNKNOWN_SETTING,
+            )
         settings = override(settings, {backend: {own: value}})
     try:
         # The section by itself first: inside an experiment, its errors would not name the section.
@@ -192,7 +203,9 @@ def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -
             for name in section.passed_through:
                 if near := difflib.get_close_matches(name, type(section).model_fields, n=1, cutoff=MISSPELT):
                     where = places.of((backend, name), prefixes)
-                    raise ConfigError(f"{where}: unknown key {name!r}; did you mean {near[0]!r}?")
+                    raise ConfigError(
+                        f"{where}: unknown key {name!r}", f"did you mean {near[0]!r}?", cause=Cause.UNKNOWN_SETTING
+                    )
             root = ()
         return ExperimentConfig.model_validate(settings)
     except ValidationError as error:

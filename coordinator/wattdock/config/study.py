@@ -14,7 +14,7 @@ from pydantic import Field
 from wattdock.config.fleet import FleetSpec
 from wattdock.config.lengths import StrictSettings
 from wattdock.config.workload import Seed
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,8 +63,8 @@ class StudyFile(StrictSettings):
 class StudyError(ConfigError):
     """A study that makes no sense; `location` is the place in the file."""
 
-    def __init__(self, message: str, *location: str | int) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, *location: str | int, remedy: str | None = None, cause: Cause | None = None) -> None:
+        super().__init__(what, remedy, cause=cause)
         self.location = location
 
 
@@ -86,12 +86,14 @@ def points(sweep: Mapping[str, Any]) -> Iterator[Point]:
     ]
     names = [name for group, _ in axes for name in group]
     if deep := [name for name in names if name.count(".") > MAX_DEPTH]:
-        raise StudyError(f"{shortened(deep[0])}: no setting lies that deep", "sweep", deep[0])
+        raise StudyError(
+            f"{shortened(deep[0])}: no setting lies that deep", "sweep", deep[0], cause=Cause.UNKNOWN_SETTING
+        )
     if twice := [name for name in names if names.count(name) > 1]:
-        raise StudyError(f"{twice[0]}: is swept twice; keep one", "sweep", twice[0])
+        raise StudyError(f"{twice[0]}: is swept twice", "sweep", twice[0], remedy="keep one")
     count = math.prod(len(steps) for _, steps in axes)
     if count > MAX_POINTS:
-        raise StudyError(f"{count:,} points, at most {MAX_POINTS:,} are possible; sweep less at once", "sweep")
+        raise StudyError(f"{count:,} points, at most {MAX_POINTS:,} are possible", "sweep", remedy="sweep less at once")
     for steps in itertools.product(*(steps for _, steps in axes)):
         yield dict(zip(names, itertools.chain.from_iterable(steps), strict=True))
 
@@ -102,14 +104,16 @@ def _zipped(group: Any) -> Axis:
     columns = {name: _listed(name, values) for name, values in group.items()}
     if len({len(column) for column in columns.values()}) > 1:
         lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
-        raise StudyError(f"zip: settings that go together need equally many values; there are: {lengths}", "sweep", ZIP)
+        raise StudyError(
+            "zip: settings that go together need equally many values", "sweep", ZIP, remedy=f"there are: {lengths}"
+        )
     return tuple(columns), list(zip(*columns.values(), strict=True))
 
 
 def _listed(name: str, values: Any) -> list[Any]:
     if isinstance(values, list) and values:
         return values
-    raise StudyError(f"{name}: {shortened(values)} is no list of values; write [1, 2]", "sweep", name)
+    raise StudyError(f"{name}: {shortened(values)} is no list of values", "sweep", name, remedy="write [1, 2]")
 
 
 def shortened(value: Any) -> str:

@@ -41,12 +41,12 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
     try:
         text = read_regular(path, limit_bytes=MAX_BYTES, follow=True).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from error
+        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}", "save it as UTF-8") from error
     except OSError as error:
         beside = {file.stem: file for file in path.parent.glob("*.y*ml")} if error.errno == errno.ENOENT else {}
         near = nearest(path.stem, beside)
         hint = f"did you mean {beside[near]}?" if near else "name an experiment file"
-        raise ConfigError(f"{path}: {error.strerror or error}; {hint}") from error
+        raise ConfigError(f"{path}: {error.strerror or error}", hint) from error
     lines: dict[Location, int] = {}
     try:
         _check_size(text, path)
@@ -56,7 +56,7 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(_yaml_message(path, text, error)) from error
     except RecursionError as error:
-        raise ConfigError(f"{path}: nested too deeply; flatten it") from error
+        raise ConfigError(f"{path}: nested too deeply", "flatten it") from error
 
 
 def _check_size(text: str, path: Path) -> None:
@@ -65,9 +65,9 @@ def _check_size(text: str, path: Path) -> None:
     for count, event in enumerate(yaml.parse(text, Loader=LOADER)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            raise ConfigError(f"{path}: nested too deeply; flatten it")
+            raise ConfigError(f"{path}: nested too deeply", "flatten it")
         if count > MAX_NODES:
-            raise ConfigError(f"{path}: more than {MAX_NODES:,} values; this is not an experiment file")
+            raise ConfigError(f"{path}: more than {MAX_NODES:,} values", "this is not an experiment file")
 
 
 def _yaml_message(path: Path, text: str, error: Exception) -> str:
@@ -84,7 +84,7 @@ def _scalar(loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:
     value = loader.construct_object(node)
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ConfigError(
-            f"{path}:{node.start_mark.line + 1}: a number of {value.bit_length():,} bits; write a smaller one"
+            f"{path}:{node.start_mark.line + 1}: a number of {value.bit_length():,} bits", "write a smaller one"
         )
     return value
 
@@ -92,7 +92,7 @@ def _scalar(loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[Location, int], path: Path) -> Any:
     lines.setdefault(at, node.start_mark.line + 1)
     if len(lines) > MAX_NODES:
-        raise ConfigError(f"{path}: more than {MAX_NODES:,} values; does an alias refer to itself?")
+        raise ConfigError(f"{path}: more than {MAX_NODES:,} values", "does an alias refer to itself?")
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, (*at, index), lines, path) for index, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
@@ -101,12 +101,12 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[L
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if key_node.tag == MERGE:
-            raise ConfigError(f"{path}:{line}: `<<:` is not known here; put what experiments share under `defaults:`")
+            raise ConfigError(f"{path}:{line}: `<<:` is not known here", "put what experiments share under `defaults:`")
         key = loader.construct_object(key_node)
         if not isinstance(key, str):
-            raise ConfigError(f"{path}:{line}: the key {key!r} is not a word; quote it")
+            raise ConfigError(f"{path}:{line}: the key {key!r} is not a word", "quote it")
         if key in mapping:
-            raise ConfigError(f"{path}:{line}: the key {key!r} stands here twice; remove one")
+            raise ConfigError(f"{path}:{line}: the key {key!r} stands here twice", "remove one")
         lines[(*at, key)] = line
         mapping[key] = _plain(loader, value_node, (*at, key), lines, path)
     return mapping

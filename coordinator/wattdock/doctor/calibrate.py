@@ -9,7 +9,7 @@ import functools
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.host import GpuInventory, leases
 from wattdock.launch import choose_launcher
 from wattdock.launch.images import read_lock
@@ -70,6 +70,8 @@ def calibrate_meters(
 def _free_gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Sequence[Gpu]:
     indices = [gpu.index for gpu in host_gpus.gpus]
     if not indices:
-        raise PreflightError(f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}")
+        raise PreflightError(
+            f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}", cause=Cause.NO_GPU
+        )
     named = config.gpus if isinstance(config.gpus, list) else indices
     return choose_gpus(config.model_copy(update={"gpus": named}), host_gpus)

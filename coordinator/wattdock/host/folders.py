@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal as size_text
 
 from wattdock import files, opening
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.files import STUDIES, NewFolder, expanded, require_utf8
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def make_own(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.lstat()
     except OSError as error:
-        raise PreflightError(f"cannot make {folder}: {error.strerror}; {OWN_HOME}") from error
+        raise PreflightError(f"cannot make {folder}: {error.strerror}", OWN_HOME) from error
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
-        raise PreflightError(f"others can change {folder}; remove it, or {OWN_HOME}")
+        raise PreflightError(f"others can change {folder}", f"remove it, or {OWN_HOME}", cause=Cause.OTHERS_COULD_WRITE)
 
 
 @contextmanager
@@ -98,7 +98,11 @@ def _temporary_folder() -> Path:
     """
     folder = Path(tempfile.gettempdir())
     if not opening.is_trusted(uid := folder.stat().st_uid):
-        raise PreflightError(f"the temporary folder {folder} belongs to user {uid}; set TMPDIR to one of yours")
+        raise PreflightError(
+            f"the temporary folder {folder} belongs to user {uid}",
+            "set TMPDIR to one of yours",
+            cause=Cause.OTHERS_COULD_WRITE,
+        )
     return folder
 
 
@@ -124,16 +128,17 @@ def require_writable(folder: Path, *, setting: str) -> int:
     existing = next(up for up in (folder.absolute(), *folder.absolute().parents) if up.exists())
     change = f"choose another folder with {setting}"
     if not existing.is_dir():
-        raise PreflightError(f"cannot write to {folder}: {existing} is a file; {change}")
+        raise PreflightError(f"cannot write to {folder}: {existing} is a file", change)
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise PreflightError(f"cannot write to {folder}: no permission to write in {existing}; {change}")
+        raise PreflightError(f"cannot write to {folder}: no permission to write in {existing}", change)
     disk = shutil.disk_usage(existing)
     if disk.total == 0:
-        raise PreflightError(f"cannot write to {folder}: {existing} is on no disk; {change}")
+        raise PreflightError(f"cannot write to {folder}: {existing} is on no disk", change)
     if disk.free < MIN_FREE_BYTES:
         raise PreflightError(
-            f"only {size_text(disk.free)} free for {folder}, at least {size_text(MIN_FREE_BYTES)} are needed; "
-            f"free some or {change}"
+            f"only {size_text(disk.free)} free for {folder}, at least {size_text(MIN_FREE_BYTES)} are needed",
+            f"free some or {change}",
+            cause=Cause.NO_SPACE,
         )
     return disk.free
 
@@ -173,5 +178,5 @@ def _new_folder(parent: Path, prefix: str, variable: str) -> NewFolder:
         return NewFolder.make(parent, prefix)
     except OSError as error:
         raise PreflightError(
-            f"cannot make a folder in {parent}: {error.strerror or error}; set {variable} to a writable folder"
+            f"cannot make a folder in {parent}: {error.strerror or error}", f"set {variable} to a writable folder"
         ) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.host import nvml
 from wattdock.host.gpu import Gpu, GpuActivity, GpuProcess, Link
 from wattdock.host.nvml import optional
@@ -74,7 +74,9 @@ class GpuInventory:
             finally:
                 nvml.close_nvml()
         except nvml.NvmlError as error:
-            raise PreflightError(f"NVML cannot be read: {error}; does nvidia-smi work on this host?") from error
+            raise PreflightError(
+                f"NVML cannot be read: {error}", "does nvidia-smi work on this host?", cause=Cause.NO_DRIVER
+            ) from error
 
     def why_occupied(self, gpu: Gpu) -> str | None:
         """Return who uses a GPU now, as far as this machine shows it; None where it is free."""

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.files import expanded, file_place, lock_pids, try_lock
 from wattdock.host.folders import wattdock_home
 from wattdock.host.processes import owner_of, user_name
@@ -88,10 +88,6 @@ class LeaseRequest:
     wait_s: float = 0.0
 
 
-class LeaseHeldError(Exception):
-    """Another process holds a lease; the text names the holder."""
-
-
 @contextmanager
 def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None = None) -> Iterator[HeldLeases]:
     """Hold the leases inside the block; yield their files, for a child process that is to hold them too.
@@ -111,11 +107,11 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
         with ExitStack() as stack:
             try:
                 held = _take_all(stack, place, request)
-            except LeaseHeldError as refusal:
-                if waited_s > max(request.wait_s, GRACE_S):
-                    raise PreflightError(_advice(str(refusal), request)) from None
-                if waited_s > GRACE_S and str(refusal) != announced:
-                    announced = str(refusal)
+            except PreflightError as refusal:
+                if refusal.cause != Cause.LEASE_HELD or waited_s > max(request.wait_s, GRACE_S):
+                    raise
+                if waited_s > GRACE_S and refusal.what != announced:
+                    announced = refusal.what
                     say(f"waiting up to {request.wait_s:g} s: {announced}")
             else:
                 if reason := unshared(place):
@@ -168,7 +164,7 @@ def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> HeldLeas
     # Whoever reads one of our files can lock it.
     held |= _holders({name: os.fstat(file) for name, file in barred.items() if name not in held})
     if reason := _conflict(held, request.names, whole=whole):
-        raise LeaseHeldError(reason)
+        raise PreflightError(reason, _advice(request), cause=Cause.LEASE_HELD)
     own = dict(files.values())
     for descriptor in own.values():
         os.utime(descriptor)
@@ -184,12 +180,11 @@ def _conflict(held: Mapping[str, Holder], names: Collection[str], *, whole: bool
     return next(taken, f"this machine is shared by other measurements: {others}" if whole and others else None)
 
 
-def _advice(reason: str, request: LeaseRequest) -> str:
-    waited = f" (waited {request.wait_s:g} s)" if request.wait_s else ""
-    wait = "wait longer" if request.wait_s else "wait"
+def _advice(request: LeaseRequest) -> str:
+    wait = f"wait longer than {request.wait_s:g} s" if request.wait_s else "wait"
     can_share = request.exclusive == "machine" and CPU not in request.names
     share = ", or measure beside them, which is not publishable, with --set exclusive=gpus" if can_share else ""
-    return f"{reason}{waited}; {wait} with wait_s (--wait SECONDS){share}"
+    return f"{wait} with wait_s (--wait SECONDS){share}"
 
 
 def _own_file(stack: ExitStack, folder: Path, name: str) -> tuple[Path, int]:
@@ -288,7 +283,8 @@ def ready_folder(folder: Path) -> Path:
     if NETWORK.fullmatch(kind := _file_system(folder)):
         raise PreflightError(
             f"the lease folder {folder} lies on a network file system ({kind}), where locks do not hold for this "
-            f"machine; name a local folder with {SETTING}"
+            "machine",
+            f"name a local folder with {SETTING}",
         )
     return folder
 
@@ -300,7 +296,7 @@ def _refused(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         advice = f"{_remedy(folder)}; or name another folder with {SETTING}"
-        raise PreflightError(f"cannot use the lease folder {folder}: {error.strerror}; {advice}") from error
+        raise PreflightError(f"cannot use the lease folder {folder}: {error.strerror}", advice) from error
 
 
 def _remedy(folder: Path) -> str:

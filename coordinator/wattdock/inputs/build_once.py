@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal as size_text
 
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.files import locked, new_folder
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def build_once(
     except OSError as error:
         what = f"use {lock}" if error.filename == str(lock) else f"write {target}"
         raise PreflightError(
-            f"cannot {what}: {error.strerror or error}; free space there or set WATTDOCK_HOME to another folder"
+            f"cannot {what}: {error.strerror or error}",
+            "free space there or set WATTDOCK_HOME to another folder",
+            cause=Cause.NO_SPACE,
         ) from error
 
 
@@ -64,6 +66,7 @@ def require_space(folder: Path, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
         raise PreflightError(
-            f"{folder} has {size_text(free_bytes)} free and {size_text(needed_bytes)} are needed; "
-            "free space there or set WATTDOCK_HOME to another folder"
+            f"{folder} has {size_text(free_bytes)} free and {size_text(needed_bytes)} are needed",
+            "free space there or set WATTDOCK_HOME to another folder",
+            cause=Cause.NO_SPACE,
         )

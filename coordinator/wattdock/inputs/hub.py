@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal as size_text
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.inputs.build_once import require_space
 from wattdock.inputs.model_folder import (
     PICKLED,
@@ -51,7 +51,9 @@ def check_id(model_id: str) -> None:
     try:
         validate_repo_id(model_id)
     except HFValidationError as error:
-        raise ConfigError(f"{model_id!r} is no model id; write OWNER/NAME, or ./FOLDER for a local folder") from error
+        raise ConfigError(
+            f"{model_id!r} is no model id", "write OWNER/NAME, or ./FOLDER for a local folder", cause=Cause.UNKNOWN_NAME
+        ) from error
 
 
 def resolve_hub(
@@ -173,7 +175,7 @@ def _explained(
                 f"{form}cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
                 f"check the network, {otherwise}"
             )
-    return PreflightError(f"{model_id} {why}")
+    return PreflightError(f"{model_id} {why}", cause=Cause.NOT_FETCHED)
 
 
 def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dict[str, Any], int]:

@@ -11,7 +11,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config import Split
-from wattdock.errors import ConfigError, UnknownArchitectureError
+from wattdock.errors import Cause, ConfigError, UnknownArchitectureError
 from wattdock.inputs.architecture import BYTES, Architecture
 
 if TYPE_CHECKING:
@@ -170,12 +170,12 @@ class ModelMemory:
         if split.tensor not in legal:
             raise ConfigError(
                 f"tensor parallelism over {split.tensor} GPUs is not possible: the model has {model.heads} heads, "
-                f"{model.kv_heads} key/value heads and an MLP of width {model.mlp_width}; legal are "
-                f"{', '.join(map(str, legal))}"
+                f"{model.kv_heads} key/value heads and an MLP of width {model.mlp_width}",
+                f"legal are {', '.join(map(str, legal))}",
             )
         if split.pipeline > len(model.layers):
             raise ConfigError(
-                f"{split.pipeline} pipeline stages are more than the model's {len(model.layers)} layers; use fewer"
+                f"{split.pipeline} pipeline stages are more than the model's {len(model.layers)} layers", "use fewer"
             )
 
     def estimate(self, split: Split, memory_bytes: float) -> MemoryEstimate:
@@ -255,7 +255,9 @@ def bytes_of(dtype: str) -> float:
         return BYTES[dtype.removeprefix("torch.")]
     except KeyError as error:
         raise ConfigError(
-            f"dtype {dtype!r} is not known; known are {', '.join(BYTES)}, and mxfp4 for weights"
+            f"dtype {dtype!r} is not known",
+            f"known are {', '.join(BYTES)}, and mxfp4 for weights",
+            cause=Cause.UNKNOWN_NAME,
         ) from error
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import LARGEST
 from wattdock.opening import open_data, read_regular
@@ -124,7 +124,9 @@ def real_folder(path: Path) -> Path:
         with OwnedFolder.open(path) as folder:
             return folder.target(".")
     except OSError as error:
-        raise PreflightError(f"model folder {path}: {error.strerror}; give a folder that this user may read") from error
+        raise PreflightError(
+            f"model folder {path}: {error.strerror}", "give a folder that this user may read"
+        ) from error
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -140,13 +142,13 @@ def read_config(path: Path) -> dict[str, Any]:
         config: dict[str, Any] = from_json(content, max_depth=PART_DEPTH)
     except OSError as error:
         raise PreflightError(
-            f"no readable config.json in {path} ({error.strerror}); give a folder in Hugging Face format"
+            f"no readable config.json in {path} ({error.strerror})", "give a folder in Hugging Face format"
         ) from error
     except ValueError as error:
-        raise PreflightError(f"{file} is not JSON ({error}); save the model again") from error
+        raise PreflightError(f"{file} is not JSON ({error})", "save the model again") from error
     for value in (config, config.get("text_config") or {}) if isinstance(config, dict) else (config,):
         if not isinstance(value, dict):
-            raise PreflightError(f"{file} holds a {type(value).__name__}, not a JSON object; save the model again")
+            raise PreflightError(f"{file} holds a {type(value).__name__}, not a JSON object", "save the model again")
     return config
 
 
@@ -159,13 +161,13 @@ def check_folder(path: Path) -> None:
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
-        raise ConfigError(f"model folder {path} {what}; give a folder with config.json and *.safetensors")
+        raise ConfigError(f"model folder {path} {what}", "give a folder with config.json and *.safetensors")
     read_config(path)
     for file in weight_files(path):
         try:
             open_data(file).close()
         except OSError as error:
-            raise PreflightError(f"cannot read {file}: {error.strerror}; see that this user may read it") from error
+            raise PreflightError(f"cannot read {file}: {error.strerror}", "see that this user may read it") from error
         _check_safetensors(file)
 
 
@@ -195,10 +197,12 @@ def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
         pickled: Names of its files of weights that Python's pickle reads.
     """
     if not pickled:
-        return PreflightError(f"no weights in {model}; it needs {WEIGHTS}, or {INDEX} with its shards")
+        return PreflightError(f"no weights in {model}", f"it needs {WEIGHTS}, or {INDEX} with its shards")
     return PreflightError(
-        f"{model} has its weights in {listed(pickled, 1)}, which runs code when it is read, and no *.safetensors; take "
-        "a model that has, or convert it where you trust it: transformers' from_pretrained(…).save_pretrained(FOLDER)"
+        f"{model} has its weights in {listed(pickled, 1)}, which runs code when it is read, and no *.safetensors",
+        "take a model that has, or convert it where you trust it: transformers' "
+        "from_pretrained(…).save_pretrained(FOLDER)",
+        cause=Cause.RUNS_CODE,
     )
 
 
@@ -207,13 +211,13 @@ def _indexed(index: Path) -> list[Path]:
     try:
         names = sorted(indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True)))
     except (OSError, ValueError, RecursionError) as error:
-        raise PreflightError(f"{index} is not a weight index ({error!r}); download the model again") from error
+        raise PreflightError(f"{index} is not a weight index ({error!r})", "download the model again") from error
     if strange := [name for name in names if not name.endswith(".safetensors") or "/" in name]:
-        raise PreflightError(f"{index} names {strange[0]!r}, which is no *.safetensors beside it; take another model")
+        raise PreflightError(f"{index} names {strange[0]!r}, which is no *.safetensors beside it", "take another model")
     if missing := [name for name in names if not (index.parent / name).is_file()]:
         raise PreflightError(
-            f"{len(missing)} of {len(names)} weight files are missing in {index.parent}, the first is {missing[0]}; "
-            "download the model again"
+            f"{len(missing)} of {len(names)} weight files are missing in {index.parent}, the first is {missing[0]}",
+            "download the model again",
         )
     return [index.parent / name for name in names]
 
@@ -236,13 +240,13 @@ def _check_safetensors(file: Path) -> None:
             raise ValueError(f"header {header[:40]!r}")
     except ValueError as error:
         raise PreflightError(
-            f"{file} ({size_bytes:,} bytes) is not a safetensors file ({error!r}); "
-            "a pointer of git-lfs or a broken download looks like this: fetch it again"
+            f"{file} ({size_bytes:,} bytes) is not a safetensors file ({error!r})",
+            "a pointer of git-lfs or a broken download looks like this: fetch it again",
         ) from error
     expected_bytes = 8 + header_bytes + max(ends, default=0)
     if size_bytes != expected_bytes:
         raise PreflightError(
-            f"{file} has {size_bytes:,} bytes, its header says {expected_bytes:,}; download the model again"
+            f"{file} has {size_bytes:,} bytes, its header says {expected_bytes:,}", "download the model again"
         )
 
 
@@ -271,7 +275,7 @@ def file_digests(path: Path, *, with_code: bool, with_weights: bool = True) -> d
         }
     except OSError as error:
         raise PreflightError(
-            f"cannot read {error.filename or path}: {error.strerror}; put a file there that this user may read"
+            f"cannot read {error.filename or path}: {error.strerror}", "put a file there that this user may read"
         ) from error
 
 

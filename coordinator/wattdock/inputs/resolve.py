@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock.config import ModelSpec
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.files import expanded
 from wattdock.inputs.embedded import resolve_embedded
 from wattdock.inputs.model_folder import (
@@ -40,7 +40,7 @@ def check_model(spec: ModelSpec) -> None:
     """
     if spec.revision is not None and not spec.on_hub:
         what = spec.id or spec.shape or spec.path
-        raise ConfigError(f"revision {spec.revision!r} is given, but {what} has none; only a hub model has revisions")
+        raise ConfigError(f"revision {spec.revision!r} is given, but {what} has none", "only a hub model has revisions")
     if spec.shape is not None:
         shape_config(spec.shape)
     elif spec.path is not None:
@@ -75,7 +75,7 @@ def _located(spec: ModelSpec, home: Path, progress: Callable[[str], None]) -> Mo
         path = real_folder(expanded(spec.path))
         return describe_folder(path, kind="path", name=path.name)
     if spec.id is None:
-        raise ConfigError("no model is given; set one of id, path and shape")
+        raise ConfigError("no model is given", "set one of id, path and shape")
     if spec.id == ModelSpec.EMBEDDED:
         return resolve_embedded(home=home, progress=progress)
     from wattdock.inputs.hub import resolve_hub
@@ -91,13 +91,16 @@ def _require_no_near_miss(model_id: str) -> None:
     if shape := presets().get(model_id.lower()):
         published = f" or {shape.id} for the hub's" if shape.id else ""
         raise ConfigError(
-            f"{model_id!r} is the name of a shape; write shape:{shape.name} for random weights{published}"
+            f"{model_id!r} is the name of a shape",
+            f"write shape:{shape.name} for random weights{published}",
+            cause=Cause.UNKNOWN_NAME,
         )
     near = difflib.get_close_matches(model_id.lower(), [ModelSpec.EMBEDDED], n=1)
     if near or ModelSpec.EMBEDDED.startswith(model_id.lower()):
         raise ConfigError(
-            f"{model_id!r} is no model known here; did you mean {ModelSpec.EMBEDDED!r}? "
-            "A hub's ids look like OWNER/NAME"
+            f"{model_id!r} is no model known here",
+            f"did you mean {ModelSpec.EMBEDDED!r}? A hub's ids look like OWNER/NAME",
+            cause=Cause.UNKNOWN_NAME,
         )
 
 
@@ -119,7 +122,11 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
         near = nearest(name, presets())
         hint = f"did you mean {near}? " if near else ""
         names = ", ".join(sorted(presets()))
-        raise ConfigError(f"model {name!r} is not known; {hint}write OWNER/NAME, ./FOLDER, or one of {names}")
+        raise ConfigError(
+            f"model {name!r} is not known",
+            f"{hint}write OWNER/NAME, ./FOLDER, or one of {names}",
+            cause=Cause.UNKNOWN_NAME,
+        )
     return _on_hub(name, None, home)
 
 

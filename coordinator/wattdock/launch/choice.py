@@ -146,7 +146,7 @@ def _output(command: list[str], variables: Mapping[str, str], limit_s: float, la
         raise RunnerError(f"{label} did not end in {limit_s:.0f} s") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RunnerError(f"{label}: {last}; name an interpreter with --runner-python")
+        raise RunnerError(f"{label}: {last}", "name an interpreter with --runner-python")
     return done.stdout
 
 
@@ -209,10 +209,14 @@ def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], Images
         image = find_image(image_name, backend=config.backend, needs_gpu=on_gpu)
     except NoContainersError as error:
         if config.launcher == "docker":
-            raise PreflightError(f"launcher: docker: {error}, or use --launcher process") from error
-        return LauncherChoice("process", error.reason, f"for containers, {error.remedy}")
+            raise PreflightError(
+                f"launcher: docker: {error.what}", f"{error.remedy}, or use --launcher process"
+            ) from error
+        return LauncherChoice("process", error.what, f"for containers, {error.remedy}")
     if config.runner_python:
-        raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
+        raise ConfigError(
+            "launcher: docker and runner_python exclude each other", "a container has its own interpreter"
+        )
     available = f"docker {image.engine.version} has image {image.name}"
     reason = available if config.launcher == "auto" else "asked for"
     return LauncherChoice("docker", reason, image=image)

@@ -174,7 +174,7 @@ def model_mounts(folder: Path) -> list[Mount]:
                 with contextlib.suppress(FileNotFoundError):
                     mounts.append(bind(opened.target(name), f"{MODEL_FOLDER}/{name}"))
     except OSError as error:
-        raise LaunchError(f"{error.filename or folder}: {error.strerror}; see that this user may read it") from error
+        raise LaunchError(f"{error.filename or folder}: {error.strerror}", "see that this user may read it") from error
     return mounts
 
 
@@ -243,12 +243,13 @@ class RunnerContainer(LaunchedRunner):
                 self._ended_within(KILL_WAIT_S)
         except (DockerException, OSError) as error:
             raise LaunchError(
-                f"container {self.id[:12]} cannot be stopped: {explained(error)}; see `wattdock reap`"
+                f"container {self.id[:12]} cannot be stopped: {explained(error)}", "see `wattdock reap`"
             ) from error
         if self.alive():
             raise LaunchError(
                 f"container {self.id[:12]} does not end, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): "
-                "a driver may hold it, or the engine does not answer; see `wattdock reap`"
+                "a driver may hold it, or the engine does not answer",
+                "see `wattdock reap`",
             )
 
     def _state(self) -> Mapping[str, Any] | None:
@@ -271,6 +272,7 @@ class RunnerContainer(LaunchedRunner):
             return "its container was removed by somebody else"
         code = int(state.get("ExitCode", 0))
         if state.get("OOMKilled"):
+            self.lacked_memory = True
             limit = size_text(self._container.attrs["HostConfig"]["Memory"])
             return (
                 f"ran out of memory and was killed by the kernel (exit code {code}), at most {limit}; "

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import host_clock
-from wattdock.errors import LaunchError, PreflightError
+from wattdock.errors import Cause, LaunchError, PreflightError
 from wattdock.files import is_held
 from wattdock.host import folders
-from wattdock.secrets import withheld
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,20 +45,15 @@ BASE_NAME_LABEL, BASE_DIGEST_LABEL = "org.opencontainers.image.base.name", "org.
 
 
 class NoContainersError(PreflightError):
-    """No container can be started from an image here.
+    """No container can be started from an image here."""
 
-    Attributes:
-        reason: Why not.
-        remedy: What to do about it.
-    """
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(f"{reason}; {remedy}")
-        self.reason, self.remedy = withheld(reason), remedy
+    usual_cause = Cause.NO_ENGINE
 
 
 class NoImageError(NoContainersError):
     """An engine answers and has no such image."""
+
+    usual_cause = Cause.NO_IMAGE
 
 
 @dataclass(frozen=True)

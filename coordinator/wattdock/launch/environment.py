@@ -71,8 +71,8 @@ def find_python(python: str | Path) -> Path:
     if executable is None:
         advice = "name a Python interpreter by path, or leave it out"
         if not Path(python).exists():
-            raise ConfigError(f"runner_python: {python} is not there; {advice}")
-        raise PreflightError(f"runner_python: {python} cannot be executed; {advice}")
+            raise ConfigError(f"runner_python: {python} is not there", advice)
+        raise PreflightError(f"runner_python: {python} cannot be executed", advice)
     return Path(executable).absolute()
 
 
@@ -110,7 +110,7 @@ def check_python(path: Path, variables: Mapping[str, str]) -> None:
         )[-1]
         raise PreflightError(f"runner_python: {path} {reason}")
     if SUITABLE not in done.stdout:
-        raise PreflightError(f"runner_python: {path} is not a Python interpreter; name one, or leave it out")
+        raise PreflightError(f"runner_python: {path} is not a Python interpreter", "name one, or leave it out")
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Environment:
                     self._make(lock_fd)
                 except OSError as error:
                     raise PreflightError(
-                        f"cannot write {self.venv}: {error.strerror or error}; make room, {OWN_INTERPRETER}"
+                        f"cannot write {self.venv}: {error.strerror or error}", f"make room, {OWN_INTERPRETER}"
                     ) from error
         return self.python
 
@@ -271,7 +271,7 @@ class Environment:
                     what = f"{'use the' if shared else 'make a'} virtual environment in {path.parent}"
                     remedy = "wait for it" if isinstance(error, BlockingIOError) else "make it writable"
                     raise PreflightError(
-                        f"cannot {what}: {path.name}: {error.strerror}; {remedy}, {OWN_INTERPRETER}"
+                        f"cannot {what}: {path.name}: {error.strerror}", f"{remedy}, {OWN_INTERPRETER}"
                     ) from error
             yield lock_fd
 

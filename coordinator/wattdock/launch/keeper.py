@@ -104,7 +104,8 @@ def keep_process(grace_s: float, folder: str, command: list[str]) -> int:
         end_group(runner)
     end_descendants()
     shutil.rmtree(folder, ignore_errors=True)
-    say(f"ended {watch.shortage or ending(watch.status, stopping=watch.deadline_s is not None)}")
+    ended = f"ended {ending(watch.status, stopping=watch.deadline_s is not None)}"
+    say(f"starved {watch.shortage}" if watch.shortage else ended)
     return 0
 
 

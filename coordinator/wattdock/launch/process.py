@@ -91,7 +91,7 @@ class RunnerProcess(LaunchedRunner):
         word, _, detail = self._read_status_line().partition(" ")
         if word != "started":
             self._close()
-            raise LaunchError(f"the runner could not be started: {detail or 'its keeper ended'}; see {log_path}")
+            raise LaunchError(f"the runner could not be started: {detail or 'its keeper ended'}", f"see {log_path}")
         self.pid = int(detail)
 
     def model_path(self, on_host: Path) -> Path:
@@ -106,7 +106,8 @@ class RunnerProcess(LaunchedRunner):
         """How it ended, such as "exited with code 1"; None while it runs."""
         if self._exit_reason is None and self._keeper.poll() is not None:
             word, _, reason = self._read_status_line().partition(" ")
-            if word != "ended":
+            self.lacked_memory = word == "starved"
+            if word not in ("ended", "starved"):
                 # A keeper that was itself killed: its death killed the runner, but not the runner's group.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     end_group(self.pid)
@@ -130,8 +131,8 @@ class RunnerProcess(LaunchedRunner):
             self._keeper.wait(grace_s + KILL_WAIT_S)
         except subprocess.TimeoutExpired as error:
             raise LaunchError(
-                f"process {self.pid} does not die, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): "
-                "a driver may hold it; see its state in ps"
+                f"process {self.pid} does not die, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): a driver may hold it",
+                "see its state in ps",
             ) from error
         self.exit_reason()
 

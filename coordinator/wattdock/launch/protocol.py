@@ -59,9 +59,11 @@ class LaunchedRunner(Protocol):
 
     Attributes:
         address: Where it serves, as gRPC writes it: "unix:/…/r.sock".
+        lacked_memory: Whether it was killed because the host's or its own memory was used up.
     """
 
     address: str
+    lacked_memory: bool = False
 
     def model_path(self, on_host: Path) -> Path:
         """Return where the runner finds the model folder that lies at `on_host` on this machine."""

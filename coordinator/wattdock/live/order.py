@@ -160,7 +160,7 @@ class Orders:
                 )
         except OSError as error:
             raise ConfigError(
-                f"cannot write {log}: {error.strerror}; choose another folder with --output-dir"
+                f"cannot write {log}: {error.strerror}", "choose another folder with --output-dir"
             ) from error
         finally:
             os.sched_setaffinity(0, kept)

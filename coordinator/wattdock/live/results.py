@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.files import STUDIES
 from wattdock.host import folders
 from wattdock.live.order import ask
@@ -83,11 +83,15 @@ class ServedResults:
         try:
             folder = OwnedFolder.open(self.output_dir)
         except OSError as error:
-            raise ConfigError(f"{self.output_dir}: {error.strerror}; measure something first") from error
+            raise ConfigError(f"{self.output_dir}: {error.strerror}", "measure something first") from error
         with folder:
             self._owner = folder.owner if self._owner is None else self._owner
             if folder.owner != self._owner:
-                raise ConfigError(f"{self.output_dir} belongs to user {folder.owner} by now; start `serve` anew")
+                raise ConfigError(
+                    f"{self.output_dir} belongs to user {folder.owner} by now",
+                    "start `serve` anew",
+                    cause=Cause.OTHERS_COULD_WRITE,
+                )
             yield Path(proc_path(folder.descriptor))
 
     def _ask(self, folder: Path, words: list[str], *, columns: int = 110) -> str:
@@ -106,4 +110,4 @@ def _known(folder: Path, name: str) -> str:
         with suppress(OSError), OwnedFolder.open(place) as opened:
             if name[:1].isdigit() and name in opened.names():
                 return str(place / name)
-    raise ConfigError(f"no result and no study is called {name[:200]!r}")
+    raise ConfigError(f"no result and no study is called {name[:200]!r}", cause=Cause.UNKNOWN_NAME)

@@ -367,15 +367,17 @@ def serve(output_dir: Path, *, host: str, port: int, allow_run: bool, say: Calla
         ConfigError: `output_dir` is no folder.
     """
     if output_dir.exists() and not output_dir.is_dir():
-        raise ConfigError(f"{output_dir} is a file; give a folder of results with --output-dir")
+        raise ConfigError(f"{output_dir} is a file", "give a folder of results with --output-dir")
     if host in EVERYWHERE:
-        raise PreflightError(f"--host {host} is every address, and requests must be for one; give this machine's name")
+        raise PreflightError(
+            f"--host {host} is every address, and requests must be for one", "give this machine's name"
+        )
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (")[0]
-        raise PreflightError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from error
+        raise PreflightError(f"cannot listen on {host}:{port}: {reason}", "choose another --port or --host") from error
     name = f"[{host}]" if ":" in host else host.lower()
     token = secrets.token_urlsafe(24) if allow_run else None
     cpus = os.sched_getaffinity(0)

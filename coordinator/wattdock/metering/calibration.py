@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import MeterError, StoreError
+from wattdock.errors import Cause, MeterError, StoreError
 from wattdock.files import write_whole
 from wattdock.metering.course import tick_instants
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
@@ -145,7 +145,7 @@ class MeterCard(Stored):
         recorded = timeline.gpus.get(gpu.uuid)
         if recorded is None or recorded.energy_source != "counter" or recorded.period_s is None:
             reason = timeline.reason or "see wattdock doctor"
-            raise MeterError(f"{gpu.name} {gpu.uuid} has no energy counter to calibrate: {reason}")
+            raise MeterError(f"{gpu.name} {gpu.uuid} has no energy counter to calibrate: {reason}", cause=Cause.NO_GPU)
         return cls.from_pulses(recorded, pulses, gpu, measured_utc=datetime.now(UTC).isoformat(timespec="seconds"))
 
     def store(self, home: Path) -> Path:
@@ -159,7 +159,9 @@ class MeterCard(Stored):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, f"{json_text(self, indent=2)}\n".encode())
         except OSError as error:
-            raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another WATTDOCK_HOME") from error
+            raise StoreError(
+                f"cannot write {file}: {error.strerror or error}", "choose another WATTDOCK_HOME"
+            ) from error
         return file
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.metering.calibration import Cards
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
@@ -88,13 +88,13 @@ def _meter_for(setting: str, inventory: GpuInventory, domains: Domains) -> Meter
     no_gpu = None if inventory.gpus else inventory.reason or "no NVIDIA GPU on this machine"
     if setting in ("nvml", "zeus"):
         if no_gpu:
-            raise PreflightError(f"meter: {setting}: {no_gpu}; {WITHOUT}")
+            raise PreflightError(f"meter: {setting}: {no_gpu}", WITHOUT, cause=Cause.NO_GPU)
         if setting == "zeus":
             _require_zeus()
         return MeterChoice(setting, "asked for")
     if setting == "rapl":
         if not domains.readable:
-            raise PreflightError(f"meter: rapl: {domains.reason}; {WITHOUT}")
+            raise PreflightError(f"meter: rapl: {domains.reason}", WITHOUT)
         return MeterChoice("rapl", "asked for", "meter: rapl reads CPU packages and memory, no GPU")
     if no_gpu is None:
         gpus = pluralize(len(inventory.gpus), "NVIDIA GPU")
@@ -108,11 +108,11 @@ def _require_zeus() -> None:
     try:
         installed = version("zeus")
     except PackageNotFoundError as error:
-        raise PreflightError(f"meter: zeus: Zeus is not installed; {how}") from error
+        raise PreflightError("meter: zeus: Zeus is not installed", how) from error
     if Version(installed) < Version(ZEUS_MIN):
-        raise PreflightError(f"meter: zeus: Zeus {installed} is too old; {how}")
+        raise PreflightError(f"meter: zeus: Zeus {installed} is too old", how, cause=Cause.VERSION)
     try:
         import zeus.device
         import zeus.monitor  # noqa: F401  (what it needs may be missing)
     except ImportError as error:
-        raise PreflightError(f"meter: zeus: Zeus {installed} cannot be imported: {error}; {how}") from error
+        raise PreflightError(f"meter: zeus: Zeus {installed} cannot be imported: {error}", how) from error

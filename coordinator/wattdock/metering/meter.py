@@ -87,7 +87,7 @@ class Meter:
             MeterError: A driver is there and cannot be talked to, or the meter was started before.
         """
         if self._start_ns is not None:
-            raise MeterError("this meter was started before; make a new one for each timeline")
+            raise MeterError("this meter was started before", "make a new one for each timeline")
         self._start_ns = self.clock.now_ns()
         try:
             self.reason = self._source.open()

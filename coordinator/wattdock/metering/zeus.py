@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wattdock.errors import MeterError
+from wattdock.errors import Cause, MeterError
 from wattdock.host import nvml
 from wattdock.metering.nvml import NvmlSource, nvml_meaning, nvml_reader
 from wattdock.metering.source import PowerRead
@@ -50,7 +50,9 @@ class ZeusSource(NvmlSource):
         if reason is not None or not self.count():
             # ZeusMonitor would go on and measure nothing.
             reason = reason or "the NVIDIA driver lists no GPU"
-            raise MeterError(f"Zeus has no GPU to measure: {reason}; use --meter none to run without energy")
+            raise MeterError(
+                f"Zeus has no GPU to measure: {reason}", "use --meter none to run without energy", cause=Cause.NO_GPU
+            )
         from zeus.device import get_gpus
         from zeus.device.exception import ZeusBaseGPUError
         from zeus.exception import ZeusBaseError
@@ -66,13 +68,15 @@ class ZeusSource(NvmlSource):
                 # the empty list it would also look after the CPUs' counters.
                 self._monitor = ZeusMonitor(gpu_indices=with_counter, cpu_indices=[], approx_instant_energy=False)
         except self._errors as error:
-            raise MeterError(f"Zeus cannot read this host's GPUs: {error}; --meter nvml goes on without one") from error
+            raise MeterError(
+                f"Zeus cannot read this host's GPUs: {error}", "--meter nvml goes on without one"
+            ) from error
         except (ZeusBaseError, OSError) as error:
             # ZeusMonitor opens the CPUs' counters even where it is to read none, and knows two of the ways to fail.
             what = "ZeusMonitor did not start (the CPUs' counters, RAPL?)"
-            raise MeterError(f"{what}: {error}; --meter nvml goes on without it") from error
+            raise MeterError(f"{what}: {error}", "--meter nvml goes on without it") from error
         if len(self._gpus) != self.count():
-            raise MeterError(f"Zeus sees {len(self._gpus)} of {self.count()} GPUs; use --meter nvml")
+            raise MeterError(f"Zeus sees {len(self._gpus)} of {self.count()} GPUs", "use --meter nvml")
         return None
 
     def reader(self, index: int) -> GpuReader:

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class _Selection:
         config, unreadable = self.config, self.inventory.unreadable
         if config.accelerator == "cpu":
             if config.gpus != "auto":
-                raise PreflightError(f"accelerator: cpu and gpus: {config.gpus} contradict each other; drop one")
+                raise PreflightError(f"accelerator: cpu and gpus: {config.gpus} contradict each other", "drop one")
             return ()
         usable = _visible(self.inventory.gpus, self.visible)
         hidden = "" if len(usable) == len(self.inventory.gpus) else f" (CUDA_VISIBLE_DEVICES={self.visible})"
@@ -65,7 +65,11 @@ class _Selection:
             return self._named(config.gpus, usable, hidden)
         if unreadable:
             # Silently running on the CPU, or on a neighbour, would measure something else than was meant.
-            raise PreflightError(f"{unreadable[0]}: no answer; name other GPUs with gpus, or set accelerator: cpu")
+            raise PreflightError(
+                f"{unreadable[0]}: no answer",
+                "name other GPUs with gpus, or set accelerator: cpu",
+                cause=Cause.GPU_LOST,
+            )
         if not usable and config.gpus == "auto" and config.accelerator == "auto":
             return ()
         return self._best(usable, hidden)
@@ -73,10 +77,10 @@ class _Selection:
     def _named(self, names: Sequence[int | str], usable: Sequence[Gpu], hidden: str) -> tuple[Gpu, ...]:
         gpus = tuple(_find(name, usable, hidden) for name in names)
         if len({gpu.uuid for gpu in gpus}) < len(gpus):
-            raise PreflightError(f"gpus: {[gpu.index for gpu in gpus]} names a GPU twice; name each once")
+            raise PreflightError(f"gpus: {[gpu.index for gpu in gpus]} names a GPU twice", "name each once")
         if obstacles := self._obstacles(gpus):
             reasons = "; ".join(obstacles.values())
-            raise PreflightError(f"{reasons}; choose others with gpus{_waiting(reasons)}")
+            raise PreflightError(reasons, f"choose others with gpus{_waiting(reasons)}", cause=Cause.GPU_BUSY)
         return gpus
 
     def _best(self, usable: Sequence[Gpu], hidden: str) -> tuple[Gpu, ...]:
@@ -90,12 +94,13 @@ class _Selection:
         free = _listed(available)
         if len(available) >= count:
             raise PreflightError(
-                f"{count} GPUs of one model are needed, free here: {free}; name GPUs with gpus to mix models"
+                f"{count} GPUs of one model are needed, free here: {free}", "name GPUs with gpus to mix models"
             )
         reasons = f" ({'; '.join(obstacles.values())})" if obstacles else ""
         raise PreflightError(
-            f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{reasons}; "
-            f"{'ask for fewer; ' if count > 1 else ''}accelerator: cpu needs none{_waiting(reasons)}"
+            f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{reasons}",
+            f"{'ask for fewer; ' if count > 1 else ''}accelerator: cpu needs none{_waiting(reasons)}",
+            cause=Cause.GPU_BUSY,
         )
 
     def _obstacles(self, gpus: Iterable[Gpu]) -> dict[str, str]:
@@ -145,8 +150,9 @@ def _visible(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
     words = [word.strip() for word in visible.split(",") if word.strip()]
     if slices := [word for word in words if word.startswith("MIG-")]:
         raise PreflightError(
-            f"CUDA_VISIBLE_DEVICES={visible} gives the MIG slice {slices[0]}, which has no energy counter of its own; "
-            "ask the scheduler for a whole GPU"
+            f"CUDA_VISIBLE_DEVICES={visible} gives the MIG slice {slices[0]}, which has no energy counter of its own",
+            "ask the scheduler for a whole GPU",
+            cause=Cause.MIG_SLICE,
         )
     return tuple(gpu for gpu in gpus if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words))
 
@@ -157,8 +163,9 @@ def _find(name: int | str, gpus: Sequence[Gpu], hidden: str) -> Gpu:
             return gpu
         if name in gpu.mig_slices:
             raise PreflightError(
-                f"{name} is a MIG slice of GPU {gpu.index} and has no energy counter of its own; "
-                "name a whole GPU with MIG off"
+                f"{name} is a MIG slice of GPU {gpu.index} and has no energy counter of its own",
+                "name a whole GPU with MIG off",
+                cause=Cause.MIG_SLICE,
             )
     advice = "" if gpus else "; leave out --gpus, or use --accelerator cpu"
-    raise PreflightError(f"there is no GPU {name!r}; GPUs here: {_listed(gpus)}{hidden}{advice}")
+    raise PreflightError(f"there is no GPU {name!r}", f"GPUs here: {_listed(gpus)}{hidden}{advice}", cause=Cause.NO_GPU)

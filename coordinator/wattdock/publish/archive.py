@@ -128,7 +128,8 @@ def _name_and_size(block: bytes, tar: IO[bytes]) -> tuple[str, int]:
     if info.type != tarfile.REGTYPE or not is_safe(name):
         raise StoreError(
             f"holds {name[:100]!r}, which is not a plain file, is hidden or too long, or lies outside its folder: "
-            f"wattdock packs no such file; do not unpack it; {REPACKED}"
+            "wattdock packs no such file; do not unpack it",
+            REPACKED,
         )
     if (size_bytes := int(extended.get("size", info.size))) < 0:
         raise ValueError(f"a size of {size_bytes} bytes")

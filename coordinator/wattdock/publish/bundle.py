@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.filesize import decimal as size_text
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.files import BUNDLED, MANIFEST, RESULT
 from wattdock.host import folders
 from wattdock.opening import open_data, read_regular
@@ -168,13 +168,13 @@ def open_bundle(path: Path) -> Iterator[Bundle]:
 def _explained(path: Path) -> Iterator[None]:
     """Say of which bundle an error is."""
     if not path.exists():
-        raise ConfigError(f"{path}: there is no such bundle; name a .tar file, or the folder it was unpacked to")
+        raise ConfigError(f"{path}: there is no such bundle", "name a .tar file, or the folder it was unpacked to")
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}; TMPDIR says where bundles are unpacked") from error
+        raise StoreError(f"{path}: {error.strerror or error}", "TMPDIR says where bundles are unpacked") from error
     except StoreError as error:
-        raise StoreError(f"{path}: {error}") from error
+        raise error.at(path) from error
 
 
 @dataclass
@@ -192,14 +192,14 @@ class _Files:
         digest, kept = hashlib.sha256(), bytearray()
         self.listed_bytes += len(name) + LINE_BYTES
         if self.listed_bytes > MOST_BYTES:
-            raise StoreError(f"has more files than {SUMS} may list; it is not a bundle")
+            raise StoreError(f"has more files than {SUMS} may list", "it is not a bundle")
         for piece in content:
             digest.update(piece)
             self.size_bytes += len(piece)
             if name in (SUMS, MANIFEST):
                 kept += piece
             if len(kept) > MOST_BYTES:
-                raise StoreError(f"has a {name} of more than {size_text(MOST_BYTES)}; it is not a bundle")
+                raise StoreError(f"has a {name} of more than {size_text(MOST_BYTES)}", "it is not a bundle")
         self.hashes[name], self.contents[name] = digest.hexdigest(), bytes(kept)
 
 
@@ -211,7 +211,9 @@ def _read_tar(path: Path, into: Path | None = None) -> _Files:
         if into and (free_bytes := shutil.disk_usage(into).free) < size_bytes:
             raise StoreError(
                 f"has {size_text(size_bytes)}, and {into.parent}, where it would be unpacked, has "
-                f"{size_text(free_bytes)} free; make room there, or set TMPDIR to another folder"
+                f"{size_text(free_bytes)} free",
+                "make room there, or set TMPDIR to another folder",
+                cause=Cause.NO_SPACE,
             )
         for name, content in unpack(tar):
             top, _, inner = name.partition("/")
@@ -237,7 +239,7 @@ def _read_folder(folder: Path) -> _Files:
             if not opened.is_regular(name):
                 raise StoreError(f"holds {name!r}, a link or device: no bundle has one")
             if not is_safe(name):
-                raise StoreError(f"holds {name!r}, which cannot be a name in a bundle; the file was added")
+                raise StoreError(f"holds {name!r}, which cannot be a name in a bundle", "the file was added")
             with opened.file(name) as file:
                 files.take(name, iter(partial(file.read, PIECE_BYTES), b""))
     return files
@@ -247,7 +249,7 @@ def _checked(path: Path, files: _Files) -> WholeBundle:
     """Return the bundle that is made of these files after comparing every hash with the list of hashes."""
     for name in (SUMS, MANIFEST, STUDY):
         if name not in files.hashes:
-            raise StoreError(f"has no {name}; it is not a bundle, or was cut short")
+            raise StoreError(f"has no {name}", "it is not a bundle, or was cut short")
     listed = files.contents[SUMS].decode(errors="backslashreplace")
     actual = sums_of({name: digest for name, digest in files.hashes.items() if name != SUMS})
     if actual != listed:
@@ -255,7 +257,7 @@ def _checked(path: Path, files: _Files) -> WholeBundle:
     manifest = _manifest(files.contents[MANIFEST])
     for name in manifest.results:
         if f"{BUNDLED}/{name}/{RESULT}" not in files.hashes:
-            raise StoreError(f"{MANIFEST} names the result {name!r}, which is not in the bundle; {AGAIN}")
+            raise StoreError(f"{MANIFEST} names the result {name!r}, which is not in the bundle", AGAIN)
     return WholeBundle(path, manifest, files.hashes[SUMS], len(files.hashes), files.size_bytes)
 
 
@@ -276,6 +278,7 @@ def _manifest(content: bytes) -> Manifest:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"
         raise StoreError(
-            f"{MANIFEST} is not of bundle schema {BUNDLE_SCHEMA} ({where}: {problem['msg']}); "
-            "use the wattdock that made it"
+            f"{MANIFEST} is not of bundle schema {BUNDLE_SCHEMA} ({where}: {problem['msg']})",
+            "use the wattdock that made it",
+            cause=Cause.VERSION,
         ) from error

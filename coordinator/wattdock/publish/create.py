@@ -21,7 +21,7 @@ import yaml
 
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, whole_file
 from wattdock.launch.images import lock_path
 from wattdock.opening import MAX_BYTES, is_trusted, read_regular
@@ -124,16 +124,20 @@ def create_bundle(
         name = f"wattdock-{(gathered.studies or [results[0].folder.resolve().name])[0]}"
         out = out or Path(f"{name}{TAR}")
         if out.suffix != TAR or not is_safe(out.stem):
-            raise ConfigError(f"{out.name!r} cannot be a bundle's name; use letters, digits, . _ - and end it in {TAR}")
+            raise ConfigError(
+                f"{out.name!r} cannot be a bundle's name", f"use letters, digits, . _ - and end it in {TAR}"
+            )
         if unsafe := [file for file in gathered.files if not is_safe(file)]:
-            raise ConfigError(f"{unsafe[0]!r} cannot be a name in a bundle; use letters, digits, . _ - only")
+            raise ConfigError(f"{unsafe[0]!r} cannot be a name in a bundle", "use letters, digits, . _ - only")
         texts = {file: _text(content) for file, content in gathered.files.items() if Path(file).suffix in TEXT_SUFFIXES}
         _refuse_secrets(gathered.files, texts)
         manifest = _describe(results, name, gathered)
         sums = sums_of({file: sha256_of(content) for file, content in gathered.files.items()}).encode()
         _write(gathered.files | {SUMS: sums}, out, name)
     except OSError as error:
-        raise StoreError(f"{error.filename or out}: {error.strerror or error}; see its owner and free space") from error
+        raise StoreError(
+            f"{error.filename or out}: {error.strerror or error}", "see its owner and free space"
+        ) from error
     identifying = _identifying_names()
     files = tuple(name for name, text in texts.items() if identifying.search(text))
     return CreatedBundle(out, manifest, hashlib.sha256(sums).hexdigest(), files)
@@ -146,7 +150,7 @@ def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts:
         folder = stored.folder.resolve()
         place = f"{BUNDLED}/{folder.name}"
         if any(name.startswith(f"{place}/") for name in gathered.files):
-            raise ConfigError(f"two results have the name {folder.name}; make a bundle of each")
+            raise ConfigError(f"two results have the name {folder.name}", "make a bundle of each")
         with stored.opened() as result:
             names = [name for name in result.files() if "/." not in f"/{name}"]
             gathered.files |= {
@@ -221,7 +225,11 @@ def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
         if holds_secret(text, os.environ):
             content = files[name]
             where = name if isinstance(content, bytes) else content
-            raise ConfigError(f"{where} holds what looks like a key or password; measure without it, or leave it out")
+            raise ConfigError(
+                f"{where} holds what looks like a key or password",
+                "measure without it, or leave it out",
+                cause=Cause.SECRET,
+            )
 
 
 def _identifying_names() -> re.Pattern[str]:
@@ -327,11 +335,11 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 def _write(files: dict[str, Content], out: Path, name: str) -> None:
     parent = out.absolute().parent
     if not parent.is_dir():
-        raise ConfigError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another --output")
+        raise ConfigError(f"cannot write {out}: there is no folder {out.parent}", "make it, or choose another --output")
     if out.exists():
-        raise StoreError(f"{out} exists, and bundles are never overwritten; choose another name with --output")
+        raise StoreError(f"{out} exists, and bundles are never overwritten", "choose another name with --output")
     try:
         with whole_file(out) as file:
             pack(files, file, top=name)
     except OSError as error:
-        raise StoreError(f"cannot write {out}: {error.strerror or error}; choose another with --output") from error
+        raise StoreError(f"cannot write {out}: {error.strerror or error}", "choose another with --output") from error

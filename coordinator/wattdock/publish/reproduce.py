@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
-from wattdock.errors import ConfigError, PreflightError, StoreError
+from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.execution import measure
 from wattdock.files import expanded, write_whole
 from wattdock.host import GpuInventory
@@ -93,7 +93,7 @@ def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> 
     results = bundle.results()
     whole = [stored for stored in results if stored.result.status == "ok" and stored.result.environment]
     if not whole:
-        raise StoreError(f"{bundle.manifest.name} holds no result without an error; nothing to reproduce")
+        raise StoreError(f"{bundle.manifest.name} holds no result without an error", "nothing to reproduce")
     skipped = tuple(
         f"{_label(stored.result)} is not measured again: it is {stored.result.status} in the bundle"
         for stored in results
@@ -125,7 +125,7 @@ def _require_gpus(results: list[ExperimentResult]) -> None:
     present = Counter(gpu.name for gpu in machine.gpus)
     if needed - present:
         here = _counts(present) or f"no GPU ({machine.reason})"
-        raise PreflightError(f"the bundle was measured on {_counts(needed)}; this machine has {here}; {INSTEAD}")
+        raise PreflightError(f"the bundle was measured on {_counts(needed)}; this machine has {here}", INSTEAD)
 
 
 def _counts(names: Counter[str]) -> str:
@@ -136,7 +136,7 @@ def _experiments(bundle: Bundle) -> tuple[ExperimentConfig, ...]:
     """Return what study.yaml holds, one experiment for each position that the manifest names."""
     experiments = load_study(bundle.folder / STUDY, {}).experiments
     if len(experiments) != (count := 1 + max(bundle.manifest.results.values())):
-        raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments; it was changed")
+        raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments", "it was changed")
     return experiments
 
 
@@ -151,7 +151,11 @@ def _config_here(
     if bundled.environment and (told := bundled.environment.model.template_time_utc):
         prompts = prompts.model_copy(update={"chat_time_utc": told})
     if model.trust_remote_code and not local.trust_remote_code:
-        raise ConfigError(f"{label} runs the model's own code; read it, then allow it with --trust-remote-code")
+        raise ConfigError(
+            f"{label} runs the model's own code",
+            "read it, then allow it with --trust-remote-code",
+            cause=Cause.RUNS_CODE,
+        )
     if model.path:
         model = model.model_copy(update={"path": _model_folder(bundled, local)})
     workload = written.workload.model_copy(update={"prompts": prompts})
@@ -164,7 +168,7 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
     name = model.name if model else "?"
     if local.model_folder is None:
         raise ConfigError(
-            f"{_label(bundled)} used a local folder of weights, {name!r}; say where it is with --model-folder"
+            f"{_label(bundled)} used a local folder of weights, {name!r}", "say where it is with --model-folder"
         )
     folder = expanded(local.model_folder).absolute()
     spec = ModelSpec(path=folder, trust_remote_code=model is not None and model.trust_remote_code)
@@ -172,7 +176,9 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
     if model and model.revision not in (None, found.revision):
         changes = found.changes_since(model.files) or found.revision
         raise PreflightError(
-            f"--model-folder {folder} is not the bundle's {name!r}, {model.revision}: {changes}; use the latter"
+            f"--model-folder {folder} is not the bundle's {name!r}, {model.revision}: {changes}",
+            "use the latter",
+            cause=Cause.MODEL_CHANGED,
         )
     return folder
 
@@ -180,12 +186,12 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
 def _stored_prompts(source: str, experiment: str, bundle: Bundle, home: Path) -> Path:
     """Copy a file of prompts to WATTDOCK_HOME, where it outlives the unpacked bundle, named by its content."""
     if not source.startswith(f"{PROMPTS}/") or not is_safe(source) or not (bundle.folder / source).is_file():
-        raise PreflightError(f"{experiment} took prompts from a file that is not in the bundle; ask its authors")
+        raise PreflightError(f"{experiment} took prompts from a file that is not in the bundle", "ask its authors")
     content = read_regular(bundle.folder / source)
     target = home / "prompts" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, content)
     except OSError as error:
-        raise StoreError(f"cannot write {target}: {error.strerror or error}; choose another WATTDOCK_HOME") from error
+        raise StoreError(f"cannot write {target}: {error.strerror or error}", "choose another WATTDOCK_HOME") from error
     return target

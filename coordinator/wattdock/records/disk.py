@@ -126,7 +126,7 @@ def read(folder: OwnedFolder) -> RestartRecord:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         why = _first_problem(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
         files = f"{RECORD}, {REQUESTS}, {STEPS} and {TIMELINE}"
-        raise StoreError(f"{folder.path} does not hold what was measured ({why}); bring {files} back") from error
+        raise StoreError(f"{folder.path} does not hold what was measured ({why})", f"bring {files} back") from error
 
 
 def read_table(folder: OwnedFolder, name: str) -> pa.Table:
@@ -142,7 +142,7 @@ def read_table(folder: OwnedFolder, name: str) -> pa.Table:
         return _read_table(folder, file, schema())
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise StoreError(
-            f"{folder.path / file} cannot be read ({' '.join(str(error).split())}); bring it back"
+            f"{folder.path / file} cannot be read ({' '.join(str(error).split())})", "bring it back"
         ) from error
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import altair as alt
 
 from wattdock.analysis import statistics
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.reports.chart_data import (
     BEFORE_PASSES,
     KINDS,
@@ -73,10 +73,6 @@ DECADE = 10
 LEAD_S = 2.0
 # A span shorter than this share of the axis has no room for its name.
 NAMED_SHARE = 0.04
-
-
-class TooManyError(ConfigError):
-    """More results than one chart can show."""
 
 
 def intervals(points: Sequence[Point]) -> Chart:
@@ -237,7 +233,7 @@ def timeline(points: Sequence[Point]) -> Chart:
     """
     if len(points) != 1:
         folders = listed([point.stored.folder.name for point in points])
-        raise ConfigError(f"a timeline shows one result, these are {len(points)}; name one of {folders}")
+        raise ConfigError(f"a timeline shows one result, these are {len(points)}", f"name one of {folders}")
     restarts = timelines(points[0].stored, points=20_000)
     if not restarts or not restarts[0].has_lines:
         raise ConfigError("nothing to draw: no timeline is stored with this result")
@@ -264,7 +260,7 @@ def chart(kind: str, results: Sequence[StoredResult]) -> Chart:
         ConfigError: There is no such kind, or these results have nothing to draw of it.
     """
     if kind not in CHARTS:
-        raise ConfigError(f"{kind!r} is no kind of chart; there are {', '.join(CHARTS)}")
+        raise ConfigError(f"{kind!r} is no kind of chart", f"there are {', '.join(CHARTS)}", cause=Cause.UNKNOWN_NAME)
     return CHARTS[kind][1](points_of(results))
 
 
@@ -580,7 +576,7 @@ def _spans_decades(rows: Rows, unit: str) -> bool:
 def _few_enough(points: list[Point], otherwise: str) -> list[Point]:
     _require(points, otherwise)
     if len(points) > MOST_ROWS:
-        raise TooManyError(f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most")
+        raise ConfigError(f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most")
     return points
 
 

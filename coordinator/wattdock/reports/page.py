@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock import __version__
 from wattdock.analysis import ExperimentResult, conditions
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
@@ -86,7 +86,7 @@ def write_report(rows: Sequence[StoredResult], file: Path, *, title: str) -> Non
         StoreError: A timeline cannot be read, or the file cannot be written.
     """
     if not rows:
-        raise ConfigError("no results to report; name a result folder, a study or a bundle")
+        raise ConfigError("no results to report", "name a result folder, a study or a bundle")
     write_output(file, page(rows, title=title, written=datetime.now(UTC)).encode(), "-o")
 
 
@@ -194,7 +194,7 @@ def split_texts(result: ExperimentResult) -> list[str]:
 
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:
     """Return every chart with its data as a table; a chart of too many results is only a note."""
-    from wattdock.reports.charts import CHARTS, TooManyError
+    from wattdock.reports.charts import CHARTS
     from wattdock.reports.takeaways import TAKEAWAYS
 
     charts: list[dict[str, Any]] = []
@@ -204,10 +204,9 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
             continue
         try:
             chart = chart_of(points)
-        except TooManyError as error:
-            charts.append(entry | {"note": f"{error}."})
-            continue
-        except ConfigError:
+        except ConfigError as error:
+            if error.cause == Cause.TOO_LARGE:
+                charts.append(entry | {"note": f"{error}."})
             continue
         rows: list[dict[str, Any]] = chart.data.values if has_tables else []
         columns = [name for row in rows[:1] for name in row if name != "order"]

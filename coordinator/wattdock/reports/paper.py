@@ -155,7 +155,7 @@ def _svg_of(spec: dict[str, Any], width: float) -> str:
 
 def _require_format(file: Path, formats: Iterable[str], what: str) -> None:
     if file.suffix not in formats:
-        raise ConfigError(f"{file}: {what} {', '.join(formats)}; name such a file with -o")
+        raise ConfigError(f"{file}: {what} {', '.join(formats)}", "name such a file with -o")
 
 
 def markdown(points: Sequence[Point]) -> str:

@@ -100,7 +100,7 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
     if result.error:
         if errors:
             yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
-        if result.error.cause:
+        if result.error.advice:
             yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
     yield from _environment_rows(result)
     yield from _performance_rows(result)

@@ -5,11 +5,10 @@ runner can fail. Only this room knows protobuf and gRPC.
 Must not know: how a runner was started, what a pass costs, what an experiment is.
 """
 
-from wattdock.runner.client import OUT_OF_MEMORY, PROTOCOL_VERSION, RunnerClient
+from wattdock.runner.client import PROTOCOL_VERSION, RunnerClient
 from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
 
 __all__ = [
-    "OUT_OF_MEMORY",
     "PROTOCOL_VERSION",
     "Heartbeat",
     "LoadRequest",

@@ -14,7 +14,7 @@ import grpc
 from pydantic import ValidationError
 
 from wattdock.clock import NS_PER_S, HostClock, check_clock
-from wattdock.errors import ConfigError, LaunchError, RunnerError, WattdockError
+from wattdock.errors import Cause, ConfigError, LaunchError, RunnerError, WattdockError
 from wattdock.runner import wire
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
@@ -47,8 +47,8 @@ CHANNEL_OPTIONS = [
 DEATH_NOTICE_S = 3.0
 
 GRPC_LIMIT = "larger than max"
-# Added to a failure whose status says that memory was exhausted.
-OUT_OF_MEMORY = "for lack of memory"
+# Trailing metadata in which a runner sends the cause of a failure.
+CAUSE_KEY = "wattdock-cause"
 NOT_THERE_YET = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -91,19 +91,22 @@ class RunnerClient:
                 break
             except grpc.RpcError as error:
                 if error.code() not in NOT_THERE_YET:
-                    raise LaunchError(f"the runner cannot describe itself: {error.details()}; see its log") from error
+                    raise LaunchError(f"the runner cannot describe itself: {error.details()}", "see its log") from error
                 if not self._runner.alive():
-                    raise LaunchError(f"the runner ended before it answered: {self._runner.exit_reason()}") from error
+                    raise self._died("ended before it answered", LaunchError) from error
                 if self._clock.now_ns() > deadline_ns:
                     raise LaunchError(
-                        f"the runner did not answer within {timeout_s:g} s; raise timeouts.launch_s or see its log"
+                        f"the runner did not answer within {timeout_s:g} s",
+                        "raise timeouts.launch_s or see its log",
+                        cause=Cause.HANG,
                     ) from error
                 self._clock.sleep(READY_POLL_S)
         # Before anything else is read: another version may hold values that this one has no name for.
         if answer.protocol_version != PROTOCOL_VERSION:
             raise LaunchError(
-                f"the runner speaks protocol {answer.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
-                "use a runner of the same wattdock version"
+                f"the runner speaks protocol {answer.protocol_version}, this coordinator {PROTOCOL_VERSION}",
+                "use a runner of the same wattdock version",
+                cause=Cause.VERSION,
             )
         described = _understood(wire.description, answer, LaunchError)
         _understood(wire.RunnerDescription.require_supported, described, LaunchError)
@@ -152,7 +155,7 @@ class RunnerClient:
             else:
                 progress(event.progress.stage)
         if loaded is None:
-            raise RunnerError("the runner ended its answer to Load without saying what it loaded; see its log")
+            raise RunnerError("the runner ended its answer to Load without saying what it loaded", "see its log")
         return loaded
 
     def generate(
@@ -247,29 +250,40 @@ class RunnerClient:
         while True:
             check()
             if limit_ns is not None and self._clock.now_ns() > limit_ns:
-                raise RunnerError(f"the runner was silent for too long during {what}; it was stopped (see `timeouts:`)")
+                raise RunnerError(
+                    f"the runner was silent for too long during {what}",
+                    "it was stopped (see `timeouts:`)",
+                    cause=Cause.HANG,
+                )
             try:
                 return arrived.get(timeout=0.5)
             except queue.Empty:
                 if not self._runner.alive():
-                    raise RunnerError(f"the runner died during {what}: {self._runner.exit_reason()}") from None
+                    raise self._died(f"died during {what}") from None
 
     def _error(self, error: grpc.RpcError, what: str) -> WattdockError:
         code, detail = error.code(), error.details() or "no detail"
-        if code == grpc.StatusCode.UNAVAILABLE and (reason := self._death()):
-            return RunnerError(f"the runner died during {what}: {reason}")
+        if code == grpc.StatusCode.UNAVAILABLE and self._is_dying():
+            return self._died(f"died during {what}")
+        sent = {item.key: str(item.value) for item in error.trailing_metadata() or ()}
+        cause = next((known for known in Cause if known == sent.get(CAUSE_KEY)), None)
         if code == grpc.StatusCode.INVALID_ARGUMENT:
-            return ConfigError(f"{what}: {detail}")
+            return ConfigError(f"{what}: {detail}", cause=cause)
         # gRPC has this status for a message that is too large, too.
-        out_of_memory = code == grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_LIMIT not in detail
-        return RunnerError(f"{what} failed{f' {OUT_OF_MEMORY}' if out_of_memory else ''}: {detail}")
+        if code == grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_LIMIT not in detail:
+            return RunnerError(f"{what} failed for lack of memory: {detail}", cause=cause or Cause.MEMORY)
+        return RunnerError(f"{what} failed: {detail}", cause=cause)
 
-    def _death(self) -> str | None:
-        """Return how the runner ended, or None while it lives; its socket closes shortly before the process ends."""
+    def _is_dying(self) -> bool:
+        """Whether the runner ends at once; its socket closes shortly before the process ends."""
         deadline_ns = self._after_ns(DEATH_NOTICE_S)
         while self._runner.alive() and self._clock.now_ns() < deadline_ns:
             self._clock.sleep(READY_POLL_S)
-        return None if self._runner.alive() else (self._runner.exit_reason() or "for an unknown reason")
+        return not self._runner.alive()
+
+    def _died(self, how: str, kind: type[WattdockError] = RunnerError) -> WattdockError:
+        cause = Cause.HOST_MEMORY if self._runner.lacked_memory else Cause.RUNNER
+        return kind(f"the runner {how}: {self._runner.exit_reason() or 'for an unknown reason'}", cause=cause)
 
 
 class _Stall:
@@ -291,8 +305,9 @@ class _Stall:
             self._produced, self._since_ns = produced, self._clock.now_ns()
         elif self._clock.now_ns() - self._since_ns > self._limit_s * NS_PER_S:
             raise RunnerError(
-                f"the engine produced nothing for {self._limit_s:g} s though its runner lives; it was stopped "
-                "(see timeouts.stall_s)"
+                f"the engine produced nothing for {self._limit_s:g} s though its runner lives",
+                "it was stopped (see timeouts.stall_s)",
+                cause=Cause.HANG,
             )
 
 
@@ -302,7 +317,7 @@ def _understood(read: Callable[[M], T], message: M, kind: type[WattdockError] = 
         return read(message)
     except (ValueError, OverflowError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise kind(f"the runner says what cannot be: {problem}; see its log") from error
+        raise kind(f"the runner says what cannot be: {problem}", "see its log") from error
 
 
 def _pump(call: Any, arrived: queue.Queue[Any]) -> None:

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 from wattdock.clock import ClockIdentity
 from wattdock.config import ModelSpec
-from wattdock.errors import ConfigError, LaunchError
+from wattdock.errors import Cause, ConfigError, LaunchError
 from wattdock.metering import Span
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment, passes
 from wattdock.text import PART_DEPTH, from_json
@@ -74,12 +74,16 @@ class RunnerDescription:
             return
         needed = self.supported_versions
         if not self.framework_version:
-            raise LaunchError(f"the runner's interpreter has no {self.framework}; it needs {needed}")
+            raise LaunchError(
+                f"the runner's interpreter has no {self.framework}", f"it needs {needed}", cause=Cause.VERSION
+            )
         # Local builds ("+cu130") and vendors' pre-releases count as the version they are built from.
         if not SpecifierSet(needed).contains(self.framework_version, prereleases=True):
             raise LaunchError(
                 f"the runner's interpreter has {self.framework} {self.framework_version}, and this runner supports "
-                f"{needed}; use another interpreter, or leave runner_python out"
+                f"{needed}",
+                "use another interpreter, or leave runner_python out",
+                cause=Cause.VERSION,
             )
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from wattdock.analysis import ExperimentResult
-from wattdock.errors import StoreError
+from wattdock.errors import Cause, StoreError
 from wattdock.files import MAX_JSON_BYTES, RESULT, NewFolder, new_folder, sync
 from wattdock.opening import open_data
 from wattdock.output import print_json
@@ -71,7 +71,9 @@ class StoredResult:
         with ExitStack() as stack:
             folder = stack.enter_context(_opened(self.folder))
             if _read(folder) != self.result:
-                raise StoreError(f"{self.folder} has changed since it was read; name it again")
+                raise StoreError(
+                    f"{self.folder} has changed since it was read", "name it again", cause=Cause.STUDY_CHANGED
+                )
             stack.pop_all()
             return folder
 
@@ -119,8 +121,8 @@ def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log:
     except OSError as error:
         rescued = _rescue(name, result, restarts, log)
         raise StoreError(
-            f"cannot write the result to {output_dir}: {error.strerror or error}; it is {rescued}; "
-            "make room and move it, or choose another folder with --output-dir"
+            f"cannot write the result to {output_dir}: {error.strerror or error}; it is {rescued}",
+            "make room and move it, or choose another folder with --output-dir",
         ) from error
 
 
@@ -158,7 +160,7 @@ def _opened(folder: Path) -> OwnedFolder:
     try:
         return OwnedFolder.open(folder)
     except OSError as error:
-        raise StoreError(f"{folder}: cannot be read ({error.strerror or error}); see its owner and mode") from error
+        raise StoreError(f"{folder}: cannot be read ({error.strerror or error})", "see its owner and mode") from error
 
 
 def _read(folder: OwnedFolder) -> ExperimentResult:
@@ -166,9 +168,11 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
     try:
         content = folder.read(RESULT, limit_bytes=MAX_JSON_BYTES)
     except FileNotFoundError as error:
-        raise StoreError(f"{file}: is missing; restore it, or move its folder away") from error
+        raise StoreError(f"{file}: is missing", "restore it, or move its folder away") from error
     except OSError as error:
-        raise StoreError(f"{file}: cannot be read ({error.strerror or error}); see its owner, mode and size") from error
+        raise StoreError(
+            f"{file}: cannot be read ({error.strerror or error})", "see its owner, mode and size"
+        ) from error
     try:
         return ExperimentResult.model_validate_json(content)
     except ValidationError as error:
@@ -204,7 +208,7 @@ def result_folders(output_dir: Path) -> list[Path]:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise
-        raise StoreError(f"{output_dir}: {error.strerror}; name another folder of results") from error
+        raise StoreError(f"{output_dir}: {error.strerror}", "name another folder of results") from error
     return [output_dir / name for name in names]
 
 
@@ -229,9 +233,9 @@ def opened_restarts(folder: Path) -> Iterator[OwnedFolder]:
                 with restarts.folder(name) as restart:
                     yield restart
     except FileNotFoundError as error:
-        raise StoreError(f"{place} is missing or empty; restore it, or name another result") from error
+        raise StoreError(f"{place} is missing or empty", "restore it, or name another result") from error
     except OSError as error:
-        raise StoreError(f"{error.filename or place}: {error.strerror}; see its owner and mode") from error
+        raise StoreError(f"{error.filename or place}: {error.strerror}", "see its owner and mode") from error
 
 
 def _problem(error: ValidationError) -> str:

@@ -105,7 +105,7 @@ def _date(text: str | None) -> datetime | None:
     try:
         return None if text is None else utc(text)
     except ValueError as error:
-        raise ConfigError(f"{text!r} is not a date; write 2026-01-31 or 2026-01-31T12:00") from error
+        raise ConfigError(f"{text!r} is not a date", "write 2026-01-31 or 2026-01-31T12:00") from error
 
 
 def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -> list[Row]:
@@ -175,7 +175,7 @@ def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: st
 def _folders(output_dir: Path) -> list[Path]:
     if folders := result_folders(output_dir):
         return folders
-    raise ConfigError(f"no results in {output_dir.absolute()}; measure some (wattdock run), or name --output-dir")
+    raise ConfigError(f"no results in {output_dir.absolute()}", "measure some (wattdock run), or name --output-dir")
 
 
 def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]:
@@ -218,7 +218,7 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE folder IN (SELECT folder FROM results)")
         connection.execute(LOCKED)
         if (answer := connection.sql(sql)) is None:
-            raise ConfigError("the query is empty; write a SELECT")
+            raise ConfigError("the query is empty", "write a SELECT")
         return answer.to_arrow_table()
 
 
@@ -227,10 +227,10 @@ def _require_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None
     statements = connection.extract_statements(sql)
     for statement in statements:
         if statement.type.name not in READ_ONLY:
-            raise ConfigError(f"{statement.query.strip()!r} is not a SELECT; `wattdock results export` writes files")
+            raise ConfigError(f"{statement.query.strip()!r} is not a SELECT", "`wattdock results export` writes files")
     # A PIVOT is several statements, one of which is a SELECT.
     if [statement.type.name for statement in statements].count("SELECT") > 1:
-        raise ConfigError(f"{sql!r} holds {len(statements)} queries; write one at a time")
+        raise ConfigError(f"{sql!r} holds {len(statements)} queries", "write one at a time")
 
 
 def _damaged(files: dict[str, list[Path]], tell: Tell) -> set[Path]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
 from wattdock.store.folders import RESTARTS, StoredResult, load_result, result_folders
@@ -47,14 +47,14 @@ class _Names:
         """
         if self.unreadable:
             raise StoreError(
-                f"{name}: a result of this study may be in what cannot be read: {listed(self.unreadable)}; "
-                "or name each result's folder"
+                f"{name}: a result of this study may be in what cannot be read: {listed(self.unreadable)}",
+                "or name each result's folder",
             )
         if folders := self.studies.get(name):
             return folders
         raise ConfigError(
-            f"{name}: no results of this study in {self.output_dir}; name the folder that holds them, "
-            f"or go on with it: `wattdock run --resume {untimed(name)}`"
+            f"{name}: no results of this study in {self.output_dir}",
+            f"name the folder that holds them, or go on with it: `wattdock run --resume {untimed(name)}`",
         )
 
 
@@ -95,7 +95,7 @@ def _folders(
         return [path.parent]
     if path.is_file() and path.suffix != TAR:
         raise ConfigError(
-            f"{name}: is neither a bundle, which ends in {TAR}, nor a {RESULT}; name results or their study"
+            f"{name}: is neither a bundle, which ends in {TAR}, nor a {RESULT}", "name results or their study"
         )
     if path.is_file():
         return result_folders(open_bundle(path) / BUNDLED)
@@ -104,7 +104,7 @@ def _folders(
             is_study, is_result = (opened.state(file) is not None for file in (JOURNAL, RESULT))
             study = Path(os.path.abspath(opened.path))  # noqa: PTH100 (no link is followed again)
     except OSError as error:
-        raise StoreError(f"{name}: {error.strerror}; see its owner and mode") from error
+        raise StoreError(f"{name}: {error.strerror}", "see its owner and mode") from error
     if is_result:
         return [path]
     if is_study:
@@ -124,7 +124,7 @@ def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> 
             if place != folder and (place.parent / MANIFEST).exists():
                 open_bundle(place.parent)
             return folders
-    raise ConfigError(f"{name}: holds no results; name a result folder, a study, a bundle, or a folder of results")
+    raise ConfigError(f"{name}: holds no results", "name a result folder, a study, a bundle, or a folder of results")
 
 
 def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[Path]:
@@ -139,11 +139,14 @@ def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[P
         of_study = _of_name(study, output_dir, tell)
         if named_so := [folder for folder in of_study if names.experiments.get(folder) == experiment]:
             return named_so
-        raise ConfigError(f"{text}: no experiment of {study} is called so; see `wattdock show {study}`")
+        raise ConfigError(
+            f"{text}: no experiment of {study} is called so", f"see `wattdock show {study}`", cause=Cause.UNKNOWN_NAME
+        )
     if not matches:
         raise ConfigError(
-            f"{text}: no such folder, and no result or study in {output_dir} whose name begins so; `wattdock results "
-            "list` shows what there is, and STUDY:EXPERIMENT is one of a study"
+            f"{text}: no such folder, and no result or study in {output_dir} whose name begins so",
+            "`wattdock results list` shows what there is, and STUDY:EXPERIMENT is one of a study",
+            cause=Cause.UNKNOWN_NAME,
         )
     if len(runs := runs_of(text, names.studies)) > 1 and len(matches) == 1:
         tell(f"{text}: {untimed(matches[0])}, the latest of {len(runs)} runs")
@@ -152,7 +155,7 @@ def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[P
         shortest = typed(folders)
         studies = [f"{shortest[name]} (a study)" for name in matches if name in names.studies]
         candidates = [*studies, *(shortest[name] for name in matches if name in names.results)]
-        raise ConfigError(f"{text}: begins several names; type one of them: {listed(candidates)}")
+        raise ConfigError(f"{text}: begins several names", f"type one of them: {listed(candidates)}")
     whole_study = next((name for name in matches if name in names.studies), None)
     return names.of_study(whole_study) if whole_study else folders[matches[0]]
 

@@ -292,7 +292,7 @@ def _read(folder: Path) -> RestartRecord:
         with OwnedFolder.open(folder) as opened:
             return disk.read(opened)
     except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror}; see its owner and mode") from error
+        raise StoreError(f"{folder}: {error.strerror}", "see its owner and mode") from error
 
 
 def _saved(record: RestartRecord, folder: Path) -> SavedRestart:

@@ -4,7 +4,9 @@
     ├── InvalidRequest   INVALID_ARGUMENT      what was asked for does not exist or makes no sense
     ├── WrongState       FAILED_PRECONDITION   not now: nothing loaded, busy, or not on these GPUs
     ├── OutOfMemory      RESOURCE_EXHAUSTED    it does not fit
-    ├── WorkerDied       ABORTED               a process of the engine ended in the middle
+    │   └── CacheTooSmall
+    ├── WorkerDied       ABORTED               a process of the runner's ended in the middle
+    ├── EngineFailed     INTERNAL              the engine hangs, or lost a process of its own
     ├── ExchangeFailed   ABORTED               processes or GPUs could not exchange data
     └── PassCancelled    CANCELLED             the client went away
 
@@ -13,6 +15,8 @@ Knows no gRPC: the interceptor turns these into status codes. A message is one l
 
 from __future__ import annotations
 
+# The coordinator's names of causes (`wattdock.errors.Cause`).
+HOST_MEMORY, GPU_MEMORY, HANG, WORKER = "out of host memory", "out of GPU memory", "hang", "worker died"
 # Libraries, and processes that only print, have no exception class for it. In lower case.
 MEMORY_WORDS = (
     *("out of memory", "outofmemory", "insufficient memory", "not enough memory", "not enough gpu memory"),
@@ -29,7 +33,13 @@ def lacks_memory(text: str) -> bool:
 
 
 class RunnerFault(Exception):  # noqa: N818 - named for what the client reads
-    """Base of the errors that a backend raises on purpose."""
+    """Base of the errors that a backend raises on purpose; `cause` is the coordinator's name for what it is."""
+
+    cause: str | None = None
+
+    def __init__(self, message: str, cause: str | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause or self.cause
 
 
 class InvalidRequest(RunnerFault):
@@ -43,13 +53,29 @@ class WrongState(RunnerFault):
 class OutOfMemory(RunnerFault):
     """The model or the pass does not fit in the accelerator's (or the host's) memory."""
 
+    cause = "out of memory"
+
+
+class CacheTooSmall(OutOfMemory):
+    """The requests in flight do not fit in the KV cache."""
+
+    cause = "KV cache too small"
+
 
 class WorkerDied(RunnerFault):
     """A process that holds a part or a copy of the model ended before it was asked to."""
 
+    cause = WORKER
+
+
+class EngineFailed(RunnerFault):
+    """The engine hangs, or lost one of its own processes: the cause says which."""
+
 
 class ExchangeFailed(RunnerFault):
     """The processes of a split model could not exchange data (NCCL, gloo)."""
+
+    cause = "GPUs cannot exchange data"
 
 
 class PassCancelled(RunnerFault):

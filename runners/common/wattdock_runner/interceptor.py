@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import ExchangeFailed, InvalidRequest, OutOfMemory, PassCancelled, WorkerDied, WrongState
+from wattdock_runner.errors import (
+    HOST_MEMORY,
+    ExchangeFailed,
+    InvalidRequest,
+    OutOfMemory,
+    PassCancelled,
+    WorkerDied,
+    WrongState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +37,8 @@ CODES = {
     ExchangeFailed: grpc.StatusCode.ABORTED,
     PassCancelled: grpc.StatusCode.CANCELLED,
 }
+# Trailing metadata that holds the failure's cause.
+CAUSE_KEY = "wattdock-cause"
 KINDS = ("unary_unary", "unary_stream", "stream_stream")
 # Status details travel in a header, which many peers limit to 8 KiB.
 DETAIL_CHARACTERS = 1_000
@@ -77,6 +87,8 @@ def _mapped(method: str, context: Any) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - any exception becomes a status
         code, detail = _status(error)
+        cause = HOST_MEMORY if isinstance(error, MemoryError) else getattr(error, "cause", None)
+        context.set_trailing_metadata(((CAUSE_KEY, cause),) if cause else ())
     else:
         log.info("%s: ok after %.3f s", method, (now_ns() - started_ns) / NS_PER_S)
         return

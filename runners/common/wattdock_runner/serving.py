@@ -11,7 +11,7 @@ from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival
 from wattdock_runner.checkpoint import decode, encode_prompts, first_requests, require_servable
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
+from wattdock_runner.errors import CacheTooSmall, InvalidRequest, WrongState
 from wattdock_runner.recorder import RequestRecord
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def require_cache_room(engine: Engine, workload: Workload, prompts: Sequence[Enc
     in_flight = workload.in_flight if most is None else min(workload.in_flight, most)
     needed = most_blocks(lengths, in_flight, engine.block_tokens)
     if needed > engine.cache_blocks:
-        raise OutOfMemory(
+        raise CacheTooSmall(
             f"{in_flight} requests in flight need {needed} blocks of KV cache "
             f"{'at their full length' if workload.ignore_eos else 'for their first tokens alone'}, and there are "
             f"{engine.cache_blocks}; lower batch_size, or raise {engine.cache_arguments}"

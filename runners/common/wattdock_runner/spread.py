@@ -149,7 +149,9 @@ class Workers:
         """Return a worker's failure with the worker's name."""
         if isinstance(failure, (PassCancelled, WorkerDied)):
             return failure
-        return type(failure)(f"{self._role} {number}: {failure}")
+        named = type(failure)(f"{self._role} {number}: {failure}")
+        named.__dict__.update(vars(failure))
+        return named
 
     def stop(self) -> None:
         """Ask the workers to unload and end; kill those that take too long."""

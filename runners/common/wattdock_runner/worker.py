@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock_runner.arrivals import SharedTickets
 from wattdock_runner.backend import find_backend
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import OutOfMemory, PassCancelled, RunnerFault
+from wattdock_runner.errors import HOST_MEMORY, OutOfMemory, PassCancelled, RunnerFault
 from wattdock_runner.process import die_with_parent, log_to_stderr
 from wattdock_runner.recorder import PassRecorder
 
@@ -107,7 +107,7 @@ class Worker:
         except RunnerFault as fault:
             return FAILED, _shared(fault)
         except MemoryError as error:
-            return FAILED, OutOfMemory(str(error) or "host memory is used up")
+            return FAILED, OutOfMemory(str(error) or "host memory is used up", HOST_MEMORY)
         except Exception as error:
             log.error("unexpected error", exc_info=error)
             # The runner's process may lack the class of an engine's error.
@@ -143,7 +143,7 @@ class Worker:
 def _shared(fault: RunnerFault) -> RunnerFault:
     """Return a fault as its nearest class in `errors`: the runner's process may lack a backend's own classes."""
     nearest = next(kind for kind in type(fault).__mro__ if kind.__module__ == RunnerFault.__module__)
-    shared: RunnerFault = nearest(str(fault))
+    shared: RunnerFault = nearest(str(fault), fault.cause)
     return shared
 
 

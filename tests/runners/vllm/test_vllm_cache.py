@@ -10,7 +10,7 @@ from contract.runner_process import ids_prompt, output_ids, workload
 from contract.subjects import SMALL_UNIFORM
 from runners.checkpoints import NEW_TOKENS, run
 
-from wattdock.execution.failures import KV_CACHE, cause_of
+from wattdock.errors import Cause
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -51,13 +51,10 @@ def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner
 def test_more_in_flight_than_the_kv_cache_holds_is_refused(small: Runner) -> None:
     """vLLM would preempt and compute twice, and the figure would be another workload's."""
     crowded = workload(in_flight=5, max_output_tokens=NEW_TOKENS, min_requests=5)
-    code, detail = small.refused_pass(crowded, [ids_prompt(150), ids_prompt(20)])
-    assert code == "RESOURCE_EXHAUSTED"
+    refused = small.refused_pass(crowded, [ids_prompt(150), ids_prompt(20)])
+    assert (refused[0], refused.cause) == ("RESOURCE_EXHAUSTED", Cause.KV_CACHE)
     # 190 tokens take 6 blocks and 60 take 2.
-    assert "5 requests in flight need 22 blocks of KV cache" in detail
-    cause = cause_of(detail)
-    assert cause is not None
-    assert cause.name == KV_CACHE
+    assert "5 requests in flight need 22 blocks" in refused[1]
     assert run(small, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
 
 

@@ -75,8 +75,8 @@ class Section(TensorPipelineSection, ReplicableSection):
         """
         if self.quantization:
             raise ConfigError(
-                f"vllm.quantization: {self.quantization} needs weights to read, and a shape's are drawn at random; "
-                "leave it out, or give a model with weights"
+                f"vllm.quantization: {self.quantization} needs weights to read, and a shape's are drawn at random",
+                "leave it out, or give a model with weights",
             )
 
     def memory(self) -> EngineMemory | None:

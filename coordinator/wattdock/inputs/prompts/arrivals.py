@@ -86,6 +86,6 @@ def _replayed(trace_s: NDArray[Any], speed: float, min_requests: int, min_durati
 def _require_few(arrivals: float) -> None:
     if arrivals > MAX_ARRIVALS:
         raise ConfigError(
-            f"a pass would have {arrivals:,.0f} arrivals, and a runner takes {MAX_ARRIVALS:,}; make "
-            "workload.min_duration_s, min_requests or the rate smaller"
+            f"a pass would have {arrivals:,.0f} arrivals, and a runner takes {MAX_ARRIVALS:,}",
+            "make workload.min_duration_s, min_requests or the rate smaller",
         )

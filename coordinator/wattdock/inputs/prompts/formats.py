@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -113,7 +113,11 @@ class Format:
         """
         if unknown := sorted(set(present) - self.keys):
             known = ", ".join(sorted(self.keys))
-            raise ConfigError(f"{where}: unknown key {short(unknown[0])!r}; known are {known} ({self.name})")
+            raise ConfigError(
+                f"{where}: unknown key {short(unknown[0])!r}",
+                f"known are {known} ({self.name})",
+                cause=Cause.UNKNOWN_SETTING,
+            )
         if lacking := sorted(self.needed - set(present)):
             raise ConfigError(f"{where}: has none of {', '.join(lacking)}, which each record of {self.name} needs")
         prompts, limits = ([key for key in keys if key in present] for keys in (self.prompts, self.limits))
@@ -148,9 +152,9 @@ def text(value: object, where: str, key: str) -> str:
         ConfigError: It is no text, blank, or no Unicode.
     """
     if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a text that is not blank")
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a text that is not blank")
     if half := SURROGATE.search(value):
-        raise ConfigError(f"{where}: {key} holds {short(half[0])}, half a surrogate pair; write whole characters")
+        raise ConfigError(f"{where}: {key} holds {short(half[0])}, half a surrogate pair", "write whole characters")
     return value
 
 
@@ -161,7 +165,7 @@ def ids(value: object, where: str, key: str) -> Ids:
         ConfigError: It is no list of them.
     """
     if not isinstance(value, list) or not value or not all(is_int(token) and 0 <= token < 2**32 for token in value):
-        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of whole numbers from 0 to 2³² - 1")
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of whole numbers from 0 to 2³² - 1")
     return array("I", value)
 
 
@@ -172,7 +176,9 @@ def tokens(value: object, where: str, key: str) -> int:
         ConfigError: It is no whole number from 1.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < MOST_TOKENS:
-        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a whole number from 1 (leave out what failed)")
+        raise ConfigError(
+            f"{where}: {key} is {short(value)}", "it must be a whole number from 1 (leave out what failed)"
+        )
     return value
 
 
@@ -183,12 +189,12 @@ def messages(value: object, where: str, key: str) -> str | Chat:
         ConfigError: A message is of an unknown role or is no text, or the last message is not a user's.
     """
     if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
-        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of messages")
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of messages")
     roles = [message.get("role") for message in value]
     if unknown := [role for role in roles if role not in ROLES]:
-        raise ConfigError(f"{where}: {key} have the role {short(unknown[0])}; known are {', '.join(ROLES)}")
+        raise ConfigError(f"{where}: {key} have the role {short(unknown[0])}", f"known are {', '.join(ROLES)}")
     if roles[-1] != "user":
-        raise ConfigError(f"{where}: the last of {key} is of {roles[-1]}; it must be a user's (leave out the answer)")
+        raise ConfigError(f"{where}: the last of {key} is of {roles[-1]}", "it must be a user's (leave out the answer)")
     chat = tuple((role, _content(message, TURN_KEYS[1], where)) for role, message in zip(roles, value, strict=True))
     return chat if len(chat) > 1 else chat[0][1]
 
@@ -200,7 +206,7 @@ def first_turn(value: object, where: str, key: str) -> str | None:
         ConfigError: It is no conversation.
     """
     if not isinstance(value, list) or not all(isinstance(turn, dict) for turn in value):
-        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of turns")
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of turns")
     turn = value[0] if value else {}
     speaker, said = TURN_KEYS[1] if "role" in turn else TURN_KEYS[0]
     # Files of ShareGPT begin in the middle of a conversation, with a system's turn or with nothing.
@@ -212,7 +218,11 @@ def first_turn(value: object, where: str, key: str) -> str | None:
 def _content(message: Mapping[str, Any], names: tuple[str, str], where: str) -> str:
     """The text of a message; a list with one part of text is a text."""
     if unknown := sorted(message.keys() - {*names}):
-        raise ConfigError(f"{where}: unknown key {short(unknown[0])!r} in a message; known are {', '.join(names)}")
+        raise ConfigError(
+            f"{where}: unknown key {short(unknown[0])!r} in a message",
+            f"known are {', '.join(names)}",
+            cause=Cause.UNKNOWN_SETTING,
+        )
     content = message.get(names[1])
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         part = content[0]
@@ -231,7 +241,7 @@ def blocks(value: object, where: str, key: str, *, tokens: object, each: int) ->
         ConfigError: It is no list of ids, or not one for each block.
     """
     if not isinstance(value, list) or not all(is_int(block) and 0 <= block < 2**63 for block in value):
-        raise ConfigError(f"{where}: {key} is {short(value)}; it must be a list of whole numbers from 0 to 2⁶³ - 1")
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of whole numbers from 0 to 2⁶³ - 1")
     if isinstance(tokens, int) and len(value) not in (tokens // each, -(-tokens // each)):
         raise ConfigError(
             f"{where}: {key} has {len(value)} blocks, and {tokens} tokens have {-(-tokens // each)} of {each}"

@@ -304,7 +304,7 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
         return None
     if not has_tokenizer and any(isinstance(item, (str, tuple)) for item in source.items):
         raise ConfigError(
-            f"prompts {source.name!r} are text and the model has no tokenizer; set workload.prompts.source: synthetic"
+            f"prompts {source.name!r} are text and the model has no tokenizer", "set workload.prompts.source: synthetic"
         )
     return source.sha256 if config.prompts.file else None
 
@@ -326,7 +326,9 @@ def _with_ids(items: Sequence[Item | int], generator: Generator, vocab_size: int
     """Return the items with ids in place of lengths."""
     lengths = [item for item in items if isinstance(item, int)]
     if lengths and vocab_size is None:
-        raise ConfigError("synthetic prompts need the model's vocabulary size; give a model whose config.json tells it")
+        raise ConfigError(
+            "synthetic prompts need the model's vocabulary size", "give a model whose config.json tells it"
+        )
     drawn = np.split(generator.integers(0, vocab_size or 1, size=sum(lengths)), np.cumsum(lengths)[:-1])
     rows = (array("I", row.astype(np.uint32).tobytes()) for row in drawn)
     return tuple(next(rows) if isinstance(item, int) else item for item in items)

@@ -127,7 +127,7 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source:
         content = read_regular(path, follow=True)
     except OSError as error:
         raise ConfigError(
-            f"cannot read prompts from {source!r} ({error.strerror}); give bundled, synthetic or a JSONL or CSV file"
+            f"cannot read prompts from {source!r} ({error.strerror})", "give bundled, synthetic or a JSONL or CSV file"
         ) from error
     return _parsed(content, source, path.name, Reading.of(config, vocab_size))
 
@@ -171,7 +171,7 @@ class _Parser:
             setting = key.removeprefix("body.")
             if record[key] != (ours := getattr(reading, setting)):
                 raise ConfigError(
-                    f"{where}: {key} is {short(record[key])}, and workload.{setting} is {ours}; make them agree"
+                    f"{where}: {key} is {short(record[key])}, and workload.{setting} is {ours}", "make them agree"
                 )
         item = reader(record[layout.prompt], where, layout.prompt)
         if item is None:
@@ -198,18 +198,18 @@ class _Parser:
         if len(self.written) > 1:
             raise ConfigError(f"{where}: {key} is {written.value}, and {next(iter(self.written)).value} before")
         if self.instants_ns and at_ns < self.instants_ns[-1]:
-            raise ConfigError(f"{where}: comes before the line above; sort the file by time")
+            raise ConfigError(f"{where}: comes before the line above", "sort the file by time")
         self.instants_ns.append(at_ns)
         # Mooncake's milliseconds are whole; fractions are another tool's seconds under the same key.
         known = form.unit and (form.unit != "ms" or formats.is_int(value))
         if self.reading.replays and not (known or given or written is not Written.NUMBER):
             units = " | ".join(UNIT_NS)
             raise ConfigError(
-                f"{where}: {key} is {short(value)}, in no known unit; set workload.trace_time_unit: {units}"
+                f"{where}: {key} is {short(value)}, in no known unit", f"set workload.trace_time_unit: {units}"
             )
         if given and (known or written is not Written.NUMBER):
             unit = f"always in {form.unit}" if written is Written.NUMBER else written.value
-            raise ConfigError(f"{where}: {key} of {form.name} is {unit}; leave out workload.trace_time_unit")
+            raise ConfigError(f"{where}: {key} of {form.name} is {unit}", "leave out workload.trace_time_unit")
 
     def source(self, sha256: str, source: str, name: str) -> Source:
         """Return what was taken."""
@@ -240,7 +240,7 @@ def _text(content: bytes, source: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(
-            f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
+            f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8", "save the file as UTF-8"
         ) from error
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import Machine, folders, processes
 from wattdock.launch.engine import BASE_DIGEST_LABEL, BASE_NAME_LABEL, NoImageError, engine_address, find_image
 from wattdock.launch.runners import PACKAGED, REPO
@@ -55,13 +55,17 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
     try:
         more = shlex.split(options)
     except ValueError as error:
-        raise ConfigError(f"--build-options {options}: {error}; write them as in a shell") from error
+        raise ConfigError(f"--build-options {options}: {error}", "write them as in a shell") from error
     if any(holds_secret(word, os.environ) for word in more):
-        raise ConfigError("--build-options holds what looks like a key or password; write --secret id=NAME,src=FILE")
+        raise ConfigError(
+            "--build-options holds what looks like a key or password",
+            "write --secret id=NAME,src=FILE",
+            cause=Cause.SECRET,
+        )
     base = base or default_base(name, variant)
     runner = REPO / "runners" / name
     if runner.is_dir() and not (runner / f"requirements-{variant}.txt").exists():
-        raise ConfigError(f"{name} has no packages for --variant {variant}; take the other one of cpu and cuda")
+        raise ConfigError(f"{name} has no packages for --variant {variant}", "take the other one of cpu and cuda")
     labels = build_labels(base, _base_image(base, name))
     # Docker takes the last of several values, so ours stand behind the caller's.
     words = ["build", *more, *labels]
@@ -90,7 +94,7 @@ def default_base(name: str, variant: str) -> str:
         ConfigError: There is no image of this name.
     """
     if name not in image_names():
-        raise ConfigError(f"unknown image {name!r}; there are {', '.join(image_names())}")
+        raise ConfigError(f"unknown image {name!r}", f"there are {', '.join(image_names())}", cause=Cause.UNKNOWN_NAME)
     in_dockerfile = DEFAULT_BASE.search((DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8"))
     return CPU_BASE if variant == "cpu" or in_dockerfile is None else in_dockerfile[1]
 
@@ -149,7 +153,7 @@ def run_docker(words: list[str], failure: str) -> None:
         ).returncode
     except OSError as error:
         raise PreflightError(
-            f"{failure}: cannot run docker: {error.strerror}; install Docker's command-line client"
+            f"{failure}: cannot run docker: {error.strerror}", "install Docker's command-line client"
         ) from error
     if code:
-        raise PreflightError(f"{failure}: docker ended with code {code}; its output above says why")
+        raise PreflightError(f"{failure}: docker ended with code {code}", "its output above says why")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.files import expanded, write_whole
 from wattdock.host import folders
 from wattdock.launch.engine import NoImageError, find_image
@@ -162,9 +162,9 @@ def read_lock(path: Path | None = None) -> ImagesLock:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: {where}: {first['msg']}; mend or remove it") from error
+        raise ConfigError(f"{path}: {where}: {first['msg']}", "mend or remove it") from error
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}; mend or remove it") from error
+        raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}", "mend or remove it") from error
     return ImagesLock(path, images, hashlib.sha256(content).hexdigest())
 
 
@@ -194,7 +194,9 @@ def _entry(name: str, registry: str | None) -> LockedImage:
     remedy = f"build it with: wattdock images build {name}"
     image = find_image(local_name(name), backend=name, remedy=remedy)
     if image.base is None:
-        raise PreflightError(f"image {image.name} does not say what it was built from; {remedy}")
+        raise PreflightError(
+            f"image {image.name} does not say what it was built from", remedy, cause=Cause.IMAGE_CHANGED
+        )
     digest = choose_digest(image.digests, registry) or image.id
     return LockedImage(digest=digest, base=image.base, base_digest=image.base_digest, revision=image.revision)
 
@@ -207,9 +209,12 @@ def choose_digest(digests: Sequence[str], registry: str | None) -> str | None:
     """
     matching = [digest for digest in digests if digest.startswith(registry or "")]
     if len(matching) > 1:
-        raise PreflightError(f"several registries have it ({', '.join(matching)}); choose with --registry")
+        raise PreflightError(f"several registries have it ({', '.join(matching)})", "choose with --registry")
     if registry and not matching:
-        raise PreflightError(f"no digest of it begins with {registry} (there are: {', '.join(digests) or 'none'})")
+        raise PreflightError(
+            f"no digest of it begins with {registry} (there are: {', '.join(digests) or 'none'})",
+            cause=Cause.UNKNOWN_NAME,
+        )
     return matching[0] if matching else None
 
 
@@ -226,7 +231,7 @@ def find_locked(name: str, lock: ImagesLock, *, needs_gpu: bool = False) -> tupl
         remedy = f"only the machine that built it has it; build another, then: wattdock images lock {name}"
     image = find_image(locked.digest, backend=name, needs_gpu=needs_gpu, remedy=remedy)
     if differences := _differences(locked, image):
-        raise PreflightError(f"image {image.name} is not the locked one: {differences}")
+        raise PreflightError(f"image {image.name} is not the locked one: {differences}", cause=Cause.IMAGE_CHANGED)
     return image, Pin(locked.repo_digest, lock.sha256)
 
 
@@ -247,7 +252,8 @@ def pull_image(name: str, lock: ImagesLock) -> str:
 def _locked(name: str, lock: ImagesLock) -> LockedImage:
     if name not in lock.images:
         raise PreflightError(
-            f"{lock.path} names no image for {name}; build one (to publish, push it), then: wattdock images lock {name}"
+            f"{lock.path} names no image for {name}",
+            f"build one (to publish, push it), then: wattdock images lock {name}",
         )
     return lock.images[name]
 
