@@ -186,16 +186,16 @@ LOOKS |= {"realpath", "copy", "copy2", "copyfile", "copytree", "move", "read_par
 # Looks at paths that go round `OwnedFolder` in the rooms that read what others may have stored: what a look finds is
 # opened as an `OwnedFolder`, which judges it anew; by the reason, file and callee.
 LOOKED_ELSEWHERE = {
+    "execution/restore.py: no path": {"resolve"},
+    "execution/session.py: its own log": {"self._log.exists"},
+    "planning/eta.py: names to open": {"output_dir.glob"},
     "study/find.py: names to open": {"output_dir.glob", "studies.glob", "(output_dir / STUDIES).glob"},
     "study/find.py: whose a study is": {"path.lstat", "folder.lstat"},
-    "study/watch.py: the kernel's": {"(PROC / str(pid)).stat"},
-    "execution/restore.py: to be opened": {"(path / RESULT).exists"},
-    "execution/restore.py: no path": {"resolve"},
-    "execution/schedule.py: names to open": {"output_dir.glob"},
-    "execution/session.py: its own log": {"self._log.exists"},
     "study/folder.py: its own records": {"(self.path / RECORDS).glob", "path.is_dir"},
     "study/folder.py: numbers of runs, a shared folder": {"path.parent.iterdir", "path.parents[1].stat"},
-    "execution/tasks.py: to be opened": {"os.path.lexists"},
+    "study/journal.py: to be opened": {"(path / RESULT).exists"},
+    "study/tasks.py: to be opened": {"os.path.lexists"},
+    "study/watch.py: the kernel's": {"(PROC / str(pid)).stat"},
     "fleet/fleet.py: its own logs, a person's path": {"before.exists", "own.exists", "path.resolve"},
     "live/results.py: its own report": {"file.is_file"},
     "live/server.py: a person's path": {"output_dir.exists", "output_dir.is_dir"},
@@ -226,7 +226,7 @@ LOOKED_ELSEWHERE = {
 def test_no_look_at_a_stored_path_goes_round_the_opened_folder_without_a_reason() -> None:
     """Between a look at a path and its opening, the path may come to mean another file."""
     place, found = REPO / "coordinator" / "wattdock", set()
-    for room in ("execution", "fleet", "live", "publish", "records", "store"):
+    for room in ("execution", "fleet", "live", "planning", "publish", "records", "store", "study"):
         for file in sources(f"coordinator/wattdock/{room}"):
             found |= {
                 (str(file.relative_to(place)), ast.unparse(call.func))

@@ -34,7 +34,7 @@ BEGIN = """
 import json, sys
 from pathlib import Path
 from wattdock.config import load_study
-from wattdock.execution.tasks import begin_tasks
+from wattdock.study.tasks import begin_tasks
 print(begin_tasks(load_study(json.loads(sys.argv[1]), {"runner_python": sys.executable}), Path("results")))
 """
 

@@ -12,7 +12,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, Study
 from wattdock.execution.schedule import CircuitBreaker, schedule
 from wattdock.metering.timeline import Span
-from wattdock.planning.forecast import Remaining, duration, load_groups, pass_seconds, words
+from wattdock.planning.eta import Remaining, duration, load_groups, pass_seconds, words
 from wattdock.records.failure import Failure
 
 

@@ -24,7 +24,7 @@ from wattdock.errors import ConfigError, ExitCode, PreflightError
 from wattdock.launch.oom import OomKills
 from wattdock.metering import MeterChoice
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks
-from wattdock.planning.forecast import forecast
+from wattdock.planning.eta import forecast
 from wattdock.study.events import (
     BackendGivenUp,
     ExperimentFailed,

@@ -6,8 +6,8 @@ source and remedy, and one verdict. A check is a function in a `check.Checklist`
 Must not know: files, this machine, how experiments are run, how anything is printed.
 """
 
-from wattdock.audit.audit import audit, audited
+from wattdock.audit.audit import OTHERS_SHARE, audit, audited
 from wattdock.audit.check import Checklist, Outcome, Status, verdict
 from wattdock.audit.publication import left_to_do
 
-__all__ = ["Checklist", "Outcome", "Status", "audit", "audited", "left_to_do", "verdict"]
+__all__ = ["OTHERS_SHARE", "Checklist", "Outcome", "Status", "audit", "audited", "left_to_do", "verdict"]

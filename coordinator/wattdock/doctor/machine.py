@@ -8,8 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattdock.audit import Checklist, Outcome
-from wattdock.audit.audit import OTHERS_SHARE
+from wattdock.audit import OTHERS_SHARE, Checklist, Outcome
 from wattdock.clock import host_clock
 from wattdock.host import folders, leases, processes
 from wattdock.launch import NoContainersError, find_image

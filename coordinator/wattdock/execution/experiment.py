@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
-from wattdock.planning import Remaining, pass_seconds
+from wattdock.planning import eta
 from wattdock.records import Failure, RestartRecord
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class ExperimentState:
         repeats = self.config.repeats
         return restart < repeats.restarts and not self.failure and len(self.measured(restart)) < repeats.passes
 
-    def remaining(self) -> Remaining:
+    def remaining(self) -> eta.Remaining:
         """Return how many passes are left, and how long a pass has taken so far."""
         repeats, records = self.config.repeats, [saved.record for saved in self.saved.values() if saved.record.passes]
         passes = sum(repeats.passes - len(self.measured(restart)) for restart in range(repeats.restarts))
         last = records[-1] if records else None
-        measured_s = pass_seconds([*last.spans, *(measured.span for measured in last.passes)]) if last else None
-        return Remaining(self.config, 0 if self.failure else passes, measured_s or self.expected_pass_s)
+        measured_s = eta.pass_seconds([*last.spans, *(measured.span for measured in last.passes)]) if last else None
+        return eta.Remaining(self.config, 0 if self.failure else passes, measured_s or self.expected_pass_s)
 
     def save(self, recording: Recording, timeline: Timeline) -> None:
         """Write to disk what a runner has measured so far."""

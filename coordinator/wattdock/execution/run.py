@@ -17,7 +17,7 @@ from wattdock.execution.restore import require_same_model, require_same_prompts,
 from wattdock.execution.schedule import CircuitBreaker, schedule
 from wattdock.host import folders, leases
 from wattdock.inputs import resolve_model
-from wattdock.planning import duration, earlier_pass_s
+from wattdock.planning import eta
 from wattdock.store import StoredResult, store_result
 from wattdock.study import events, open_study
 from wattdock.text import pluralize
@@ -206,7 +206,7 @@ class Run:
     def _restore(self) -> None:
         """Find out what earlier runs have stored and measured."""
         folder = self.context.folder
-        expected_s = earlier_pass_s(self._study.experiments, folder.output_dir)
+        expected_s = eta.earlier_pass_s(self._study.experiments, folder.output_dir)
         for position, (experiment_id, plan) in enumerate(self._plans.items()):
             if folder.history(experiment_id).is_done(retry_failed=self._retry_failed):
                 self._measurement.results.append(self._stored(experiment_id))
@@ -240,7 +240,7 @@ class Run:
         """Return how many passes the study has left, of how many, and how long they take without starting runners."""
         work = [state.remaining() for state in self._states.values()]
         asked = sum(config.repeats.measured for config in self._study.experiments)
-        return sum(experiment.passes for experiment in work), asked, duration(work)
+        return sum(experiment.passes for experiment in work), asked, eta.duration(work)
 
     def _finish(self) -> None:
         """Close the journal where nothing is left to do.

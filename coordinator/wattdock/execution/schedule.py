@@ -13,11 +13,11 @@ from wattdock.planning import load_groups
 
 if TYPE_CHECKING:
     from wattdock.config import Study
-    from wattdock.planning.forecast import Groups
+    from wattdock.planning import eta
     from wattdock.records import Failure
 
 
-def schedule(study: Study, restart: int) -> Groups:
+def schedule(study: Study, restart: int) -> eta.Groups:
     """Return the load groups in the order in which restart number `restart` serves them.
 
     A shuffled order depends on the seed, the restart and the experiments, not on their order in the file.
