@@ -15,7 +15,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[1]
 UV = (sys.executable, "-I", str(REPO / "coordinator/wattdock/launch/uv.py"))
 FOLDERS = ("coordinator", "docker", "proto", "runners")
-FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", ".dockerignore")
+FILES = ("pyproject.toml", "README.md", "LICENSE")
 NEITHER = shutil.ignore_patterns(".venv*", "__pycache__", "*.egg-info")
 WHERE = """
 from wattdock.launch import find_runner
@@ -46,7 +46,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(REPO / name, folder / "source")
     built = ran(*UV, "build", "--out-dir", folder / "built", folder / "source", folder=folder)
     if "package index" in built.stderr:
-        pytest.skip(f"setuptools cannot be had: {built.stderr.splitlines()[-1]}")
+        pytest.skip(f"hatchling cannot be had: {built.stderr.splitlines()[-1]}")
     assert built.returncode == 0, built.stderr
     python = folder / "venv/bin/python"
     [wheel] = (folder / "built").glob("*.whl")
@@ -81,7 +81,7 @@ def test_what_it_makes_lies_in_its_home_and_images_are_built_from_a_copy(install
     expected = (packaged / "runners/pytorch", tmp_path / environment, tmp_path / "home/images.lock")
     assert places == f"{' '.join(map(str, expected))} ('llamacpp', 'pytorch', 'sglang', 'tensorrt', 'vllm')"
     named = [
-        *(".dockerignore", "docker/install_missing.py", "docker/vllm.Dockerfile"),
+        *("docker/install_missing.py", "docker/vllm.Dockerfile"),
         "proto/wattdock_proto/v1/runner_pb2.py",
         *("runners/tensorrt/requirements-cuda.txt", "runners/common/wattdock_runner/servicer.py"),
     ]

@@ -91,7 +91,7 @@ for name, (sub_app, _) in SUB_APPS.items():
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from wattdock import __version__
+        from wattdock.version import __version__
 
         say(__version__)
         raise typer.Exit

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock import __version__
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.begun import begun_before, changed
 from wattdock.execution.events import Note
@@ -15,6 +14,7 @@ from wattdock.execution.experiment import ExperimentState
 from wattdock.execution.study_folder import FAILED, RESUMED, RETRIED, StudyFolder
 from wattdock.inputs import check_prompts
 from wattdock.store import RESULT, StoredResult, load_result
+from wattdock.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
