@@ -8,11 +8,11 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
-import tomllib
 from sources import calls, nodes
 
 REPO = Path(__file__).resolve().parents[1]

@@ -420,7 +420,9 @@ class VirtualMachine:
         return RunDependencies(
             clock=self.clock,
             new_meter=lambda *_: cast(
-                "Any", VirtualMeter(self.clock, self.power, lambda timeline: self.as_read(timeline), self.at_meter_end)
+                # A test may set `as_read` meanwhile.
+                "Any",
+                VirtualMeter(self.clock, self.power, lambda timeline: self.as_read(timeline), self.at_meter_end),  # noqa: PLW0108
             ),
             launcher=cast("Any", launcher),
             connect=cast("Any", connect),

@@ -85,7 +85,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     task, folder = tasks[number], path / TASKS / str(number)
     _require_alone(path, number)
     folder.mkdir(0o755, exist_ok=True)
-    restarted = bool(int(os.environ.get("SLURM_RESTART_COUNT", 0)))
+    restarted = bool(int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     # A job that somebody has queued since counts anew.
     earlier = Ending.read(folder) if restarted else None
     (folder / ENDING).unlink(missing_ok=True)
