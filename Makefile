@@ -180,5 +180,5 @@ soak: $(SETUP_DEV) ## Disturb four coordinators and look for what is lost or lef
 	@$(BIN)/python benchmarks/soak.py $(ARGS)
 
 clean: ## Remove environments and caches, not results
-	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info
+	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
