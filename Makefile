@@ -59,14 +59,14 @@ LOCKED := $(RECENT); $(PYTHON) -c "$$UNDER_LOCK" $(MAKE) --no-print-directory
 GPU_VISIBLE := $(PYTHON) -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())' 2>/dev/null
 
 $(SETUP): pyproject.toml
-	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=215; else what=. megabytes=155; fi; \
+	@if $(GPU_VISIBLE); then what='.[report,serve,zeus]' megabytes=215; else what='.[report,serve]' megabytes=155; fi; \
 	  $(LOCKED) install WHAT="$$what" MEGABYTES=$$megabytes STAMPS='$@'
 
 $(SETUP_DEV): pyproject.toml
 	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=255 STAMPS='$(SETUP) $@'
 
 $(SETUP_DOCS): pyproject.toml
-	@$(LOCKED) install WHAT='.[docs]' MEGABYTES=130 STAMPS='$(SETUP) $@'
+	@$(LOCKED) install WHAT='.[report,serve,docs]' MEGABYTES=130 STAMPS='$(SETUP) $@'
 
 # Zeus leaves its own development folders where they could shadow anyone's.
 STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
@@ -150,7 +150,7 @@ wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds
 LOCKS := $(foreach backend,pytorch vllm llamacpp,$(backend)-cpu) $(foreach backend,pytorch vllm sglang,$(backend)-cuda)
 
 locks: $(SETUP) $(LOCKS:%=lock-%) ## Choose versions of the runners' and the coordinator image's packages, and write their hashes down
-	@$(COMPILE) '$(CURDIR)/pyproject.toml' --output-file '$(CURDIR)/docker/coordinator.lock'
+	@$(COMPILE) '$(CURDIR)/pyproject.toml' --extra report --extra serve --output-file '$(CURDIR)/docker/coordinator.lock'
 
 # Versions and hashes of all wheels, for every Python and machine; those of an earlier lock stay unless ARGS=--upgrade.
 # Where the configured places lack the CPU build of torch: ARGS='--index $(PYTORCH_CPU)'. For CUDA, folders of wheels
@@ -180,5 +180,5 @@ soak: $(SETUP_DEV) ## Disturb four coordinators and look for what is lost or lef
 	@$(BIN)/python benchmarks/soak.py $(ARGS)
 
 clean: ## Remove environments and caches, not results
-	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info
+	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

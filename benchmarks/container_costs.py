@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from wattdock import __version__
 from wattdock.config import ContainerSpec
 from wattdock.errors import PreflightError
 from wattdock.host import Machine
@@ -26,6 +25,7 @@ from wattdock.launch.docker import DockerLauncher, create_and_start
 from wattdock.launch.engine import Image, connect, find_image
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.runner.client import RunnerClient
+from wattdock.version import __version__
 
 REPO = Path(__file__).resolve().parents[1]
 WATTDOCK = Path(sys.executable).with_name("wattdock")

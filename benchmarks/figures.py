@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from statistics import mean, median
 from typing import TYPE_CHECKING
 
-from wattdock import __version__
+from wattdock.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

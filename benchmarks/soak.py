@@ -386,9 +386,11 @@ def main() -> int:
         for coordinator in coordinators:
             coordinator.join(LIMIT_S)
             seen.look(world)
-            for study in coordinator.studies:
-                if not coordinator.resume(study) and not coordinator.resume(study):
-                    faults.append(f"{study} is not done after two resumptions in peace")
+            faults += [
+                f"{study} is not done after two resumptions in peace"
+                for study in coordinator.studies
+                if not coordinator.resume(study) and not coordinator.resume(study)
+            ]
             faults += coordinator.faults
         faults += [f"lost: {what}" for what in seen.lost(world)]
         faults += [f"left: {what}" for what in left(world)]

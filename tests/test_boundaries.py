@@ -8,11 +8,11 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
-import tomllib
 from sources import calls, nodes
 
 REPO = Path(__file__).resolve().parents[1]
@@ -303,7 +303,7 @@ def test_the_coordinator_declares_everything_it_imports() -> None:
     names |= {"prometheus_client": "prometheus-client"}
     used = set().union(*map(imported, sources("coordinator"))) - sys.stdlib_module_names
     third_party = used - {"wattdock", "wattdock_proto"}
-    extras = (declared("pyproject.toml", "optional-dependencies", extra) for extra in ("zeus",))
+    extras = (declared("pyproject.toml", "optional-dependencies", extra) for extra in ("report", "serve", "zeus"))
     needed = declared("pyproject.toml", "dependencies").union(*extras)
     undeclared = {names.get(name, name) for name in third_party} - needed
     # pydantic brings its own core; pip and uv are run, not imported.

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from wattdock.console.main import EXTRAS
+
 REPO = Path(__file__).resolve().parents[1]
 UV = (sys.executable, "-I", str(REPO / "coordinator/wattdock/launch/uv.py"))
 FOLDERS = ("coordinator", "docker", "proto", "runners")
-FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", ".dockerignore")
+FILES = ("pyproject.toml", "README.md", "LICENSE")
 NEITHER = shutil.ignore_patterns(".venv*", "__pycache__", "*.egg-info")
 WHERE = """
 from wattdock.launch import find_runner
@@ -38,7 +40,7 @@ def ran(*words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a fresh environment with the wheel of a source distribution, and this one's other packages."""
+    """The interpreter of a fresh environment: the wheel of a source distribution, other packages without the extras."""
     folder = tmp_path_factory.mktemp("installed")
     for name in FOLDERS:
         shutil.copytree(REPO / name, folder / "source" / name, ignore=NEITHER)
@@ -46,7 +48,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(REPO / name, folder / "source")
     built = ran(*UV, "build", "--out-dir", folder / "built", folder / "source", folder=folder)
     if "package index" in built.stderr:
-        pytest.skip(f"setuptools cannot be had: {built.stderr.splitlines()[-1]}")
+        pytest.skip(f"hatchling cannot be had: {built.stderr.splitlines()[-1]}")
     assert built.returncode == 0, built.stderr
     python = folder / "venv/bin/python"
     [wheel] = (folder / "built").glob("*.whl")
@@ -56,11 +58,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert done.returncode == 0, done.stderr
     # A folder that such a file names is not searched for others of its kind, as the checkout's own is.
     [packages] = (folder / "venv").glob("lib/python3*/site-packages")
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    without = f"import sys; sys.modules.update(dict.fromkeys({list(EXTRAS)}))"
+    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n{without}\n")
     return python
 
 
-def test_a_wheel_measures_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
+def test_a_plain_wheel_measures_without_a_checkout_and_says_which_extra_a_page_needs(
+    installed: Path, tmp_path: Path
+) -> None:
     """The runner's own half comes with it."""
     command = installed.with_name("wattdock")
     options = ("--backend", "fake", "--model", "shape:tiny-llama", "--passes", "1", "--runner-python", installed)
@@ -68,7 +73,13 @@ def test_a_wheel_measures_outside_of_the_checkout(installed: Path, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     [result] = json.loads(done.stdout)
     assert result["status"] == "ok"
-    assert ran(command, "plan", "--accelerator", "cpu", folder=tmp_path).returncode == 0
+    for words in ("plan --accelerator cpu", "show results", "compare results results"):
+        assert ran(command, *words.split(), folder=tmp_path).returncode == 0
+    needing = {"report results": "report", "plot pareto -o figure.pdf results": "report", "serve": "serve"}
+    for words, extra in needing.items():
+        done = ran(command, *words.split(), folder=tmp_path)
+        line = f"wattdock: this command needs the extra `{extra}`: pip install 'wattdock[{extra}]'\n"
+        assert (done.returncode, done.stderr) == (3, line), words
 
 
 def test_what_it_makes_lies_in_its_home_and_images_are_built_from_a_copy(installed: Path, tmp_path: Path) -> None:
@@ -81,7 +92,7 @@ def test_what_it_makes_lies_in_its_home_and_images_are_built_from_a_copy(install
     expected = (packaged / "runners/pytorch", tmp_path / environment, tmp_path / "home/images.lock")
     assert places == f"{' '.join(map(str, expected))} ('llamacpp', 'pytorch', 'sglang', 'tensorrt', 'vllm')"
     named = [
-        *(".dockerignore", "docker/install_missing.py", "docker/vllm.Dockerfile"),
+        *("docker/install_missing.py", "docker/vllm.Dockerfile"),
         "proto/wattdock_proto/v1/runner_pb2.py",
         *("runners/tensorrt/requirements-cuda.txt", "runners/common/wattdock_runner/servicer.py"),
     ]

@@ -39,7 +39,7 @@ def test_nothing_prints_past_the_one_place() -> None:
     """A line of typer's or a print would show a name as it is."""
     past = {str(file.relative_to(SOURCE)): found for file in SOURCE.rglob("*.py") if (found := prints(file))}
     # A pass's panel, whose own test shows that it steers nothing.
-    panel = {"cli/progress.py": ["Console"]}
+    panel = {"console/progress.py": ["Console"]}
     assert {file: found for file, found in past.items() if file not in WRITERS} == panel
 
 

@@ -20,7 +20,7 @@ ROOMS = (
 SUB_ROOMS = ("launch.images", "study.tasks", "console.progress", "live.server", "reports.charts")
 # Above all rooms: what `import wattdock` offers.
 API = SOURCE / "api.py"
-AT_THE_ROOT = 9
+AT_THE_ROOT = 10
 # Names that a door may export.
 DOOR = 10
 

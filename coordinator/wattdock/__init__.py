@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.errors import WattdockError
+from wattdock.version import __version__
 
 if TYPE_CHECKING:
     from wattdock.api import Result, Results, load, results, run
@@ -23,5 +24,4 @@ else:
         return getattr(api, name)
 
 
-__version__ = "0.1.0"
 __all__ = ["Result", "Results", "WattdockError", "__version__", "load", "results", "run"]

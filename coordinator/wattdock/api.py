@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from wattdock.config import load_study
 from wattdock.console.progress import progress_for
 from wattdock.errors import Cause, ConfigError, WattdockError
-from wattdock.execution import Measurement, measure
+from wattdock.execution import Measurement, RunOptions, measure
 from wattdock.host import folders
 from wattdock.publish import open_bundle
 from wattdock.store import Filters, Row, StoredResult, find_results, select
@@ -154,7 +154,7 @@ def run(
         progress.say(f"{left.unfinished(planned)}; to go on: resume={left.name!r}")
     done = Measurement()
     try:
-        measure(planned, done, output_dir=folder, home=home, emit=progress, resume=which, retry_failed=retry_failed)
+        measure(planned, RunOptions(folder, home, which, retry_failed), done, emit=progress)
     finally:
         progress.close()
     found = Results(map(Result, done.results))

@@ -162,12 +162,11 @@ def _without_keys(text: str, environ: Mapping[str, str], shorten_addresses: Call
     for number, line in enumerate(lines):
         small = f" {line.lower()}"
         if any(search(small) for search in SUSPECT):
-            line = shorten_addresses(line)
+            lines[number] = shorten_addresses(line)
             for key in KEYS:
-                line = key.sub(rf"\1{WITHHELD}", line)
-            lines[number] = line
-        if LONG_RUN.search(line) and MIXED_RUN.search(line):
-            lines[number] = RUN.sub(_without_random, line)
+                lines[number] = key.sub(rf"\1{WITHHELD}", lines[number])
+        if LONG_RUN.search(lines[number]) and MIXED_RUN.search(lines[number]):
+            lines[number] = RUN.sub(_without_random, lines[number])
     text = "\n".join(lines)
     values, pattern = _secret_values(tuple(environ.items()))
     return pattern.sub(WITHHELD, text) if any(value in text for value in values) else text

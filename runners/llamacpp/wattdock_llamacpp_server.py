@@ -38,9 +38,10 @@ def main() -> None:
     unused = GPU_SETTINGS if all(device["type"] == cpu for device in xllamacpp.get_device_info()) else set()
     if refused := sorted(unused & settings.keys()):
         raise ValueError(f"{refused[0]} has no effect, as this build of llama.cpp finds no GPU; leave it out")
-    for name, value in settings.items():
+    for name, given in settings.items():
+        value: Any = given
         if name == "tensor_split":
-            value = [*map(float, value), *([0.0] * (len(parameters.tensor_split) - len(value)))]
+            value = [*map(float, given), *([0.0] * (len(parameters.tensor_split) - len(given)))]
         place, own = _place(parameters, name)
         setattr(place, own, KINDS[name][value] if name in KINDS else value)
     # Kept, since the server ends with its object.

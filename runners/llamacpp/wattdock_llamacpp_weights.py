@@ -141,10 +141,10 @@ def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -
         add(end)
     for name, values in _tensors(order, config):
         rows = {"attn_q": heads, "attn_k": kv_heads}.get(name.split(".")[-2])
-        values = _permuted(values, rows) if rows else values
+        ordered = _permuted(values, rows) if rows else values
         # Norms stay in 32 bits, as in every GGUF file.
         as_type = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else kind
-        writer.add_tensor(name, gguf.quants.quantize(values, as_type), raw_dtype=as_type)
+        writer.add_tensor(name, gguf.quants.quantize(ordered, as_type), raw_dtype=as_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -177,9 +177,9 @@ def test_what_a_pass_drew_goes_to_idling_filling_the_steady_state_and_draining_a
         total_j,
         100 * done.span.duration_s,
         [(run, done)],
-        summary,
-        Phases(reason="requests overlap"),
-        lambda restart, span: joules_in.of(restart.timeline, span, [GPU]).total_j,
+        windows=summary,
+        phases=Phases(reason="requests overlap"),
+        joules_of=lambda restart, span: joules_in.of(restart.timeline, span, [GPU]).total_j,
     )
     assert went is not None
     assert went.work_reason == "requests overlap"
@@ -201,7 +201,7 @@ def test_prefill_and_decode_of_rounds_are_split_above_idle_with_what_is_left() -
     run = RestartRecord(0, passes=(done,))
     summary = windows([run], [], SpanJoules(), WorkloadSpec())
     phases = Phases(prefill_j=300, decode_j=640, prefill_s=4, decode_s=15)
-    went = waterfall(1000, 400, [(run, done)], summary, phases, lambda *_: None)
+    went = waterfall(1000, 400, [(run, done)], windows=summary, phases=phases, joules_of=lambda *_: None)
     assert went is not None
     assert went.splits() == [{"idle": 400, "prefill": 220, "decode": 340, "between_rounds": 40}]
-    assert waterfall(1000, None, [(run, done)], summary, phases, lambda *_: None) is None
+    assert waterfall(1000, None, [(run, done)], windows=summary, phases=phases, joules_of=lambda *_: None) is None

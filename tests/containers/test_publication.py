@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,10 +81,13 @@ def lent_wheels() -> dict[str, str]:
 
     Where there is a GPU, `make setup` wants a package that none of them is, so that the index is asked too.
     """
-    # PyTorch's have setuptools among them, which installs wattdock.
     folders = [WHEELS / name for name in ("llamacpp", "coordinator", "pytorch")]
     if not all(list(folder.glob("*.whl")) for folder in folders):
         pytest.skip(f"{WHEELS} has no wheels; .ci/run fetches them")
+    # No lock names what builds wattdock itself.
+    folders.append(WHEELS / "hatchling")
+    fetch: list[Path | str] = [sys.executable, "-m", "pip", "--quiet", "download", "--dest", folders[-1], "hatchling"]
+    subprocess.run(fetch, check=True)
     alone = {} if GpuInventory.here().gpus else {"PIP_NO_INDEX": "1"}
     return {"PIP_FIND_LINKS": " ".join(map(str, folders)), **alone}
 

@@ -21,7 +21,7 @@ from merge_samples import PERIOD_S
 from wattdock.clock import NS_PER_S, Clock, ClockCheck, ClockIdentity
 from wattdock.config import ExperimentConfig, Study
 from wattdock.errors import Cause, MeterError, RunnerError
-from wattdock.execution import Measurement, NodeTask, measure
+from wattdock.execution import Measurement, NodeTask, RunOptions, measure
 from wattdock.execution.context import MachineAccess
 from wattdock.host import Gpu, GpuInventory
 from wattdock.host.machine import Machine
@@ -368,10 +368,10 @@ class VirtualMachine:
         if isinstance(name := options.get("resume"), str):
             options["resume"] = find_study(name, self.results)
         self.last = Measurement()
-        options |= {"output_dir": self.results, "home": self.folder / "home", "machine": self.access(gpus)}
+        told = RunOptions(self.results, self.folder / "home", **options)
         # A disk takes milliseconds for each file, and nothing here is to outlive a power cut.
         with patch("os.fsync"):
-            measure(study, self.last, emit=emit, **options)
+            measure(study, told, self.last, emit=emit, machine=self.access(gpus))
         return self.last
 
     def notes(self) -> list[str]:
@@ -423,7 +423,9 @@ class VirtualMachine:
             clock=self.clock,
             plan=lambda study, **_: self.plans(study, gpus),
             new_meter=lambda *_: cast(
-                "Any", VirtualMeter(self.clock, self.power, lambda timeline: self.as_read(timeline), self.at_meter_end)
+                # A test may set `as_read` meanwhile.
+                "Any",
+                VirtualMeter(self.clock, self.power, lambda timeline: self.as_read(timeline), self.at_meter_end),  # noqa: PLW0108
             ),
             launcher=cast("Any", launcher),
             connect=cast("Any", connect),

@@ -14,7 +14,7 @@ from report_rows import document
 from stored_results import bundled, stored
 
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.execution import Measurement, measure
+from wattdock.execution import measure
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
 from wattdock.publish.archive import pack, sha256_of
 from wattdock.publish.bundle import sums_of
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from subprocess import CompletedProcess
 
     from conftest import Called
-
-    from wattdock.config import Study
 
 
 def on_cpu(**config: Any) -> dict[str, Any]:
@@ -45,27 +43,9 @@ def study_in(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return settings
 
 
-class PlannedError(Exception):
-    """Carries the study that would be measured."""
-
-    def __init__(self, study: Study) -> None:
-        super().__init__(study)
-        self.study = study
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def planned(study: Study, *_: object, **__: Any) -> None:
-        raise PlannedError(study)
-
-    monkeypatch.setattr("wattdock.publish.reproduce.measure", planned)
-
-
 def prepared(path: Path, local: LocalChoices, home: Path) -> Reproduction:
     with open_bundle(path) as bundle:
-        ready = prepare_reproduction(bundle, local, home=home)
-        ready.measure(Measurement(), output_dir=home / "out", home=home, resume=False, emit=lambda _: None)
-        return ready
+        return prepare_reproduction(bundle, local, home=home)
 
 
 def reproduced(tmp_path: Path, local: LocalChoices, **changes: Any) -> Reproduction:
@@ -106,9 +86,7 @@ def test_an_interpreter_that_a_study_names_is_not_used(tmp_path: Path) -> None:
     """Nor where somebody wrote one into a bundle; only the one named here."""
     for number, python in enumerate((None, tmp_path / "python")):
         path = rewritten(tmp_path / str(number), "backend:", "runner_python: /tmp/evil\n  backend:", **on_cpu())
-        with pytest.raises(PlannedError) as caught:
-            prepared(path, LocalChoices(runner_python=python), tmp_path)
-        [config] = caught.value.study.experiments
+        [config] = prepared(path, LocalChoices(runner_python=python), tmp_path).study.experiments
         assert config.runner_python == python
 
 
@@ -123,9 +101,7 @@ def test_chat_templates_are_told_the_time_that_they_were_told(tmp_path: Path) ->
     """Else a template that asks for the date would send other prompts."""
     changes = on_cpu()
     changes["environment"]["model"] |= {"template_time_utc": "2001-02-03T23:59:59+00:00"}
-    with pytest.raises(PlannedError) as caught:
-        reproduced(tmp_path, LocalChoices(), **changes)
-    [config] = caught.value.study.experiments
+    [config] = reproduced(tmp_path, LocalChoices(), **changes).study.experiments
     assert config.prompts.chat_time_utc == "2001-02-03T23:59:59+00:00"
 
 
@@ -194,7 +170,7 @@ def called_on(called: Called, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def call(machine: VirtualMachine, *words: str | Path) -> CompletedProcess[str]:
         module = "wattdock.publish.reproduce"
         monkeypatch.setattr(f"{module}.GpuInventory.here", machine.inventory)
-        monkeypatch.setattr(f"{module}.measure", functools.partial(measure, machine=machine.access()))
+        monkeypatch.setattr("wattdock.execution.measure", functools.partial(measure, machine=machine.access()))
         return called("reproduce", *words)
 
     return call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def same(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(same, first, second))
     if isinstance(first, dict):
         return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
-    return bool(first == second) or (isinstance(first, float) and first != first and second != second)
+    return bool(first == second) or (isinstance(first, float) and math.isnan(first) and math.isnan(second))
 
 
 @pytest.mark.parametrize("record", [full(), RestartRecord(0)], ids=["full", "bare"])

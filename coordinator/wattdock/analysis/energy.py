@@ -194,7 +194,7 @@ def measured_energy(
         idle_baselines=baselines or None,
         **_net(total_j, timing_j, idle),
         phases=split,
-        waterfall=waterfall(total_j, idle and idle[0], passes, summary, split, joules_of),
+        waterfall=waterfall(total_j, idle and idle[0], passes, windows=summary, phases=split, joules_of=joules_of),
         token_costs=token_costs(restarts, gpus.used, joules_in),
         cross_check=cross_check(restarts, gpus.used, joules_in),
         host_j=host_j,

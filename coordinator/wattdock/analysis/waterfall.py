@@ -45,6 +45,7 @@ def waterfall(
     total_j: float | None,
     idle_j: float | None,
     passes: Sequence[tuple[RestartRecord, PassRecord]],
+    *,
     windows: WindowSummary,
     phases: Phases,
     joules_of: Callable[[RestartRecord, Span], float | None],

@@ -98,7 +98,7 @@ def reproduce(
     Exit code 9 if an experiment is not equivalent within the margin, 10 if that cannot be decided.
     """
     from wattdock.console.progress import progress_for
-    from wattdock.execution import Measurement
+    from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction
     from wattdock.reports import compare
@@ -117,7 +117,8 @@ def reproduce(
         again = typed_again(*([] if resume else ["--resume"]))
         with interruptible(lambda: f"what was measured is stored; to go on: {again}"):
             try:
-                ready.measure(done, output_dir=output_dir, home=home, resume=resume, emit=progress)
+                options = RunOptions(output_dir, home, resume, lock=ready.lock)
+                measure(ready.study, options, done, emit=progress)
             finally:
                 progress.close()
                 comparison = compare(ready.bundled, done.results, margin=allowed)

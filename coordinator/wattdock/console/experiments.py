@@ -97,25 +97,17 @@ def _run_here(
     as_json: bool,
 ) -> "list[StoredResult]":
     """Measure a study on this machine and show its results."""
-    from wattdock.execution import Measurement, measure
+    from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
     from wattdock.reports import show
     from wattdock.study import EarlierStudy
 
     if not resume and (left := EarlierStudy.left_over(study, output_dir)):
         progress.say(f"{left.unfinished(study)}; to go on: {typed_again('--resume', left.name)}")
-    done, home = Measurement(), folders.wattdock_home()
+    options, done = RunOptions(output_dir, folders.wattdock_home(), resume, retry_failed), Measurement()
     with interruptible(lambda: _stored(done.study_id, is_new=not resume)):
         try:
-            measure(
-                study,
-                done,
-                output_dir=output_dir,
-                home=home,
-                emit=progress,
-                resume=resume,
-                retry_failed=retry_failed,
-            )
+            measure(study, options, done, emit=progress)
         finally:
             progress.close()
             # Without it nothing was begun; the error says why.

@@ -23,6 +23,7 @@ from wattdock.console.results import show
 from wattdock.console.serve import serve
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.output import guard_output, say
+from wattdock.version import __version__
 
 # The base of typer's errors about the command line, which typer does not export.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -82,6 +83,9 @@ app = typer.Typer(
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # Of a path that a person named: a folder of somebody else, or no possible name.
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+# What not every installation has: modules by the extra of pyproject.toml that brings them.
+EXTRAS = dict.fromkeys(("altair", "jinja2", "vl_convert"), "report")
+EXTRAS |= dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "serve")
 for commands in COMMANDS.values():
     for command, examples in commands.items():
         app.command(epilog=in_help(*examples))(command)
@@ -91,8 +95,6 @@ for name, (sub_app, _) in SUB_APPS.items():
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from wattdock import __version__
-
         say(__version__)
         raise typer.Exit
 
@@ -104,6 +106,24 @@ def _options(
     ] = False,
 ) -> None:
     """Measure what LLM inference costs in energy."""
+
+
+def line_and_code(error: Exception) -> tuple[str, ExitCode] | None:
+    """Return the line and the exit code for an error that a user can meet; None for a bug."""
+    match error:
+        case WattdockError():
+            return str(error), error.exit_code
+        case UsageError():
+            return usage_line(error), ExitCode.CONFIG
+        case typer.Abort():
+            return "interrupted", ExitCode.INTERRUPTED
+        case OSError(errno=number) if number in NO_ROOM:
+            return f"cannot write: {error.strerror}; free some space, or write elsewhere", ExitCode.STORE
+        case OSError(errno=number, filename=path) if number in NO_ACCESS and path:
+            return f"{path}: {error.strerror}; check the path and its permissions", ExitCode.CONFIG
+        case ModuleNotFoundError(name=str(module)) if extra := EXTRAS.get(module.partition(".")[0]):
+            return f"this command needs the extra `{extra}`: pip install 'wattdock[{extra}]'", ExitCode.PREFLIGHT
+    return None
 
 
 def main() -> NoReturn:
@@ -120,24 +140,16 @@ def main() -> NoReturn:
         if not reader_is_gone():
             raise
         exit_by_sigpipe()
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            fail(f"cannot write: {error.strerror}; free some space, or write elsewhere", ExitCode.STORE)
-        if error.errno in NO_ACCESS and error.filename:
-            fail(f"{error.filename}: {error.strerror}; check the path and its permissions", ExitCode.CONFIG)
-        raise
     except SystemExit as exit_:
         # Typer's answer to a broken pipe.
         if exit_.code == ExitCode.BUG and reader_is_gone():
             exit_by_sigpipe()
         raise
-    except WattdockError as error:
-        fail(str(error), error.exit_code)
     except typer.Exit as exit_:
         sys.exit(exit_.exit_code)
-    except UsageError as error:
-        fail(usage_line(error), ExitCode.CONFIG)
-    except typer.Abort:
-        fail("interrupted", ExitCode.INTERRUPTED)
+    except Exception as error:
+        if known := line_and_code(error):
+            fail(*known)
+        raise
     finally:
         ignore_interrupts()

@@ -144,8 +144,8 @@ def show(
     """
     with open_results([named], output_dir) as results:
         if window is None:
-            results = [_analysed_again(stored) for stored in results] if again else results
-            _show(results, checks=checks, as_json=as_json)
+            shown = [_analysed_again(stored) for stored in results] if again else results
+            _show(shown, checks=checks, as_json=as_json)
         elif len(results) == 1:
             _show_window(results[0], window, as_json=as_json)
         else:

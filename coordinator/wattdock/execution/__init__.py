@@ -7,6 +7,6 @@ Must not know: terminals, reports, how energy is computed.
 
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.measure import measure
-from wattdock.execution.run import Measurement, NodeTask
+from wattdock.execution.run import Measurement, NodeTask, RunOptions
 
-__all__ = ["Interrupts", "Measurement", "NodeTask", "measure"]
+__all__ = ["Interrupts", "Measurement", "NodeTask", "RunOptions", "measure"]

@@ -6,9 +6,9 @@ import dataclasses
 import platform
 from typing import TYPE_CHECKING
 
-from wattdock import __version__
 from wattdock.config import ModelSpec
 from wattdock.records import EnvironmentSnapshot, RestartRecord, RunnerEnvironment, snapshot
+from wattdock.version import __version__
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -20,44 +20,26 @@ from wattdock.execution.procedure import measured_passes
 from wattdock.execution.run import Run
 from wattdock.execution.session import Session
 from wattdock.records import Failure
-from wattdock.study import events, study_to_resume
+from wattdock.study import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from wattdock.config import Study
     from wattdock.execution.context import MachineAccess
     from wattdock.execution.experiment import ExperimentState
-    from wattdock.execution.run import Measurement, NodeTask
+    from wattdock.execution.run import Measurement, RunOptions
     from wattdock.records import RestartRecord
-    from wattdock.study import EarlierStudy
 
 
 def measure(
-    study: Study,
-    measurement: Measurement,
-    *,
-    output_dir: Path,
-    home: Path,
-    emit: events.Emit,
-    resume: bool | EarlierStudy = False,
-    retry_failed: bool = False,
-    lock: Path | None = None,
-    task: NodeTask | None = None,
-    machine: MachineAccess = HERE,
+    study: Study, options: RunOptions, measurement: Measurement, *, emit: events.Emit, machine: MachineAccess = HERE
 ) -> None:
     """Measure what is left of a study on this machine, and store a result for each of its experiments.
 
     Args:
         measurement: Receives results as they are stored; valid after any error.
-        output_dir: Where results go, and the study's journal below it.
-        home: WATTDOCK_HOME.
         emit: Receives each event.
-        resume: Continue this study, or the latest equal study that was begun before, if there is one.
-        retry_failed: When resuming, measure failed experiments again.
-        lock: Lock file of images; None is the one in use.
-        task: The task of a larger study on a cluster that this study is; instead of `resume`.
         machine: How the run reaches clock, meter and launcher.
 
     Raises:
@@ -69,13 +51,10 @@ def measure(
     """
     with Interrupts(emit) as interrupts, ExitStack() as stack:
         with interrupts.allowed():
-            earlier = None if task else study_to_resume(study, output_dir, resume=resume, retry_failed=retry_failed)
-            plans = machine.plan(study, output_dir=output_dir, home=home, say=events.notes(emit), lock=lock)
-        run = Run(study, task.planned(plans) if task else plans, measurement, retry_failed=retry_failed)
-        opened = run.opened(
-            machine, interrupts, output_dir, home, emit, earlier=earlier, task=task, resumes=bool(resume)
-        )
-        stack.enter_context(opened)
+            earlier = options.earlier(study)
+            plans = options.planned(machine.plan, study, events.notes(emit))
+        run = Run(study, plans, options, measurement)
+        stack.enter_context(run.opened(machine, interrupts, emit, earlier))
         try:
             _store(run, run.complete())
             for pending, restart in run.sessions():

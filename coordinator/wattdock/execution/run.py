@@ -19,11 +19,11 @@ from wattdock.host import folders, leases
 from wattdock.inputs import resolve_model
 from wattdock.planning import eta
 from wattdock.store import StoredResult, store_result
-from wattdock.study import events, open_study
+from wattdock.study import events, open_study, study_to_resume
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from wattdock.analysis import ExperimentResult
@@ -55,6 +55,44 @@ class Measurement:
 
     study_id: str | None = None
     results: list[StoredResult] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run is told besides its study.
+
+    Attributes:
+        output_dir: Where results go, and the study's journal below it.
+        home: WATTDOCK_HOME.
+        resume: Continue this study, or the latest equal study that was begun before, if there is one.
+        retry_failed: When resuming, measure failed experiments again.
+        lock: Lock file of images; None is the one in use.
+        task: The task of a larger study on a cluster that the study is; instead of `resume`.
+    """
+
+    output_dir: Path
+    home: Path
+    resume: bool | EarlierStudy = False
+    retry_failed: bool = False
+    lock: Path | None = None
+    task: NodeTask | None = None
+
+    def earlier(self, study: Study) -> EarlierStudy | None:
+        """Return the study that is continued.
+
+        Raises:
+            ConfigError: It has changed, or is not the caller's.
+        """
+        if self.task:
+            return None
+        return study_to_resume(study, self.output_dir, resume=self.resume, retry_failed=self.retry_failed)
+
+    def planned(
+        self, plan: Callable[..., list[ExecutionPlan]], study: Study, say: Callable[[str], None]
+    ) -> list[ExecutionPlan]:
+        """Return how each experiment is run, see `planning.plan_study`."""
+        plans = plan(study, output_dir=self.output_dir, home=self.home, say=say, lock=self.lock)
+        return self.task.planned(plans) if self.task else plans
 
 
 @dataclass(frozen=True)
@@ -91,15 +129,14 @@ class Run:
     Args:
         plans: What was decided about each experiment, in their order.
         measurement: Receives results.
-        retry_failed: When resuming, measure failed experiments again.
     """
 
     context: RunContext
 
     def __init__(
-        self, study: Study, plans: Sequence[ExecutionPlan], measurement: Measurement, *, retry_failed: bool
+        self, study: Study, plans: Sequence[ExecutionPlan], options: RunOptions, measurement: Measurement
     ) -> None:
-        self._study, self._measurement, self._retry_failed = study, measurement, retry_failed
+        self._study, self._options, self._measurement = study, options, measurement
         self._plans = {plan.config.experiment_id: plan for plan in plans}
         # The study's experiments that earlier runs did not complete, by position; and all, fallbacks included, that
         # have no result from this run yet.
@@ -112,22 +149,12 @@ class Run:
 
     @contextmanager
     def opened(
-        self,
-        machine: MachineAccess,
-        interrupts: Interrupts,
-        output_dir: Path,
-        home: Path,
-        emit: events.Emit,
-        *,
-        earlier: EarlierStudy | None,
-        task: NodeTask | None,
-        resumes: bool,
+        self, machine: MachineAccess, interrupts: Interrupts, emit: events.Emit, earlier: EarlierStudy | None
     ) -> Iterator[None]:
         """Take the leases, check that the GPUs are free, open the study's folder, and see what it holds already.
 
         Args:
             earlier: The study that is continued.
-            resumes: Whether that was asked for.
 
         Raises:
             PreflightError: The machine has changed, or others use it or its GPUs.
@@ -141,14 +168,16 @@ class Run:
             with interrupts.allowed():
                 held = stack.enter_context(leases.hold(_lease_request(plans), events.notes(emit)))
                 _require_free_gpus(plans, machine)
-            folder = open_study(
-                self._study, plans, output_dir, earlier=earlier, task=task.path if task else None, emit=emit
-            )
+            task, output_dir = self._options.task, self._options.output_dir
+            path = task.path if task else None
+            folder = open_study(self._study, plans, output_dir, earlier=earlier, task=path, emit=emit)
             log = stack.enter_context(stack.enter_context(folder).event_log(emit))
-            self.context = RunContext(machine, folder, home, scratch, held, log, interrupts, self._remaining)
+            self.context = RunContext(
+                machine, folder, self._options.home, scratch, held, log, interrupts, self._remaining
+            )
             self._measurement.study_id = folder.study_id
             self._restore()
-            resumed = folder.resumed or (False if resumes else None)
+            resumed = folder.resumed or (False if self._options.resume else None)
             log(events.StudyStarted(folder.study_id, resumed, len(self._measurement.results), *self._remaining()))
             yield
             self._finish()
@@ -208,7 +237,7 @@ class Run:
         folder = self.context.folder
         expected_s = eta.earlier_pass_s(self._study.experiments, folder.output_dir)
         for position, (experiment_id, plan) in enumerate(self._plans.items()):
-            if folder.history(experiment_id).is_done(retry_failed=self._retry_failed):
+            if folder.history(experiment_id).is_done(retry_failed=self._options.retry_failed):
                 self._measurement.results.append(self._stored(experiment_id))
             else:
                 expected_pass_s = expected_s.get(experiment_id)
@@ -262,7 +291,6 @@ class Run:
 
     def _fallbacks(self) -> Iterator[Served]:
         """For each failed experiment with `on_failure: fallback`, yield other settings until some work."""
-        folder = self.context.folder
         for failed in [stored.result for stored in self._measurement.results if stored.result.status == "failed"]:
             plan = self._plans.get(failed.experiment_id)
             if not plan or plan.config.on_failure != "fallback" or failed.experiment_id in self._fallen_back:
@@ -272,25 +300,30 @@ class Run:
             cause = (failed.error and (failed.error.cause or failed.error.kind)) or "failed"
             changes = tuple(step.change for step in steps)
             self.context.emit(events.FallbacksPlanned(plan.config.label, cause, changes))
-            for number, step in enumerate(steps, 1):
-                if folder.broken:
+            yield from self._serve_fallbacks(plan, steps)
+
+    def _serve_fallbacks(self, failed: ExecutionPlan, steps: Sequence[FallbackStep]) -> Iterator[Served]:
+        """Yield one fallback after the other until one works."""
+        folder = self.context.folder
+        for number, step in enumerate(steps, 1):
+            if folder.broken:
+                return
+            experiment_id = step.config.experiment_id
+            if experiment_id in self._plans:
+                skipped = "an experiment of this study, and measured as such"
+                self.context.emit(events.FallbackSkipped(step.change, skipped))
+            elif (earlier := folder.history(experiment_id)).is_done(retry_failed=False):
+                stored = self._stored(experiment_id)
+                if stored.folder not in [result.folder for result in self._measurement.results]:
+                    self._add_result(stored)
+                if earlier.works:
                     return
-                experiment_id = step.config.experiment_id
-                if experiment_id in self._plans:
-                    skipped = "an experiment of this study, and measured as such"
-                    self.context.emit(events.FallbackSkipped(step.change, skipped))
-                elif (earlier := folder.history(experiment_id)).is_done(retry_failed=False):
-                    stored = self._stored(experiment_id)
-                    if stored.folder not in [result.folder for result in self._measurement.results]:
-                        self._add_result(stored)
-                    if earlier.works:
-                        break
-                elif state := self._begin_fallback(plan, number, step):
-                    for restart in range(step.config.repeats.restarts):
-                        if state.wants(restart):
-                            yield deque([state]), restart
-                    if state.failure is None:
-                        break
+            elif state := self._begin_fallback(failed, number, step):
+                for restart in range(step.config.repeats.restarts):
+                    if state.wants(restart):
+                        yield deque([state]), restart
+                if state.failure is None:
+                    return
 
     def _begin_fallback(self, failed: ExecutionPlan, number: int, step: FallbackStep) -> ExperimentState | None:
         """Return the state of a fallback of a failed experiment; None where it cannot be measured."""

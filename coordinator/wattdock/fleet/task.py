@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.config import load_study
 from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
-from wattdock.execution import Measurement, NodeTask, measure
+from wattdock.execution import Measurement, NodeTask, RunOptions, measure
 from wattdock.files import MAX_JSON_BYTES, write_whole
 from wattdock.fleet import slurm
 from wattdock.fleet.prepare import prepare
@@ -88,7 +88,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     task, folder = tasks[number], path / TASKS / str(number)
     _require_alone(path, number)
     folder.mkdir(0o755, exist_ok=True)
-    restarted = bool(int(os.environ.get("SLURM_RESTART_COUNT", 0)))
+    restarted = bool(int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     # A job that somebody has queued since counts anew.
     earlier = Ending.read(folder) if restarted else None
     (folder / ENDING).unlink(missing_ok=True)
@@ -106,15 +106,9 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     # The job itself starts again without the flag: a failure is retried once.
     retry_failed, measurement = retry_failed and not restarted, Measurement()
     try:
-        measure(
-            task.study,
-            measurement,
-            output_dir=output_dir,
-            home=folders.wattdock_home(),
-            emit=emit,
-            retry_failed=retry_failed,
-            task=NodeTask(task.path, gpus_of(task), slurm.job_here()),
-        )
+        node = NodeTask(task.path, gpus_of(task), slurm.job_here())
+        options = RunOptions(output_dir, folders.wattdock_home(), retry_failed=retry_failed, task=node)
+        measure(task.study, options, measurement, emit=emit)
     except KeyboardInterrupt:
         job, ending = os.environ.get("WATTDOCK_JOB"), end("told to end", ExitCode.INTERRUPTED)
         again = _again(job) if job and ending.without_progress < MOST_WITHOUT_PROGRESS else ""

@@ -139,7 +139,7 @@ def start(command: list[str]) -> int:
         stdin=subprocess.DEVNULL,
         stdout=LOG_FD,
         process_group=0,
-        preexec_fn=die_with_keeper,
+        preexec_fn=die_with_keeper,  # noqa: PLW1509
     )
     # Reaped by waitpid below; Popen must not wait for it too.
     process.returncode = 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-# What setup.py puts into an installed wattdock.
+# What pyproject.toml puts into an installed wattdock.
 PACKAGED = Path(__file__).resolve().parents[1] / "packaged"
 # Where `docker/`, `proto/` and `runners/` are: a checkout's own, else the packaged copies.
 REPO = CHECKOUT if (CHECKOUT / "runners" / "common" / "wattdock_runner").is_dir() else PACKAGED

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from wattdock import __version__
+from wattdock.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

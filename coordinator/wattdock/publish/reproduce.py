@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
-from wattdock.execution import measure
 from wattdock.files import expanded, write_whole
 from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
@@ -25,10 +24,8 @@ from wattdock.publish.bundle import LOCK, PROMPTS, STUDY
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.execution import Measurement
     from wattdock.publish.bundle import Bundle
     from wattdock.store import StoredResult
-    from wattdock.study import events
 
 INSTEAD = (
     "to see how another machine does, unpack it, `wattdock run study.yaml --output-dir ..`, and use `wattdock compare`"
@@ -57,7 +54,7 @@ class Reproduction:
     Attributes:
         study: The experiments.
         bundled: The bundle's successful results with the same settings, so that `reports.compare` pairs them with the
-            results of `measure`.
+            results that are measured here.
         skipped: A line for each result that is not measured again.
         lock: Lock file of the bundle's images.
     """
@@ -66,17 +63,6 @@ class Reproduction:
     bundled: tuple[StoredResult, ...]
     skipped: tuple[str, ...]
     lock: Path
-
-    def measure(
-        self, measurement: Measurement, *, output_dir: Path, home: Path, resume: bool, emit: events.Emit
-    ) -> None:
-        """Measure the experiments, as `execution.measure` does.
-
-        Args:
-            home: WATTDOCK_HOME.
-            resume: Continue a reproduction that was begun.
-        """
-        measure(self.study, measurement, output_dir=output_dir, home=home, emit=emit, resume=resume, lock=self.lock)
 
 
 def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> Reproduction:

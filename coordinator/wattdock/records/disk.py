@@ -291,7 +291,7 @@ def _timeline_parts(record: RestartRecord) -> Iterator[pa.Table]:
         yield part(None, TOKENS, measured.tokens.at_ns, measured.tokens.output_tokens, number=measured.index)
     for uuid, gpu in record.gpus.items():
         brackets = {name: getattr(gpu.ticks, name) for name in BRACKETS}
-        yield part(uuid, COUNTER, gpu.ticks.after_end_ns, gpu.ticks.energy_mj, brackets)
+        yield part(uuid, COUNTER, gpu.ticks.after_end_ns, gpu.ticks.energy_mj, brackets=brackets)
         for name, series in gpu.series.items():
             yield part(uuid, name, series.at_ns, series.value)
     host = record.timeline.host if record.timeline else None
@@ -309,8 +309,8 @@ def _part(
     series: str,
     at_ns: NDArray[np.int64],
     value: NDArray[Any],
-    brackets: Mapping[str, NDArray[np.int64]] | None = None,
     *,
+    brackets: Mapping[str, NDArray[np.int64]] | None = None,
     number: int | None = None,
 ) -> pa.Table:
     import pyarrow as pa

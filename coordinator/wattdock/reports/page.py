@@ -11,7 +11,6 @@ from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattdock import __version__
 from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
@@ -20,6 +19,7 @@ from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, p
 from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
+from wattdock.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock import __version__
 from wattdock.errors import Cause, PreflightError, StoreError
 from wattdock.study import events
 from wattdock.study.find import changed
 from wattdock.study.folder import StudyFolder
 from wattdock.study.journal import RESUMED
+from wattdock.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

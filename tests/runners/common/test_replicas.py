@@ -83,7 +83,8 @@ def test_a_replica_that_is_free_takes_the_next_request(fake: Runner) -> None:
     assert [record.prompt_tokens for record in done.requests] == [3 + i for i in range(13)]
     served = Counter(record.replica for record in done.requests)
     assert sorted(served) == [0, 1]
-    assert served[done.requests[0].replica] < 4 < 9 < max(served.values())
+    assert served[done.requests[0].replica] < 4
+    assert max(served.values()) > 9
     assert done.output_tokens[-1] == done.summary.output_tokens == sum(limits)
     assert done.output_tokens == sorted(done.output_tokens)
 

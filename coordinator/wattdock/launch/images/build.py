@@ -10,12 +10,12 @@ import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wattdock import __version__
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import Machine, folders, processes
 from wattdock.launch.engine import BASE_DIGEST_LABEL, BASE_NAME_LABEL, NoImageError, engine_address, find_image
 from wattdock.launch.runners import PACKAGED, REPO
 from wattdock.secrets import holds_secret
+from wattdock.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
