@@ -29,7 +29,7 @@ PROTO_OUT ?= proto
 VARIANT ?= cuda
 BASE ?=
 
-.PHONY: help setup install run study reference environments test test-quick lint format proto docs images locks compose-run compose-up compose-down bench mutants fuzz soak clean
+.PHONY: help setup install run study reference environments test test-quick lint format proto docs images locks compose-run compose-up compose-down bench fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -169,9 +169,6 @@ lock-%: $(SETUP)
 bench: environments ## Measure what wattdock itself costs, containers too; make bench ARGS='--only pytorch' for a part
 	@$(BIN)/python benchmarks/bench.py $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python benchmarks/container_costs.py || code=$$?;) exit $$code
-
-mutants: $(SETUP_DEV) ## Plant faults where figures are made, and count those that make test-quick catches
-	@$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 fuzz: $(SETUP_DEV) ## Read spoiled files and messages: make fuzz ARGS='--target result --minutes 60 --seed 1'
 	@$(BIN)/python tests/fuzz/run.py $(ARGS)

@@ -22,13 +22,11 @@ class Way(IntEnum):
         RUNNER: As the runner does, everything recorded.
         BARE: A loop over the engine with the runner's own sampling, nothing recorded.
         SLOWED: As BARE, and each step keeps its host busy for another hundredth; a comparison must find that.
-        BARE_FINAL: As BARE, and the engine gives each answer once, at its end, as vLLM's own `LLM.generate` asks for.
     """
 
     RUNNER = 0
     BARE = 1
-    BARE_FINAL = 2
-    SLOWED = 3
+    SLOWED = 2
 
 
 def report_bare(

@@ -4,10 +4,10 @@
     python benchmarks/bench.py --runner-python "$(which python3)" --only vllm,meter --quadruples 4 --output FILE
 
 Prints the figures, and writes them to a file after every quadruple, so that an interrupted run loses nothing:
-build/bench.md for a whole run (without --only). `first-result`, which fetches all packages anew, and `suite`, the
-tests, are measured by --only alone; their seconds mean something only where nothing else runs. Absolute times hold only
-for the machine that was measured. Exits with 9 unless every comparison holds: an unresolved one does not pass. Outside
-a git checkout, WATTDOCK_REVISION names the sources' commit.
+build/bench.md for a whole run (without --only). `first-result`, which fetches all packages anew, is measured by --only
+alone; its seconds mean something only where nothing else runs. Absolute times hold only for the machine that was
+measured. Exits with 9 unless every comparison holds: an unresolved one does not pass. Outside a git checkout,
+WATTDOCK_REVISION names the sources' commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from paired import Claim
 from reports import reports
 from steps import step_record
 from studies import studies
-from suite import suite
 from watching import watching
 
 from wattdock.errors import ExitCode, PreflightError, WattdockError
@@ -60,22 +59,20 @@ OVERHEADS = {
     "watching": watching,
     "fleet": fleet,
     "first-result": first_result,
-    "suite": suite,
 }
 # Comparison → the engine it runs on.
 COMPARISONS = {
     "pytorch": "pytorch",
     "pytorch-planted": "pytorch",
     "vllm": "vllm",
-    "vllm-final": "vllm",
     "meter": "vllm",
 }
 # Comparison → quadruples of blocks; whether these resolve it depends on the machine's scatter.
-QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "vllm-final": 4, "meter": 6}
+QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "meter": 6}
 # Measured by --only alone.
-ALONE = ("watching", "fleet", "first-result", "suite")
+ALONE = ("watching", "fleet", "first-result")
 DEFAULT = (*(name for name in OVERHEADS if name not in ALONE), "pytorch")
-DEFAULT_ON_GPU = (*DEFAULT, "vllm", "vllm-final", "meter")
+DEFAULT_ON_GPU = (*DEFAULT, "vllm", "meter")
 LEFT_OUT_ON_CPU = (
     "what the runner around vLLM and what the meter costs: on a CPU quadruples of vLLM's blocks scatter by 3 to 16 %, "
     "which resolves neither (--only vllm,meter tries); a machine with a GPU measures both"
@@ -200,7 +197,6 @@ WAYS = {
     "pytorch": (Way.RUNNER, Way.BARE, "runner / bare loop, PyTorch"),
     "pytorch-planted": (Way.SLOWED, Way.BARE, "bare loop with 1 % planted / bare loop, PyTorch"),
     "vllm": (Way.RUNNER, Way.BARE, "runner / bare loop, vLLM"),
-    "vllm-final": (Way.RUNNER, Way.BARE_FINAL, "runner / bare loop that asks for whole answers, vLLM"),
 }
 
 

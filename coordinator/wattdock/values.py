@@ -17,7 +17,6 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # What a machine, an engine or an error says, without its secrets.
 Said = Annotated[str, AfterValidator(withheld)]
 Settings = Annotated[dict[str, Any], AfterValidator(withheld_values)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def all_known(values: Iterable[T | None]) -> list[T] | None:

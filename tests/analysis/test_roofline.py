@@ -1,4 +1,4 @@
-"""The least time and energy of work on GPUs: by hand, at each of the three walls, and from records."""
+"""The least time of work on GPUs: by hand, at each of the two limits, and from records."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from merge_samples import constant_power, measured, request, timeline
+from merge_samples import measured, request
 from pydantic import ValidationError
 from report_rows import document
 
 from wattdock.analysis.compute import NO_BITS, Compute, compute
 from wattdock.analysis.result import ExperimentResult
-from wattdock.analysis.roofline import NO_CARD, NO_ROOM, UNUSED_CARD, PowerBudget, Roofline
+from wattdock.analysis.roofline import Roofline
 from wattdock.host.gpu_models import Peak
 from wattdock.inputs.shapes import shape_config
-from wattdock.metering.work_power import WorkPower
 from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wattdock.metering import GpuTimeline
     from wattdock.records.passes import PassRecord
 
-# Of one H200, see docs/measurements/roofline.md; 8-bit arithmetic, too.
-H200 = WorkPower({16: 0.415e-12, 8: 0.263e-12}, 48e-12, 391.0, 0.085, 27)
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 REQUESTS, SECONDS, POWER_W = 128, 6.3, 690.0
 # Of llama-3.1-8b, all in 16 bits.
@@ -43,8 +39,6 @@ def worked_out(
     model: str = "llama-3.1-8b",
     config: Mapping[str, Any] = {},
     runner: Mapping[str, Any] = {},
-    work_power: WorkPower | None = H200,
-    limit_w: float | None = 700.0,
 ) -> Compute:
     """Return the arithmetic of 128 requests of 512 tokens in and out, served by one H200 at 690 W."""
     sample = ExperimentResult.model_validate(document())
@@ -53,10 +47,8 @@ def worked_out(
     told = sample.environment.runner.model_copy(
         update={"weight_bytes": WEIGHT_BYTES, "engine_args": {"dtype": "bfloat16"}, **runner}
     )
-    host = [gpu.model_copy(update={"power_limit_w": limit_w}) for gpu in sample.environment.host_gpus]
-    environment = sample.environment.model_copy(update={"runner": told, "host_gpus": host})
-    power = replace(constant_power(GPU, POWER_W, start_s=0, end_s=30), work_power=work_power)
-    record = RestartRecord(0, passes=(served(),), timeline=timeline(power))
+    environment = sample.environment.model_copy(update={"runner": told})
+    record = RestartRecord(0, passes=(served(),))
     energy = sample.energy.model_copy(update={"total_j": POWER_W * SECONDS})
     return compute(shape_config(model) | dict(config), [record], environment, energy, in_flight=REQUESTS)
 
@@ -72,69 +64,27 @@ def test_llama_by_hand() -> None:
     found = placed(made)
     assert made.model_flops == pytest.approx(REQUESTS * 1.5092e13, rel=5e-5)
     assert made.bytes_read_least == pytest.approx(REQUESTS * 1.1148e11, rel=5e-5)
-    by_hand_s = {"arithmetic": 15.26e-3, "bandwidth": 23.22e-3, "power": 37.59e-3}
-    assert found.least_s == {wall: pytest.approx(REQUESTS * each_s, rel=5e-4) for wall, each_s in by_hand_s.items()}
-    assert found.nearest_limit == "power"
-    assert found.energy_j is not None
-    assert found.energy_j == pytest.approx(REQUESTS * 26.31, rel=5e-4)
-    assert found.energy_j / REQUESTS / 512 == pytest.approx(0.05139, rel=5e-4)
-    assert found.time_ratio == pytest.approx(SECONDS / found.least_s["power"])
+    by_hand_s = {"arithmetic": 15.26e-3, "bandwidth": 23.22e-3}
+    assert found.least_s == {limit: pytest.approx(REQUESTS * each_s, rel=5e-4) for limit, each_s in by_hand_s.items()}
+    assert found.nearest_limit == "bandwidth"
+    assert found.time_ratio == pytest.approx(SECONDS / found.least_s["bandwidth"])
     assert found.shares["bandwidth"] == pytest.approx(REQUESTS * 23.22e-3 / SECONDS, rel=5e-4)
-    assert next(iter(found.shares)) == "power"
-    assert found.energy_ratio == pytest.approx(POWER_W * SECONDS / found.energy_j)
-    assert found.reason is None
-    assert found.budget == PowerBudget(
-        power_limit_w=700, constant_w=391, j_per_operation=0.415e-12, j_per_byte=48e-12, misfit=0.085
-    )
+    assert next(iter(found.shares)) == "bandwidth"
 
 
 @pytest.mark.parametrize(
     ("operations", "bytes_read", "limit", "time_s"),
-    [(1000, 1, "arithmetic", 10), (1, 1000, "bandwidth", 100), (500, 50, "power", 600 / 72)],
+    [(1000, 1, "arithmetic", 10), (1, 1000, "bandwidth", 100)],
 )
 def test_the_slowest_limit_is_the_nearest(operations: float, bytes_read: float, limit: str, time_s: float) -> None:
-    """100 operations and 10 bytes a second; 1 J and 2 J of a budget that leaves 1,000 or 72 W."""
-    power_limit_w = 172 if limit == "power" else 1100
-    budget = PowerBudget(power_limit_w=power_limit_w, constant_w=100, j_per_operation=1, j_per_byte=2, misfit=0.01)
-    found = Roofline.of(operations, bytes_read, Peak(100, 10, ""), (budget, ""), duration_s=200, total_j=None)
-    assert (found.nearest_limit, found.energy_ratio) == (limit, None)
+    """100 operations and 10 bytes a second."""
+    found = Roofline.of(operations, bytes_read, Peak(100, 10, ""), duration_s=200)
+    assert found.nearest_limit == limit
     assert max(found.least_s.values()) == pytest.approx(time_s)
-    assert found.energy_j == pytest.approx(operations + 2 * bytes_read + 100 * time_s)
     assert found.time_ratio == pytest.approx(200 / time_s)
 
 
-@pytest.mark.parametrize(
-    ("work_power", "limit_w", "reason"),
-    [
-        (None, 700.0, NO_CARD),
-        (replace(H200, j_per_operation={8: 1e-13}), 700.0, "a GPU's meter card has no cost of 16-bit operations"),
-        (H200, None, NO_ROOM),
-        (H200, 391.0, NO_ROOM),
-    ],
-)
-def test_without_a_power_budget_only_the_least_time_is_known(
-    work_power: WorkPower | None, limit_w: float | None, reason: str
-) -> None:
-    """And the reason says what is missing."""
-    found = placed(worked_out(work_power=work_power, limit_w=limit_w))
-    assert (found.nearest_limit, found.reason) == ("bandwidth", reason)
-    assert set(found.shares) == {"bandwidth", "arithmetic"}
-    assert (found.energy_j, found.energy_ratio, found.budget) == (None, None, None)
-
-
-def test_two_gpus_share_the_work() -> None:
-    """Limits and constant power add up, costs are the mean; one without figures leaves none."""
-    powers = [WorkPower({16: cost}, 2 * cost, 100 * cost, cost / 100, 3) for cost in (1.0, 3.0)]
-    timelines = [replace(constant_power(GPU, 1, start_s=0, end_s=1), work_power=power) for power in powers]
-    gpus: list[tuple[float | None, GpuTimeline | None]] = list(zip((700.0, 500.0), timelines, strict=True))
-    budget = PowerBudget(power_limit_w=1200, constant_w=400, j_per_operation=2, j_per_byte=4, misfit=0.03)
-    assert PowerBudget.of(gpus, 16) == (budget, "")
-    assert PowerBudget.of([*gpus, (700.0, None)], 16) == (None, NO_CARD)
-    misses = replace(timelines[0], card="2026-11-27T16:52:02+00:00", work_power=None)
-    assert PowerBudget.of([(700.0, misses)], 16) == (None, UNUSED_CARD)
-
-
-@pytest.mark.parametrize("change", [{"time_ratio": 0}, {"least_s": {}}, {"least_s": {"power": 0}}, {"energy_j": -1}])
+@pytest.mark.parametrize("change", [{"time_ratio": 0}, {"least_s": {}}, {"least_s": {"bandwidth": 0}}])
 def test_an_impossible_roofline_is_refused(change: Mapping[str, Any]) -> None:
     """A stranger's result may say anything; nothing that reads it divides by 0."""
     with pytest.raises(ValidationError):
@@ -157,12 +107,11 @@ def test_an_impossible_roofline_is_refused(change: Mapping[str, Any]) -> None:
 def test_arithmetic_and_cache_are_counted_in_their_own_types(
     runner: Mapping[str, Any], bits: int, cache_bytes: int
 ) -> None:
-    """Weights of 8 bits are multiplied at that peak and cost, those of 4 are unpacked; caches keep their width."""
+    """Weights of 8 bits are multiplied at that peak, those of 4 are unpacked; caches keep their width."""
     made = worked_out(runner=runner)
-    budget, weight_bytes = placed(made).budget, runner.get("weight_bytes", WEIGHT_BYTES)
+    weight_bytes = runner.get("weight_bytes", WEIGHT_BYTES)
     assert made.arithmetic_bits == bits
     assert made.peak_flops_per_s == (2 if bits == 8 else 1) * 989e12
-    assert (budget.j_per_operation if budget else None) == H200.j_per_operation.get(bits)
     weights = 512 * 7_504_658_432 / 8_029_995_008 * weight_bytes
     assert made.bytes_read_least == pytest.approx(weights + REQUESTS * 51_438_944_256 * cache_bytes / 2)
 
@@ -204,7 +153,7 @@ def test_of_experts_only_those_that_a_token_is_routed_to_are_read_and_multiplied
     assert made.bytes_read_least == pytest.approx(
         512 * 2 * 12_748_587_008 * 46_702_792_704 / 46_702_526_464 + REQUESTS * cache
     )
-    assert placed(made).nearest_limit == "power"
+    assert placed(made).nearest_limit == "bandwidth"
 
 
 def test_without_the_weights_size_or_the_peak_there_is_no_roofline() -> None:

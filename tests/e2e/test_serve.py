@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -19,7 +17,6 @@ from served import FIRST, GPUS, SECOND, Served, served
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DASHBOARD = Path(__file__).resolve().parents[2] / "examples/grafana-dashboard.json"
 LONG = (*SMALL, "--gpus", "0", "--set", "fake.step_s=0.05", "--set", "warmup.passes=0", "--max-output-tokens", "20")
 BEGIN = (*LONG, "--min-duration-s", "300", "--set", "exclusive=gpus")
 
@@ -149,17 +146,6 @@ def test_a_run_is_seen_scraped_and_stopped_and_never_by_another_user(wattdock: C
 def held(server: Served) -> list[dict[str, Any]] | None:
     gpus: list[dict[str, Any]] = server.now()["gpus"]
     return gpus if any(gpu["study"] for gpu in gpus) else None
-
-
-def test_the_dashboard_asks_for_metrics_that_are_served(wattdock: Command) -> None:
-    """Each expression of a panel names one."""
-    with served(wattdock, "--port", "0") as server:
-        eventually(lambda: server.get("/metrics").text)
-        names = {family.name for family in text_string_to_metric_families(server.get("/metrics").text)}
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
-    assert len(expressions) >= 6
-    assert [text for text in expressions if not any(name in text for name in names)] == []
 
 
 def test_a_port_in_use_is_one_line(wattdock: Command) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
+from golden.replay import analysed, load
 
 from wattdock.audit.audit import audited
 from wattdock_runner.arrivals import Admission
@@ -146,6 +147,17 @@ def test_a_start_that_is_staggered_again_is_wrong_also_in_a_record_without_hashe
     ]
     check = check_of(audited(stored.result.config, older))
     assert (check.status, "wrapped list" in check.figure) == ("fail", True)
+
+
+def test_the_recording_of_a_list_that_began_again_with_short_answers_is_wrong() -> None:
+    """One restart of the withdrawn figure, as an H100's engine served it."""
+    case = load("h100-wrapped-list")
+    result, _ = analysed(case.facts, case.restarts)
+    check = check_of(result)
+    assert (check.status, check.figure) == (
+        "fail",
+        "answers have -1.75% tokens against those declared: wrapped list, 308 answers shortened when it began again",
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))

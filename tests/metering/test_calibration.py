@@ -12,11 +12,10 @@ from audit_world import gpu_info
 from fake_nvml import FakeGpu, Segment, constant, square
 
 from wattdock.errors import MeterError
-from wattdock.metering.calibration import MIN_PULSES, Cards, MeterCard
+from wattdock.metering.calibration import MIN_PULSES, Cards, MeterCard, Pulse
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
-from wattdock.metering.work_power import Pulse, WorkPower
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,34 +167,10 @@ def test_a_timeline_cites_the_card_that_its_lag_comes_from(
     """A result that names a card says that its lag was measured; without a card nothing is said."""
     timeline, card = sound
     assert cards_in(tmp_path).applied_to(timeline, at_ns=0) == timeline
-    for misfit, used in ((0.12, True), (0.13, False)):
-        work = WorkPower({16: 4e-13, 8: 3e-13}, 5e-11, 390.0, misfit, 27)
-        card.model_copy(update={"work_power": work}).store(tmp_path)
-        cited = cards_in(tmp_path).applied_to(timeline, at_ns=0)
-        assert cited.lag is not None
-        assert (cited.card, cited.lag.mean_s) == (card.measured_utc, card.lag_s)
-        assert cited.work_power == (work if used else None)
-
-
-def test_pulses_of_known_work_are_not_those_that_tell_the_lag(library: Path) -> None:
-    """Half of the pulses are of known work: 500 W for 1e12 operations per second beside 100 W, whatever is moved.
-
-    The counter trails by 60 ms, as the other pulses say.
-    """
-    timeline, _ = recorded(library, loaded(0.06))
-    starts_s, length_s = PERIOD_S * np.arange(2, PULSES + 2), DUTY * PERIOD_S
-    pulses = [Pulse("square", _ns(at_s), _ns(at_s + length_s)) for at_s in starts_s]
-    rest_s = PERIOD_S - length_s
-    work = [Pulse("work", each.on_ns, each.off_ns, 1e12 * length_s, 1.0) for each in pulses[::2]]
-    ends_ns = [(each.off_ns, each.off_ns + _ns(rest_s) - _ns(0)) for each in pulses[1:-1:2]]
-    rest = [Pulse("rest", *ends, 0.0, (1e3, 1e9)[at % 2]) for at, ends in enumerate(ends_ns)]
-    card = MeterCard.from_pulses(timeline, [*pulses[1::2], *work, *rest], gpu_info(0, FakeGpu()), measured_utc="")
-    assert card.pulses == PULSES // 2
-    assert card.work_power is not None
-    assert card.work_power.pulses == len(work) + len(rest)
-    assert card.work_power.worst_misfit < 0.06
-    assert card.work_power.constant_w == pytest.approx(100, rel=0.02)
-    assert card.work_power.j_per_operation == {16: pytest.approx(500e-12, rel=0.02)}
+    card.store(tmp_path)
+    cited = cards_in(tmp_path).applied_to(timeline, at_ns=0)
+    assert cited.lag is not None
+    assert (cited.card, cited.lag.mean_s) == (card.measured_utc, card.lag_s)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from audit_world import gpu_info
 from fake_nvml import FakeGpu
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.calibration import MeterCard, apparent_lag_s
+from wattdock.metering.calibration import MeterCard, Pulse, apparent_lag_s
 from wattdock.metering.timeline import GpuTimeline, Ticks
-from wattdock.metering.work_power import Pulse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -50,7 +50,7 @@ def above(rows: Sequence[StoredResult]) -> dict[str, str]:
 
 def test_a_report_says_it_above_each_chart_that_it_draws() -> None:
     """The sentence of that chart and of these results, and none where there is none."""
-    roofline = {"nearest_limit": "power", "least_s": {"bandwidth": 3.0, "power": 4.0}, "time_ratio": 2.0}
+    roofline = {"nearest_limit": "bandwidth", "least_s": {"bandwidth": 3.0}, "time_ratio": 2.0}
     changes = {BATCH: 1, "environment.gpu_count": 2, "compute.roofline": roofline}
     rows = [costing("a", 3.0, {BATCH: 1}), costing("b", 1.0, {BATCH: 8}), costing("c", 1.5, changes)]
     assert above(rows) == {key: said(key, rows) for key in TAKEAWAYS}
@@ -122,13 +122,13 @@ def test_results_are_unbeaten_among_those_of_their_model(models: Sequence[str], 
 
 
 def test_each_result_has_one_nearest_limit() -> None:
-    """The one that takes longest, of the two or three that are drawn of it."""
-    least = {"arithmetic": 2.0, "bandwidth": 3.0, "power": 1.0}
+    """The one that takes longest, of the two that are drawn of it."""
+    least = {"arithmetic": 2.0, "bandwidth": 3.0}
     by_bandwidth = {"nearest_limit": "bandwidth", "least_s": least, "time_ratio": 2.0}
-    by_power = by_bandwidth | {"nearest_limit": "power", "least_s": least | {"power": 4.0}}
-    rooflines = {"a": by_power, "b": by_bandwidth, "c": by_bandwidth}
+    by_arithmetic = by_bandwidth | {"nearest_limit": "arithmetic", "least_s": least | {"arithmetic": 4.0}}
+    rooflines = {"a": by_arithmetic, "b": by_bandwidth, "c": by_bandwidth}
     rows = [row(name, {"compute.roofline": roofline}) for name, roofline in rooflines.items()]
-    assert said("limits", rows) == "Nearest limit, of so many results: bandwidth (2), power (1)."
+    assert said("limits", rows) == "Nearest limit, of so many results: bandwidth (2), arithmetic (1)."
 
 
 def test_a_load_that_results_share_is_counted_once() -> None:

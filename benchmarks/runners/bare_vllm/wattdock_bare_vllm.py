@@ -41,12 +41,9 @@ class BareVllmBackend(VllmBackend):
 
 def run_bare(engine: VllmEngine, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
     """Keep `in_flight` requests in the engine until none is left; all prompts are token ids."""
-    from vllm.sampling_params import RequestOutputKind
     from wattdock_vllm_engine import sampling_params
 
     sampling = sampling_params(workload, 0, workload.max_output_tokens)
-    if workload.seed == Way.BARE_FINAL:
-        sampling.output_kind = RequestOutputKind.FINAL_ONLY
     given = [{"type": "token", "prompt_token_ids": list(prompt.content)} for prompt in prompts]
     every: list[Any] | None = [] if workload.return_token_ids else None
     engine.drain()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis.roofline import PowerBudget, Roofline
+from wattdock.analysis.roofline import Roofline
 from wattdock.errors import UnknownArchitectureError
 from wattdock.host import gpu_models
 from wattdock.inputs import Architecture
@@ -89,11 +89,8 @@ def compute(
     peak = gpu_models.peak_of(names, bits) if bits else None
     bytes_read = _least_bytes(model, requests, environment, in_flight=in_flight)
     placed = None
-    if peak and bits and bytes_read and flops:
-        timelines = next(restart.gpus for restart in reversed(restarts) if restart.passes)
-        gpus = [(gpu.power_limit_w, timelines.get(gpu.uuid)) for gpu in environment.used_gpus]
-        budget = PowerBudget.of(gpus, bits)
-        placed = Roofline.of(flops, bytes_read, peak, budget, duration_s=duration_s, total_j=energy.total_j)
+    if peak and bytes_read and flops:
+        placed = Roofline.of(flops, bytes_read, peak, duration_s=duration_s)
     return Compute(
         model_flops=flops,
         method=model.FLOPS_METHOD,

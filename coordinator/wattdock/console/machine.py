@@ -45,7 +45,7 @@ def doctor(
     file: File = None,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="Calibrate the energy counters and the energy of work with load pulses."),
+        typer.Option("--calibrate", help="Calibrate the energy counters with load pulses."),
     ] = False,
     pulses: Annotated[
         int,

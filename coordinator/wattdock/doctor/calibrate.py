@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.host import Gpu
 
-# A pulse and its gap take 1.3 s; pulses of known work, a minute; making the arrays and finding how many kernels fill a
-# pulse, another one at most.
-PULSE_LIMIT_S, START_LIMIT_S = 3.0, 240.0
+# A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.
+PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
 
 
 def calibrate_meters(

@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import hypot, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -21,7 +21,6 @@ from wattdock.files import write_whole
 from wattdock.metering.course import tick_instants
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
 from wattdock.metering.timeline import MJ_PER_J, LagModel, MeterEvent
-from wattdock.metering.work_power import Pulse, WorkPower
 from wattdock.opening import read_regular
 from wattdock.text import from_json, json_text
 from wattdock.values import Stored, known_sum
@@ -45,6 +44,14 @@ OVERSHOOT_SHARE = 0.05
 # Closer to a level than this share of the step is on it.
 LEVEL_SHARE = 0.1
 MIN_STEPS = 10
+
+
+class Pulse(NamedTuple):
+    """One stretch of load: when it began on an idle GPU, and when the device had drained; ns."""
+
+    kind: str
+    on_ns: int
+    off_ns: int
 
 
 class StepLag(Stored):
@@ -72,7 +79,6 @@ class MeterCard(Stored):
         smoothing_periods: Mean number of periods, after the one that holds a step, that still lie between the two
             levels: 0 for a counter that shows a step at once.
         additivity: Sum of the pulses' and gaps' energies, one by one, ÷ the counter's own difference over all − 1.
-        work_power: From further pulses, of known work; null where they do not decide it.
     """
 
     gpu_uuid: str
@@ -89,7 +95,6 @@ class MeterCard(Stored):
     steps: list[StepLag]
     smoothing_periods: float | None
     additivity: float | None
-    work_power: WorkPower | None = None
 
     @classmethod
     def from_pulses(cls, gpu: GpuTimeline, pulses: Sequence[Pulse], info: Gpu, *, measured_utc: str) -> MeterCard:
@@ -97,16 +102,13 @@ class MeterCard(Stored):
 
         Args:
             gpu: The GPU's timeline.
-            pulses: Those of known work tell what work costs, the others how the counter behaves.
             info: The same GPU as the host lists it.
         """
         ticks = gpu.ticks
         intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
         reads_s = (ticks.after_end_ns - ticks.after_start_ns) / NS_PER_S
-        work, pulses = [each for each in pulses if each.bytes_moved], [each for each in pulses if not each.bytes_moved]
         steps = _step_lags(gpu, pulses)
         lag = _combined([step for step in steps if not step.overshoot and step.steps >= MIN_STEPS])
-        curve = EnergyCurve(replace(gpu, lag=lag))
         return cls(
             gpu_uuid=gpu.uuid,
             gpu_name=info.name,
@@ -122,7 +124,6 @@ class MeterCard(Stored):
             steps=steps,
             smoothing_periods=_smoothing(ticks, pulses),
             additivity=_additivity(gpu, pulses),
-            work_power=WorkPower.of_pulses((each, curve.between(each.on_ns, each.off_ns).energy_j) for each in work),
         )
 
     @classmethod
@@ -316,9 +317,7 @@ class Cards:
         """
         card = self.fitting.get(timeline.uuid)
         if card and card.lag_s is not None and card.lag_std_s is not None:
-            lag, work = LagModel(card.lag_s, card.lag_std_s), card.work_power
-            usable = work if work and not work.doubt else None
-            return replace(timeline, card=card.measured_utc, lag=lag, work_power=usable)
+            return replace(timeline, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
         if (problem := self.problems.get(timeline.uuid)) is None:
             return timeline
         message = f"the counter's lag is assumed: {problem}; make a new card with wattdock doctor --calibrate"

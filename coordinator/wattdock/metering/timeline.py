@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from wattdock.clock import NS_PER_S
 from wattdock.host import GpuProcess
-from wattdock.metering.work_power import WorkPower
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,7 +220,6 @@ class GpuTimeline:
         busy_fraction: Share of the metered time this GPU's thread spent inside NVML calls.
         lag: How far its counter trails, measured on this GPU; None where it is assumed.
         card: When it was measured; None where the lag is assumed.
-        work_power: What work costs this GPU, measured beforehand; None where it was not.
     """
 
     uuid: str
@@ -234,7 +232,6 @@ class GpuTimeline:
     busy_fraction: float | None = None
     lag: LagModel | None = None
     card: str | None = None
-    work_power: WorkPower | None = None
 
     @property
     def losses(self) -> tuple[MeterEvent, ...]:

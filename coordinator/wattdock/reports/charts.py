@@ -58,7 +58,7 @@ PHASE_COLOURS = dict(
 SPAN_COLOURS = dict(
     zip((*KINDS, "other"), ("#777777", "#56B4E9", "#BBBBBB", "#E69F00", "#009E73", "#CC79A7"), strict=True)
 )
-LIMIT_COLOURS = {"arithmetic": PALETTE[0], "bandwidth": PALETTE[2], "power": PALETTE[1]}
+LIMIT_COLOURS = {"arithmetic": PALETTE[0], "bandwidth": PALETTE[2]}
 SHARE_OF_TIME = "least time ÷ measured time"
 # Whether no other result of the same model is better in both speed and cost.
 UNBEATEN = "unbeaten"
@@ -136,14 +136,14 @@ def pareto(points: Sequence[Point]) -> Chart:
 
 
 def limits(points: Sequence[Point]) -> Chart:
-    """Return how much of each result's time arithmetic, memory bandwidth and power would take alone."""
+    """Return how much of each result's time arithmetic and memory bandwidth would take alone."""
     placed = [(point, point.result.compute.roofline) for point in points if point.result.compute]
     known = {point.label: roofline for point, roofline in placed if roofline}
     drawn_points = _few_enough(
         [point for point in points if point.label in known], "no result has a roofline: no GPU with known peak rates"
     )
     rows: Rows = [
-        {"experiment": label, "limit": limit, SHARE_OF_TIME: share, "J ÷ least": roofline.energy_ratio}
+        {"experiment": label, "limit": limit, SHARE_OF_TIME: share}
         for label, roofline in known.items()
         for limit, share in roofline.shares.items()
     ]
@@ -161,8 +161,7 @@ def limits(points: Sequence[Point]) -> Chart:
         .properties(
             height=height,
             description="What the work would take at least by each limit alone, as a share of the measured time. The "
-            "rightmost is the nearest limit; at 100 % the passes would stand at it. Power needs a meter card, and is "
-            "good to some 20 %.",
+            "rightmost is the nearest limit; at 100 % the passes would stand at it.",
         )
     )
 
@@ -246,7 +245,7 @@ CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
     "intervals": ("Figures with intervals", intervals),
     "pareto": ("Energy against throughput", pareto),
     "phases": ("Energy by phase", phases),
-    "limits": ("Limits: arithmetic, bandwidth, power", limits),
+    "limits": ("Limits: arithmetic, bandwidth", limits),
     "scaling": ("Scaling over GPUs", scaling),
     "batch": ("Scaling over the batch size", batch),
     "timeline": ("Power and tokens over time", timeline),

@@ -39,7 +39,7 @@ ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#5
 # Columns of the table of results in the summary, those without any value left out.
 SUMMARY = (
     *("energy_per_output_token_j", "headline_window", "output_tokens_per_s", "mean_power_w", "mean_hbm_power_w"),
-    *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "nearest_limit", "roofline_energy_ratio"),
+    *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "nearest_limit", "roofline_time_ratio"),
     *("ttft_p50_s", "tpot_p50_s", "itl_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
 )
 # Of these, what all results have alike is said once.

@@ -205,11 +205,6 @@ def _card_rows(card: MeterCard) -> list[tuple[str, str]]:
         rows.append(("smoothing", f"{card.smoothing_periods:.2f} periods after a step's own"))
     if card.additivity is not None:
         rows.append(("additivity", f"{card.additivity:+.3%}"))
-    if work := card.work_power:
-        energies = (f"{cost * 1e12:.3g} pJ per {bits}-bit operation" for bits, cost in work.j_per_operation.items())
-        costs = f"{', '.join(energies)}, {work.j_per_byte * 1e12:.3g} pJ per byte, {work.constant_w:,.0f} W beside them"
-        rows.append(("work", f"{costs}; misses no pulse of {work.pulses} by more than {work.worst_misfit:.1%}"))
-        rows += [("", f"not used: {work.doubt}")] if work.doubt else []
     rows.append(("in results", f"not used: {card.doubt}" if card.doubt else "used on this GPU under this driver"))
     return rows
 

@@ -125,7 +125,6 @@ class Row:
     mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f")]
     nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit")]
     roofline_time_ratio: Annotated[float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g")]
-    roofline_energy_ratio: Annotated[float | None, Column("compute.roofline.energy_ratio", "J ÷ least", ".3g")]
     cpu_others_share: Annotated[float | None, Column(heading="CPUs used by others", form=".0%")]
     disturbed: Annotated[str | None, Column(heading="disturbed by others")]
     publishable: Annotated[bool | None, Column("audit.publishable", "publishable")]

@@ -91,7 +91,7 @@ bare: Any = import_module("wattdock_bare_vllm")
 backend = bare.BareVllmBackend()
 backend.load(order, lambda _: None)
 engine = backend.engine
-ways = [served(way) for way in (bare.Way.RUNNER, bare.Way.BARE, bare.Way.BARE_FINAL)]
+ways = [served(way) for way in (bare.Way.RUNNER, bare.Way.BARE)]
 
 
 def told(name: str) -> list[Any]:
