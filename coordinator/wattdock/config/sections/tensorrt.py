@@ -43,7 +43,6 @@ class Section(TensorPipelineSection):
         max_batch_size: Most requests served at a time; at least `workload.batch_size`.
         max_num_tokens: Most tokens computed in one step; without `enable_chunked_prefill` also of the longest prompt.
         max_seq_len: Tokens of the longest request, answer included.
-        serve: Behind trtllm-serve, as it is deployed, instead of in the runner's process.
     """
 
     arrivals: ClassVar = ("batch", "closed", "open", "single")
@@ -58,7 +57,6 @@ class Section(TensorPipelineSection):
     max_seq_len: Positive | None = None
     max_input_len: Positive | None = None
     enable_chunked_prefill: bool = False
-    serve: bool = False
     kv_cache_config: KvCacheSettings = KvCacheSettings()
 
     @model_validator(mode="before")
