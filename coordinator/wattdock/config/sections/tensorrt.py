@@ -34,7 +34,7 @@ class KvCacheSettings(BaseModel):
 
 
 class Section(TensorPipelineSection):
-    """`tensorrt:` in an experiment; any other argument of its LLM may stand here too, and None is its own choice.
+    """Experimental. `tensorrt:` in an experiment; any other argument of its LLM may stand here too, None is its choice.
 
     Attributes:
         dtype: "auto" is the checkpoint's own.
@@ -45,6 +45,7 @@ class Section(TensorPipelineSection):
         max_seq_len: Tokens of the longest request, answer included.
     """
 
+    caveat: ClassVar = "tensorrt is experimental: its runner was only tried against a stand-in of TensorRT-LLM"
     arrivals: ClassVar = ("batch", "closed", "open", "single")
     needs_gpu: ClassVar = True
     prefix_cache: ClassVar = "kv_cache_config: {enable_block_reuse: true}"
