@@ -24,7 +24,7 @@ from wattdock.errors import ConfigError, WattdockError
 from wattdock.execution import StudyRun, find_study, plan_study, unfinished_study
 from wattdock.host import folders
 from wattdock.publish import open_bundle
-from wattdock.store import Filters, Row, StoredResult, find_results, select
+from wattdock.store import Row, StoredResult, find_results, matching, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -205,11 +205,10 @@ def results(
         StoreError: As `load`.
     """
     lines: list[str] = []
-    filters = Filters(where=where or None)
     if name is None:
-        rows = select(Path(output_dir), filters, tell=lines.append)
+        rows = select(Path(output_dir), where, tell=lines.append)
     else:
-        rows = filters.select([Row.of(result.stored) for result in load(name, output_dir)])
+        rows = matching([Row.of(result.stored) for result in load(name, output_dir)], where)
         rows.sort(key=attrgetter("started_utc"), reverse=True)
     for line in lines:
         warnings.warn(line, stacklevel=2)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from wattdock.analysis import ExperimentResult
 from wattdock.analysis.windows import WINDOWS
 from wattdock.cli.main import COMMANDS, SUB_APPS
 from wattdock.cli.options import SettingFlags, study_of
 from wattdock.cli.reports import Kind, Width
-from wattdock.cli.results import Status, Window
+from wattdock.cli.results import Window
 from wattdock.config import ExperimentConfig
 from wattdock.reports.charts import CHARTS
 from wattdock.reports.paper import WIDTHS
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
 
 def test_every_choice_is_offered() -> None:
-    """A status, a window, a chart or a width that is missing there could not be asked for."""
-    assert get_args(Status) == get_args(ExperimentResult.model_fields["status"].annotation)
+    """A window, a chart or a width that is missing there could not be asked for."""
     assert get_args(Window) == (*WINDOWS, "all")
     assert {*CHARTS, "table"} == set(get_args(Kind))
     assert set(WIDTHS) == set(get_args(Width))

@@ -7,18 +7,18 @@ Must not know: how results are measured, drawn or bundled.
 """
 
 from wattdock.store.folders import RESULT, StoredResult, load_result, store_result
-from wattdock.store.query import Filters, query, select
+from wattdock.store.query import matching, query, select
 from wattdock.store.selection import find_results
 from wattdock.store.table import COLUMNS, Row
 
 __all__ = [
     "COLUMNS",
     "RESULT",
-    "Filters",
     "Row",
     "StoredResult",
     "find_results",
     "load_result",
+    "matching",
     "query",
     "select",
     "store_result",

@@ -100,10 +100,10 @@ class StoredResult:
         """Return the folder of the latest later attempt at the same experiment of the study; None without one."""
         if self.result.study is None:
             return None
-        from wattdock.store.query import Filters, select
+        from wattdock.store.query import select
 
         folder = self.folder.resolve()
-        latest = replacements(select(folder.parent, Filters(superseded=True))).get(str(folder))
+        latest = replacements(select(folder.parent, superseded=True)).get(str(folder))
         return Path(latest) if latest else None
 
 

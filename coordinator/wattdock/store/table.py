@@ -149,7 +149,7 @@ class Row:
         energy_of, energy = result.energy, statistics.energy_figure(result)
         computed: dict[str, Any] = {
             "folder": str(stored.folder),
-            "started_utc": utc(result.started_utc),
+            "started_utc": _utc(result.started_utc),
             "name": result.config.label,
             "model": environment.model.name if environment else result.config.model.label,
             "gpus": _gpus(environment.gpu_names) if environment else None,
@@ -217,12 +217,8 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
     return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
 
 
-def utc(text: str) -> datetime:
-    """Return an instant in UTC, without a time zone, as the table holds it.
-
-    Raises:
-        ValueError: The text is no date.
-    """
+def _utc(text: str) -> datetime:
+    """Return an instant in UTC, without a time zone, as the table holds it."""
     instant = datetime.fromisoformat(text)
     return instant.astimezone(UTC).replace(tzinfo=None) if instant.tzinfo else instant
 
