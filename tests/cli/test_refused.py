@@ -247,7 +247,7 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("doctor --pulses 3", "--pulses: write 30 or more, not 3; see `"),
         (
             "plot pareta x -o y",
-            "KIND pareta is not one of intervals, pareto, phases, limits, scaling, batch, timeline, table; did",
+            "KIND pareta is not one of intervals, pareto, phases, scaling, batch, timeline, table; did",
         ),
         ("run --output-dir=", "--output-dir is empty; name a folder"),
         ("run --output-dir=~nobody-here/results", "~nobody-here/results: nobody knows the home folder"),
