@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.records import EnvironmentSnapshot
     from wattdock.store.folders import StoredResult
 
 # Columns of the ends of a figure's interval.
@@ -153,7 +152,9 @@ class Row:
             "name": result.config.label,
             "model": environment.model.name if environment else result.config.model.label,
             "gpus": _gpus(environment.gpu_names) if environment else None,
-            "parallelism": _split(environment),
+            "parallelism": Split.of(environment.runner.parallelism).label
+            if environment and environment.gpu_count
+            else None,
             "input_tokens": _mean_prompt(result),
             "cpu_others_share": known_max(part.cpu_others_share for part in energy_of.passes) if energy_of else None,
             "disturbed": Audit.disturbed_by(result.audit.checks) if result.audit else None,
@@ -258,10 +259,6 @@ def _mean_prompt(result: ExperimentResult) -> float | None:
     if performance is None or performance.prompt_tokens is None or not performance.requests:
         return None
     return performance.prompt_tokens / performance.requests
-
-
-def _split(environment: EnvironmentSnapshot | None) -> str | None:
-    return Split.of(environment.runner.parallelism).label if environment and environment.gpu_count else None
 
 
 def _gpus(names: Sequence[str]) -> str | None:
