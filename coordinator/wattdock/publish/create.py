@@ -117,7 +117,8 @@ def create_bundle(
     results = sorted(results, key=lambda stored: stored.folder.resolve().name)
     try:
         gathered = _gather(results, home, logs=logs, prompts=prompts)
-        if (lock := lock_path()).is_file():
+        lock = lock_path()
+        if lock.is_file():
             gathered.files[LOCK] = content = read_regular(lock, follow=True)
             gathered.lock_sha256 = hashlib.sha256(content).hexdigest()
         # The file's name is not in it: the same results have the same digest.
