@@ -24,7 +24,7 @@ from wattdock.errors import Cause, ConfigError, WattdockError
 from wattdock.execution import Measurement, RunOptions, measure
 from wattdock.host import folders
 from wattdock.publish import open_bundle
-from wattdock.store import Filters, Row, StoredResult, find_results, select
+from wattdock.store import Row, StoredResult, find_results, select
 from wattdock.study import EarlierStudy, find_study
 
 if TYPE_CHECKING:
@@ -205,11 +205,10 @@ def results(
         StoreError: As `load`.
     """
     lines: list[str] = []
-    filters = Filters(where=where or None)
     if name is None:
-        rows = select(Path(output_dir), filters, tell=lines.append)
+        rows = select(Path(output_dir), where, tell=lines.append)
     else:
-        rows = filters.select([result.stored.row for result in load(name, output_dir)])
+        rows = matching([result.stored.row for result in load(name, output_dir)], where)
         rows.sort(key=attrgetter("started_utc"), reverse=True)
     for line in lines:
         warnings.warn(line, stacklevel=2)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-INTEGER, NUMBERS = Argument((int,)), Argument((list,))
+INTEGER = Argument((int,))
 
 
 class LlamaCppBackend(Backend):
@@ -33,12 +33,8 @@ class LlamaCppBackend(Backend):
         "n_parallel": INTEGER,
         "n_batch": INTEGER,
         "n_ubatch": INTEGER,
-        "n_gpu_layers": INTEGER,
         "n_threads": INTEGER,
         "n_threads_batch": INTEGER,
-        "main_gpu": INTEGER,
-        "tensor_split": NUMBERS,
-        "split_mode": Argument((str,), ("none", "layer", "row")),
         "flash_attn": Argument((str,), ("auto", "on", "off")),
         "cache_type_k": Argument((str,), CACHE_TYPES),
         "cache_type_v": Argument((str,), CACHE_TYPES),

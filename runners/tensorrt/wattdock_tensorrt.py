@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
-    from wattdock_runner.folder_model import FolderModel
-    from wattdock_runner.process import Processes
-    from wattdock_runner.serving import Engine
 
 # wattdock sets these from other parts of an experiment.
 SET_BY_WATTDOCK = {
@@ -45,16 +41,9 @@ REFUSED = {
     "config.json and give that as model.path",
     "speculative_config": "nobody would check a draft model's weights, nor count its work; leave it out",
 }
-# wattdock's own: behind trtllm-serve instead of in the runner's process.
-SERVE = "serve"
 OTHER_NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
-ADDED = {SERVE: Argument((bool,)), "tp_size": Argument((int,)), "pp_size": Argument((int,))}
+ADDED = {"tp_size": Argument((int,)), "pp_size": Argument((int,))}
 ADDED |= {name: Argument((dict, type(None)), refused=why) for name, why in REFUSED.items()}
-# mpi4py runs this module in each worker that TensorRT-LLM starts.
-WORKER_MODULE = b"mpi4py.futures"
-NO_WORKERS = (
-    "TensorRT-LLM's worker processes could not be told from others; one that is killed would show as a pass that hangs"
-)
 # Read when TensorRT-LLM is imported and when MPI starts. No usage reports while measuring. MPI finds its own processes
 # over loopback, the only network that a runner's container has, where a user without a name may be root.
 ENVIRONMENT = {
@@ -101,21 +90,8 @@ def effective_engine_args(args: Any) -> dict[str, Any]:
 
     Workers do not report what they make of an argument without a value.
     """
-    names = sorted(set(engine_arguments() or ()) - {SERVE})
+    names = sorted(engine_arguments() or ())
     return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None)) for name in names}
-
-
-def set_limits(engine: Engine, model: FolderModel, effective: Mapping[str, Any]) -> None:
-    """Give an engine the limits that are in effect, in its process or behind its server."""
-    engine.vocab_size = model.text.vocab_size
-    engine.context_tokens = effective["max_seq_len"] or getattr(model.text, "max_position_embeddings", None)
-    engine.max_in_flight, engine.in_flight_argument = effective["max_batch_size"], "max_batch_size"
-
-
-def describe(model: FolderModel, effective: Mapping[str, Any], workers: Processes) -> LoadedModel:
-    """Return what an engine runs with, and warn where its workers are unknown."""
-    loaded = model.loaded(effective["tp_size"], effective["pp_size"], effective)
-    return loaded if workers else replace(loaded, warnings=(*loaded.warnings, NO_WORKERS))
 
 
 class TensorrtBackend(Backend):
@@ -139,12 +115,10 @@ class TensorrtBackend(Backend):
             raise WrongState("TensorRT-LLM is not installed here; run the backend in its image")
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        given = dict(order.engine_args)
-        serves = given.pop(SERVE, False)
-        report("importing torch" if serves else "importing tensorrt_llm")
-        module = importlib.import_module("wattdock_tensorrt_served" if serves else "wattdock_tensorrt_engine")
+        report("importing tensorrt_llm")
+        module = importlib.import_module("wattdock_tensorrt_engine")
         loaded: LoadedModel
-        self.engine, loaded = module.load_engine(replace(order, engine_args=given), report)
+        self.engine, loaded = module.load_engine(order, report)
         assert self.engine is not None
         self.engine.drain()
-        return replace(loaded, effective_engine_args={**loaded.effective_engine_args, SERVE: serves})
+        return loaded

@@ -14,13 +14,14 @@ import queue
 import threading
 import time
 from concurrent.futures import wait
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 import transformers
 from safetensors.torch import save_file
 from tensorrt_llm import LLM, SamplingParams
-from wattdock_tensorrt import WORKER_MODULE, describe, effective_engine_args, engine_settings, set_limits
+from wattdock_tensorrt import effective_engine_args, engine_settings
 
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import HANG, WORKER, EngineFailed, InvalidRequest, OutOfMemory, lacks_memory
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
+# mpi4py runs this module in each worker that TensorRT-LLM starts.
+WORKER_MODULE = b"mpi4py.futures"
+NO_WORKERS = (
+    "TensorRT-LLM's worker processes could not be told from others; one that is killed would show as a pass that hangs"
+)
 # How soon a dead worker is noticed, and a cancelled pass ends.
 WATCH_S = 0.1
 DRAIN_S = 120.0
@@ -62,8 +68,11 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
     llm = _start(order, model, report)
     engine = TensorrtEngine(llm, model)
     effective = effective_engine_args(llm.args)
-    set_limits(engine, model, effective)
-    return engine, describe(model, effective, engine.workers)
+    engine.vocab_size = model.text.vocab_size
+    engine.context_tokens = effective["max_seq_len"] or getattr(model.text, "max_position_embeddings", None)
+    engine.max_in_flight, engine.in_flight_argument = effective["max_batch_size"], "max_batch_size"
+    loaded = model.loaded(effective["tp_size"], effective["pp_size"], effective)
+    return engine, loaded if engine.workers else replace(loaded, warnings=(*loaded.warnings, NO_WORKERS))
 
 
 def _start(order: LoadOrder, model: FolderModel, report: Report) -> Any:

@@ -14,7 +14,7 @@ from wattdock_vllm_server import MODEL
 from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.engine_server import loading, mean_of
 from wattdock_runner.errors import CacheTooSmall, InvalidRequest, OutOfMemory, RunnerFault
-from wattdock_runner.served import CompletionsApi, ServedEngine
+from wattdock_runner.served import Api, Chunk, ServedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,19 +29,49 @@ PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
 AS_SERVED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1"}
 
 
-class VllmApi(CompletionsApi):
+class VllmApi(Api):
     """vLLM's completions, which tell ids.
 
     Source: class CompletionRequest in vllm/entrypoints/openai/completion/protocol.py.
     """
 
-    model = MODEL
+    path = "/v1/completions"
     # It looks for its engine each five seconds.
     dying_s = 7.0
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
-        """Return a request for ids."""
-        return super().body(workload, prompt) | {"return_token_ids": True}
+        """Return a request for ids that leaves nothing to the server's or the checkpoint's defaults."""
+        sampling = workload.sampling
+        return {
+            "model": MODEL,
+            "prompt": prompt.ids,
+            "max_tokens": prompt.max_output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            "ignore_eos": workload.ignore_eos,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": 0.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "seed": workload.seed + prompt.position if sampling.temperature > 0 else None,
+        }
+
+    def read(self, event: Mapping[str, Any]) -> Chunk:
+        """Return the ids of an event; the last has the counts of tokens, and no ids."""
+        if not event["choices"]:
+            usage = event["usage"]
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+            return Chunk(
+                cached_prompt_tokens=cached,
+                output_tokens=usage["completion_tokens"],
+                prompt_tokens=usage["prompt_tokens"],
+            )
+        [choice] = event["choices"]
+        return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
 
     def totals(self, server: Server) -> Mapping[str, float]:
         """Return what its metrics page counts."""

@@ -44,7 +44,7 @@ from wattdock.errors import ConfigError
         ("repeats: 3\n", r"x\.yaml:1: repeats: holds settings of its own, .*not 3"),
         ("model: {id: a, revision: 0123456}\n", r"revision: must be text, not 42798; quote it"),
         ("repeats: {passes: yes}\n", r"x\.yaml:1: repeats\.passes: write a whole number, not True \(YAML reads"),
-        ("backend: vllm\nvllm: {enforce_eager: 1}\n", r"x\.yaml:2: vllm\.enforce_eager: write true or false, not 1"),
+        ("backend: vllm\nvllm: {serve: 1}\n", r"x\.yaml:2: vllm\.serve: write true or false, not 1"),
         ("slo: {}\n", "slo: give at least one of ttft_ms, tpot_ms and e2e_ms"),
         ("slo: {ttft_ms: 0}\n", r"slo\.ttft_ms: .*not 0"),
         ("workload: {batch_size: '8'}\n", "must be a number, not '8'; write it without quotes"),
@@ -70,11 +70,10 @@ from wattdock.errors import ConfigError
         ("workload: {prompts: {chat_template_kwargs: {day: 2026-01-31}}}\n", r"x\.yaml:1: .*chat_template_kwargs"),
         ("workload:\n  <<: {batch_size: 1}\n", r"x\.yaml:2: `<<:` is not known here; put .* under `defaults:`"),
         ("name: \udcff\udcfe", "not UTF-8"),
-        ("backend: vllm\nvllm: {load_format: pt}\n", r"x\.yaml:2: vllm\.load_format: .*pt reads pickled weights"),
         ("vllm: {tensor_parallel_size: 0}\nbackend: vllm\n", r"x\.yaml:1: vllm\.tensor_parallel_size: .*not 0"),
         ("backend: tensorrt\ntensorrt: {tensor_parallel_size: 2}\n", "tensor_parallel_size is called tp_size here"),
         (
-            "backend: tensorrt\ntensorrt: {kv_cache_config: {free_gpu_memory_fraction: 1.5}}\n",
+            "backend: vllm\nvllm: {gpu_memory_utilization: 1.5}\n",
             "write 1 or less, not 1.5",
         ),
         (

@@ -118,6 +118,13 @@ def test_exclusions_leave_out_points_that_have_all_their_settings(tmp_path: Path
     assert found.notes == ("excluded: 3 of 6 points",)
 
 
+def test_an_experimental_backend_is_named_once(tmp_path: Path) -> None:
+    """Before anything starts."""
+    found = study(tmp_path, "defaults: {backend: tensorrt}\nsweep: {workload.batch_size: [1, 2]}\n")
+    [note] = found.notes
+    assert note.startswith("tensorrt is experimental")
+
+
 def test_equal_experiments_are_measured_once_and_that_is_said(tmp_path: Path) -> None:
     """A name does not make it another experiment."""
     found = study(

@@ -82,7 +82,7 @@ def hostile(called: Called) -> Called:
         (("results", "query", "SELECT chr(27) || '[2J' AS \"a\x1b[2J\", chr(155), chr(8238)"), 0),
         (("results", "query", "SELECT \x1b[2J"), 2),
         (("results", "export", "--csv", f"{HOSTILE}.csv"), 0),
-        (("results", "list", "--backend", "other"), 2),
+        (("results", "list", "--where", HOSTILE), 2),
         (("show", "20260101T000000"), 0),
         (("show", "20260101T000000", "--json"), 0),
         (("show", f"results/{NAMES[0]}", "--window", "all"), 0),

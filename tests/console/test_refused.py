@@ -61,7 +61,7 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
             ("closed is not among what pytorch can serve (batch, single);",),
         ),
         (("--dataset-name", "x"), CONFIG, ("no such option: --dataset-name; did you mean '--prompts'?",)),
-        (("--tensor-parallel-size", "2"), CONFIG, ("pytorch has no tensor_parallel_size, but dtype", "tp_size")),
+        (("--num-prompts", "2"), CONFIG, ("no such option: --num-prompts; did you mean '--min-requests'?",)),
         (("--backend", "pytorch,vllm"), CONFIG, ("put `backend: [pytorch, vllm]` under `sweep:`",)),
         (
             ("--model", "~nobody-here/x"),
@@ -238,7 +238,6 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
             "plan --batch-size 1,4",
             "--batch-size: write a whole number, not '1,4'; for several, write a study",
         ),
-        ("plan --tensor-parallel-size 2", "--tensor-parallel-size: pytorch has no tensor_parallel_size, but dtype"),
         (
             "plan --dtype bf16",
             "--dtype: input should be 'auto', 'float32', 'bfloat16' or 'float16', not 'bf16'; did",
@@ -248,7 +247,7 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("doctor --pulses 3", "--pulses: write 30 or more, not 3; see `"),
         (
             "plot pareta x -o y",
-            "KIND pareta is not one of intervals, pareto, phases, limits, scaling, batch, timeline, table; did",
+            "KIND pareta is not one of intervals, pareto, phases, scaling, batch, timeline, table; did",
         ),
         ("run --output-dir=", "--output-dir is empty; name a folder"),
         ("run --output-dir=~nobody-here/results", "~nobody-here/results: nobody knows the home folder"),

@@ -127,8 +127,7 @@ TENSORRT = Subject(
     tells_steps=False,
 )
 # vLLM's environment has all that a served engine's runner needs, beside the stand-in.
-TENSORRT_SERVED = replace(TENSORRT, name="tensorrt-served", python=VLLM_PYTHON, engine_args={"serve": True})
-SGLANG = replace(TENSORRT_SERVED, name="sglang", folder=SGLANG_FOLDER, engine_args={}, stand_in=make_sglang)
+SGLANG = replace(TENSORRT, name="sglang", folder=SGLANG_FOLDER, python=VLLM_PYTHON, stand_in=make_sglang)
 # vLLM's server with the worker in its engine's process, as on a GPU; on a CPU it is a third process otherwise.
 UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 SERVED: dict[str, object] = {"serve": True, "distributed_executor_backend": UNIPROC}
@@ -153,7 +152,6 @@ SUBJECTS = (
     Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 64}, unread=VLLM_UNREAD),
     VLLM_SERVED,
     TENSORRT,
-    TENSORRT_SERVED,
     SGLANG,
 )
 

@@ -201,7 +201,7 @@ def test_a_pass_without_energy_on_a_gpu_ends_with_the_meters_code_and_is_kept(
     """What was measured is stored; without a meter by choice nothing is missing."""
     env, length = on_gpus(wattdock, gpu), "500" if "reset" in reason else "20"
     settings = (
-        "--num-prompts",
+        "--min-requests",
         "2",
         "--set",
         "fake.step_s=0.05",

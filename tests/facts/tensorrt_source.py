@@ -19,14 +19,7 @@ CLASSES = {
     "tensorrt_llm/llmapi/llm.py": ("RequestOutput", "BaseLLM", "_TorchLLM", "LLM"),
     "tensorrt_llm/sampling_params.py": ("SamplingParams",),
     "tensorrt_llm/executor/result.py": ("CompletionOutput", "GenerationResultBase", "GenerationResult"),
-    "tensorrt_llm/serve/openai_protocol.py": (
-        *("OpenAIBaseModel", "StreamOptions", "PromptTokensDetails", "UsageInfo"),
-        *("CompletionResponseStreamChoice", "CompletionStreamResponse", "CompletionRequest"),
-    ),
 }
-# Its server: the command, and the file that has the routes.
-COMMAND, ROUTES = "tensorrt_llm/commands/serve.py", "tensorrt_llm/serve/openai_server.py"
-USED_OF_COMMAND = ("OpenAIServer", "PyTorchLLM", "main")
 PACKAGES = ("tensorrt_llm",)
 KEPT_METHODS = ("__init__", "__aiter__", "__anext__")
 
@@ -34,14 +27,7 @@ KEPT_METHODS = ("__init__", "__aiter__", "__anext__")
 def main() -> int:
     """Print the facts; return the exit status."""
     checkout, source = Path(sys.argv[1]), sys.argv[2]
-    command, server = (ast.parse((checkout / file).read_text(encoding="utf-8")) for file in (COMMAND, ROUTES))
-    facts = {
-        "read_from": source,
-        "exports": exports(checkout),
-        "classes": classes(checkout),
-        "serve": {"names": sorted(bound(command) & set(USED_OF_COMMAND)), "options": sorted(options(command, "serve"))},
-        "routes": sorted(set(texts_of(calls(server, "add_api_route")))),
-    }
+    facts = {"read_from": source, "exports": exports(checkout), "classes": classes(checkout)}
     sys.stdout.write(json.dumps(facts, indent=1) + "\n")
     return 0
 
@@ -61,34 +47,6 @@ def _all_of(module: ast.Module) -> list[str]:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return [str(ast.literal_eval(node)) for node in getattr(node.value, "elts", ())]
     return []
-
-
-def bound(module: ast.Module) -> set[str]:
-    """Return the names that a module imports or assigns; pure."""
-    imports = [node for node in module.body if isinstance(node, ast.ImportFrom)]
-    assigned = [target for node in module.body if isinstance(node, ast.Assign) for target in node.targets]
-    return {item.asname or item.name for node in imports for item in node.names} | {
-        target.id for target in assigned if isinstance(target, ast.Name)
-    }
-
-
-def calls(node: ast.AST, name: str) -> list[ast.Call]:
-    """Return the calls of a method; pure."""
-    found = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    return [call for call in found if isinstance(call.func, ast.Attribute) and call.func.attr == name]
-
-
-def texts_of(found: list[ast.Call]) -> list[str]:
-    """Return the plain texts among calls' arguments; pure."""
-    arguments = [argument for call in found for argument in call.args if isinstance(argument, ast.Constant)]
-    return [argument.value for argument in arguments if isinstance(argument.value, str)]
-
-
-def options(module: ast.Module, command: str) -> set[str]:
-    """Return the options of one of click's commands; pure."""
-    [function] = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == command]
-    found = [call for decorator in function.decorator_list for call in calls(decorator, "option")]
-    return {text for text in texts_of(found) if text.startswith("--")}
 
 
 def classes(checkout: Path) -> dict[str, dict[str, Any]]:

@@ -190,15 +190,14 @@ def test_results_of_two_studies_may_share_a_name(tmp_path: Path) -> None:
     assert [experiment.name for experiment in study.experiments] == ["same", "same (2)"]
 
 
-def test_a_lock_of_images_goes_in_as_it_is(tmp_path: Path) -> None:
+def test_a_lock_of_images_goes_in_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results cite its hash."""
     lock = tmp_path / "images.lock"
     lock.write_text("images: {}\n")
     folder = stored(tmp_path / "results")
-    made = bundled(folder, tmp_path / "b.tar", lock=lock)
+    monkeypatch.setenv("WATTDOCK_IMAGES_LOCK", str(lock))
+    made = bundled(folder, tmp_path / "b.tar")
     assert (unpacked(made.path, tmp_path) / "images.lock").read_bytes() == lock.read_bytes()
-    with pytest.raises(ConfigError, match=r"--lock .*: there is no such file"):
-        bundled(folder, tmp_path / "c.tar", lock=tmp_path / "none.lock")
 
 
 def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None:

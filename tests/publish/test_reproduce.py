@@ -146,17 +146,20 @@ def test_a_study_without_the_experiments_of_the_results_is_refused(tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
-def test_an_image_is_the_locked_one_where_its_lock_is_bundled_else_the_one_by_its_digest(tmp_path: Path) -> None:
+def test_an_image_is_the_locked_one_where_its_lock_is_bundled_else_the_one_by_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Never what a tag leads to by now."""
     digest = f"registry.example/wattdock-vllm@sha256:{'a' * 64}"
     lock = tmp_path / "images.lock"
     lock.write_text("images: {}\n")
+    monkeypatch.setenv("WATTDOCK_IMAGES_LOCK", str(lock))
     inside = {"engine": "docker", "engine_version": "27", "rootless": False, "image": "wattdock-vllm:latest"}
     inside |= {"image_id": "sha256:0", "locked": True, "locked_digest": digest, "lock_sha256": sha256_of(lock)}
     for name, image, locked in (("same", None, True), ("other", digest, False)):
         environment = document()["environment"] | {"launcher": "docker", "container": inside}
         folder = stored(tmp_path / name / "results", environment=environment)
-        made = bundled(folder, tmp_path / name / "b.tar", lock=lock)
+        made = bundled(folder, tmp_path / name / "b.tar")
         with open_bundle(made.path) as bundle:
             [settings] = yaml.safe_load((bundle.folder / "study.yaml").read_text())["experiments"]
         assert (settings["container"]["image"], settings["container"]["locked"]) == (image, locked)

@@ -100,10 +100,10 @@ def test_every_chart_of_a_gpu_study_is_drawn_without_an_error_or_a_request(brows
     """Intervals, Pareto, phases, both scalings and the timeline, each axis with its unit."""
     file = opened(browser, gpu_study)
     drawn = browser.execute_script(DRAWN)
-    assert set(drawn) == {"intervals", "pareto", "phases", "limits", "scaling", "batch", "timeline-chart"}
+    assert set(drawn) == {"intervals", "pareto", "phases", "scaling", "batch", "timeline-chart"}
     assert all(drawn.values()), drawn
     titles = browser.execute_script(TITLES)
-    assert [len(axes) for axes in titles] == [1, 2, 1, 1, 3, 3, 3]
+    assert [len(axes) for axes in titles] == [1, 2, 1, 3, 3, 3]
     assert all(
         any(unit in text for unit in ("J ", "J/", "tokens/s", "power, W", "seconds", "GPUs", "requests", "time"))
         for axes in titles

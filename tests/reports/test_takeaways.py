@@ -121,16 +121,6 @@ def test_results_are_unbeaten_among_those_of_their_model(models: Sequence[str], 
     assert said("pareto", rows) == sentence
 
 
-def test_each_result_has_one_nearest_limit() -> None:
-    """The one that takes longest, of the two that are drawn of it."""
-    least = {"arithmetic": 2.0, "bandwidth": 3.0}
-    by_bandwidth = {"nearest_limit": "bandwidth", "least_s": least, "time_ratio": 2.0}
-    by_arithmetic = by_bandwidth | {"nearest_limit": "arithmetic", "least_s": least | {"arithmetic": 4.0}}
-    rooflines = {"a": by_arithmetic, "b": by_bandwidth, "c": by_bandwidth}
-    rows = [row(name, {"compute.roofline": roofline}) for name, roofline in rooflines.items()]
-    assert said("limits", rows) == "Nearest limit, of so many results: bandwidth (2), arithmetic (1)."
-
-
 def test_a_load_that_results_share_is_counted_once() -> None:
     """Two studies, in each 100 + 700 J before two results' passes of 200 J: 1,400 of 2,400 J, not 2,800 of 4,000 J."""
 

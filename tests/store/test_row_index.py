@@ -16,21 +16,20 @@ import pytest
 from report_rows import SAMPLE, document
 from unprivileged import run_as_user, user_home
 
-from wattdock.store import Filters, Row, query, row_index, select
+from wattdock.store import Row, query, row_index, select
 from wattdock.store.row_index import DIGEST_BYTES, INDEX, digest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 INDEXED = "from the index"
-ALL = Filters(superseded=True)
 # Of results that are worth an index; reading as many as really are would take these tests longer.
 FEWEST = 10
 LIST = """
 import sys, pathlib
-from wattdock.store import Filters, row_index, select
+from wattdock.store import row_index, select
 row_index.FEWEST = int(sys.argv[2])
-print(len(select(pathlib.Path(sys.argv[1]), Filters())))
+print(len(select(pathlib.Path(sys.argv[1]))))
 """
 
 
@@ -60,13 +59,13 @@ def mark_index(folder: Path) -> None:
 
 def read_again(folder: Path) -> list[str]:
     """Return the results whose rows are not from the index."""
-    return sorted(row.folder for row in select(folder, ALL) if row.name != INDEXED)
+    return sorted(row.folder for row in select(folder, superseded=True) if row.name != INDEXED)
 
 
 def test_only_new_and_changed_results_are_read_again_and_lost_ones_are_gone(results: Path) -> None:
     """Also where the whole folder has another name since; a query uses the same rows."""
-    as_read = select(results, ALL)
-    assert select(results, ALL) == as_read
+    as_read = select(results, superseded=True)
+    assert select(results, superseded=True) == as_read
     mark_index(results)
     assert read_again(results) == []
     results = results.rename(results.with_name("moved"))
@@ -96,8 +95,8 @@ def test_a_query_answers_the_same_from_the_index(results: Path) -> None:
         as_read.append(query(results, sql))
         assert (results / INDEX).exists()
     assert [query(results, sql) for sql in questions] == as_read
-    assert as_read[0].equals(Row.table(select(results, ALL)))
-    assert as_read[1].equals(Row.table(select(results, Filters())))
+    assert as_read[0].equals(Row.table(select(results, superseded=True)))
+    assert as_read[1].equals(Row.table(select(results)))
     assert as_read[0].num_rows == as_read[1].num_rows + 1
 
 
@@ -106,14 +105,14 @@ def test_a_result_that_cannot_be_read_is_told_of_each_time(results: Path) -> Non
     (put(results, FEWEST) / "result.json").write_text("{")
     for _ in range(2):
         lines: list[str] = []
-        assert len(select(results, ALL, tell=lines.append)) == FEWEST
+        assert len(select(results, superseded=True, tell=lines.append)) == FEWEST
         assert len(lines) == 1
 
 
 @pytest.mark.parametrize("kind", ["cut", "empty", "bytes", "code", "foreign", "folder"])
 def test_an_index_that_is_damaged_or_not_of_this_code_is_ignored(results: Path, kind: str) -> None:
     """And written anew, where its name is free."""
-    as_read, index = select(results, ALL), results / INDEX
+    as_read, index = select(results, superseded=True), results / INDEX
     mark_index(results)
     data = index.read_bytes()
     index.unlink()
@@ -124,7 +123,7 @@ def test_an_index_that_is_damaged_or_not_of_this_code_is_ignored(results: Path, 
         contents = {"cut": data[:-20], "empty": b"", "bytes": data[:-1_000] + bytes(8) + data[-992:]}
         contents |= {"code": hashlib.sha256(b"other code" + payload).digest() + payload, "foreign": payload}
         index.write_bytes(contents[kind])
-    assert select(results, ALL) == as_read
+    assert select(results, superseded=True) == as_read
     if kind != "folder":
         mark_index(results)
         assert read_again(results) == []
@@ -135,7 +134,7 @@ def test_few_results_and_those_of_an_unpacked_bundle_have_no_index(results: Path
     (results.parent / "bundle.json").touch()
     few = put(results.parent / "few" / "results", 0).parent
     for folder in (results, few):
-        select(folder, ALL)
+        select(folder, superseded=True)
         assert not list(folder.glob(".*"))
 
 
@@ -153,7 +152,7 @@ def test_a_folder_that_cannot_be_written_is_listed_without_a_word(results: Path,
 def test_readers_that_write_the_index_at_once_leave_a_whole_file(results: Path) -> None:
     """Each writes a file of its own and renames it."""
     with ThreadPoolExecutor() as readers:
-        assert {len(rows) for rows in readers.map(select, [results] * 4, [ALL] * 4)} == {FEWEST}
+        assert {len(rows) for rows in readers.map(select, [results] * 4)} == {FEWEST}
     assert [file.name for file in results.glob(".*")] == [INDEX]
     mark_index(results)
     assert read_again(results) == []
@@ -164,11 +163,11 @@ def test_an_index_holds_no_row_of_a_result_that_its_readers_could_not_read(resul
     closed, unreadable = put(results, FEWEST), put(results, FEWEST + 1)
     closed.chmod(0o700)
     (unreadable / "result.json").chmod(0o600)
-    assert len(select(results, ALL)) == FEWEST + 2
+    assert len(select(results, superseded=True)) == FEWEST + 2
     mark_index(results)
     assert read_again(results) == [str(closed), str(unreadable)]
     results.chmod(0o700)
     (results / INDEX).unlink()
-    assert len(select(results, ALL)) == FEWEST + 2
+    assert len(select(results, superseded=True)) == FEWEST + 2
     mark_index(results)
     assert read_again(results) == []

@@ -89,7 +89,7 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
     return Study(
         name=written.name,
         experiments=experiments,
-        notes=(*notes, *merged),
+        notes=(*notes, *merged, *dict.fromkeys(each.section.caveat for each in experiments if each.section.caveat)),
         order=written.order,
         seed=written.seed,
         stop_after_failures=written.stop_after_failures,

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from wattdock.config.expand import Candidate
 
 
-# Settings that flags give to the section of whichever backend; how one calls a setting that others call otherwise.
+# Settings that flags give to the section of whichever backend.
 ENGINE = "engine"
-OWN_NAMES = {("tensorrt", "tensor_parallel_size"): "tp_size"}
 # As difflib's ratio. Engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
 MISSPELT = 0.88
 # Of settings that hold one value.
@@ -186,15 +185,8 @@ def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -
     backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
     for name, value in settings.pop(ENGINE, {}).items():
-        own = OWN_NAMES.get((backend, name), name)
-        places = places.moved((ENGINE, name), (backend, own))
-        if own not in section_class(backend).model_fields:
-            where = places.of((backend, own), prefixes)
-            raise ConfigError(
-                f"{where}: {backend} has no {own}, but {', '.join(section_class(backend).model_fields)}",
-                cause=Cause.UNKNOWN_SETTING,
-            )
-        settings = override(settings, {backend: {own: value}})
+        places = places.moved((ENGINE, name), (backend, name))
+        settings = override(settings, {backend: {name: value}})
     try:
         # The section by itself first: inside an experiment, its errors would not name the section.
         if isinstance(backend, str) and isinstance(settings.get(backend), dict):

@@ -30,7 +30,6 @@ BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A .tar file,
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="New file, NAME.tar; its folder must exist.")]
 Logs = Annotated[bool, typer.Option("--logs", help="Include the runners' logs; read them first.")]
 Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Include files of prompts.")]
-Lock = Annotated[Path | None, typer.Option(help="Lock file of images.  [default: docker/images.lock]")]
 Margin = Annotated[str, typer.Option(help="Largest difference that counts as equal: 5% or 0.05.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="The model's weights, if the bundle used a local folder.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Allow the model's own code to run.")]
@@ -43,7 +42,6 @@ def create(
     output: Output = None,
     logs: Logs = False,
     prompts: Prompts = True,
-    lock: Lock = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -56,7 +54,7 @@ def create(
     from wattdock.reports import show
 
     with open_results(named, output_dir) as results:
-        created = create_bundle(results, output, home=folders.wattdock_home(), logs=logs, prompts=prompts, lock=lock)
+        created = create_bundle(results, output, home=folders.wattdock_home(), logs=logs, prompts=prompts)
     show(created, as_json=as_json)
 
 

@@ -25,7 +25,10 @@ ELSEWHERE = {
     "--dataset-path": "--prompts",
     "--random-input-len": "--input-tokens",
     "--random-output-len": "--max-output-tokens",
-    "--max-concurrency": "--concurrency",
+    "--max-concurrency": "--batch-size",
+    "--num-prompts": "--min-requests",
+    "--request-rate": "--set workload.rate_per_s=…",
+    "--tensor-parallel-size": "--set BACKEND.tensor_parallel_size=…",
     "--temperature": "--set workload.temperature=…",
 }
 # What other tools call a command.

@@ -105,19 +105,7 @@ class SettingFlags:
         setting="model",
     )
     dtype: str | None = flag("Precision, as the backend names it.  [default: auto]", setting=f"{ENGINE}.dtype")
-    tensor_parallel_size: int | None = flag(
-        "GPUs that share each layer.  [default: 1]",
-        "--tensor-parallel-size",
-        "--tp",
-        setting=f"{ENGINE}.tensor_parallel_size",
-    )
-    batch_size: int | None = flag(
-        "Requests in flight.  [default: 4]", "--batch-size", "--concurrency", setting="workload.batch_size"
-    )
-    request_rate: float | None = flag(
-        "Requests/s that arrive, whatever the engine does; at random times unless FILE says otherwise.",
-        setting="workload.rate_per_s",
-    )
+    batch_size: int | None = flag("Requests in flight.  [default: 4]", setting="workload.batch_size")
     max_output_tokens: int | None = flag(
         "Most output tokens per request.  [default: 64]", setting="workload.max_output_tokens"
     )
@@ -125,9 +113,7 @@ class SettingFlags:
         "bundled, synthetic, or a JSONL, JSON or CSV file.  [default: bundled]", setting="workload.prompts.source"
     )
     input_tokens: int | None = flag("Tokens of each synthetic prompt.  [default: 512]", setting=LENGTH)
-    min_requests: int | None = flag(
-        "Fewest requests of a pass.", "--min-requests", "--num-prompts", setting="workload.min_requests"
-    )
+    min_requests: int | None = flag("Fewest requests of a pass.", setting="workload.min_requests")
     min_duration_s: float | None = flag("Shortest pass, in seconds.", setting="workload.min_duration_s")
     restarts: int | None = flag("Fresh runners per experiment.  [default: 1]", setting="repeats.restarts")
     passes: int | None = flag("Measured passes per restart.  [default: 2]", setting="repeats.passes")
@@ -182,9 +168,6 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
         if setting and value is not None:
             settings[setting] = _gpus(value) if setting == "gpus" else value
             written_as[setting] = "--" + option.name.replace("_", "-")
-    if flags.request_rate is not None and file is None:
-        settings["workload.arrival"] = "poisson"
-        written_as["workload.arrival"] = "--request-rate"
     for assignment in flags.assignments or ():
         name, equals, value = assignment.partition("=")
         if not equals:

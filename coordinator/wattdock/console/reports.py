@@ -12,7 +12,7 @@ from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
 from wattdock.text import pluralize
 
-Kind = Literal["intervals", "pareto", "phases", "limits", "scaling", "batch", "timeline", "table"]
+Kind = Literal["intervals", "pareto", "phases", "scaling", "batch", "timeline", "table"]
 Width = Literal["column", "page"]
 Page = Annotated[Path, typer.Option("--output", "-o", help="HTML file to write; an existing file is replaced.")]
 Figure = Annotated[

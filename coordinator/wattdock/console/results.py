@@ -1,7 +1,7 @@
 """`wattdock results …` and `wattdock show`."""
 
 import io
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,42 +12,28 @@ from wattdock.console.options import (
     RESULTS_HELP,
     Json,
     OutputDir,
-    flag,
     in_help,
     open_results,
     typed_again,
-    with_flags,
 )
-from wattdock.errors import Cause, ConfigError, StoreError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.output import say
 from wattdock.text import pluralize, typed
 
 if TYPE_CHECKING:
-    from wattdock.store import Filters, StoredResult
+    from wattdock.store import StoredResult
 
 app = typer.Typer(
     help="List, query and export stored results. An unreadable file is named on standard error and left out; "
     "that alone does not change the exit code."
 )
 
-Status = Literal["ok", "failed", "interrupted"]
-
-
-@dataclass(frozen=True)
-class FilterFlags:
-    """Flags that select results."""
-
-    model: str | None = flag("Part of the model's name.")
-    backend: str | None = flag("Inference backend.")
-    gpu: str | None = flag("Part of a GPU's name.")
-    since: str | None = flag("Started on this UTC date or later, as in 2026-01-31.")
-    until: str | None = flag("Started before this UTC date.")
-    verdict: Literal["publishable", "unpublishable"] | None = flag("Verdict of the audit.")
-    status: Status | None = flag("How the experiment ended.")
-    study: str | None = flag("Part of the study's name.")
-    superseded: bool | None = flag("Also what a later attempt of the study replaced; in a list, failures.", "--all")
-
-
+Where = Annotated[
+    str | None, typer.Option(help="Condition on the columns, in SQL, as in \"backend = 'vllm' AND batch_size > 4\".")
+]
+All = Annotated[
+    bool, typer.Option("--all", help="Also what a later attempt of the study replaced; in a list, failures.")
+]
 Limit = Annotated[int, typer.Option(min=1, help="Most rows shown.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="CSV file to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="Parquet file to write.")]
@@ -61,23 +47,26 @@ LISTED = (
 Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
 
-@app.command("list", epilog=in_help("results list --study mine", "results list --status failed"))
-@with_flags
-def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+@app.command("list", epilog=in_help("results list", "results list --where \"name LIKE '%70b%'\" --all"))
+def list_(
+    where: Where = None,
+    show_all: All = False,
+    limit: Limit = 50,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
     """List stored results, the latest first; failed ones are only counted, unless they are asked for or JSON is."""
     from wattdock.reports import show
-    from wattdock.store import Filters, select
+    from wattdock.store import matching, select
 
-    everything = select(output_dir, Filters(superseded=True), tell=_say_left_out)
-    filters = _filters(flags, output_dir)
+    everything = select(output_dir, superseded=True, tell=_say_left_out)
+    found = matching(everything, where, superseded=True)
+    current = [row for row in found if show_all or not row.superseded]
     if as_json:
-        show(filters.select(everything)[:limit], as_json=True)
+        show(current[:limit], as_json=True)
         return
-    matching = replace(filters, superseded=True).select(everything)
-    current = [row for row in matching if filters.superseded or not row.superseded]
-    is_whole = filters.superseded or filters.status
-    rows = [row for row in current if is_whole or row.status != "failed"]
-    left_out = {"failed": len(current) - len(rows), "superseded": len(matching) - len(current)}
+    rows = [row for row in current if show_all or row.status != "failed"]
+    left_out = {"failed": len(current) - len(rows), "superseded": len(found) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
         show(rows[:limit], columns=LISTED, names=typed(names))
@@ -107,9 +96,16 @@ def query(
     show(ask(output_dir, sql, tell=_say_left_out), as_json=as_json)
 
 
-@app.command(epilog=in_help("results export --csv all.csv", "results export --study mine --parquet mine.parquet"))
-@with_flags
-def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_dir: OutputDir = RESULTS) -> None:
+@app.command(
+    epilog=in_help("results export --csv all.csv", "results export --where batch_size=8 --parquet eight.parquet")
+)
+def export(
+    where: Where = None,
+    show_all: All = False,
+    csv: Csv = None,
+    parquet: Parquet = None,
+    output_dir: OutputDir = RESULTS,
+) -> None:
     """Write stored results to a file, one row each."""
     import pyarrow.csv
     import pyarrow.parquet
@@ -119,7 +115,7 @@ def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
-    results = Row.table(select(output_dir, _filters(flags, output_dir), tell=_say_left_out))
+    results = Row.table(select(output_dir, where, superseded=show_all, tell=_say_left_out))
     content = io.BytesIO()
     if csv:
         pyarrow.csv.write_csv(results, content)
@@ -183,29 +179,3 @@ def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
 def _say_left_out(line: str) -> None:
     """Name a file that the answer lacks on standard error."""
     say(f"wattdock: {line}", err=True)
-
-
-def _filters(flags: FilterFlags, output_dir: Path) -> "Filters":
-    from wattdock.store import Filters
-
-    if flags.backend is not None:
-        _require_known_backend(flags.backend, output_dir)
-    values = asdict(flags)
-    verdict, superseded = values.pop("verdict"), values.pop("superseded")
-    publishable = None if verdict is None else verdict == "publishable"
-    return Filters(**values, publishable=publishable, superseded=bool(superseded))
-
-
-def _require_known_backend(backend: str, output_dir: Path) -> None:
-    """Refuse a backend that no result can have: an empty list would pass for an answer."""
-    from wattdock.launch import backends
-    from wattdock.store import Filters, select
-
-    # Stored results may have a backend that no longer exists.
-    if backend not in backends():
-        stored = select(output_dir, Filters(superseded=True))
-        valid = sorted({*backends(), *(row.backend for row in stored)})
-        if backend not in valid:
-            raise ConfigError(
-                f"--backend {backend}: unknown", f"there are {', '.join(valid)}", cause=Cause.UNKNOWN_NAME
-            )

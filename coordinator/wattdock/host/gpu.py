@@ -142,7 +142,6 @@ class GpuActivity:
     Attributes:
         utilization_percent: Share of NVML's last sampling period during which a kernel ran.
         clocks_limited: Clocks are held down by a setting (application clocks or locked clocks), not by load.
-        has_counter: The energy counter answers.
     """
 
     power_w: float | None
@@ -151,5 +150,4 @@ class GpuActivity:
     sm_clock_mhz: float | None
     memory_clock_mhz: float | None
     clocks_limited: bool | None
-    has_counter: bool
     processes: tuple[GpuProcess, ...]

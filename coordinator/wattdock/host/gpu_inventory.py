@@ -202,7 +202,6 @@ def _activity(gpu: nvml.Device) -> GpuActivity:
         sm_clock_mhz=optional(nvml.sm_clock_mhz, gpu),
         memory_clock_mhz=optional(nvml.memory_clock_mhz, gpu),
         clocks_limited=None if limited is None else bool(limited),
-        has_counter=optional(nvml.counter_mj, gpu) is not None,
         processes=tuple(
             GpuProcess(pid, kind, memory_bytes, *owner_of(pid))
             for kind in nvml.PROCESS_LISTS

@@ -12,7 +12,7 @@ from wattdock.host import folders
 from wattdock.live.order import ask
 from wattdock.opening import proc_path, read_regular
 from wattdock.owned_folder import OwnedFolder
-from wattdock.store import Filters, select
+from wattdock.store import select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ class ServedResults:
             return [
                 {name: _short(getattr(row, name)) for name in COLUMNS}
                 | {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
-                for row in select(folder, Filters())[:MOST_ROWS]
+                for row in select(folder)[:MOST_ROWS]
             ]
         return []
 

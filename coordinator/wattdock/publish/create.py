@@ -101,7 +101,6 @@ def create_bundle(
     home: Path,
     logs: bool = False,
     prompts: bool = True,
-    lock: Path | None = None,
 ) -> CreatedBundle:
     """Bundle stored results.
 
@@ -110,7 +109,6 @@ def create_bundle(
         home: WATTDOCK_HOME, for meter cards.
         logs: Include the runners' logs.
         prompts: Include files of prompts.
-        lock: The lock file of images; None takes the current one.
 
     Raises:
         ConfigError: A name cannot be one in a bundle, or a file holds a secret.
@@ -119,7 +117,10 @@ def create_bundle(
     results = sorted(results, key=lambda stored: stored.folder.resolve().name)
     try:
         gathered = _gather(results, home, logs=logs, prompts=prompts)
-        _gather_lock(lock, gathered)
+        lock = lock_path()
+        if lock.is_file():
+            gathered.files[LOCK] = content = read_regular(lock, follow=True)
+            gathered.lock_sha256 = hashlib.sha256(content).hexdigest()
         # The file's name is not in it: the same results have the same digest.
         name = f"wattdock-{(gathered.studies or [results[0].folder.resolve().name])[0]}"
         out = out or Path(f"{name}{TAR}")
@@ -209,15 +210,6 @@ def _problem_with(path: Path, digest: str) -> str | None:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return None if actual == digest else "has changed"
-
-
-def _gather_lock(lock: Path | None, gathered: _Gathered) -> None:
-    path = lock or lock_path()
-    if lock and not lock.is_file():
-        raise ConfigError(f"--lock {lock}: there is no such file")
-    if path.is_file():
-        gathered.files[LOCK] = content = read_regular(path, follow=True)
-        gathered.lock_sha256 = hashlib.sha256(content).hexdigest()
 
 
 def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:

@@ -58,8 +58,6 @@ PHASE_COLOURS = dict(
 SPAN_COLOURS = dict(
     zip((*KINDS, "other"), ("#777777", "#56B4E9", "#BBBBBB", "#E69F00", "#009E73", "#CC79A7"), strict=True)
 )
-LIMIT_COLOURS = {"arithmetic": PALETTE[0], "bandwidth": PALETTE[2]}
-SHARE_OF_TIME = "least time ÷ measured time"
 # Whether no other result of the same model is better in both speed and cost.
 UNBEATEN = "unbeaten"
 # More results than these are a wall of bars; the tables say the same.
@@ -132,37 +130,6 @@ def pareto(points: Sequence[Point]) -> Chart:
     return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)), params=[_zoom(["x", "y"], ["dots"])]).properties(
         description="Each figure is a sum over all passes ÷ a sum; lower right is better. A grey line joins what no "
         "other result of its model beats in both. Hollow: may not be published."
-    )
-
-
-def limits(points: Sequence[Point]) -> Chart:
-    """Return how much of each result's time arithmetic and memory bandwidth would take alone."""
-    placed = [(point, point.result.compute.roofline) for point in points if point.result.compute]
-    known = {point.label: roofline for point, roofline in placed if roofline}
-    drawn_points = _few_enough(
-        [point for point in points if point.label in known], "no result has a roofline: no GPU with known peak rates"
-    )
-    rows: Rows = [
-        {"experiment": label, "limit": limit, SHARE_OF_TIME: share}
-        for label, roofline in known.items()
-        for limit, share in roofline.shares.items()
-    ]
-    y, height = _names(drawn_points)
-    return (
-        alt.Chart(alt.InlineData(values=tuple(rows)))
-        .mark_point(filled=True, size=70)
-        .encode(
-            x=alt.X(SHARE_OF_TIME, type="quantitative", scale=alt.Scale(zero=True), axis=alt.Axis(format="%")),
-            y=y,
-            color=_told_apart(alt.Color, "limit", LIMIT_COLOURS),
-            shape=_told_apart(alt.Shape, "limit", dict(zip(LIMIT_COLOURS, SHAPES, strict=False))),
-            tooltip=_tooltip(rows),
-        )
-        .properties(
-            height=height,
-            description="What the work would take at least by each limit alone, as a share of the measured time. The "
-            "rightmost is the nearest limit; at 100 % the passes would stand at it.",
-        )
     )
 
 
@@ -245,7 +212,6 @@ CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
     "intervals": ("Figures with intervals", intervals),
     "pareto": ("Energy against throughput", pareto),
     "phases": ("Energy by phase", phases),
-    "limits": ("Limits: arithmetic, bandwidth", limits),
     "scaling": ("Scaling over GPUs", scaling),
     "batch": ("Scaling over the batch size", batch),
     "timeline": ("Power and tokens over time", timeline),

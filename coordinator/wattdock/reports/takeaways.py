@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -44,12 +43,6 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-def _nearest(rows: Rows, _: Sequence[Point]) -> str:
-    # A result's first row is of its nearest limit.
-    nearest = Counter({row["experiment"]: row["limit"] for row in reversed(rows)}.values())
-    return f"Nearest limit, of so many results: {', '.join(f'{limit} ({n})' for limit, n in nearest.most_common())}."
-
-
 def _loading(_: Rows, points: Sequence[Point]) -> str:
     # Results measured on one loaded model each have the spans of its start.
     joules = {
@@ -83,7 +76,6 @@ def _along(x: str, rows: Rows, _points: Sequence[Point]) -> str:
 TAKEAWAYS: Mapping[str, Callable[[Rows, Sequence[Point]], str]] = {
     "intervals": _best,
     "pareto": _front,
-    "limits": _nearest,
     "phases": _loading,
     "scaling": partial(_along, "GPUs used"),
     "batch": partial(_along, "requests in flight"),

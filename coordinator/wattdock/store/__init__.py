@@ -7,18 +7,18 @@ Must not know: how results are measured, drawn or bundled.
 """
 
 from wattdock.store.folders import StoredResult, load_result, store_result
-from wattdock.store.query import Filters, later_attempt, query, select
+from wattdock.store.query import later_attempt, matching, query, select
 from wattdock.store.selection import find_results
 from wattdock.store.table import COLUMNS, Row
 
 __all__ = [
     "COLUMNS",
-    "Filters",
     "Row",
     "StoredResult",
     "find_results",
     "later_attempt",
     "load_result",
+    "matching",
     "query",
     "select",
     "store_result",

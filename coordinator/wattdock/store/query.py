@@ -8,7 +8,6 @@ restarts' Parquet files), each without results that a later attempt of the same 
 from __future__ import annotations
 
 import glob
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,10 @@ from wattdock.errors import ConfigError, StoreError
 from wattdock.opening import open_data, proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
 from wattdock.store.row_index import read_rows
-from wattdock.store.table import Row, in_order, passes_of, passes_table, replacements, utc
+from wattdock.store.table import Row, in_order, passes_of, passes_table, replacements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     import duckdb
     import pyarrow as pa
@@ -42,50 +40,21 @@ ENGINE: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Which results to select; None takes all. Texts match anywhere, in either case; dates are UTC.
+def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False) -> list[Row]:
+    """Return the rows that a condition holds for.
 
-    Attributes:
-        where: A condition on the table's columns, in SQL.
+    Args:
+        where: On the table's columns, in SQL; None lets all through.
+        superseded: Also return what a later attempt of the same study replaces.
+
+    Raises:
+        ConfigError: The condition is wrong.
     """
-
-    model: str | None = None
-    backend: str | None = None
-    gpu: str | None = None
-    since: str | None = None
-    until: str | None = None
-    status: str | None = None
-    publishable: bool | None = None
-    study: str | None = None
-    superseded: bool = False
-    where: str | None = None
-
-    def select(self, rows: list[Row]) -> list[Row]:
-        """Return the rows that match.
-
-        Raises:
-            ConfigError: A date cannot be read, or the condition is wrong.
-        """
-        since, until = _date(self.since), _date(self.until)
-        folders = {row.folder for row in rows} if self.where is None else _folders_where(rows, self.where)
-        return [
-            row
-            for row in rows
-            if row.folder in folders
-            and (self.superseded or not row.superseded)
-            and _contains(row.model, self.model)
-            and _contains(row.gpus, self.gpu)
-            and _contains(row.study_id, self.study)
-            and self.backend in (None, row.backend)
-            and self.status in (None, row.status)
-            and self.publishable in (None, bool(row.publishable))
-            and (since is None or row.started_utc >= since)
-            and (until is None or row.started_utc < until)
-        ]
+    folders = {row.folder for row in rows} if where is None else _folders_where(rows, where)
+    return [row for row in rows if row.folder in folders and (superseded or not row.superseded)]
 
 
-def _folders_where(rows: list[Row], condition: str) -> set[str]:
+def _folders_where(rows: Sequence[Row], condition: str) -> set[str]:
     """Return the folders of the rows that a condition holds for."""
     import duckdb
 
@@ -97,28 +66,20 @@ def _folders_where(rows: list[Row], condition: str) -> set[str]:
         raise ConfigError(f"where: {' '.join(str(error).split())}") from error
 
 
-def _contains(text: str | None, part: str | None) -> bool:
-    return part is None or part.lower() in (text or "").lower()
-
-
-def _date(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else utc(text)
-    except ValueError as error:
-        raise ConfigError(f"{text!r} is not a date", "write 2026-01-31 or 2026-01-31T12:00") from error
-
-
-def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -> list[Row]:
-    """Return the rows of the table of results that `filters` let through, the latest first.
+def select(
+    output_dir: Path, where: str | None = None, *, superseded: bool = False, tell: Tell = lambda _: None
+) -> list[Row]:
+    """Return the rows of the table of results that match, the latest first.
 
     Args:
+        where, superseded: As `matching` takes them.
         tell: Receives a line about each result that is left out because it cannot be read.
 
     Raises:
-        ConfigError: A date cannot be read, or the condition is wrong.
-        ConfigError: There are no results.
+        ConfigError: The condition is wrong, or there are no results.
     """
-    return filters.select(in_order(read_rows(_folders(output_dir), lambda problem: tell(f"{problem}; left out"))))
+    rows = in_order(read_rows(_folders(output_dir), lambda problem: tell(f"{problem}; left out")))
+    return matching(rows, where, superseded=superseded)
 
 
 def later_attempt(stored: StoredResult) -> Path | None:
@@ -126,7 +87,7 @@ def later_attempt(stored: StoredResult) -> Path | None:
     if stored.result.study is None:
         return None
     folder = stored.folder.resolve()
-    latest = replacements(select(folder.parent, Filters(superseded=True))).get(str(folder))
+    latest = replacements(select(folder.parent, superseded=True)).get(str(folder))
     return Path(latest) if latest else None
 
 
@@ -142,7 +103,7 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
     """
     import duckdb
 
-    rows = select(output_dir, Filters(superseded=True), tell=tell)
+    rows = select(output_dir, superseded=True, tell=tell)
     folders, tables = [Path(row.folder) for row in rows], {"all_results": Row.table(rows)}
     if "passes" in sql.lower():
         stored_results = readable_results(folders, lambda _: None)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.records import EnvironmentSnapshot
 
 # Columns of the ends of a figure's interval.
 ENERGY_ENDS = tuple(f"energy_per_output_token_{part}_j" for part in ("low", "high"))
@@ -147,11 +146,13 @@ class Row:
         energy_of, energy = result.energy, result.energy_figure
         computed: dict[str, Any] = {
             "folder": str(folder),
-            "started_utc": utc(result.started_utc),
+            "started_utc": _utc(result.started_utc),
             "name": result.config.label,
             "model": environment.model.name if environment else result.config.model.label,
             "gpus": _gpus(environment.gpu_names) if environment else None,
-            "parallelism": _split(environment),
+            "parallelism": Split.of(environment.runner.parallelism).label
+            if environment and environment.gpu_count
+            else None,
             "input_tokens": _mean_prompt(result),
             "cpu_others_share": known_max(part.cpu_others_share for part in energy_of.passes) if energy_of else None,
             "disturbed": Audit.disturbed_by(result.audit.checks) if result.audit else None,
@@ -215,12 +216,8 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
     return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
 
 
-def utc(text: str) -> datetime:
-    """Return an instant in UTC, without a time zone, as the table holds it.
-
-    Raises:
-        ValueError: The text is no date.
-    """
+def _utc(text: str) -> datetime:
+    """Return an instant in UTC, without a time zone, as the table holds it."""
     instant = datetime.fromisoformat(text)
     return instant.astimezone(UTC).replace(tzinfo=None) if instant.tzinfo else instant
 
@@ -259,10 +256,6 @@ def _mean_prompt(result: ExperimentResult) -> float | None:
     if performance is None or performance.prompt_tokens is None or not performance.requests:
         return None
     return performance.prompt_tokens / performance.requests
-
-
-def _split(environment: EnvironmentSnapshot | None) -> str | None:
-    return Split.of(environment.runner.parallelism).label if environment and environment.gpu_count else None
 
 
 def _gpus(names: Sequence[str]) -> str | None:

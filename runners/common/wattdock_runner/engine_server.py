@@ -71,14 +71,12 @@ class Server:
 
     Attributes:
         last_lines: What it printed last.
-        workers: Processes of its own that it would wait for, for ever, if they died.
     """
 
     def __init__(self, program: Path, argument: str, variables: Mapping[str, str]) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        self.workers = Processes()
         self.process = subprocess.Popen(
             [sys.executable, "-c", TIED, str(os.getpid()), str(program), argument, str(port)],
             stdin=subprocess.DEVNULL,
@@ -165,13 +163,11 @@ class Server:
         started = Processes(descendants(self.process.pid))
         self.process.terminate()
         try:
-            # It may wait for ever for a process of its own that is no more.
-            self.process.wait(END_S if self.workers.all_live() else 0.0)
+            self.process.wait(END_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         started.end(GRACE_S)
-        self.workers.end()
 
 
 @contextmanager

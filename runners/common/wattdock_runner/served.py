@@ -102,47 +102,6 @@ class Api:
         return None, None
 
 
-class CompletionsApi(Api):
-    """OpenAI's completions, with what vLLM and TensorRT-LLM alike add to them; a subclass asks for ids."""
-
-    path = "/v1/completions"
-    # What requests call the model.
-    model = "model"
-
-    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
-        """Return a request that leaves nothing to the server's or the checkpoint's defaults."""
-        sampling = workload.sampling
-        return {
-            "model": self.model,
-            "prompt": prompt.ids,
-            "max_tokens": prompt.max_output_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "ignore_eos": workload.ignore_eos,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": 0.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "repetition_penalty": 1.0,
-            "seed": workload.seed + prompt.position if sampling.temperature > 0 else None,
-        }
-
-    def read(self, event: Mapping[str, Any]) -> Chunk:
-        """Return the ids of an event; the last has the counts of tokens, and no ids."""
-        if not event["choices"]:
-            usage = event["usage"]
-            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-            return Chunk(
-                cached_prompt_tokens=cached,
-                output_tokens=usage["completion_tokens"],
-                prompt_tokens=usage["prompt_tokens"],
-            )
-        [choice] = event["choices"]
-        return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
-
-
 class Watch:
     """What the client takes from a pass's first request on."""
 
@@ -237,17 +196,11 @@ class ServedEngine(Engine):
         stream.add_done_callback(self._streams.discard)
 
     def step(self, until_ns: int | None) -> Iterable[Answer]:
-        """Return what has come, after waiting for something; nothing after a while without.
-
-        Raises:
-            WorkerDied: A process of the server's ended.
-        """
+        """Return what has come, after waiting for something; nothing after a while without."""
         wait_s = LOOK_S if until_ns is None else min(LOOK_S, max(0.0, (until_ns - now_ns()) / NS_PER_S))
         self._loop.run_until_complete(self._wait(wait_s))
         if self._fault is not None:
             raise self._fault
-        if not self._answers and not self.server.workers.all_live():
-            raise WorkerDied("a process of the engine's server died")
         answers, self._answers = self._answers, []
         return answers
 

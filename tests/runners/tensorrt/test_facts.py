@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +15,9 @@ from wattdock.config.sections.tensorrt import KvCacheSettings, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SOURCES = {file.name: ast.parse(file.read_text(encoding="utf-8")) for file in TENSORRT_FOLDER.glob("*.py")}
-COMMON = TENSORRT_FOLDER.parent / "common/wattdock_runner"
-# What wattdock calls otherwise, or asks of its own runner.
+# What wattdock calls otherwise.
 OF_WATTDOCK = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
 INHERITED: dict[str, tuple[str, ...]] = {
     "RequestOutput": ("GenerationResult", "GenerationResultBase"),
@@ -86,8 +83,6 @@ def test_every_typed_setting_exists_with_its_type() -> None:
         (KvCacheSettings, members("KvCacheConfig")),
     ):
         for name, field in model.model_fields.items():
-            if name == wattdock_tensorrt.SERVE:
-                continue
             kind = there[OF_WATTDOCK.get(name, name)]
             plain = [word for word in ("int", "float", "bool", "str") if kind in (word, f"Optional[{word}]")]
             assert all(word in str(field.annotation) or "Literal" in str(field.annotation) for word in plain), name
@@ -96,38 +91,6 @@ def test_every_typed_setting_exists_with_its_type() -> None:
 def test_names_that_are_left_out_exist() -> None:
     """A name that the release does not have would leave out nothing."""
     assert members("TorchLlmArgs").keys() >= wattdock_tensorrt.SET_BY_WATTDOCK | wattdock_tensorrt.ELSEWHERE
-
-
-def keys_in(file: Path, kind: str, method: str) -> set[str]:
-    """Return the texts that are keys of a mapping in a method of a class."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    [node] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind]
-    [function] = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == method]
-    mappings = [mapping for mapping in ast.walk(function) if isinstance(mapping, ast.Dict)]
-    return {str(key.value) for mapping in mappings for key in mapping.keys if isinstance(key, ast.Constant)}
-
-
-def test_every_field_of_a_served_request_exists_for_its_server_refuses_others() -> None:
-    """What vLLM's server shares with it, and its own."""
-    written = keys_in(COMMON / "served.py", "CompletionsApi", "body")
-    written |= keys_in(TENSORRT_FOLDER / "wattdock_tensorrt_served.py", "TensorrtApi", "body")
-    written |= {"temperature", "top_k", "top_p"}
-    assert {"stop_token_ids", "detokenize", "stream_options"} <= written
-    assert written - members("CompletionRequest").keys() - members("StreamOptions").keys() == set()
-    assert {"token_ids", "finish_reason"} <= members("CompletionResponseStreamChoice").keys()
-    assert {"choices", "usage"} <= members("CompletionStreamResponse").keys()
-    assert {"prompt_tokens", "prompt_tokens_details", "completion_tokens"} <= members("UsageInfo").keys()
-    assert "cached_tokens" in members("PromptTokensDetails")
-
-
-def test_the_command_has_the_options_and_names_that_the_runner_uses_and_the_server_its_routes() -> None:
-    """Of the command one function is put in another's place."""
-    source = (TENSORRT_FOLDER / "wattdock_tensorrt_server.py").read_text(encoding="utf-8")
-    options = set(re.findall(r'"(--\w+)"', source))
-    assert len(options) == 4
-    assert options <= set(FACTS["serve"]["options"])
-    assert set(re.findall(r"serve\.(\w+)", source)) - {"json", "yaml", "py"} <= set(FACTS["serve"]["names"])
-    assert {"/version", "/v1/completions"} <= set(FACTS["routes"])
 
 
 @pytest.mark.parametrize("name", ["CompletionOutput", "RequestOutput", "BaseLLM", "LLM"])

@@ -113,6 +113,8 @@ class BackendSection(BaseModel):
     # The kinds of arrival that the backend's runner offers; None where only that knows.
     arrivals: ClassVar[tuple[str, ...] | None] = None
     needs_gpu: ClassVar[bool] = False
+    # What a user should know of the runner before a run.
+    caveat: ClassVar[str] = ""
     # What switches the engine's prefix cache on.
     prefix_cache: ClassVar[str] = "enable_prefix_caching: true"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from wattdock.config.lengths import Positive
 from wattdock.config.sections import Dtype, EngineMemory, TensorPipelineSection
@@ -19,22 +19,17 @@ class KvCacheSettings(BaseModel):
 
     Attributes:
         enable_block_reuse: Off unless set; where on, cached prompt tokens are counted per request.
-        free_gpu_memory_fraction: Share of the memory that the weights leave free.
-        max_tokens: Most tokens that are kept at a time.
         dtype: "auto" is the checkpoint's own, else for instance "fp8".
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     enable_block_reuse: bool = False
-    free_gpu_memory_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
-    max_tokens: Positive | None = None
-    tokens_per_block: Positive | None = None
     dtype: str | None = None
 
 
 class Section(TensorPipelineSection):
-    """`tensorrt:` in an experiment; any other argument of its LLM may stand here too, and None is its own choice.
+    """Experimental. `tensorrt:` in an experiment; any other argument of its LLM may stand here too, None is its choice.
 
     Attributes:
         dtype: "auto" is the checkpoint's own.
@@ -42,10 +37,9 @@ class Section(TensorPipelineSection):
         pp_size: Groups of GPUs that the layers are spread over.
         max_batch_size: Most requests served at a time; at least `workload.batch_size`.
         max_num_tokens: Most tokens computed in one step; without `enable_chunked_prefill` also of the longest prompt.
-        max_seq_len: Tokens of the longest request, answer included.
-        serve: Behind trtllm-serve, as it is deployed, instead of in the runner's process.
     """
 
+    caveat: ClassVar = "tensorrt is experimental: its runner was only tried against a stand-in of TensorRT-LLM"
     arrivals: ClassVar = ("batch", "closed", "open", "single")
     needs_gpu: ClassVar = True
     prefix_cache: ClassVar = "kv_cache_config: {enable_block_reuse: true}"
@@ -55,10 +49,6 @@ class Section(TensorPipelineSection):
     pp_size: Positive = 1
     max_batch_size: Positive | None = None
     max_num_tokens: Positive | None = None
-    max_seq_len: Positive | None = None
-    max_input_len: Positive | None = None
-    enable_chunked_prefill: bool = False
-    serve: bool = False
     kv_cache_config: KvCacheSettings = KvCacheSettings()
 
     @model_validator(mode="before")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from wattdock.config.lengths import Positive
 from wattdock.config.sections import Dtype, EngineMemory, ReplicableSection, TensorPipelineSection
@@ -13,8 +13,6 @@ from wattdock.errors import ConfigError
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
 SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
-# Formats of vLLM's loader that read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
-PICKLED_FORMATS = ("npcache", "pt")
 
 
 class Section(TensorPipelineSection, ReplicableSection):
@@ -30,9 +28,7 @@ class Section(TensorPipelineSection, ReplicableSection):
         max_num_seqs: Most requests served at a time; at least `workload.batch_size`.
         max_num_batched_tokens: Most tokens computed in one step.
         enable_prefix_caching: Off unless set; where on, cached prompt tokens are counted per request.
-        enforce_eager: Neither compile nor capture; on a CPU that is so unless set to false.
         serve: Behind vLLM's own HTTP server, as it is deployed, instead of in the runner's process.
-        load_format: Only needed for formats that vLLM does not see by itself; random weights follow from the model.
     """
 
     arrivals: ClassVar = ("batch", "closed", "open", "single")
@@ -47,17 +43,8 @@ class Section(TensorPipelineSection, ReplicableSection):
     max_num_seqs: Positive | None = None
     max_num_batched_tokens: Positive | None = None
     enable_prefix_caching: bool = False
-    enforce_eager: bool | None = None
     serve: bool = False
     quantization: str | None = None
-    load_format: str | None = None
-
-    @field_validator("load_format")
-    @classmethod
-    def _reads_no_pickles(cls, load_format: str | None) -> str | None:
-        if load_format in PICKLED_FORMATS:
-            raise ValueError(f"{load_format} reads pickled weights, which can run code; leave it out")
-        return load_format
 
     def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:
         """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
