@@ -76,12 +76,14 @@ def plan_study(
         ConfigError, PreflightError: An experiment cannot run here; nothing was started.
         LaunchError: An engine will not remove the container of a coordinator that is gone.
     """
-    for path in folders.remove_leftovers(output_dir, home):
-        emit(Note(f"removed {path}: the command that was filling it is gone"))
+    removed = [
+        f"removed {path}: the command that was filling it is gone"
+        for path in folders.remove_leftovers(output_dir, home)
+    ]
     with suppress(NoContainersError):
         # Preflight would find these containers on the GPUs.
-        for name in reap().removed:
-            emit(Note(f"removed container {name}: the coordinator that started it is gone"))
+        names = reap().removed
+        removed += [f"removed container {name}: the coordinator that started it is gone" for name in names]
     plans = []
     for checked in preflight(study.experiments, output_dir=output_dir, home=home, lock=lock, online=True):
         if not isinstance(checked, ExecutionPlan):
@@ -89,6 +91,9 @@ def plan_study(
         plans.append(checked)
     for launch in {plan.launch.python: plan.launch for plan in plans}.values():
         launch.check()
+    # An error's line is the first.
+    for line in removed:
+        emit(Note(line))
     return plans
 
 
