@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
@@ -41,8 +42,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if WORKER:
         os.environ.update(ONE_THREAD_EACH)
-    # Whoever measures on this machine meanwhile must not stop the tests, nor they them.
-    os.environ["WATTDOCK_LEASES"] = tempfile.mkdtemp(prefix="wattdock-leases-")
+    # pytest's own folders stay for a while: a failed test's can be looked at.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    own = Path(tempfile.mkdtemp(prefix="wd"))
+    # Sockets and unprivileged users' files lie in it.
+    own.chmod(0o755)
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    # No other wattdock on this machine, nor another process of the suite, is disturbed or stops a test.
+    os.environ |= {"TMPDIR": str(own), "WATTDOCK_HOME": f"{own}/home", "WATTDOCK_LEASES": f"{own}/leases"}
+    os.environ.pop("XDG_RUNTIME_DIR", None)
+    tempfile.tempdir = None
 
 
 # No test may need a quiet machine, where the first of many cases would be quick enough.
