@@ -101,7 +101,7 @@ environments: $(SETUP_DEV) ## Make the runners' own environments, as their first
 
 test: environments ## Run every test that this machine can run
 	@$(BIN)/python -m compileall -q coordinator proto runners/common runners/*/*.py
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --cov --cov-report=json:build/coverage.json $(ARGS)
 
 test-quick: $(SETUP_DEV) ## Run the tests that start no engine, container or browser: about a minute
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not slow' $(ARGS)

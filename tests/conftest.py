@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import gc
+import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -121,6 +123,27 @@ def pytest_collection_finish() -> None:
     """Keep the collected tests, which live until the end, out of every search for garbage, and search less often."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+# Keys of coverage's counts.
+COVERAGE = ("covered_lines", "num_statements", "covered_branches", "num_branches")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how much of each room the tests ran, where that was measured."""
+    file = (config.getoption("cov_report", None) or {}).get("json")
+    if not file:
+        return
+    rooms: dict[str, Counter[str]] = {}
+    for name, measured in json.loads(Path(file).read_text())["files"].items():
+        room = "".join(Path(name).parent.relative_to("coordinator/wattdock").parts[:1]) or "(root)"
+        counts = {kind: measured["summary"][kind] for kind in COVERAGE}
+        rooms.setdefault(room, Counter()).update(counts)
+    terminalreporter.section("how much of each room ran")
+    terminalreporter.line("room        lines  branches")
+    for room, count in [*sorted(rooms.items()), ("all", sum(rooms.values(), Counter()))]:
+        covered_lines, lines, covered_branches, branches = (count[kind] for kind in COVERAGE)
+        terminalreporter.line(f"{room:10} {covered_lines / lines:6.1%}   {covered_branches / max(branches, 1):6.1%}")
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types
