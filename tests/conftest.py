@@ -85,7 +85,13 @@ APART = ("tests/containers/test_publication.py",)
 # A long file must not begin last.
 FIRST = (
     *(*APART, "tests/slurm/", "tests/fuzz/", "tests/containers/", "tests/docs/", "tests/contract/"),
-    *("tests/runners/", "loaded", "tests/e2e/"),
+    *(
+        "tests/runners/",
+        "loaded",
+        "tests/e2e/",
+        "tests/inputs/test_headers.py",
+        "tests/metering/test_energy_intervals.py",
+    ),
 )
 
 
@@ -96,18 +102,30 @@ SLOW = (
 )
 # Transformers' own counts, the embedded model, and Chromium.
 SLOW_FIXTURES = {"theirs", "wheel", "browser"}
+# Of these, what is about the whole system: `make test-system` runs it, `make test` does not.
+SYSTEM = (
+    *("tests/containers/", "tests/e2e/", "tests/fuzz/", "tests/slurm/"),
+    *("tests/docs/test_commands.py", "tests/reports/test_browser.py"),
+    *("tests/runners/pytorch/test_pytorch_spread.py", "tests/runners/vllm/test_vllm_processes.py"),
+)
+SYSTEM_FIXTURES = {"browser"}
+# For each way of choosing tests, what it leaves out without reading it.
+UNREAD: dict[str, tuple[str, ...]] = {"not slow": SLOW, "not system": SYSTEM}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out unread what `-m 'not slow'` would leave out after reading it."""
+    """Leave out unread what `-m` would leave out after reading it."""
     name = f"{collection_path.relative_to(config.rootpath)}{'/' * collection_path.is_dir()}"
-    return True if config.option.markexpr == "not slow" and name.startswith(SLOW) else None
+    return True if name.startswith(UNREAD.get(config.option.markexpr, ())) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, and put what takes longest first; the rest stays in its order."""
+    """Mark tests by place and fixture, and put what takes longest first; the rest stays in its order."""
     for item in items:
-        if item.nodeid.startswith(SLOW) or SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if item.nodeid.startswith(SYSTEM) or SYSTEM_FIXTURES & fixtures:
+            item.add_marker("system")
+        if item.nodeid.startswith(SLOW) or SLOW_FIXTURES & fixtures:
             item.add_marker("slow")
 
     def position(item: pytest.Item) -> int:
