@@ -29,7 +29,7 @@ PROTO_OUT ?= proto
 VARIANT ?= cuda
 BASE ?=
 
-.PHONY: help setup install run study reference environments test test-quick lint format proto docs images locks compose-run compose-up compose-down bench fuzz soak clean
+.PHONY: help setup install run study reference environments test test-system test-quick lint format proto docs images locks compose-run compose-up compose-down bench fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -99,9 +99,12 @@ reference: $(SETUP) ## Write docs/reference and docs/study.schema.json again fro
 environments: $(SETUP_DEV) ## Make the runners' own environments, as their first use would
 	@$(BIN)/python -m wattdock.launch pytorch vllm llamacpp
 
-test: environments ## Run every test that this machine can run
+test: environments ## Run what a change needs, every backend's engine too, and say how much of each room ran: 8 minutes
 	@$(BIN)/python -m compileall -q coordinator proto runners/common runners/*/*.py
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not system' --cov --cov-report=json:build/coverage.json $(ARGS)
+
+test-system: environments ## Run the other tests: containers, Slurm, browser, docs' commands, whole studies, fuzz
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m system $(ARGS)
 
 test-quick: $(SETUP_DEV) ## Run the tests that start no engine, container or browser: about a minute
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not slow' $(ARGS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -41,8 +44,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if WORKER:
         os.environ.update(ONE_THREAD_EACH)
-    # Whoever measures on this machine meanwhile must not stop the tests, nor they them.
-    os.environ["WATTDOCK_LEASES"] = tempfile.mkdtemp(prefix="wattdock-leases-")
+    # pytest's own folders stay for a while: a failed test's can be looked at.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    own = Path(tempfile.mkdtemp(prefix="wd"))
+    # Sockets and unprivileged users' files lie in it.
+    own.chmod(0o755)
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    # No other wattdock on this machine, nor another process of the suite, is disturbed or stops a test.
+    os.environ |= {"TMPDIR": str(own), "WATTDOCK_HOME": f"{own}/home", "WATTDOCK_LEASES": f"{own}/leases"}
+    os.environ.pop("XDG_RUNTIME_DIR", None)
+    tempfile.tempdir = None
 
 
 # No test may need a quiet machine, where the first of many cases would be quick enough.
@@ -74,7 +85,13 @@ APART = ("tests/containers/test_publication.py",)
 # A long file must not begin last.
 FIRST = (
     *(*APART, "tests/slurm/", "tests/fuzz/", "tests/containers/", "tests/docs/", "tests/contract/"),
-    *("tests/runners/", "loaded", "tests/e2e/"),
+    *(
+        "tests/runners/",
+        "loaded",
+        "tests/e2e/",
+        "tests/inputs/test_headers.py",
+        "tests/metering/test_energy_intervals.py",
+    ),
 )
 
 
@@ -85,18 +102,30 @@ SLOW = (
 )
 # Transformers' own counts, the embedded model, and Chromium.
 SLOW_FIXTURES = {"theirs", "wheel", "browser"}
+# Of these, what is about the whole system: `make test-system` runs it, `make test` does not.
+SYSTEM = (
+    *("tests/containers/", "tests/e2e/", "tests/fuzz/", "tests/slurm/"),
+    *("tests/docs/test_commands.py", "tests/reports/test_browser.py"),
+    *("tests/runners/pytorch/test_pytorch_spread.py", "tests/runners/vllm/test_vllm_processes.py"),
+)
+SYSTEM_FIXTURES = {"browser"}
+# For each way of choosing tests, what it leaves out without reading it.
+UNREAD: dict[str, tuple[str, ...]] = {"not slow": SLOW, "not system": SYSTEM}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out unread what `-m 'not slow'` would leave out after reading it."""
+    """Leave out unread what `-m` would leave out after reading it."""
     name = f"{collection_path.relative_to(config.rootpath)}{'/' * collection_path.is_dir()}"
-    return True if config.option.markexpr == "not slow" and name.startswith(SLOW) else None
+    return True if name.startswith(UNREAD.get(config.option.markexpr, ())) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, and put what takes longest first; the rest stays in its order."""
+    """Mark tests by place and fixture, and put what takes longest first; the rest stays in its order."""
     for item in items:
-        if item.nodeid.startswith(SLOW) or SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if item.nodeid.startswith(SYSTEM) or SYSTEM_FIXTURES & fixtures:
+            item.add_marker("system")
+        if item.nodeid.startswith(SLOW) or SLOW_FIXTURES & fixtures:
             item.add_marker("slow")
 
     def position(item: pytest.Item) -> int:
@@ -112,6 +141,27 @@ def pytest_collection_finish() -> None:
     """Keep the collected tests, which live until the end, out of every search for garbage, and search less often."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+# Keys of coverage's counts.
+COVERAGE = ("covered_lines", "num_statements", "covered_branches", "num_branches")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how much of each room the tests ran, where that was measured."""
+    file = (config.getoption("cov_report", None) or {}).get("json")
+    if not file:
+        return
+    rooms: dict[str, Counter[str]] = {}
+    for name, measured in json.loads(Path(file).read_text())["files"].items():
+        room = "".join(Path(name).parent.relative_to("coordinator/wattdock").parts[:1]) or "(root)"
+        counts = {kind: measured["summary"][kind] for kind in COVERAGE}
+        rooms.setdefault(room, Counter()).update(counts)
+    terminalreporter.section("how much of each room ran")
+    terminalreporter.line("room        lines  branches")
+    for room, count in [*sorted(rooms.items()), ("all", sum(rooms.values(), Counter()))]:
+        covered_lines, lines, covered_branches, branches = (count[kind] for kind in COVERAGE)
+        terminalreporter.line(f"{room:10} {covered_lines / lines:6.1%}   {covered_branches / max(branches, 1):6.1%}")
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types

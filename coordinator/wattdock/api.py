@@ -24,7 +24,7 @@ from wattdock.errors import Cause, ConfigError, WattdockError
 from wattdock.execution import Measurement, RunOptions, measure
 from wattdock.host import folders
 from wattdock.publish import open_bundle
-from wattdock.store import Row, StoredResult, find_results, select
+from wattdock.store import Row, StoredResult, find_results, matching, select
 from wattdock.study import EarlierStudy, find_study
 
 if TYPE_CHECKING:

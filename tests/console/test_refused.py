@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wattdock.errors import ExitCode
+from wattdock.files import NewFolder
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -132,6 +133,14 @@ def test_a_folder_of_the_environment_that_is_not_utf_8_is_refused_before_anythin
     done = called("run", *FAKE, "--prompts", "synthetic")
     assert_one_clear_line(done, CONFIG, r"/caf\xe9", "is not UTF-8")
     assert not [*place.iterdir()]
+
+
+def test_what_was_cleaned_up_is_told_after_the_errors_of_a_plan(called: Called) -> None:
+    """Somebody else's killed command is no reason to read two lines."""
+    left = NewFolder.make(Path(tempfile.gettempdir()), "wattdock-run-")
+    os.close(left.descriptor)
+    assert_one_clear_line(called("run", *FAKE, "--gpus", "7"), PREFLIGHT, "GPU")
+    assert not left.path.exists()
 
 
 @pytest.mark.parametrize(("name", "code"), [("ü", CONFIG), ("u", ExitCode.OK)])
