@@ -9,6 +9,7 @@ import functools
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from wattdock.doctor.calibration import recorded_card
 from wattdock.errors import Cause, PreflightError
 from wattdock.host import GpuInventory, leases
 from wattdock.launch import choose_launcher
@@ -59,7 +60,7 @@ def calibrate_meters(
         for gpu in gpus:
             say(f"GPU {gpu.index}: {pulses} load pulses")
             limit_s = START_LIMIT_S + pulses * PULSE_LIMIT_S
-            card = MeterCard.record(
+            card = recorded_card(
                 gpu, meter.new_meter(every_change=True), functools.partial(run, gpu.index, limit_s, str(pulses))
             )
             say(f"stored in {card.store(home)}")

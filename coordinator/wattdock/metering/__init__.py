@@ -8,7 +8,7 @@ reads the host); its name goes into `choice` and into the `meter` setting. GPUs 
 Must not know: runners, experiments, results.
 """
 
-from wattdock.metering.calibration import MeterCard
+from wattdock.metering.cards import MeterCard
 from wattdock.metering.choice import MeterChoice, choose_meter
 from wattdock.metering.curve import EnergyCurve, SpanEnergy
 from wattdock.metering.meter import Meter

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from wattdock.errors import Cause, PreflightError
-from wattdock.metering.calibration import Cards
+from wattdock.metering.cards import Cards
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.rapl import POWERCAP, Domains, find_domains

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from wattdock.clock import Clock
-    from wattdock.metering.calibration import Cards
+    from wattdock.metering.cards import Cards
     from wattdock.metering.rapl import Domain
     from wattdock.metering.source import Meaning, Source
 

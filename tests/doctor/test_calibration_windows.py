@@ -10,11 +10,13 @@ from audit_world import gpu_info
 from fake_nvml import FakeGpu
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.calibration import MeterCard, Pulse, apparent_lag_s
+from wattdock.doctor.calibration import Pulse, apparent_lag_s, card_of_pulses
 from wattdock.metering.timeline import GpuTimeline, Ticks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from wattdock.metering.cards import MeterCard
 
 MS = 1_000_000
 PERIOD_MS, HALF = 100, 20
@@ -94,7 +96,7 @@ def made(power_w: NDArray[np.float64], edges: list[tuple[int, int]]) -> MeterCar
     gpu = GpuTimeline(uuid="GPU-a", energy_source="counter", ticks=ticks(at_ms, energy_j.tolist()))
     # Half way between two changes.
     pulses = [Pulse("square", *((PERIOD_MS * (edge + 1) + PERIOD_MS // 2) * MS for edge in pair)) for pair in edges]
-    return MeterCard.from_pulses(gpu, pulses, gpu_info(0, FakeGpu()), measured_utc="")
+    return card_of_pulses(gpu, pulses, gpu_info(0, FakeGpu()), measured_utc="")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 from audit_world import gpu_info
 from fake_nvml import FakeGpu, Segment, constant, square
 
+from wattdock.doctor.calibration import Pulse, card_of_pulses, recorded_card
 from wattdock.errors import MeterError
-from wattdock.metering.calibration import MIN_PULSES, Cards, MeterCard, Pulse
+from wattdock.metering.cards import MIN_PULSES, Cards, MeterCard
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
@@ -33,7 +34,7 @@ def recorded(library: Path, gpu: FakeGpu) -> tuple[GpuTimeline, MeterCard]:
         [timeline] = meter.stop(_ns((PULSES + 3) * PERIOD_S)).gpus.values()
     starts_s = PERIOD_S * np.arange(2, PULSES + 2)
     pulses = [Pulse("square", _ns(at_s), _ns(at_s + DUTY * PERIOD_S)) for at_s in starts_s]
-    return timeline, MeterCard.from_pulses(timeline, pulses, gpu_info(0, gpu), measured_utc="2026-01-01T00:00:00+00:00")
+    return timeline, card_of_pulses(timeline, pulses, gpu_info(0, gpu), measured_utc="2026-01-01T00:00:00+00:00")
 
 
 def card_of(library: Path, gpu: FakeGpu) -> MeterCard:
@@ -93,11 +94,11 @@ def test_a_card_is_made_of_the_counter_of_its_gpu_whose_period_is_known(
 
         meter = Meter(NvmlSource(), clock=fake, every_change=True)
         if made:
-            card = MeterCard.record(gpu_info(0, listed), meter, load)
+            card = recorded_card(gpu_info(0, listed), meter, load)
             assert (card.gpu_uuid, card.pulses) == (gpu.uuid, 2)
         else:
             with pytest.raises(MeterError, match=r"has no energy counter to calibrate: see wattdock doctor"):
-                MeterCard.record(gpu_info(0, listed), meter, load)
+                recorded_card(gpu_info(0, listed), meter, load)
 
 
 def test_without_a_step_there_is_no_lag(library: Path) -> None:
@@ -135,9 +136,9 @@ def test_a_kind_of_pulse_needs_ten_steps_for_the_card_s_lag(library: Path) -> No
     starts_s = PERIOD_S * np.arange(2, PULSES + 2)
     for count, known in ((9, False), (10, True)):
         pulses = [Pulse("square", _ns(at_s), _ns(at_s + DUTY * PERIOD_S)) for at_s in starts_s[:count]]
-        card = MeterCard.from_pulses(timeline, pulses, gpu_info(0, FakeGpu()), measured_utc="")
+        card = card_of_pulses(timeline, pulses, gpu_info(0, FakeGpu()), measured_utc="")
         assert ([step.steps for step in card.steps], card.lag_s is not None) == ([count, count], known)
-    alone = MeterCard.from_pulses(timeline, pulses[:1], gpu_info(0, FakeGpu()), measured_utc="")
+    alone = card_of_pulses(timeline, pulses[:1], gpu_info(0, FakeGpu()), measured_utc="")
     assert (alone.steps, alone.lag_s, alone.additivity) == ([], None, None)
 
 
