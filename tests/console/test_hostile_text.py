@@ -45,7 +45,7 @@ def texts(part: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 @functools.cache
 def hostile_document() -> str:
     """Return a result in which every text is hostile that a reader of results takes."""
-    failure = {"kind": "E", "message": "m", "stage": "load", "exit_code": 5, "cause": "c", "advice": "a"}
+    failure = {"kind": "E", "message": "m", "stage": "load", "exit_code": 5, "cause": "hang", "advice": "a"}
     made = document({"study": {"study_id": "s", "attempt": 1}, "error": failure})
     for *parents, last in list(texts(made)):
         part: Any = made
