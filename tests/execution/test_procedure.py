@@ -162,7 +162,7 @@ class Cooling(Meter):
 
     def __init__(self, now_s: float) -> None:
         super().__init__(Source("test"))
-        unsupported = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
+        unsupported = MeterEvent(0, "not_supported", reading="temperature_c")
         self._gpu = dataclasses.replace(stepped_power(GPU, [(now_s + 3, 100), (30, 80)]), events=(unsupported,))
 
     def peek(self, after_ns: int | None = None) -> Timeline:

@@ -409,7 +409,7 @@ def test_who_locks_a_file_of_somebody_else_is_named_and_not_its_owner(folder: Pa
 def test_a_lease_that_is_removed_or_replaced_while_held_is_told(folder: Path) -> None:
     """Somebody else can hold another one of that name then, and measure."""
     with ours(folder, "GPU-a") as held:
-        assert leases.fault(held) == leases.unshared(folder)
+        assert str(leases.fault(held)) == str(leases.unshared(folder))
         [path] = held
         path.unlink()
         assert f"the lease {path} was removed or replaced" in str(leases.fault(held))

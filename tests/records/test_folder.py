@@ -40,7 +40,7 @@ def full() -> RestartRecord:
         constant_power("GPU-a", 600, start_s=0, end_s=4),
         series={"power_w": Series(np.array([1, 2]), np.array([0.1, 1 / 3])), "none": EMPTY},
         processes=(ProcessSample(5, (GpuProcess(1, "compute", None), GpuProcess(2, "mps", 7))),),
-        events=(MeterEvent(9, "gap", "0.3 s"),),
+        events=(MeterEvent(9, "gap", 10, {"interval_s": 0.3}, "counter", "its words"),),
         busy_fraction=0.25,
         lag=LagModel(0.021, 0.002),
         card="2026-01-01T00:00:00+00:00",

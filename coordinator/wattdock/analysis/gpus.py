@@ -10,7 +10,7 @@ from pydantic import Field
 from wattdock.analysis.joules import combined_timing_j
 from wattdock.analysis.steadiness import IDLE_SPANS, over
 from wattdock.clock import NS_PER_S
-from wattdock.metering import EnergyCurve, Series, Span
+from wattdock.metering import EnergyCurve, MeterEvent, Series, Span
 from wattdock.records import snapshot
 from wattdock.values import Stored, all_known, known_max, known_sum
 
@@ -90,7 +90,7 @@ class GpuResult(Stored):
     power_course: str | None = None
     counter_period_s: float | None = None
     nvml_busy_fraction: float | None = None
-    events: list[str] = Field(default_factory=list)
+    events: list[MeterEvent] = Field(default_factory=list)
     counter_lag_s: float | None = None
     counter_lag_std_s: float | None = None
     card: str | None = None
@@ -231,7 +231,7 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
         "power_course": "+".join(sorted({course for gpu in timelines for course in gpu.power_courses})) or None,
         "counter_period_s": float(np.median(periods_s)) if periods_s else None,
         "nvml_busy_fraction": max(busy, default=None),
-        "events": [f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
+        "events": [event for gpu in timelines for event in gpu.events],
         "counter_lag_s": lag.mean_s if lag else None,
         "counter_lag_std_s": lag.std_s if lag else None,
         "card": last.card,

@@ -23,6 +23,7 @@ from wattdock.cli.results import show
 from wattdock.cli.serve import serve
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.output import guard_output, say
+from wattdock.text import json_text
 
 # The base of typer's errors about the command line, which typer does not export.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -132,6 +133,9 @@ def main() -> NoReturn:
             exit_by_sigpipe()
         raise
     except WattdockError as error:
+        if "--json" in sys.argv:
+            fields = {"what": error.what, "remedy": error.remedy, "cause": error.cause}
+            fail(json_text({"error": fields}), error.exit_code, is_json=True)
         fail(str(error), error.exit_code)
     except typer.Exit as exit_:
         sys.exit(exit_.exit_code)

@@ -73,7 +73,7 @@ def environment(
         seed=config.workload.seed,
         clock=snapshot.ClockFacts.of([record]),
         meter=plan.meter.name,
-        meter_reason=plan.meter.reason,
+        meter_reason=plan.meter.explanation,
     )
 
 
