@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from execution.virtual import VirtualClock
 from merge_samples import measured, request, stepped_power, timeline
+from refused import raises
 
 from wattdock.analysis.steadiness import IdleState, not_cooled_down
 from wattdock.clock import NS_PER_S, ClockCheck
@@ -107,7 +108,7 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
 
     with subprocess.Popen(["sh", "-c", "read line", "wattdock_runner"], stdin=subprocess.PIPE) as process:
         client = DyingClient(checks_left=1, process=process)
-        with pytest.raises(RunnerError, match="the runner died"):
+        with raises(RunnerError):
             measure(client, {"warmup": {"passes": 0}, "repeats": {"passes": 3}}, pids=[process.pid], save=save)
     assert saved == [[True], [True, False]]
 

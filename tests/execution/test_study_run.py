@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from execution.virtual import Snapshot, VirtualMachine, VirtualRunner, experiment, study
 from inputs import tiny
+from refused import raises
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ModelSpec
-from wattdock.errors import ConfigError, ExitCode, PreflightError
+from wattdock.errors import Cause, ConfigError, ExitCode, PreflightError
 from wattdock.execution.events import (
     BackendGivenUp,
     ExperimentFailed,
@@ -187,7 +188,7 @@ def test_a_gpu_that_was_taken_since_preflight_must_become_free_soon(
 ) -> None:
     """A runner that has just ended holds memory for a moment; others' work is named before anything is started."""
     machine.vram_used_bytes = lambda now_s: 10**10 if now_s < until_s else 0
-    with nullcontext() if launches else pytest.raises(PreflightError, match="GPU 0: 10,000,000,000 bytes of it"):
+    with nullcontext() if launches else raises(PreflightError, "GPU", "10,000,000,000", cause=Cause.GPU_BUSY):
         machine.run(study(experiment("a")))
     assert machine.launches == launches
 
@@ -357,7 +358,7 @@ def test_an_experiment_is_not_gone_on_with_on_other_gpus_than_its_own(tmp_path: 
     killed = VirtualMachine(tmp_path / "b", machine.power, clock=machine.clock)
     planned = study(experiment("a"))
     machine.run(planned, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
-    with pytest.raises(PreflightError, match=f"a was measured on {GPU}, and this run would take {OTHER}"):
+    with raises(PreflightError, GPU, OTHER, cause=Cause.OTHER_MACHINE):
         killed.run(planned, gpus=[OTHER], resume=True)
     resumed = killed.run(planned, gpus=[GPU], resume=True)
     energy = resumed.results[0].result.energy
@@ -377,7 +378,7 @@ def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
     with pytest.raises(KeyboardInterrupt) if interrupted_in else nullcontext():
         machine.run(planned, on=send(signal.SIGTERM, begins(interrupted_in or "")))
     prompts.write_text('{"token_ids": [4, 5, 6]}\n')
-    with pytest.raises(ConfigError, match="was measured with other prompts than"):
+    with raises(ConfigError, "prompts.jsonl", cause=Cause.PROMPTS_CHANGED):
         machine.run(planned, resume=True)
     prompts.write_text('{"token_ids": [1, 2, 3]}\n')
     assert statuses(machine.run(planned, resume=True).results) == [("a", "ok"), ("b", "ok")]
@@ -418,7 +419,7 @@ def test_a_study_whose_model_folder_changed_is_not_resumed_until_it_is_put_back(
     shutil.copytree(folder, tmp_path / "kept")
     edit(folder, change)
     launches = machine.launches
-    with pytest.raises(ConfigError, match=f"the model's folder {folder} has changed since a was measured: {told};"):
+    with raises(ConfigError, folder, told, cause=Cause.MODEL_CHANGED):
         machine.run(planned, resume=True)
     assert machine.launches == launches
     shutil.rmtree(folder)
@@ -449,7 +450,7 @@ def test_a_study_is_not_resumed_where_the_model_of_what_is_done_has_changed(
     with pytest.raises(KeyboardInterrupt):
         machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/3")))
     edit(folder, {"tokenizer.json": "[]"})
-    with pytest.raises(ConfigError, match=r"since a was measured: tokenizer\.json has changed"):
+    with raises(ConfigError, "tokenizer.json", cause=Cause.MODEL_CHANGED):
         machine.run(planned, resume=True)
 
 
@@ -460,7 +461,7 @@ def test_a_file_of_a_shape_that_was_edited_counts_as_well(machine: VirtualMachin
         machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/2")))
     [folder] = (machine.folder / "home").glob("models/shapes/tiny-*")
     edit(folder, {"config.json": (folder / "config.json").read_text() + " "})
-    with pytest.raises(ConfigError, match=r"since a was measured: config\.json has changed"):
+    with raises(ConfigError, "config.json", cause=Cause.MODEL_CHANGED):
         machine.run(planned, resume=True)
 
 

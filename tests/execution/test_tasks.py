@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from execution.virtual import VirtualMachine, experiment, study
+from refused import raises
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.execution.begun import find_study, unfinished_study
 from wattdock.execution.events import PassFinished, PassStarted
 from wattdock.execution.resume import open_study
@@ -107,20 +108,20 @@ def test_what_tasks_need_is_made_once_and_no_environment_for_what_runs_in_contai
 def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_round(machine: VirtualMachine) -> None:
     """By name each is told; without one neither is taken for the other."""
     path = begin_tasks(PAIR, machine.results)
-    with pytest.raises(ConfigError, match="s-1 was begun on a cluster; add --on slurm"):
+    with raises(ConfigError, "s-1", "--on", cause=Cause.OTHER_MACHINE):
         open_study(PAIR, machine.results, machine={}, resume="s-1")
     assert unfinished_study(PAIR, machine.results) is None
     left = unfinished_study(PAIR, machine.results, in_tasks=True)
     assert left
     assert left.name == "s-1"
     machine.run(PAIR, gpus=[ONE], resume=True)
-    with pytest.raises(ConfigError, match="s-2 was begun on this machine; leave out --on"):
+    with raises(ConfigError, "s-2", "--on", cause=Cause.OTHER_MACHINE):
         begun_before(PAIR, machine.results, resume="s-2", in_tasks=True)
     for resume in (True, "s-1"):
         begun = begun_before(PAIR, machine.results, resume=resume, in_tasks=True)
         assert begun
         assert begun.path == path
-    with pytest.raises(ConfigError, match=r"^the study has changed since \S+-s-1 was begun: without "):
+    with raises(ConfigError, "-s-1", cause=Cause.STUDY_CHANGED):
         begun_before(study(PAIR.experiments[0]), machine.results, resume="s-1", in_tasks=True)
 
 
@@ -144,7 +145,7 @@ def test_a_study_that_others_could_have_changed_is_not_taken_at_its_word(machine
     for place in (path, journal):
         mode = place.stat().st_mode
         place.chmod(mode | 0o020)
-        with pytest.raises(ConfigError, match=f"{place.name}: other users can write to it"):
+        with raises(ConfigError, place.name, cause=Cause.OTHERS_COULD_WRITE):
             _ = find_study("s-1", machine.results).settings
         place.chmod(mode)
 
@@ -153,7 +154,7 @@ def test_a_task_with_another_s_journal_is_refused(machine: VirtualMachine) -> No
     """As where another version of wattdock makes other load groups."""
     first, second = tasks_of(PAIR, begin_tasks(PAIR, machine.results))
     machine.run(first.study, gpus=[ONE], task=first.path)
-    with pytest.raises(StoreError, match="tasks/0 holds another task's experiments"):
+    with raises(StoreError, "tasks/0", cause=Cause.STUDY_CHANGED):
         machine.run(second.study, gpus=[ONE], task=first.path)
 
 

@@ -27,9 +27,9 @@ from wattdock.execution.session import RunDependencies
 from wattdock.host import Gpu, GpuInventory
 from wattdock.host.machine import Machine
 from wattdock.launch import LauncherChoice
-from wattdock.metering import MeterChoice, Series, Span, Timeline
+from wattdock.metering import MeterChoice, Span, Timeline
 from wattdock.metering.curve import COUNTER_LAG
-from wattdock.metering.timeline import GpuTimeline, Ticks
+from wattdock.metering.timeline import GpuTimeline, Series, Ticks
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
 from wattdock.records.series import Steps, TokenSeries
 from wattdock.runner import Heartbeat, RunnerDescription

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from audit_world import gpu_info
 from fake_nvml import FakeGpu, Segment, constant, square
+from refused import raises
 
-from wattdock.errors import MeterError
+from wattdock.errors import Cause, MeterError
 from wattdock.metering.calibration import MIN_PULSES, Cards, MeterCard
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import Meter
@@ -97,7 +98,7 @@ def test_a_card_is_made_of_the_counter_of_its_gpu_whose_period_is_known(
             card = MeterCard.record(gpu_info(0, listed), meter, load)
             assert (card.gpu_uuid, card.pulses) == (gpu.uuid, 2)
         else:
-            with pytest.raises(MeterError, match=r"has no energy counter to calibrate: see wattdock doctor"):
+            with raises(MeterError, cause=Cause.NO_GPU):
                 MeterCard.record(gpu_info(0, listed), meter, load)
 
 

@@ -9,8 +9,9 @@ import fake_nvml
 import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant
+from refused import raises
 
-from wattdock.errors import MeterError
+from wattdock.errors import Cause, MeterError
 from wattdock.host import nvml
 from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.meter import Meter
@@ -446,7 +447,7 @@ def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> No
     """A mismatched driver must not pass for a machine without GPUs."""
     with fake_nvml.loaded(library, init_error=18) as fake:
         meter = Meter(NvmlSource(), clock=fake)
-        with pytest.raises(MeterError, match="cannot be read"):
+        with raises(MeterError, cause=Cause.NOT_METERED):
             meter.start()
         assert "cannot be read" in str(meter.stop().reason)
 
@@ -455,7 +456,7 @@ def test_a_meter_serves_one_timeline(library: Path) -> None:
     """Starting twice or stopping first is a mistake of ours and is named."""
     with fake_nvml.loaded(library, gpus=[FakeGpu()]) as fake:
         meter = Meter(NvmlSource(), clock=fake)
-        with pytest.raises(MeterError, match="before it was started"):
+        with raises(MeterError, cause=Cause.NOT_METERED):
             meter.stop()
         meter.start()
         with pytest.raises(MeterError, match="started before"):

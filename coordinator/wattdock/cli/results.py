@@ -18,7 +18,7 @@ from wattdock.cli.options import (
     typed_again,
     with_flags,
 )
-from wattdock.errors import Cause, ConfigError, StoreError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.output import say
 from wattdock.text import pluralize, typed
 
@@ -205,6 +205,4 @@ def _require_known_backend(backend: str, output_dir: Path) -> None:
         stored = select(output_dir, Filters(superseded=True))
         valid = sorted({*backends(), *(row.backend for row in stored)})
         if backend not in valid:
-            raise ConfigError(
-                f"--backend {backend}: unknown", f"there are {', '.join(valid)}", cause=Cause.UNKNOWN_NAME
-            )
+            raise ConfigError(f"--backend {backend}: unknown", f"there are {', '.join(valid)}")

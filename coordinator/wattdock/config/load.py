@@ -160,9 +160,7 @@ def _study_file(data: Settings, places: Places) -> StudyFile:
             known = key in ExperimentConfig.model_fields
             advice = f"did you mean {near[0]!r}?" if near and not known else "put it under `defaults:`"
             raise ConfigError(
-                f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`",
-                advice,
-                cause=Cause.UNKNOWN_SETTING,
+                f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`", advice, cause=Cause.UNKNOWN_SETTING
             )
     try:
         written = StudyFile.model_validate(data | {"defaults": data.get("defaults") or {}})

@@ -12,7 +12,7 @@ from wattdock.metering.calibration import MeterCard
 from wattdock.metering.choice import MeterChoice, choose_meter
 from wattdock.metering.curve import EnergyCurve, SpanEnergy
 from wattdock.metering.meter import Meter
-from wattdock.metering.timeline import GpuTimeline, MeterEvent, Series, Span, Timeline
+from wattdock.metering.timeline import GpuTimeline, MeterEvent, Span, Timeline
 
 __all__ = [
     "EnergyCurve",
@@ -21,7 +21,6 @@ __all__ = [
     "MeterCard",
     "MeterChoice",
     "MeterEvent",
-    "Series",
     "Span",
     "SpanEnergy",
     "Timeline",

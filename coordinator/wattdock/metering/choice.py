@@ -50,7 +50,8 @@ class MeterChoice:
     @property
     def explanation(self) -> str:
         """Why this meter, and what RAPL adds to it or why it cannot."""
-        return "; ".join(filter(None, (self.reason, self.note, str(self.domains))))
+        host = "" if self.domains is NO_DOMAINS else str(self.domains)
+        return "; ".join(filter(None, (self.reason, self.note, host)))
 
     def new_meter(
         self,
