@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.analysis.result import ExperimentResult
-from wattdock.metering import GpuTimeline, Series, Span, Timeline
-from wattdock.metering.timeline import HostTimeline, Ticks
+from wattdock.metering import GpuTimeline, Span, Timeline
+from wattdock.metering.timeline import HostTimeline, Series, Ticks
 from wattdock.records import RestartRecord, disk
 from wattdock.records.disk import COUNTER
 from wattdock.store import StoredResult

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from wattdock.config import load_study
 from wattdock.console.progress import progress_for
-from wattdock.errors import Cause, ConfigError, WattdockError
+from wattdock.errors import ConfigError, WattdockError
 from wattdock.execution import Measurement, RunOptions, measure
 from wattdock.host import folders
 from wattdock.publish import open_bundle
@@ -223,7 +223,7 @@ def _error(failure: Failure) -> WattdockError:
 def _framed(table: pa.Table, frame: Frame) -> Any:
     """Return a table as one of the library that was asked for."""
     if frame not in get_args(Frame):
-        raise ConfigError(f"frame={frame!r}: there are {', '.join(get_args(Frame))}", cause=Cause.UNKNOWN_NAME)
+        raise ConfigError(f"frame={frame!r}: there are {', '.join(get_args(Frame))}")
     for name, convert in (("pandas", _to_pandas), ("polars", lambda table, polars: polars.from_arrow(table))):
         if frame not in ("auto", name):
             continue

@@ -52,7 +52,6 @@ class Cause(StrEnum):
     NOT_METERED = "energy not metered"
     OTHER_CLOCK = "another clock"
     # What a person wrote.
-    UNKNOWN_NAME = "unknown name"
     UNKNOWN_SETTING = "unknown setting"
     INVALID_VALUE = "invalid value"
     SECRET = "holds a secret"
@@ -63,6 +62,8 @@ class Cause(StrEnum):
     NOT_PERMITTED = "not permitted"
     OTHERS_COULD_WRITE = "others could write it"
     MALFORMED = "malformed"
+    DAMAGED = "damaged"
+    EMPTY = "nothing there"
     NO_SPACE = "no space left"
     RUNS_CODE = "would run code"
     NOT_FETCHED = "not fetched"
@@ -77,7 +78,6 @@ class Cause(StrEnum):
     IN_USE = "used by another run"
     NO_ENGINE = "no container engine"
     NO_IMAGE = "no image"
-    IMAGE_CHANGED = "another image"
     VERSION = "unsupported version"
     # What an earlier run began cannot go on.
     STUDY_CHANGED = "study changed"

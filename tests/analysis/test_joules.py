@@ -150,7 +150,7 @@ def test_an_excerpt_keeps_the_events_that_touch_it_and_what_holds_for_the_whole_
     kind: Any, at_s: int, end_s: int | None, is_kept: bool
 ) -> None:
     """Another experiment's gap or frozen counter is no fault of this experiment, whose pass is at 10 to 20 s."""
-    event = MeterEvent(at_s * NS_PER_S, kind, "", end_s and end_s * NS_PER_S)
+    event = MeterEvent(at_s * NS_PER_S, kind, end_s and end_s * NS_PER_S)
     gpu = GpuTimeline("GPU-a", "counter", Ticks.from_rows(), events=(event,))
     cut = Timeline("nvml", 0, 600 * NS_PER_S, {gpu.uuid: gpu}).excerpt([PASS.span])
     assert cut.gpus[gpu.uuid].events == ((event,) if is_kept else ())

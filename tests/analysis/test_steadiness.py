@@ -152,7 +152,7 @@ def test_a_gpu_whose_temperature_nobody_read_twice_is_not_known_to_be_at_rest() 
     for gpu in (blind, at_40_c(blind, 7, 8)):
         assert idle_unsettled({GPU: gpu}, span, [GPU], limits) == ("GPU-a: temperature unknown",)
     assert idle_unsettled({GPU: at_40_c(blind, 7, 9)}, span, [GPU], limits) == ()
-    told = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
+    told = MeterEvent(0, "not_supported", reading="temperature_c")
     assert idle_unsettled({GPU: dataclasses.replace(blind, events=(told,))}, span, [GPU], limits) == ()
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fake_nvml import VIRTUAL_ORIGIN_NS, FakeGpu, constant
 from merge_samples import measured, request, sampled_power, stepped_power, timeline
+from refused import raises
 from traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
 
 from wattdock.analysis.joules import SpanJoules
@@ -115,7 +116,7 @@ def test_figures_are_sums_over_the_gpus_and_the_same_each_time() -> None:
 def test_too_short_a_pass_has_no_costs() -> None:
     """Ten blocks of a second are too few for an interval."""
     random = np.random.default_rng(3)
-    with pytest.raises(NoCostsError, match="passes last 10 s together, 15 s are needed"):
+    with raises(NoCostsError, "10", "15"):
         costs([metered(traffic(10, random), SimulatedMeter(), random)], KINDS)
 
 

@@ -109,7 +109,7 @@ def nobody_listed(gpu: GpuTimeline) -> GpuTimeline:
 
 
 def broken_off(gpu: GpuTimeline) -> GpuTimeline:
-    return dataclasses.replace(gpu, events=(*gpu.events, MeterEvent(1, "broke_off", "reading this GPU broke off")))
+    return dataclasses.replace(gpu, events=(*gpu.events, MeterEvent(1, "broke_off")))
 
 
 def stray_in_the_first(record: RestartRecord, *, library: Path) -> RestartRecord:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.errors import ExitCode
+from wattdock.errors import Cause, ExitCode
 from wattdock.files import NewFolder
 
 if TYPE_CHECKING:
@@ -291,3 +291,12 @@ def test_an_estimate_of_what_is_not_known_or_cannot_be_is_one_line(
 ) -> None:
     """With what is known, or legal."""
     assert_one_clear_line(called("estimate", *args), code, why)
+
+
+def test_with_json_an_error_is_what_its_remedy_and_its_cause(called: Called) -> None:
+    """Nothing else on the error stream, for a program to read."""
+    Path("x.yaml").write_text("modle: smollm2-135m-instruct\n")
+    refused = called("plan", "x.yaml", "--json")
+    error = json.loads(refused.stderr)["error"]
+    assert (refused.returncode, refused.stdout, error["cause"]) == (2, "", Cause.UNKNOWN_SETTING)
+    assert ("x.yaml:1" in error["what"], "model" in error["remedy"]) == (True, True)

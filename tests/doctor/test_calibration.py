@@ -199,4 +199,4 @@ def test_a_card_that_does_not_fit_is_an_event_and_the_lag_is_assumed(
     card.model_copy(update=change).store(tmp_path)
     timeline = cards_in(tmp_path).applied_to(timeline, at_ns=0)
     assert (timeline.card, timeline.lag) == (None, None)
-    assert [event.kind for event in timeline.events if message in event.message] == ["card_unused"]
+    assert [event.kind for event in timeline.events if message in event.said] == ["card_unused"]

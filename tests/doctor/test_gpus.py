@@ -114,7 +114,7 @@ def test_a_counter_is_judged_by_its_period_and_its_cost(
         uuid=ONE,
         energy_source=source,  # type: ignore[arg-type]
         ticks=TICKS,
-        events=(MeterEvent(0, "not_supported", "energy counter: Not Supported"),),
+        events=(MeterEvent(0, "not_supported", reading="energy counter", said="Not Supported"),),
         period_s=period_s,
         busy_fraction=busy,
     )

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from execution.test_study_run import begins, send, statuses
 from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
+from refused import raises
 
 from wattdock.analysis.conditions import differing, everything
-from wattdock.errors import ExitCode, StoreError
+from wattdock.errors import Cause, ExitCode, StoreError
 from wattdock.runner.wire import generate_requests
 from wattdock.study.folder import StudyFolder
 
@@ -212,7 +213,7 @@ def test_a_study_s_begin_is_its_name_s_and_a_name_without_one_is_refused(
     with StudyFolder.create(chat(), tmp_path, machine={}) as folder:
         assert abs((datetime.now(UTC) - folder.begun).total_seconds()) < 60
         folder.lines[0]["study_id"] = "mine"
-        with pytest.raises(StoreError, match="mine does not begin with its time"):
+        with raises(StoreError, cause=Cause.MALFORMED):
             _ = folder.begun
 
 

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pytest
 from execution.virtual import VirtualClock
 from merge_samples import measured, request, stepped_power, timeline
+from refused import raises
 
 from wattdock.analysis.steadiness import IdleState, not_cooled_down
 from wattdock.clock import NS_PER_S, ClockCheck
@@ -116,7 +117,7 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
 
     with subprocess.Popen(["sh", "-c", "read line", "wattdock_runner"], stdin=subprocess.PIPE) as process:
         client = DyingClient(checks_left=1, process=process)
-        with pytest.raises(RunnerError, match="the runner died"):
+        with raises(RunnerError):
             measure(client, {"warmup": {"passes": 0}, "repeats": {"passes": 3}}, pids=[process.pid], save=save)
     assert saved == [[True], [True, False]]
 
@@ -171,7 +172,7 @@ class Cooling(Meter):
 
     def __init__(self, now_s: float) -> None:
         super().__init__(Source("test"))
-        unsupported = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
+        unsupported = MeterEvent(0, "not_supported", reading="temperature_c")
         self._gpu = dataclasses.replace(stepped_power(GPU, [(now_s + 3, 100), (30, 80)]), events=(unsupported,))
 
     def peek(self, after_ns: int | None = None) -> Timeline:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
+from refused import raises
 
-from wattdock.errors import ExitCode, PreflightError, StoreError
+from wattdock.errors import Cause, ExitCode, PreflightError, StoreError
 from wattdock.host.leases import LeaseRequest, hold
 from wattdock.records import RestartRecord, disk
 from wattdock.store.folders import LOG
@@ -187,7 +188,7 @@ def test_a_machine_that_is_to_be_alone_does_not_share_it_with_who_measures_on_an
     planned = study(experiment("a", exclusive="gpus"), experiment("b", exclusive=exclusive, fake={"step_s": 0.2}))
     with hold(LeaseRequest(("GPU-9",), "gpus"), refusals.append):
         if not runs:
-            with pytest.raises(PreflightError, match=r"shared by other measurements: GPU-9 by "):
+            with raises(PreflightError, "GPU-9", cause=Cause.LEASE_HELD):
                 machine.run(planned)
             return
         machine.run(planned, on=at(PassStarted, come))

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from execution.virtual import Snapshot, VirtualMachine, VirtualRunner, experiment, study
 from inputs import tiny
+from refused import raises
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ModelSpec
-from wattdock.errors import ConfigError, ExitCode, PreflightError
+from wattdock.errors import Cause, ConfigError, ExitCode, PreflightError
 from wattdock.launch.oom import OomKills
 from wattdock.metering import MeterChoice
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks
@@ -187,7 +188,7 @@ def test_a_gpu_that_was_taken_since_preflight_must_become_free_soon(
 ) -> None:
     """A runner that has just ended holds memory for a moment; others' work is named before anything is started."""
     machine.vram_used_bytes = lambda now_s: 10**10 if now_s < until_s else 0
-    with nullcontext() if launches else pytest.raises(PreflightError, match="GPU 0: 10,000,000,000 bytes of it"):
+    with nullcontext() if launches else raises(PreflightError, "GPU", "10,000,000,000", cause=Cause.GPU_BUSY):
         machine.run(study(experiment("a")))
     assert machine.launches == launches
 
@@ -357,7 +358,7 @@ def test_an_experiment_is_not_gone_on_with_on_other_gpus_than_its_own(tmp_path: 
     killed = VirtualMachine(tmp_path / "b", machine.power, clock=machine.clock)
     planned = study(experiment("a"))
     machine.run(planned, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
-    with pytest.raises(PreflightError, match=f"a was measured on {GPU}, and this run would take {OTHER}"):
+    with raises(PreflightError, GPU, OTHER, cause=Cause.OTHER_MACHINE):
         killed.run(planned, gpus=[OTHER], resume=True)
     resumed = killed.run(planned, gpus=[GPU], resume=True)
     energy = resumed.results[0].result.energy
@@ -377,7 +378,7 @@ def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
     with pytest.raises(KeyboardInterrupt) if interrupted_in else nullcontext():
         machine.run(planned, on=send(signal.SIGTERM, begins(interrupted_in or "")))
     prompts.write_text('{"token_ids": [4, 5, 6]}\n')
-    with pytest.raises(ConfigError, match="was measured with other prompts than"):
+    with raises(ConfigError, "prompts.jsonl", cause=Cause.PROMPTS_CHANGED):
         machine.run(planned, resume=True)
     prompts.write_text('{"token_ids": [1, 2, 3]}\n')
     assert statuses(machine.run(planned, resume=True).results) == [("a", "ok"), ("b", "ok")]
@@ -418,7 +419,7 @@ def test_a_study_whose_model_folder_changed_is_not_resumed_until_it_is_put_back(
     shutil.copytree(folder, tmp_path / "kept")
     edit(folder, change)
     launches = machine.launches
-    with pytest.raises(ConfigError, match=f"the model's folder {folder} has changed since a was measured: {told};"):
+    with raises(ConfigError, folder, told, cause=Cause.MODEL_CHANGED):
         machine.run(planned, resume=True)
     assert machine.launches == launches
     shutil.rmtree(folder)
@@ -449,7 +450,7 @@ def test_a_study_is_not_resumed_where_the_model_of_what_is_done_has_changed(
     with pytest.raises(KeyboardInterrupt):
         machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/3")))
     edit(folder, {"tokenizer.json": "[]"})
-    with pytest.raises(ConfigError, match=r"since a was measured: tokenizer\.json has changed"):
+    with raises(ConfigError, "tokenizer.json", cause=Cause.MODEL_CHANGED):
         machine.run(planned, resume=True)
 
 
@@ -460,7 +461,7 @@ def test_a_file_of_a_shape_that_was_edited_counts_as_well(machine: VirtualMachin
         machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/2")))
     [folder] = (machine.folder / "home").glob("models/shapes/tiny-*")
     edit(folder, {"config.json": (folder / "config.json").read_text() + " "})
-    with pytest.raises(ConfigError, match=r"since a was measured: config\.json has changed"):
+    with raises(ConfigError, "config.json", cause=Cause.MODEL_CHANGED):
         machine.run(planned, resume=True)
 
 
@@ -598,7 +599,7 @@ def test_a_meter_that_breaks_off_on_one_gpu_costs_the_energy_of_that_gpu_only(tm
     """A used GPU without energy fails the result with its reason and keeps the speed; a bystander's is only unknown."""
 
     def broken(timeline: Timeline) -> Timeline:
-        event = MeterEvent(timeline.end_ns, "broke_off", "reading this GPU broke off")
+        event = MeterEvent(timeline.end_ns, "broke_off")
         gpu = replace(timeline.gpus[breaks], ticks=Ticks.from_rows(), events=(event,))
         return replace(timeline, gpus={**timeline.gpus, breaks: gpu})
 
@@ -619,11 +620,11 @@ def test_a_meter_that_breaks_off_on_one_gpu_costs_the_energy_of_that_gpu_only(tm
 
 
 # What the meter says of a GPU that is lost, and of one whose counter freezes.
-LOST = ("gpu_lost", "GPU is lost; this GPU's timeline ends here")
-FROZEN = ("counter_frozen", "counter did not change for 9.0 s while the GPU drew 300 W")
+LOST = MeterEvent(0, "gpu_lost", said="GPU is lost")
+FROZEN = MeterEvent(0, "counter_frozen", values={"stood_s": 9.0, "mean_w": 300.0})
 
 
-def spoiled(uuid: str, event: tuple[Any, str], from_s: float) -> Callable[[Timeline], Timeline]:
+def spoiled(uuid: str, event: MeterEvent, from_s: float) -> Callable[[Timeline], Timeline]:
     """Return what a timeline becomes where one GPU's counter no longer changes from an instant on, and why."""
     from_ns = round(from_s * NS_PER_S)
 
@@ -634,7 +635,7 @@ def spoiled(uuid: str, event: tuple[Any, str], from_s: float) -> Callable[[Timel
         end_ns = timeline.end_ns if event == FROZEN else None
         before = gpu.ticks.after_end_ns < from_ns
         ticks = Ticks(**{column.name: getattr(gpu.ticks, column.name)[before] for column in fields(Ticks)})
-        gpu = replace(gpu, ticks=ticks, events=(MeterEvent(from_ns, *event, end_ns=end_ns),))
+        gpu = replace(gpu, ticks=ticks, events=(replace(event, at_ns=from_ns, end_ns=end_ns),))
         return replace(timeline, gpus={**timeline.gpus, uuid: gpu})
 
     return change
@@ -643,7 +644,7 @@ def spoiled(uuid: str, event: tuple[Any, str], from_s: float) -> Callable[[Timel
 @pytest.mark.parametrize("event", [LOST, FROZEN])
 @pytest.mark.parametrize(("on_failure", "later"), [("continue", [("b", "failed")]), ("stop", [])])
 def test_a_gpu_lost_or_a_counter_frozen_within_a_pass_fails_the_experiment_and_keeps_what_was_measured(
-    machine: VirtualMachine, event: tuple[Any, str], on_failure: Any, later: list[tuple[str, str]]
+    machine: VirtualMachine, event: MeterEvent, on_failure: Any, later: list[tuple[str, str]]
 ) -> None:
     """Exit code 6, the loss as the first reason everywhere, the energy of earlier passes, no pass without energy."""
 
@@ -659,9 +660,9 @@ def test_a_gpu_lost_or_a_counter_frozen_within_a_pass_fails_the_experiment_and_k
     error, energy, performance, audit = result.error, result.energy, result.performance, result.audit
     assert error is not None
     assert (error.kind, error.stage, error.exit_code) == ("MeterError", "pass 2/3", ExitCode.METER)
-    assert error.message == f"{GPU}: {event[1]}; `wattdock doctor` says what to do"
+    assert error.message == f"{GPU}: {event.message}; `wattdock doctor` says what to do"
     assert energy is not None
-    assert energy.reason == f"{GPU}: {event[1]}"
+    assert energy.reason == f"{GPU}: {event.message}"
     first, second = energy.passes
     assert first.total_j == pytest.approx(300 * first.duration_s, rel=0.02)
     assert (second.total_j, second.reason) == (None, energy.reason)
@@ -680,14 +681,14 @@ def test_a_counter_that_is_found_frozen_only_after_the_last_pass_fails_the_exper
     machine.at_meter_end = lambda timeline: spoiled(GPU, FROZEN, timeline.end_ns / NS_PER_S - 3.5)(timeline)
     error = machine.run(study(experiment("a"))).results[0].result.error
     assert error is not None
-    assert (error.stage, error.exit_code, FROZEN[1] in error.message) == ("meter", ExitCode.METER, True)
+    assert (error.stage, error.exit_code, FROZEN.message in error.message) == ("meter", ExitCode.METER, True)
 
 
 def test_a_gpu_that_is_lost_when_nothing_is_measured_any_more_costs_nothing(machine: VirtualMachine) -> None:
     """Every pass has its energy; the loss is told."""
     machine.at_meter_end = lambda timeline: spoiled(GPU, LOST, timeline.end_ns / NS_PER_S - 0.5)(timeline)
     assert statuses(machine.run(study(experiment("a"))).results) == [("a", "ok")]
-    assert f"{GPU}: {LOST[1]}" in machine.notes()
+    assert f"{GPU}: {LOST.message}" in machine.notes()
 
 
 def without_source(timeline: Timeline) -> Timeline:
@@ -779,7 +780,7 @@ def test_a_lost_gpu_comes_before_the_death_of_its_runner(machine: VirtualMachine
     assert error is not None
     first, _, second = error.message.partition("; then: ")
     assert (error.kind, error.exit_code, error.stage) == ("MeterError", ExitCode.METER, "warm-up 1/1")
-    assert (first.startswith(f"{GPU}: {LOST[1]}"), "died" in second) == (True, True)
+    assert (first.startswith(f"{GPU}: {LOST.message}"), "died" in second) == (True, True)
 
 
 def test_a_bystander_that_is_lost_is_told_and_fails_nothing(tmp_path: Path) -> None:
@@ -790,7 +791,7 @@ def test_a_bystander_that_is_lost_is_told_and_fails_nothing(tmp_path: Path) -> N
     assert stored.result.status == "ok"
     assert stored.result.energy is not None
     assert stored.result.energy.bystander_j == {OTHER: None}
-    assert f"{OTHER}: {LOST[1]}" in machine.notes()
+    assert f"{OTHER}: {LOST.message}" in machine.notes()
 
 
 def test_no_runner_is_started_on_a_gpu_that_the_meter_does_not_find(tmp_path: Path) -> None:
@@ -798,9 +799,9 @@ def test_no_runner_is_started_on_a_gpu_that_the_meter_does_not_find(tmp_path: Pa
     machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
 
     def without(timeline: Timeline) -> Timeline:
-        told = replace(timeline.gpus[OTHER], events=(MeterEvent(0, "clock_stepped", "the time of day was set"),))
+        told = replace(timeline.gpus[OTHER], events=(MeterEvent(0, "clock_stepped", values={"stepped_s": 1.0}),))
         unread = GpuTimeline(
-            "index-0", None, Ticks.from_rows(), events=(MeterEvent(0, "gpu_lost", "GPU 0: GPU is lost"),)
+            "index-0", None, Ticks.from_rows(), events=(MeterEvent(0, "gpu_lost", reading="GPU 0", said="GPU is lost"),)
         )
         return replace(timeline, gpus={OTHER: told, "index-0": unread})
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from execution.virtual import VirtualMachine, experiment, study
+from refused import raises
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.fleet.prepare import prepare
 from wattdock.launch import LauncherChoice
 from wattdock.study.events import PassFinished, PassStarted
@@ -146,7 +147,7 @@ def test_a_study_that_others_could_have_changed_is_not_taken_at_its_word(machine
     for place in (path, journal):
         mode = place.stat().st_mode
         place.chmod(mode | 0o020)
-        with pytest.raises(ConfigError, match=f"{place.name}: other users can write to it"):
+        with raises(ConfigError, place.name, cause=Cause.OTHERS_COULD_WRITE):
             _ = find_study("s-1", machine.results).settings
         place.chmod(mode)
 
@@ -155,7 +156,7 @@ def test_a_task_with_another_s_journal_is_refused(machine: VirtualMachine) -> No
     """As where another version of wattdock makes other load groups."""
     first, second = tasks_of(PAIR, begin_tasks(PAIR, machine.results))
     machine.run(first.study, gpus=[ONE], task=first.path)
-    with pytest.raises(StoreError, match="tasks/0 holds another task's experiments"):
+    with raises(StoreError, "tasks/0", cause=Cause.STUDY_CHANGED):
         machine.run(second.study, gpus=[ONE], task=first.path)
 
 

@@ -26,9 +26,9 @@ from wattdock.execution.context import MachineAccess
 from wattdock.host import Gpu, GpuInventory
 from wattdock.host.machine import Machine
 from wattdock.launch import LauncherChoice
-from wattdock.metering import MeterChoice, Series, Span, Timeline
+from wattdock.metering import MeterChoice, Span, Timeline
 from wattdock.metering.curve import COUNTER_LAG
-from wattdock.metering.timeline import GpuTimeline, Ticks
+from wattdock.metering.timeline import GpuTimeline, Series, Ticks
 from wattdock.planning import ExecutionPlan
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
 from wattdock.records.passes import Steps, TokenSeries

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refused import raises
 
 from wattdock.config import Study, load_study
 from wattdock.errors import ConfigError, PreflightError
@@ -69,7 +70,7 @@ def test_no_name_becomes_a_line_of_a_script(character: str) -> None:
     """Of a folder, in an option and so in a comment; of a study or an experiment, a setting of Slurm's, a GPU."""
     line = f"{character}touch /tmp/mine{character}"
     of = study({})
-    with pytest.raises(PreflightError, match=r"would not stay one line .* name another --output-dir"):
+    with raises(PreflightError, "--output-dir"):
         jobs_of(of, tasks_of(of, PATH), path=Path(f"/shared/x{line}/studies/y"))
     for name in ("partition", "account", "constraint", "time"):
         with pytest.raises(ConfigError, match=name):
@@ -77,7 +78,7 @@ def test_no_name_becomes_a_line_of_a_script(character: str) -> None:
     named = load_study({"name": f"s{line}", "experiments": [{"name": f"e{line}", "backend": "fake"}]}, {})
     for job in jobs_of(named, tasks_of(named, PATH), path=PATH):
         assert "touch" not in job.script
-    with pytest.raises(PreflightError, match="those of one machine"):
+    with raises(PreflightError, "gpus"):
         jobs(study({"gpus": [f"GPU-{line}"]}))
 
 
@@ -132,7 +133,7 @@ def test_a_node_is_shared_where_experiments_share_their_machine(setting: bool | 
 
 def test_gpus_of_one_machine_are_refused() -> None:
     """Slurm chooses GPUs; the line says what to write."""
-    with pytest.raises(PreflightError, match=r"^a: gpus: 0,2 are .*; write gpus: \{count: 2\}$"):
+    with raises(PreflightError, "0,2", "2}"):
         jobs(study({"name": "a", "gpus": [0, 2]}))
 
 

@@ -109,7 +109,7 @@ def read(gpu: GpuTimeline, random: Random, *, counter_step_mj: int) -> GpuTimeli
         ProcessSample(at_s * NS_PER_S, (GpuProcess(77, "compute", 5_000_000_000 + at_s, "a", "b"),))
         for at_s in (10, 20, *FIRST, *SECOND, 95)
     )
-    event = MeterEvent(30 * NS_PER_S, "read_error", "temperature_c: Unknown Error")
+    event = MeterEvent(30 * NS_PER_S, "read_error", reading="temperature_c", said="Unknown Error")
     return replace(gpu, ticks=ticks, series=series, processes=lists, events=(event,), busy_fraction=0.02)
 
 

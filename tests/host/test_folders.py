@@ -7,6 +7,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
+from refused import raises
 
 from wattdock.errors import ConfigError
 from wattdock.files import NewFolder
@@ -49,5 +50,5 @@ def test_what_was_left_is_removed_wherever_a_command_makes_folders(
 
 def test_a_folder_that_a_program_names_is_refused_like_one_on_the_command_line(tmp_path: Path) -> None:
     """`wattdock.measure` takes any path, and no result could be written there."""
-    with pytest.raises(ConfigError, match=r"/caf\\xe9/results: this path is not UTF-8"):
+    with raises(ConfigError, "/caf\\xe9/results", "UTF-8"):
         folders.require_writable(tmp_path / os.fsdecode(b"caf\xe9") / "results", setting="--output-dir")

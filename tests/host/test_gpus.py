@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant
+from refused import raises
 
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.host import GpuInventory
 from wattdock.host.processes import user_name
 
@@ -162,7 +163,7 @@ def test_a_machine_without_gpu_says_why_and_a_broken_driver_does_not_pass_for_on
     assert (found.gpus, said in (found.reason or "")) == ((), True)
     for error in ("init_error", "count_error"):
         faults: dict[str, Any] = {error: 18}
-        with fake_nvml.loaded(library, **faults), pytest.raises(PreflightError, match="NVML cannot be read: "):
+        with fake_nvml.loaded(library, **faults), raises(PreflightError, "NVML", cause=Cause.NO_DRIVER):
             GpuInventory.here()
 
 

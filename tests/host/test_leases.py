@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from refused import raises
 from unprivileged import UID, alone, kernel_protection, popen_as_user, unable, user_home
 
 from wattdock.errors import PreflightError
@@ -409,7 +410,7 @@ def test_who_locks_a_file_of_somebody_else_is_named_and_not_its_owner(folder: Pa
 def test_a_lease_that_is_removed_or_replaced_while_held_is_told(folder: Path) -> None:
     """Somebody else can hold another one of that name then, and measure."""
     with ours(folder, "GPU-a") as held:
-        assert leases.fault(held) == leases.unshared(folder)
+        assert str(leases.fault(held)) == str(leases.unshared(folder))
         [path] = held
         path.unlink()
         assert f"the lease {path} was removed or replaced" in str(leases.fault(held))
@@ -539,7 +540,7 @@ def test_a_network_file_system_is_refused_by_its_name(
     )
     monkeypatch.setattr(leases, "MOUNTS", mounts)
     if refuses:
-        with pytest.raises(PreflightError, match=rf"network file system \({kind}\)"):
+        with raises(PreflightError, kind):
             leases.ready_folder(folder)
     else:
         assert leases.ready_folder(folder) == folder

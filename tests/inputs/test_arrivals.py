@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refused import raises
 
 from wattdock.config import WorkloadSpec
 from wattdock.errors import ConfigError
@@ -82,16 +83,16 @@ def test_a_trace_that_is_too_short_begins_again_a_mean_gap_after_its_end() -> No
 
 def test_what_no_runner_takes_and_a_trace_without_instants_are_refused() -> None:
     """In one line that says what to change."""
-    with pytest.raises(ConfigError, match=r"would have 60,000,000 arrivals, and a runner takes 500,000; make"):
+    with raises(ConfigError, "60,000,000", "500,000"):
         arrivals_s(seconds=60, arrival="poisson", rate_per_s=1e6)
-    with pytest.raises(ConfigError, match=r"would have 3,000,000 arrivals"):
+    with raises(ConfigError, "3,000,000"):
         arrivals_s(0, (0, 2), seconds=6000, trace_speed=1000.0, **TRACE)
     long_s = tuple(range(600_001))
     for minima in ({"requests": 600_001}, {"seconds": 600_000.0}):
         # In one round of the trace, too.
-        with pytest.raises(ConfigError, match="would have 600,001 arrivals"):
+        with raises(ConfigError, "600,001"):
             arrivals_s(0, long_s, **minima, **TRACE)
     assert len(arrivals_s(0, long_s[:400_000], requests=450_000, **TRACE)) == 450_000
-    with pytest.raises(ConfigError, match=r"needs an arrival time in each line, and trace\.csv lacks some"):
+    with raises(ConfigError, "trace.csv"):
         arrivals_s(**TRACE)
     assert len(arrivals_s(arrival="closed")) == 0

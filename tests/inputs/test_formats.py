@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refused import raises
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
 from wattdock.inputs.prompts.formats import FORMATS
 from wattdock.inputs.prompts.source import Source, read_source
@@ -173,7 +174,7 @@ UNCERTAIN = {
 def test_a_unit_that_is_not_certain_is_asked_for_and_never_guessed(tmp_path: Path, case: str) -> None:
     """Whatever the letter case of the key; without `arrival: trace` the instants are not used, and named so."""
     text, name = UNCERTAIN[case], "p.csv" if case in ("csv", "numbers") else "p.jsonl"
-    with pytest.raises(ConfigError, match=r"p\.\w+:[12]: (?i:timestamp) is .*workload\.trace_time_unit: s \| ms \| us"):
+    with raises(ConfigError, "workload.trace_time_unit"):
         read(tmp_path, text, name, arrival="trace")
     unused = read(tmp_path, text, name)
     assert "timestamp" in map(str.lower, unused.ignored)
@@ -342,7 +343,7 @@ def test_several_messages_are_a_chat_that_is_sent_as_it_is(tmp_path: Path, is_ba
     assert source.repeated_share == pytest.approx(1 / 3)
     summary = PromptSet.summary(config)
     assert (summary.prompt_tokens, summary.prompt_characters) == (None, Quantiles(21, 21, 21))
-    with pytest.raises(ConfigError, match="are text and the model has no tokenizer"):
+    with raises(ConfigError, "p.jsonl"):
         check_prompts(config, has_tokenizer=False)
     reordered = replace(sent, items=tuple(item[::-1] for item in sent.items))
     assert reordered.texts_sha256 != sent.texts_sha256
@@ -356,14 +357,14 @@ def test_a_conversation_that_a_system_s_turn_begins_is_left_out_and_counted(tmp_
     left_out: Records = [{"conversations": spoken[:count]} for count in (0, 1, 2)]
     source = read(tmp_path, jsonl([*left_out, {"conversations": spoken[1:]}]))
     assert (source.items, source.ignored[-1]) == (("u",), "3 conversations without a user's turn first")
-    with pytest.raises(ConfigError, match="no conversation begins with a user"):
+    with raises(ConfigError, "p.jsonl", cause=Cause.EMPTY):
         read(tmp_path, jsonl(left_out))
 
 
 def test_messages_need_the_chat_template_and_a_conversation_s_first_turn_does_not(tmp_path: Path) -> None:
     """With `chat: false` text is sent as it is, and a message is more than its text."""
     for records in (MESSAGES, BATCH):
-        with pytest.raises(ConfigError, match=r":1: messages need .*prompts\.chat is false"):
+        with raises(ConfigError, "prompts.chat"):
             read(tmp_path, jsonl(records), prompts={"chat": False})
     assert read(tmp_path, jsonl(SHAREGPT), prompts={"chat": False}).items == ("Why?", "Why?")
 
@@ -386,7 +387,7 @@ def test_a_request_s_sampling_agrees_with_the_workload_s(
         if agrees:
             assert read(tmp_path, jsonl(records), **work).items == ("Hi",)
         else:
-            with pytest.raises(ConfigError, match="make them agree"):
+            with raises(ConfigError, "p.jsonl"):
                 read(tmp_path, jsonl(records), **work)
 
 
@@ -405,7 +406,7 @@ def test_a_csv_cell_may_be_as_long_as_a_prompt(tmp_path: Path) -> None:
 )
 def test_half_a_surrogate_pair_is_refused_with_its_line(tmp_path: Path, record: dict[str, Any], key: str) -> None:
     """No UTF-8 holds it, so the wire would fail; a whole pair is one character."""
-    with pytest.raises(ConfigError, match=rf':1: {key} holds "\\ud[8e]\w+", half a surrogate pair'):
+    with raises(ConfigError, key):
         read(tmp_path, jsonl([record]))
     assert read(tmp_path, jsonl([{"prompt": "\ud83d\ude00"}])).items == ("😀",)
 
@@ -519,7 +520,7 @@ def test_the_order_of_columns_says_nothing_and_a_column_twice_is_refused(tmp_pat
 
     given_order, shuffled = (read(tmp_path, written(list(columns)), "p.csv") for columns in (range(len(order)), order))
     assert (shuffled.rows, shuffled.arrivals_s) == (given_order.rows, given_order.arrivals_s)
-    with pytest.raises(ConfigError, match=":1: two columns are called"):
+    with raises(ConfigError, "p.csv"):
         read(tmp_path, written([*order, data.draw(st.sampled_from(order))]), "p.csv")
 
 

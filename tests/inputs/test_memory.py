@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inputs.forms import CONFIGS
+from refused import raises
 
 from wattdock.config import EngineMemory, Split
 from wattdock.errors import UnknownArchitectureError
@@ -121,7 +122,7 @@ def test_what_files_hold_is_taken_as_it_is() -> None:
     """A checkpoint in a precision that is not known here is as large as its files."""
     config = CONFIGS["llama-3.1-8b"] | {"quantization_config": {"quant_method": "some-new-one"}}
     assert ModelMemory.of(config, ENGINE, file_bytes=5_000_000_000).weights_bytes == 5_000_000_000
-    with pytest.raises(UnknownArchitectureError, match="'some-new-one' are only known from their files"):
+    with raises(UnknownArchitectureError, "'some-new-one'"):
         ModelMemory.of(config, ENGINE)
 
 

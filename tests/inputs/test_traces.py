@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from refused import raises
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError
@@ -127,10 +128,10 @@ def test_a_trace_without_arrival_times_is_refused_before_anything_is_started(tmp
     lacking = written(tmp_path, "input_tokens,output_tokens\n4,5\n")
     check_prompts(experiment(path, arrival="trace"), has_tokenizer=False)
     check_prompts(experiment(lacking, arrival="closed"), has_tokenizer=False)
-    with pytest.raises(ConfigError, match="arrival: trace needs an arrival time in each line"):
+    with raises(ConfigError, "trace.csv"):
         check_prompts(experiment(lacking, arrival="trace"), has_tokenizer=False)
     crowded = experiment(path, arrival="poisson", rate_per_s=1e6, min_duration_s=60)
-    with pytest.raises(ConfigError, match="would have 60,000,000 arrivals"):
+    with raises(ConfigError, "60,000,000"):
         check_prompts(crowded, has_tokenizer=False)
-    with pytest.raises(ValueError, match=r"arrival: trace needs prompts\.source, a file of lengths"):
+    with raises(ValueError, "prompts.source"):
         ExperimentConfig.model_validate({"backend": "vllm", "workload": {"arrival": "trace"}})

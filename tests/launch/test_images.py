@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from refused import raises
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import GpuInventory
 from wattdock.launch.engine import Engine, Image
 from wattdock.launch.images import read_lock
@@ -71,7 +71,7 @@ def test_an_entry_that_no_command_writes_is_refused_with_what_is_wrong(
 ) -> None:
     """In one line that names the file, the entry, and what to do."""
     file = written(tmp_path, **changes)
-    with pytest.raises(ConfigError, match=f"^{file}: {re.escape(words)}.*; mend or remove it$"):
+    with raises(ConfigError, file, words, cause=Cause.MALFORMED):
         read_lock(file)
 
 
@@ -80,7 +80,7 @@ def test_a_file_that_is_no_lock_is_a_mistake_in_one_line(text: str, tmp_path: Pa
     """Not a traceback."""
     file = tmp_path / "images.lock"
     file.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ConfigError, match=r"^.*images\.lock.*; mend or remove it$"):
+    with raises(ConfigError, "images.lock"):
         read_lock(file)
 
 
@@ -122,14 +122,14 @@ def test_a_build_takes_its_base_by_digest_and_labels_the_image_with_it() -> None
 
 def test_options_of_a_build_that_no_shell_would_take_are_refused_before_anything_is_pulled() -> None:
     """A quotation mark too few is a mistake of who wrote them, not a bug of wattdock's."""
-    with pytest.raises(ConfigError, match=r"--build-options --label 'x: No closing quotation; write them as in"):
+    with raises(ConfigError, "--build-options", "--label", cause=Cause.MALFORMED):
         build_image("pytorch", variant="cpu", options="--label 'x")
 
 
 @pytest.mark.parametrize("option", ["--build-arg HF_TOKEN=word-of-hub", "--build-arg INDEX=https://tok@index.example/"])
 def test_a_secret_among_a_builds_options_is_refused_and_not_repeated(option: str) -> None:
     """All users of the machine could read the command line, and of the image its history."""
-    with pytest.raises(ConfigError, match="write --secret id=NAME,src=FILE") as caught:
+    with raises(ConfigError, "--secret", "id=NAME,src=FILE", cause=Cause.SECRET) as caught:
         build_image("pytorch", variant="cpu", options=option)
     assert "word-of-hub" not in str(caught.value)
 
@@ -147,10 +147,10 @@ def test_dockers_client_works_on_the_engine_that_runners_are_started_on(
     environment = json.loads(capfd.readouterr().out)
     names = ("DOCKER_HOST", "DOCKER_CONTEXT", "BUILDX_BUILDER", "DOCKER_BUILDKIT")
     assert [environment[name] for name in names] == ["unix:///engine.sock", "default", "default", "1"]
-    with pytest.raises(PreflightError, match=r"^cannot build x: docker ended with code 7; its output above says why$"):
+    with raises(PreflightError, "code 7"):
         run_docker(["7"], "cannot build x")
     (tmp_path / "docker").unlink()
-    with pytest.raises(PreflightError, match=r"^cannot pull x: cannot run docker: No such file or directory; install"):
+    with raises(PreflightError, cause=Cause.MISSING):
         run_docker(["0"], "cannot pull x")
 
 
@@ -159,9 +159,9 @@ def test_of_several_registries_the_one_to_lock_is_named() -> None:
     digests = (f"team/wattdock-x@{DIGEST}", f"localhost:5000/wattdock-x@{OTHER}")
     assert choose_digest(digests, "team") == digests[0]
     assert choose_digest((), None) is None
-    with pytest.raises(PreflightError, match=r"several registries have it .* choose with --registry"):
+    with raises(PreflightError, "--registry"):
         choose_digest(digests, None)
-    with pytest.raises(PreflightError, match=r"no digest of it begins with ghcr\.io"):
+    with raises(PreflightError, "ghcr.io"):
         choose_digest(digests, "ghcr.io")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from containers.conftest import standin_image  # noqa: F401  (a fixture)
 from launch.standins import folder_of, wait_until, write_standin
+from refused import raises
 
 from wattdock.config import ContainerSpec
 from wattdock.errors import LaunchError, PreflightError
@@ -95,7 +96,7 @@ def test_a_socket_path_too_long_is_refused_before_anything_starts(
     deep = tmp_path / ("d" * 90)
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    with pytest.raises(PreflightError, match=r"has 1\d\d bytes, 100 are allowed: set XDG_RUNTIME_DIR"):
+    with raises(PreflightError, "100", "XDG_RUNTIME_DIR"):
         launcher.launch(spec("good"))
     assert list(deep.iterdir()) == []
 

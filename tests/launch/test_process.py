@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from launch.standins import folder_of, left, state_of, wait_until, write_standin, zombies
+from refused import raises
 
 from wattdock.errors import LaunchError
 from wattdock.launch.process import ProcessLauncher
@@ -190,7 +191,7 @@ def test_a_runner_gets_a_process_group_a_private_folder_and_no_foreign_descripto
 
 def test_an_interpreter_that_cannot_be_started_is_a_launch_error(tmp_path: Path, spec: Spec) -> None:
     """The message names the file."""
-    with pytest.raises(LaunchError, match=r"could not be started: .*no_python: No such file"):
+    with raises(LaunchError, "no_python"):
         ProcessLauncher(tmp_path / "no_python").launch(spec("good"))
 
 

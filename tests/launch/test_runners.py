@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from refused import raises
 from unprivileged import UID
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import folders
 from wattdock.launch.runners import (
     REPO,
@@ -158,7 +159,7 @@ def test_one_hundred_bytes_are_the_limit(
     if allowed:
         assert len(bytes(folders.make_socket_folder({}).path / "r.sock")) == length
     else:
-        with pytest.raises(PreflightError, match=r"has 101 bytes, 100 are allowed: set TMPDIR to a shorter folder"):
+        with raises(PreflightError, "101", "100", "TMPDIR"):
             folders.make_socket_folder({})
 
 
@@ -166,7 +167,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pyte
     """With what to set instead."""
     (tmp_path / "file").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
-    with pytest.raises(PreflightError, match=r"cannot make a folder in .*: .*; set TMPDIR to a writable folder"):
+    with raises(PreflightError, "TMPDIR", cause=Cause.NOT_A_FILE):
         folders.make_socket_folder({})
 
 

@@ -99,7 +99,7 @@ def test_a_counter_that_stops_answering_is_told_once_and_gives_no_energy(tmp_pat
     domains = find_domains(tmp_path).readable
     host = recorded(domains, Virtual(1.0, lambda passed_s: counter.unlink(missing_ok=True) if passed_s > 0.5 else None))
     [event] = host.events
-    assert "package-0" in event.message
+    assert event.reading == "package-0"
     assert joules(host.energy_j["package-0"], Span("pass", 0, NS_PER_S)) is None
 
 

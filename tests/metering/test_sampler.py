@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wattdock.clock import NS_PER_S, Clock
-from wattdock.metering.sampler import GpuSampler
+from wattdock.metering.sampler import POWER_SAMPLES, GpuSampler
 from wattdock.metering.source import GpuReader, PowerRead
 from wattdock.metering.timeline import SAMPLES
 
@@ -149,11 +149,13 @@ def test_an_error_that_repeats_within_a_minute_is_one_event_that_counts_it() -> 
     seconds = {5: "busy", 6: "busy", 40: "odd", 65: "busy", 127: "busy", 128: "busy"}
     bench.fails["hot"] = lambda at_ms: OSError(seconds[int(at_ms // 1_000)]) if at_ms // 1_000 in seconds else None
     recording = bench.run(135, cheap=("hot",)).recording
-    told = [(event.kind, event.message, event.end_ns is not None) for event in recording.events]
+    told = [
+        (event.kind, event.reading, event.said, event.values, event.end_ns is not None) for event in recording.events
+    ]
     assert told == [
-        ("read_error", "hot: busy (3 times, the last 60.4 s after the first)", True),
-        ("read_error", "hot: odd", False),
-        ("read_error", "hot: busy (2 times, the last 1.1 s after the first)", True),
+        ("read_error", "hot", "busy", {"count": 3, "over_s": pytest.approx(60.4, abs=0.05)}, True),
+        ("read_error", "hot", "odd", {}, False),
+        ("read_error", "hot", "busy", {"count": 2, "over_s": pytest.approx(1.1, abs=0.05)}, True),
     ]
     at_ms = [(event.at_ns - START_NS) // MS for event in recording.events]
     assert at_ms == pytest.approx([5_000, 40_300, 127_500], abs=100)
@@ -166,7 +168,7 @@ def test_a_gpu_that_answers_with_errors_only_is_lost_after_fifty_in_a_row() -> N
     sampler = bench.run(60, cheap=("hot",))
     failed = sum(at_ms >= 3_000 for name in bench.fails for at_ms in bench.begins_ms(name))
     assert failed == 50
-    assert sampler.recording.events[-1].message.startswith("50 errors in a row, the last one: busy; this GPU's ")
+    assert [event.kind for event in sampler.recording.events][-1] == "gpu_lost"
     assert sampler.latest_power_w is None
     bench = Bench()
     bench.fails = {"power": from_ms(3_000, OSError("busy"))}
@@ -218,7 +220,7 @@ def test_samples_that_end_are_missed_after_a_second_and_those_that_do_not_fit_ar
     rare = Bench(sample_ms=60)
     recording = rare.run(5).recording
     assert sorted(recording.series) == ["power_w", "violation"]
-    assert [event.message for event in recording.events] == ["power samples of the driver: they are 60 ms apart"]
+    assert [(event.reading, event.said) for event in recording.events] == [(POWER_SAMPLES, "they are 60 ms apart")]
 
 
 def test_an_edge_brings_forward_what_is_read_seldom_and_no_other_read() -> None:

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from golden.replay import HERE, load_inputs, restarts_of
 from merge_samples import constant_power, measured, request, timeline
+from refused import raises
 from report_rows import document
 
 from wattdock.clock import ClockCheck
-from wattdock.errors import StoreError
+from wattdock.errors import Cause, StoreError
 from wattdock.host import GpuProcess
 from wattdock.metering.timeline import HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
 from wattdock.owned_folder import OwnedFolder
@@ -41,7 +42,7 @@ def full() -> RestartRecord:
         constant_power("GPU-a", 600, start_s=0, end_s=4),
         series={"power_w": Series(np.array([1, 2]), np.array([0.1, 1 / 3])), "none": EMPTY},
         processes=(ProcessSample(5, (GpuProcess(1, "compute", None), GpuProcess(2, "mps", 7))),),
-        events=(MeterEvent(9, "gap", "0.3 s"),),
+        events=(MeterEvent(9, "gap", 10, {"interval_s": 0.3}, "counter", "its words"),),
         busy_fraction=0.25,
         lag=LagModel(0.021, 0.002),
         card="2026-01-01T00:00:00+00:00",
@@ -126,7 +127,7 @@ def test_a_file_that_is_no_records_is_told(tmp_path: Path, name: str, content: b
     """And nothing in it is executed."""
     disk.write(full(), tmp_path / "x")
     (tmp_path / "x" / name).write_bytes(content)
-    with pytest.raises(StoreError, match=r"x does not hold what was measured"):
+    with raises(StoreError, "x"):
         reread(tmp_path / "x")
 
 
@@ -157,7 +158,7 @@ def test_a_small_file_cannot_claim_a_memory_full_of_rows(tmp_path: Path) -> None
     disk.write(full(), tmp_path / "x")
     file = tmp_path / "x" / REQUESTS
     pq.write_table(pq.ParquetFile(file).read().slice(0, 1).take([0] * 1_000_000), file)
-    with pytest.raises(StoreError, match="claims 1,000,000 rows, more than its bytes can hold"):
+    with raises(StoreError, "1,000,000", cause=Cause.MALFORMED):
         reread(tmp_path / "x")
 
 
@@ -195,7 +196,7 @@ def test_a_table_of_another_length_is_refused(tmp_path: Path, name: str) -> None
     whole = pq.ParquetFile(file).read()
     for table in (whole.slice(0, len(whole) - 1), whole.slice(0, 0)):
         pq.write_table(table, file)
-        with pytest.raises(StoreError, match=r"holds \d (samples|steps) of"):
+        with raises(StoreError, "x", cause=Cause.MALFORMED):
             reread(tmp_path / "x")
 
 
@@ -210,7 +211,7 @@ def test_a_text_that_every_row_names_is_not_written_out_beyond_a_gigabyte(tmp_pa
     many = many.set_column(many.column_names.index("text"), "text", answers)
     pq.write_table(many, file, compression="zstd", store_schema=False)
     assert file.stat().st_size < 100_000
-    with pytest.raises(StoreError, match=r"would become 150,\d{3},\d{3},\d{3} bytes of text"):
+    with raises(StoreError, "150", cause=Cause.MALFORMED):
         reread(tmp_path / "record")
 
 

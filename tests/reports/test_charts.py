@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from refused import raises
 from report_rows import row, with_timeline
 
 from wattdock.console.reports import Kind
@@ -138,7 +139,7 @@ def test_results_stand_in_the_order_of_the_tables(tmp_path: Path) -> None:
 
 def test_a_thousand_results_are_not_drawn_as_bars() -> None:
     """A wall of bars says nothing."""
-    with pytest.raises(ConfigError, match="121 results are too many for one chart"):
+    with raises(ConfigError, "121"):
         spec("intervals", study(models=["m"], batches=range(1, 122)))
 
 

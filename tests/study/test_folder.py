@@ -14,10 +14,11 @@ from unittest.mock import patch
 
 import pytest
 from merge_samples import measured
+from refused import raises
 from unprivileged import UID
 
 from wattdock.config import ExperimentConfig, Study, load_study
-from wattdock.errors import ConfigError, PreflightError, StoreError
+from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.records import RestartRecord
 from wattdock.study.find import EarlierStudy, find_study, study_to_resume
 from wattdock.study.folder import StudyFolder
@@ -53,7 +54,7 @@ def test_two_coordinators_do_not_write_one_journal(tmp_path: Path) -> None:
     """The second is told, not let in."""
     path = tmp_path / "journal.jsonl"
     first = Journal(path)
-    with pytest.raises(StoreError, match="another wattdock is running this study"):
+    with raises(StoreError, "journal.jsonl", cause=Cause.IN_USE):
         Journal(path)
     first.close()
     Journal(path).close()
@@ -77,7 +78,7 @@ def test_a_spoiled_line_in_the_middle_is_named_not_skipped(tmp_path: Path, spoil
     """It may be the one that says what was measured."""
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b'{"event": "one"}\n' + spoiled + b'\n{"event": "two"}\n')
-    with pytest.raises(StoreError, match=r"journal\.jsonl:2: is no journal line"):
+    with raises(StoreError, "journal.jsonl:2", cause=Cause.MALFORMED):
         read_journal(path.parent)
 
 
@@ -215,7 +216,7 @@ def test_the_stored_copy_of_a_study_is_the_study(tmp_path: Path) -> None:
         folder = find_study("s-1", tmp_path).path
         for path in (folder / "journal.jsonl", folder):
             os.chown(path, UID, UID)
-        with pytest.raises(ConfigError, match=f"s-1 is a study of user {UID}; run its file as a study of yours"):
+        with raises(ConfigError, "s-1", UID, cause=Cause.OTHERS_COULD_WRITE):
             assert find_study("s-1", tmp_path).settings
 
 
@@ -256,9 +257,9 @@ def test_a_name_that_means_no_study_or_several_is_answered_with_what_to_type(tmp
         begun = find_study(f"s-{minute + 1}", tmp_path).path
         begun.rename(begun.with_name(f"20260101T00{minute:02}00-{untimed(begun.name)}"))
     assert [find_study(name, tmp_path).name for name in ("s-1", "s")] == ["s-1", "s-10"]
-    with pytest.raises(ConfigError, match=r"^s-: begins the names of several studies; type one of them: s-1, s-2, s-3"):
+    with raises(ConfigError, "s-1", "s-2", "s-3"):
         find_study("s-", tmp_path)
-    with pytest.raises(ConfigError, match=r"^t-1: no study in .* is called so; type one of them: s-10, s-9, s-8, s-7 "):
+    with raises(ConfigError, "t-1", "s-10", "s-9", "s-8", "s-7"):
         find_study("t-1", tmp_path)
 
 
@@ -282,7 +283,7 @@ def test_a_name_that_means_no_study_or_several_is_answered_with_what_to_type(tmp
 def test_a_changed_study_is_refused_with_what_changed(tmp_path: Path, changed: Study, words: str) -> None:
     """Mixing two studies in one table would compare what was never comparable."""
     begin(tmp_path, study({"name": "a"}))
-    with pytest.raises(ConfigError, match="the study has changed since") as caught:
+    with raises(ConfigError, cause=Cause.STUDY_CHANGED) as caught:
         resume(tmp_path, changed)
     assert words in str(caught.value)
 
@@ -321,5 +322,5 @@ def test_what_is_no_file_in_a_journals_or_its_locks_place_is_refused(tmp_path: P
     file.rename(tmp_path / "moved")
     make = {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: path.symlink_to(tmp_path / "moved")}
     make[kind](file)
-    with pytest.raises(StoreError, match=r"regular file|directory|symbolic links"):
+    with raises(StoreError, cause=Cause.NOT_A_FILE):
         resume(tmp_path, study({}))

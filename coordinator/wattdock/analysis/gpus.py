@@ -9,12 +9,14 @@ from pydantic import Field
 
 from wattdock.analysis.steadiness import IDLE_SPANS, over
 from wattdock.clock import NS_PER_S
-from wattdock.metering import EnergyCurve, Series, Span
+from wattdock.metering import EnergyCurve, MeterEvent, Span
 from wattdock.records import RestartRecord
 from wattdock.values import Stored, all_known, known_max, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from wattdock.analysis.joules import SpanJoules
     from wattdock.host import GpuProcess
@@ -81,7 +83,7 @@ class GpuResult(Stored):
     power_course: str | None = None
     counter_period_s: float | None = None
     nvml_busy_fraction: float | None = None
-    events: list[str] = Field(default_factory=list)
+    events: list[MeterEvent] = Field(default_factory=list)
     counter_lag_s: float | None = None
     counter_lag_std_s: float | None = None
     card: str | None = None
@@ -166,7 +168,7 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
         "power_course": "+".join(sorted({course for gpu in timelines for course in gpu.power_courses})) or None,
         "counter_period_s": float(np.median(periods_s)) if periods_s else None,
         "nvml_busy_fraction": max(busy, default=None),
-        "events": [f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
+        "events": [event for gpu in timelines for event in gpu.events],
         "counter_lag_s": lag.mean_s if lag else None,
         "counter_lag_std_s": lag.std_s if lag else None,
         "card": last.card,
@@ -227,9 +229,9 @@ def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | No
     grown = []
     for gpu, span in parts:
         around = _around(gpu, f"violation_{reason}_ns", span)
-        if around is None or (grown_ns := float(around.value[-1] - around.value[0])) < 0:
+        if around is None or (grown_ns := float(around[1][-1] - around[1][0])) < 0:
             return None
-        grown.append((grown_ns, float(around.at_ns[-1] - around.at_ns[0])))
+        grown.append((grown_ns, float(around[0][-1] - around[0][0])))
     return grown
 
 
@@ -238,9 +240,9 @@ def sampled_throughout(parts: Sequence[Part], name: str) -> list[list[float]] | 
     samples = []
     for gpu, span in parts:
         around = _around(gpu, name, span)
-        if around is None or int(np.diff(around.at_ns).max()) > STATE_GAP_NS:
+        if around is None or int(np.diff(around[0]).max()) > STATE_GAP_NS:
             return None
-        samples.append(around.value.tolist())
+        samples.append(around[1].tolist())
     return samples
 
 
@@ -248,10 +250,11 @@ def _share(grown: Sequence[tuple[float, float]]) -> float:
     return sum(grown_ns for grown_ns, _ in grown) / sum(elapsed_ns for _, elapsed_ns in grown)
 
 
-def _around(gpu: GpuTimeline | None, name: str, span: Span) -> Series | None:
-    """Return a series from the sample before a span, or else its first inside, to the one after it, or its last inside.
+def _around(gpu: GpuTimeline | None, name: str, span: Span) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+    """Return instants and values of a series from the sample before a span to the sample after it.
 
-    None without the series, and where one of the two is far from its end of the span.
+    Where there is none, from its first sample inside, or to its last. None without the series, and where one of the two
+    is far from its end of the span.
     """
     if gpu is None or (series := gpu.series.get(name)) is None:
         return None
@@ -265,7 +268,7 @@ def _around(gpu: GpuTimeline | None, name: str, span: Span) -> Series | None:
     late_ns, early_ns = series.at_ns[first] - span.start_ns, span.end_ns - series.at_ns[last]
     if last <= first or max(late_ns, early_ns) > COUNTER_REACH_NS:
         return None
-    return Series(series.at_ns[first : last + 1], series.value[first : last + 1])
+    return series.at_ns[first : last + 1], series.value[first : last + 1]
 
 
 def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | None:
@@ -289,16 +292,16 @@ def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: Spa
         inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
         counted = joules_in.of_gpu(gpu, inner)
         if counted.source == "counter" and counted.mean_power_w:
-            power_w = _sampled_w(power, inner, lag.mean_s)
+            power_w = _sampled_w(power.at_ns, power.value, inner, lag.mean_s)
             return None if power_w is None else power_w / counted.mean_power_w - 1
     return None
 
 
-def _sampled_w(power: Series, span: Span, lag_s: float) -> float | None:
+def _sampled_w(sampled_ns: NDArray[np.int64], sampled_w: NDArray[np.float64], span: Span, lag_s: float) -> float | None:
     """Mean of a span's power samples, each for the time since the one before; None where they cover too little."""
     lag_ns = round(lag_s * NS_PER_S)
-    inside = (power.at_ns > span.start_ns + lag_ns) & (power.at_ns < span.end_ns + lag_ns)
-    at_ns, power_w = power.at_ns[inside], power.value[inside]
+    inside = (sampled_ns > span.start_ns + lag_ns) & (sampled_ns < span.end_ns + lag_ns)
+    at_ns, power_w = sampled_ns[inside], sampled_w[inside]
     covered_ns = int(np.minimum(np.diff(at_ns), SAMPLE_REACH_NS).sum())
     if covered_ns < MIN_COVERED * (span.end_ns - span.start_ns):
         return None

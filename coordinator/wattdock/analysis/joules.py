@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from wattdock.metering import EnergyCurve, Span
+from wattdock.metering import EnergyCurve, MeterEvent, Span
 from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class HostEnergy(Stored):
     source: Literal["rapl"] = "rapl"
     statement: str = HOST_STATEMENT
     timing_j: dict[str, float | None]
-    events: list[str] = Field(default_factory=list)
+    events: list[MeterEvent] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def host_energy(restarts: Sequence[RestartRecord]) -> tuple[dict[str, float | No
         host_j[name] = sum(energy for energy, _ in parts) if parts else None
         # Each pass is off alike: a straight line cuts the same corners.
         timing_j[name] = sum(timing for _, timing in parts) if parts else None
-    return host_j, HostEnergy(timing_j=timing_j, events=[event.message for host in hosts for event in host.events])
+    return host_j, HostEnergy(timing_j=timing_j, events=[event for host in hosts for event in host.events])
 
 
 # Half the width of the 95 % interval of a normal distribution, in standard deviations.

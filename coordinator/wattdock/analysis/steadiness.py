@@ -254,7 +254,7 @@ def not_cooled_down(
 
 def _not_supported(gpu: GpuTimeline, name: str) -> bool:
     """Whether the driver has no such reading for this GPU."""
-    return any(event.kind == "not_supported" and event.message.startswith(f"{name}:") for event in gpu.events)
+    return any(event.kind == "not_supported" and event.reading == name for event in gpu.events)
 
 
 def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int) -> NDArray[np.float64]:

@@ -131,11 +131,13 @@ def meter_without_loss(subject: Subject) -> Outcome:
     used = subject.result.used_gpus
     unread = [uuid for uuid, gpu in used.items() if not (gpu.counter_changes or gpu.source == "integrated_power")]
     events = [event for gpu in used.values() for event in gpu.events]
-    if bad := [event for event in events if event.startswith(LOST)]:
+    if bad := [f"{event.kind}: {event.message}" for event in events if event.kind in LOST]:
         return Outcome("fail", "; ".join(bad))
     if unread or not used:
         return Outcome("unknown", " ".join(["no counter was read", *unread]))
-    return Outcome("pass", f"{sum(event.startswith('gap') for event in events)} gaps between counter changes")
+    return Outcome(
+        "pass", f"{sum(event.kind in ('gap', 'sample_gap') for event in events)} gaps between counter changes"
+    )
 
 
 @CHECKS.check(

@@ -159,9 +159,7 @@ def _study_file(data: Settings, places: Places) -> StudyFile:
             known = key in ExperimentConfig.model_fields
             advice = f"did you mean {near[0]!r}?" if near and not known else "put it under `defaults:`"
             raise ConfigError(
-                f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`",
-                advice,
-                cause=Cause.UNKNOWN_SETTING,
+                f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`", advice, cause=Cause.UNKNOWN_SETTING
             )
     try:
         written = StudyFile.model_validate(data | {"defaults": data.get("defaults") or {}})
@@ -214,7 +212,9 @@ def _config_error(
     where = places.of(location, prefixes)
     if location and not places.is_flag(location):
         where += f": {'.'.join(map(str, location))}"
-    return ConfigError(f"{where}: {_message(first, location)}{more}")
+    what, remedy = _mistake(first, location)
+    cause = Cause.UNKNOWN_SETTING if first["type"] == "extra_forbidden" else Cause.INVALID_VALUE
+    return ConfigError(f"{where}: {what}{more}", remedy, cause=cause)
 
 
 def _names_a_branch(part: str | int) -> bool:
@@ -222,34 +222,36 @@ def _names_a_branch(part: str | int) -> bool:
     return isinstance(part, str) and (not part.isidentifier() or not part.islower())
 
 
-def _message(error: ErrorDetails, location: Location) -> str:
+def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
+    """Return what is wrong with a setting, and what to write instead."""
+    given = error["input"]
     if error["type"] == "extra_forbidden":
         wrong = str(error["loc"][-1])
         near = _nearest(wrong, location[:-1] if location[-1:] == (wrong,) else location)
         hint = f"did you mean {near!r}?" if near else "docs/study.schema.json has all keys"
-        if near is None and location == (wrong,) and isinstance(error["input"], dict):
+        if near is None and location == (wrong,) and isinstance(given, dict):
             hint = f"the settings of a backend need `backend: {wrong}`; otherwise drop them"
         hint = "it is a key, but not here; docs/study.schema.json shows its place" if near == wrong else hint
-        return f"unknown key {wrong!r}; {hint}"
-    if isinstance(error["input"], list) and error["type"] in ONE_VALUE:
+        return f"unknown key {wrong!r}", hint
+    if isinstance(given, list) and error["type"] in ONE_VALUE:
         name = ".".join(map(str, location))
-        return f"takes one value, not {shortened(error['input'])}; for each, put `{name}:` and the list under `sweep:`"
+        return f"takes one value, not {shortened(given)}", f"for each, put `{name}:` and the list under `sweep:`"
     if error["type"] == "model_type":
-        return f"holds settings of its own, `key: value`, not {shortened(error['input'])}"
-    if error["type"] in ("int_type", "float_type") and isinstance(error["input"], str):
-        return f"must be a number, not {shortened(error['input'])}; write it without quotes, and 1e-3 as 1.0e-3"
-    if error["type"] == "string_type" and isinstance(error["input"], int | float):
-        return f"must be text, not {shortened(error['input'])}; quote it"
+        return f"holds settings of its own, `key: value`, not {shortened(given)}", None
+    if error["type"] in ("int_type", "float_type") and isinstance(given, str):
+        return f"must be a number, not {shortened(given)}", "write it without quotes, and 1e-3 as 1.0e-3"
+    if error["type"] == "string_type" and isinstance(given, int | float):
+        return f"must be text, not {shortened(given)}", "quote it"
     if wanted := expected(error):
-        is_bool = isinstance(error["input"], bool)
-        value = f"{error['input']} (YAML reads yes and no as such)" if is_bool else shortened(error["input"])
-        return f"{wanted}, not {value}"
-    text = error["msg"].removeprefix("Value error, ")
-    text = text[:1].lower() + text[1:]
-    choices = re.findall(r"'(.+?)'", text) if error["type"] == "literal_error" else ()
-    near = nearest(str(error["input"]), choices)
-    meant = f"; did you mean {near!r}?" if near else ""
-    return text if error["type"] == "value_error" else f"{text}, not {shortened(error['input'])}{meant}"
+        is_bool = isinstance(given, bool)
+        value = f"{given} (YAML reads yes and no as such)" if is_bool else shortened(given)
+        return f"{wanted}, not {value}", None
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"]), None
+    choices = re.findall(r"'(.+?)'", error["ctx"]["expected"]) if error["type"] == "literal_error" else ()
+    near = nearest(str(given), choices)
+    text = error["msg"][:1].lower() + error["msg"][1:]
+    return f"{text}, not {shortened(given)}", near and f"did you mean {near!r}?"
 
 
 def _nearest(wrong: str, parents: Location) -> str | None:

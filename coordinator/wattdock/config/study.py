@@ -14,7 +14,7 @@ from pydantic import Field
 from wattdock.config.fleet import FleetSpec
 from wattdock.config.lengths import StrictSettings
 from wattdock.config.workload import Seed
-from wattdock.errors import Cause, ConfigError
+from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,8 +63,8 @@ class StudyFile(StrictSettings):
 class StudyError(ConfigError):
     """A study that makes no sense; `location` is the place in the file."""
 
-    def __init__(self, what: str, *location: str | int, remedy: str | None = None, cause: Cause | None = None) -> None:
-        super().__init__(what, remedy, cause=cause)
+    def __init__(self, what: str, *location: str | int, remedy: str | None = None) -> None:
+        super().__init__(what, remedy)
         self.location = location
 
 
@@ -86,9 +86,7 @@ def points(sweep: Mapping[str, Any]) -> Iterator[Point]:
     ]
     names = [name for group, _ in axes for name in group]
     if deep := [name for name in names if name.count(".") > MAX_DEPTH]:
-        raise StudyError(
-            f"{shortened(deep[0])}: no setting lies that deep", "sweep", deep[0], cause=Cause.UNKNOWN_SETTING
-        )
+        raise StudyError(f"{shortened(deep[0])}: no setting lies that deep", "sweep", deep[0])
     if twice := [name for name in names if names.count(name) > 1]:
         raise StudyError(f"{twice[0]}: is swept twice", "sweep", twice[0], remedy="keep one")
     count = math.prod(len(steps) for _, steps in axes)

@@ -40,12 +40,12 @@ def ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def fail(message: str, code: ExitCode) -> NoReturn:
+def fail(message: str, code: ExitCode, *, is_json: bool = False) -> NoReturn:
     """Print `message` on the error stream and end with `code`."""
     ignore_interrupts()
     _flush_or_discard(sys.stdout)
     with suppress(OSError):
-        say(f"wattdock: {message}", err=True)
+        say(message if is_json else f"wattdock: {message}", err=True)
     _flush_or_discard(sys.stderr)
     sys.exit(code)
 
@@ -57,7 +57,8 @@ def usage_line(error: Any) -> str:
     # Typer leaves out the value that it refuses; pydantic, which checks it for typer, has it.
     if hasattr(error.__cause__, "errors"):
         [problem, *_] = error.__cause__.errors()
-        value, reason = str(problem["input"]), problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        reason = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+        value, reason = str(problem["input"]), reason.removeprefix("Input ")
         if wanted := expected(problem):
             shown = repr(value) if problem["type"].endswith("parsing") else value
             several = "; for several, write a study with `sweep:`" if "," in value else ""

@@ -52,8 +52,7 @@ def lease_folder(_: MachineSubject) -> Outcome:
         names = "; ".join(f"{name} by {holder}" for name, holder in holders.items())
         return Outcome("warn", f"held: {names}", remedy="wait for them with --wait SECONDS")
     if reason := leases.unshared(folder):
-        figure, remedy = reason.split("; ", 1)
-        return Outcome("warn", figure, remedy=remedy)
+        return Outcome("warn", reason.what, remedy=reason.remedy)
     return Outcome("pass", f"none held, in {folder}")
 
 

@@ -72,7 +72,7 @@ def environment(
         seed=config.workload.seed,
         clock=RestartRecord.clock_facts([record]),
         meter=plan.meter.name,
-        meter_reason=plan.meter.reason,
+        meter_reason=plan.meter.explanation,
     )
 
 

@@ -110,7 +110,7 @@ def fallback_steps(plan: ExecutionPlan, failed: ExperimentResult) -> tuple[Fallb
 def fallbacks(
     failed: ExperimentConfig,
     *,
-    cause: Cause | None,
+    cause: str | None,
     gpus: int,
     dtype: str | None = None,
     memory_bytes: int | None = None,
@@ -142,7 +142,7 @@ def _fits(config: ExperimentConfig, gpus: int, memory_bytes: int | None) -> bool
     return True
 
 
-def _changes(failed: ExperimentConfig, cause: Cause | None, gpus: int, dtype: str) -> Iterator[Mapping[str, Any]]:
+def _changes(failed: ExperimentConfig, cause: str | None, gpus: int, dtype: str) -> Iterator[Mapping[str, Any]]:
     """Yield the settings, by dotted name, that each fallback changes."""
     section, backend = failed.section, failed.backend
     for split in section.other_splits(gpus):

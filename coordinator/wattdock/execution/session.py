@@ -324,7 +324,7 @@ class Session:
             stage=stage or recording.stage,
             exit_code=int(exit_code),
             log_tail=log_tail,
-            cause=cause,
+            cause=cause and cause.value,
             advice=cause and ADVICE.get(cause),
         )
         recording.fail(failure)

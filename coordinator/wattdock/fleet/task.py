@@ -84,7 +84,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     study = load_study(find_study(path.name, output_dir).settings, {})
     tasks = tasks_of(study, path)
     if not 0 <= number < len(tasks):
-        raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}", cause=Cause.UNKNOWN_NAME)
+        raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}")
     task, folder = tasks[number], path / TASKS / str(number)
     _require_alone(path, number)
     folder.mkdir(0o755, exist_ok=True)

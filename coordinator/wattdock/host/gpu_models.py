@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from wattdock.errors import Cause, ConfigError
+from wattdock.errors import ConfigError
 from wattdock.text import nearest
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ def find(name: str) -> GpuModel:
     near = nearest(name, by_name)
     hint = f"did you mean {by_name[near].aliases[0]}? " if near else ""
     raise ConfigError(
-        f"GPU {name!r} is not known",
-        f"{hint}known are {', '.join(model.aliases[0] for model in catalogue().values())}",
-        cause=Cause.UNKNOWN_NAME,
+        f"GPU {name!r} is not known", f"{hint}known are {', '.join(model.aliases[0] for model in catalogue().values())}"
     )
 
 

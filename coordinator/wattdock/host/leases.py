@@ -115,7 +115,7 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
                     say(f"waiting up to {request.wait_s:g} s: {announced}")
             else:
                 if reason := unshared(place):
-                    say(reason)
+                    say(str(reason))
                 yield held
                 return
         # Random, so that waiting processes do not all try at the same moments; the longer, the more seldom, since each
@@ -152,7 +152,8 @@ def fault(held: HeldLeases) -> str | None:
             if os.path.samestat(path.lstat(), os.fstat(descriptor)):
                 continue
         return f"the lease {path} was removed or replaced meanwhile; let nothing clean its folder"
-    return unshared(next(iter(held)).parent)
+    reason = unshared(next(iter(held)).parent)
+    return str(reason) if reason else None
 
 
 def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> HeldLeases:
@@ -305,13 +306,13 @@ def _remedy(folder: Path) -> str:
     return f"as root: {before}mkdir -m {FOLDER_MODE:o} {folder}"
 
 
-def unshared(folder: Path) -> str | None:
-    """Return why leases in `folder` do not keep off other users, and what to do; None where they do."""
+def unshared(folder: Path) -> PreflightError | None:
+    """Return why leases in `folder` do not keep off other users; None where they do."""
     state = folder.stat()
     if state.st_uid == root_uid() and stat.S_IMODE(state.st_mode) == FOLDER_MODE:
         return None
     remedy = _remedy(folder if os.environ.get(SETTING) else SHARED)
-    return f"other users' measurements are not seen: leases lie in {folder}; {remedy}"
+    return PreflightError(f"other users' measurements are not seen: leases lie in {folder}", remedy)
 
 
 def _file_system(folder: Path) -> str:

@@ -51,9 +51,7 @@ def check_id(model_id: str) -> None:
     try:
         validate_repo_id(model_id)
     except HFValidationError as error:
-        raise ConfigError(
-            f"{model_id!r} is no model id", "write OWNER/NAME, or ./FOLDER for a local folder", cause=Cause.UNKNOWN_NAME
-        ) from error
+        raise ConfigError(f"{model_id!r} is no model id", "write OWNER/NAME, or ./FOLDER for a local folder") from error
 
 
 def resolve_hub(

@@ -11,7 +11,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config import Split
-from wattdock.errors import Cause, ConfigError, UnknownArchitectureError
+from wattdock.errors import ConfigError, UnknownArchitectureError
 from wattdock.inputs.architecture import BYTES, Architecture
 
 if TYPE_CHECKING:
@@ -255,9 +255,7 @@ def bytes_of(dtype: str) -> float:
         return BYTES[dtype.removeprefix("torch.")]
     except KeyError as error:
         raise ConfigError(
-            f"dtype {dtype!r} is not known",
-            f"known are {', '.join(BYTES)}, and mxfp4 for weights",
-            cause=Cause.UNKNOWN_NAME,
+            f"dtype {dtype!r} is not known", f"known are {', '.join(BYTES)}, and mxfp4 for weights"
         ) from error
 
 

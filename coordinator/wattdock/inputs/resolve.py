@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock.config import ModelSpec
-from wattdock.errors import Cause, ConfigError
+from wattdock.errors import ConfigError
 from wattdock.files import expanded
 from wattdock.inputs.embedded import resolve_embedded
 from wattdock.inputs.model_folder import (
@@ -91,16 +91,13 @@ def _require_no_near_miss(model_id: str) -> None:
     if shape := presets().get(model_id.lower()):
         published = f" or {shape.id} for the hub's" if shape.id else ""
         raise ConfigError(
-            f"{model_id!r} is the name of a shape",
-            f"write shape:{shape.name} for random weights{published}",
-            cause=Cause.UNKNOWN_NAME,
+            f"{model_id!r} is the name of a shape", f"write shape:{shape.name} for random weights{published}"
         )
     near = difflib.get_close_matches(model_id.lower(), [ModelSpec.EMBEDDED], n=1)
     if near or ModelSpec.EMBEDDED.startswith(model_id.lower()):
         raise ConfigError(
             f"{model_id!r} is no model known here",
             f"did you mean {ModelSpec.EMBEDDED!r}? A hub's ids look like OWNER/NAME",
-            cause=Cause.UNKNOWN_NAME,
         )
 
 
@@ -122,11 +119,7 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
         near = nearest(name, presets())
         hint = f"did you mean {near}? " if near else ""
         names = ", ".join(sorted(presets()))
-        raise ConfigError(
-            f"model {name!r} is not known",
-            f"{hint}write OWNER/NAME, ./FOLDER, or one of {names}",
-            cause=Cause.UNKNOWN_NAME,
-        )
+        raise ConfigError(f"model {name!r} is not known", f"{hint}write OWNER/NAME, ./FOLDER, or one of {names}")
     return _on_hub(name, None, home)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from wattdock.errors import Cause, ConfigError
+from wattdock.errors import ConfigError
 from wattdock.inputs.build_once import build_once
 from wattdock.inputs.model_folder import ModelFolder, describe_folder
 from wattdock.text import nearest
@@ -81,9 +81,7 @@ def shape_config(name: str) -> dict[str, Any]:
         return dict(preset.config)
     near = nearest(name, presets())
     hint = f"did you mean {near}? " if near else ""
-    raise ConfigError(
-        f"unknown shape {name!r}", f"{hint}known are {', '.join(sorted(presets()))}", cause=Cause.UNKNOWN_NAME
-    )
+    raise ConfigError(f"unknown shape {name!r}", f"{hint}known are {', '.join(sorted(presets()))}")
 
 
 def resolve_shape(name: str, *, home: Path, progress: Callable[[str], None]) -> ModelFolder:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import Cause, ConfigError
+from wattdock.errors import ConfigError
 from wattdock.files import expanded
 from wattdock.host import folders, processes
 from wattdock.secrets import is_secret_variable, withheld
@@ -81,11 +81,7 @@ def find_runner(backend: str) -> Path:
         raise ConfigError(f"{backend!r} are several backends", f"for each, put `backend: [{several}]` under `sweep:`")
     near = nearest(backend, sorted(runners))
     hint = f"did you mean {near!r}?" if near else "set WATTDOCK_RUNNERS to a folder that holds it"
-    raise ConfigError(
-        f"unknown backend {backend!r} (there are: {', '.join(sorted(runners)) or 'none'})",
-        hint,
-        cause=Cause.UNKNOWN_NAME,
-    )
+    raise ConfigError(f"unknown backend {backend!r} (there are: {', '.join(sorted(runners)) or 'none'})", hint)
 
 
 def environment_dir(runner_dir: Path) -> Path:

@@ -110,4 +110,4 @@ def _known(folder: Path, name: str) -> str:
         with suppress(OSError), OwnedFolder.open(place) as opened:
             if name[:1].isdigit() and name in opened.names():
                 return str(place / name)
-    raise ConfigError(f"no result and no study is called {name[:200]!r}", cause=Cause.UNKNOWN_NAME)
+    raise ConfigError(f"no result and no study is called {name[:200]!r}")

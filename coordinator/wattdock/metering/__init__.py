@@ -12,7 +12,7 @@ from wattdock.metering.cards import MeterCard
 from wattdock.metering.choice import MeterChoice, choose_meter
 from wattdock.metering.curve import EnergyCurve, SpanEnergy
 from wattdock.metering.meter import Meter
-from wattdock.metering.timeline import GpuTimeline, Series, Span, Timeline
+from wattdock.metering.timeline import GpuTimeline, MeterEvent, Span, Timeline
 
 __all__ = [
     "EnergyCurve",
@@ -20,7 +20,7 @@ __all__ = [
     "Meter",
     "MeterCard",
     "MeterChoice",
-    "Series",
+    "MeterEvent",
     "Span",
     "SpanEnergy",
     "Timeline",

@@ -154,8 +154,8 @@ class Cards:
             return replace(timeline, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
         if (problem := self.problems.get(timeline.uuid)) is None:
             return timeline
-        message = f"the counter's lag is assumed: {problem}; make a new card with wattdock doctor --calibrate"
-        return replace(timeline, events=(*timeline.events, MeterEvent(at_ns, "card_unused", message)))
+        said = f"the counter's lag is assumed: {problem}; make a new card with wattdock doctor --calibrate"
+        return replace(timeline, events=(*timeline.events, MeterEvent(at_ns, "card_unused", said=said)))
 
 
 def _mismatch(card: MeterCard, gpu: Gpu) -> str | None:

@@ -35,15 +35,23 @@ class MeterChoice:
 
     Attributes:
         name: "nvml", "zeus", "rapl" or "none".
-        reason: Why this meter, and what RAPL adds to it or why it cannot.
+        reason: Why this meter.
         no_gpu_reason: Why no GPU is metered; empty where GPUs are.
         domains: RAPL's counters that are recorded too.
+        note: What else is to be known of it.
     """
 
     name: str
     reason: str
     no_gpu_reason: str = ""
     domains: Domains = NO_DOMAINS
+    note: str = ""
+
+    @property
+    def explanation(self) -> str:
+        """Why this meter, and what RAPL adds to it or why it cannot."""
+        host = "" if self.domains is NO_DOMAINS else str(self.domains)
+        return "; ".join(filter(None, (self.reason, self.note, host)))
 
     def new_meter(
         self,
@@ -80,8 +88,7 @@ def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWE
     if setting == "none":
         return MeterChoice("none", "asked for", "meter: none was asked for")
     domains = find_domains(powercap)
-    choice = _meter_for(setting, inventory, domains)
-    return replace(choice, reason=f"{choice.reason}; {domains}", domains=domains)
+    return replace(_meter_for(setting, inventory, domains), domains=domains)
 
 
 def _meter_for(setting: str, inventory: GpuInventory, domains: Domains) -> MeterChoice:
@@ -98,7 +105,7 @@ def _meter_for(setting: str, inventory: GpuInventory, domains: Domains) -> Meter
         return MeterChoice("rapl", "asked for", "meter: rapl reads CPU packages and memory, no GPU")
     if no_gpu is None:
         gpus = pluralize(len(inventory.gpus), "NVIDIA GPU")
-        return MeterChoice("nvml", f"{gpus} found; checked against Zeus with --meter zeus")
+        return MeterChoice("nvml", f"{gpus} found", note="checked against Zeus with --meter zeus")
     return MeterChoice("rapl" if domains.readable else "none", no_gpu, no_gpu)
 
 

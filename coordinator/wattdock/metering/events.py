@@ -52,8 +52,8 @@ def _sample_gaps(samples: Series, start_ns: int, end_ns: int) -> Iterator[MeterE
     for index in np.flatnonzero(intervals_s > SAMPLE_GAP_S):
         first_ns, last_ns = int(at_ns[index]), int(at_ns[index + 1])
         missing_s = (last_ns - first_ns) / NS_PER_S
-        kind: EventKind = "samples_ceased" if missing_s > SAMPLES_CEASED_S else "gap"
-        yield MeterEvent(first_ns, kind, f"no power sample of the driver for {missing_s:.3f} s", end_ns=last_ns)
+        kind: EventKind = "samples_ceased" if missing_s > SAMPLES_CEASED_S else "sample_gap"
+        yield MeterEvent(first_ns, kind, last_ns, {"missing_s": missing_s})
 
 
 def _gaps(ticks: Ticks) -> list[MeterEvent]:
@@ -65,7 +65,7 @@ def _gaps(ticks: Ticks) -> list[MeterEvent]:
         MeterEvent(
             at_ns=int(ticks.after_start_ns[index + 1]),
             kind="gap",
-            message=f"{intervals_s[index]:.3f} s between two counter changes; usual {usual_s:.3f} s",
+            values={"interval_s": float(intervals_s[index]), "usual_s": usual_s},
         )
         for index in np.flatnonzero(intervals_s > GAP_PERIODS * usual_s)
     ]
@@ -76,8 +76,7 @@ def _resets(ticks: Ticks) -> list[MeterEvent]:
         MeterEvent(
             at_ns=int(ticks.after_start_ns[index + 1]),
             kind="counter_reset",
-            message=f"counter went from {ticks.energy_mj[index]} to {ticks.energy_mj[index + 1]} mJ;"
-            " was the driver reloaded?",
+            values={"before_mj": float(ticks.energy_mj[index]), "after_mj": float(ticks.energy_mj[index + 1])},
         )
         for index in np.flatnonzero(np.diff(ticks.energy_mj) < 0)
     ]
@@ -100,5 +99,5 @@ def _standstills(
         readings_w = (power.value[(power.at_ns >= begin_ns) & (power.at_ns <= until_ns)] for power in powers)
         mean_w = next((float(np.mean(power_w)) for power_w in readings_w if len(power_w)), 0.0)
         if mean_w > FROZEN_POWER_W and grown_j[index] < mean_w * stood_s / 2:
-            message = f"counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W"
-            yield MeterEvent(begin_ns, "counter_frozen", message, end_ns=int(ends_ns[index]))
+            values = {"stood_s": stood_s, "mean_w": mean_w}
+            yield MeterEvent(begin_ns, "counter_frozen", int(ends_ns[index]), values)

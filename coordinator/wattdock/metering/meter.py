@@ -174,7 +174,9 @@ class Meter:
             except nvml.NvmlError as error:
                 kind: Meaning = "gpu_lost" if nvml_meaning(error) == "gpu_lost" else "read_error"
                 # Without a UUID its place in NVML's order is all there is to name it by.
-                self._unreadable[f"index-{index}"] = MeterEvent(self.clock.now_ns(), kind, f"GPU {index}: {error}")
+                self._unreadable[f"index-{index}"] = MeterEvent(
+                    self.clock.now_ns(), kind, reading=f"GPU {index}", said=str(error)
+                )
         if not self._threads and not self._unreadable:
             self.reason = "the NVIDIA driver lists no GPU"
 
@@ -185,8 +187,7 @@ class Meter:
         for thread in self._threads:
             recording = thread.sampler.recording
             if thread not in hung and not thread.completed:
-                message = "reading this GPU broke off; this is a bug, see its traceback above"
-                recording.events.append(MeterEvent(recording.end_ns, "broke_off", message))
+                recording.events.append(MeterEvent(recording.end_ns, "broke_off"))
             gpus[thread.sampler.uuid] = recording.timeline(thread.sampler.uuid, hung=thread in hung)
             end_ns = max(end_ns, recording.end_ns)
         if self.reason is None and not hung:

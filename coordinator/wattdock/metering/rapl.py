@@ -126,7 +126,9 @@ class RaplRecorder(threading.Thread):
                 energy_uj = domain.read_uj()
             except (OSError, ValueError) as error:
                 # One event per counter; what follows shows as missing samples.
-                self._events.setdefault(domain.name, MeterEvent(began_ns, "read_error", f"{domain.name}: {error}"))
+                self._events.setdefault(
+                    domain.name, MeterEvent(began_ns, "read_error", reading=domain.name, said=str(error))
+                )
                 continue
             self._rows[domain.name].append(((began_ns + self._clock.now_ns()) // 2, energy_uj))
 

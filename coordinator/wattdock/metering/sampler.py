@@ -61,6 +61,8 @@ MAX_ERRORS_IN_A_ROW = 50
 SAME_ERROR_NS = 2 * PROCESS_PERIOD_NS
 ENERGY_COUNTER, PROCESS_LIST, POWER_SAMPLES = "energy counter", "process list", "power samples of the driver"
 
+ENDS_HERE = "this GPU's timeline ends here"
+
 
 class _TimelineEndsError(Exception):
     """Nothing more can be read of this GPU: it is lost, or no longer answers."""
@@ -115,8 +117,8 @@ class Recording:
         first_ns, last_ns = self.counter_ns or (self.end_ns, self.end_ns)
         events += timeline_events(ticks, series, start_ns=first_ns, end_ns=last_ns, end_mj=self.counter_mj)
         if hung:
-            message = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; this GPU's timeline ends here"
-            events.append(MeterEvent(self.end_ns, "gpu_lost", message))
+            said = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; {ENDS_HERE}"
+            events.append(MeterEvent(self.end_ns, "gpu_lost", said=said))
         metered_ns = self.end_ns - self.start_ns
         has_power = any(name in series for name in POWER_SERIES)
         source: EnergySource | None = "counter" if self.counter_ns else "integrated_power" if has_power else None
@@ -153,7 +155,7 @@ class GpuSampler:
         self._counter_due_ns = inf
         self._errors_in_a_row: Counter[str] = Counter()
         self._unanswered_in_a_row = 0
-        self._repeated: dict[str, _RepeatedError] = {}
+        self._repeated: dict[tuple[str, str], _RepeatedError] = {}
         self._tasks: list[_Task] = []
 
     def note_edge(self) -> None:
@@ -189,7 +191,7 @@ class GpuSampler:
                 if task.what in (POWER_SAMPLES, PROCESS_LIST):
                     self._try(task.what, task.run)
         except _TimelineEndsError as error:
-            self._event("gpu_lost", f"{error}; this GPU's timeline ends here")
+            self._event("gpu_lost", said=f"{error}; {ENDS_HERE}")
             self.latest_power_w = None
         recording.end_ns = self._clock.now_ns()
 
@@ -200,7 +202,7 @@ class GpuSampler:
             has_samples = False
             self.recording.series.pop(SAMPLES, None)
             if self._samples.doubt:
-                self._event("not_supported", f"{POWER_SAMPLES}: {self._samples.doubt}")
+                self._event("not_supported", POWER_SAMPLES, self._samples.doubt)
         if has_samples:
             self._add(POWER_SAMPLES, SAMPLES_PERIOD_NS if self._is_used else SLOW_PERIOD_NS, self._read_samples)
             self._follow_samples()
@@ -242,7 +244,7 @@ class GpuSampler:
                 # It may work the next time.
                 self._note_error(what, error)
                 return True
-            self._event("not_supported", f"{what}: {error}")
+            self._event("not_supported", what, str(error))
             return False
         return True
 
@@ -301,7 +303,7 @@ class GpuSampler:
     def _read_samples(self) -> None:
         rows, stepped_s = self._timed(self._samples.read)
         if stepped_s is not None:
-            self._event("clock_stepped", f"the time of day, which stamps power samples, was set {stepped_s:+.3f} s")
+            self._event("clock_stepped", stepped_s=stepped_s)
         self.recording.series[SAMPLES] += rows
         if rows:
             self.latest_power_w = rows[-1][1]
@@ -360,25 +362,25 @@ class GpuSampler:
 
     def _note_error(self, what: str, error: Exception) -> None:
         """Record an error; one that repeats soon is counted in the event of its first occurrence."""
-        now_ns, message = self._clock.now_ns(), f"{what}: {error}"
+        now_ns, key = self._clock.now_ns(), (what, str(error))
         kind: EventKind = "counter_error" if what == ENERGY_COUNTER else "read_error"
-        repeated = self._repeated.get(message)
+        repeated = self._repeated.get(key)
         if repeated is None or now_ns - repeated.last_ns > SAME_ERROR_NS:
-            repeated = self._repeated[message] = _RepeatedError(len(self.recording.events), now_ns, now_ns)
-            self._event(kind, message)
+            repeated = self._repeated[key] = _RepeatedError(len(self.recording.events), now_ns, now_ns)
+            self._event(kind, *key)
         repeated.last_ns = now_ns
         repeated.count += 1
         if repeated.count > 1:
             over_s = (repeated.last_ns - repeated.first_ns) / NS_PER_S
-            message = f"{message} ({repeated.count} times, the last {over_s:.1f} s after the first)"
-            self.recording.events[repeated.place] = MeterEvent(repeated.first_ns, kind, message, end_ns=now_ns)
+            values = {"count": repeated.count, "over_s": over_s}
+            self.recording.events[repeated.place] = MeterEvent(repeated.first_ns, kind, now_ns, values, *key)
 
     def _check_lost(self, error: Exception) -> None:
         if self._reader.meaning(error) == "gpu_lost":
             raise _TimelineEndsError(str(error)) from error
 
-    def _event(self, kind: EventKind, message: str) -> None:
-        self.recording.events.append(MeterEvent(at_ns=self._clock.now_ns(), kind=kind, message=message))
+    def _event(self, kind: EventKind, reading: str = "", said: str = "", **values: float) -> None:
+        self.recording.events.append(MeterEvent(self._clock.now_ns(), kind, None, values, reading, said))
 
     def _is_done(self) -> bool:
         """Return whether a second and a counter change have passed since the instant to stop after."""

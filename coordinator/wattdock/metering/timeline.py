@@ -172,6 +172,7 @@ class ProcessSample:
 
 EventKind = Literal[
     "gap",
+    "sample_gap",
     "counter_reset",
     "counter_error",
     "gpu_lost",
@@ -184,7 +185,7 @@ EventKind = Literal[
     "clock_stepped",
 ]
 # Events that concern nothing before or after them; the others hold for the whole timeline.
-TEMPORARY = ("gap", "counter_reset", "counter_frozen", "samples_ceased")
+TEMPORARY = ("gap", "sample_gap", "counter_reset", "counter_frozen", "samples_ceased")
 # Events that end a measurement, and those that explain why a span has no energy from the counter, the gravest first.
 LOSSES = ("gpu_lost", "counter_frozen")
 CAUSES = (*LOSSES, "counter_error")
@@ -192,14 +193,44 @@ CAUSES = (*LOSSES, "counter_error")
 REACH_NS = 3 * NS_PER_S
 
 
+NO_SAMPLE = "no power sample of the driver for {missing_s:.3f} s"
+# What events say; the others name a reading, and hold another's words.
+MESSAGES: Mapping[str, str] = {
+    "gap": "{interval_s:.3f} s between two counter changes; usual {usual_s:.3f} s",
+    "sample_gap": NO_SAMPLE,
+    "samples_ceased": NO_SAMPLE,
+    "counter_reset": "counter went from {before_mj:.0f} to {after_mj:.0f} mJ; was the driver reloaded?",
+    "counter_frozen": "counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W",
+    "clock_stepped": "the time of day, which stamps power samples, was set {stepped_s:+.3f} s",
+    "broke_off": "reading this GPU broke off; this is a bug, see its traceback above",
+}
+
+
 @dataclass(frozen=True)
 class MeterEvent:
-    """A limit of what a GPU's timeline can say; `end_ns` ends what lasted."""
+    """A limit of what a GPU's timeline can say.
+
+    Attributes:
+        end_ns: When what lasted ended.
+        values: By name with unit, such as `missing_s`; a read that failed alike several times has a `count`.
+        reading: The reading or GPU concerned, such as "power_w".
+        said: The driver's words, or another reason.
+    """
 
     at_ns: int
     kind: EventKind
-    message: str
     end_ns: int | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    reading: str = ""
+    said: str = ""
+
+    @property
+    def message(self) -> str:
+        """The event in words, for people."""
+        named = ": ".join(filter(None, (self.reading, self.said)))
+        words = MESSAGES.get(self.kind, "").format(**self.values) or named
+        again = " ({count:.0f} times, the last {over_s:.1f} s after the first)" if "count" in self.values else ""
+        return words + again.format(**self.values)
 
     def touches(self, span: Span) -> bool:
         """Return whether the event, or a part of it, lies inside a span."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -91,12 +90,11 @@ class ExecutionPlan:
     def decisions(self) -> str:
         """Which launcher and meter, and which image or what gives another; for a locked one, the variables it gets."""
         # Why it is a process, and what else was looked for, stands in the result.
-        how, no_meter = self.launch.reason, re.split("[:;]", self.meter.reason)[0]
-        launcher = f"launcher: {self.launch.name} ({how if self.launch.image else self.launch.change})"
+        how = self.launch.reason if self.launch.image else self.launch.change
         passing = " ".join(f"{name}={value}" for name, value in self.variables.items())
         # A pinned image is half of what decides how an engine runs.
         reaching = f"; variables that reach the runner: {passing}" if passing and self.launch.pin else ""
-        return f"{launcher}; meter: {self.meter.name} ({no_meter}){reaching}"
+        return f"launcher: {self.launch.name} ({how}); meter: {self.meter.name} ({self.meter.reason}){reaching}"
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
-from wattdock.errors import StoreError
+from wattdock.errors import Cause, StoreError
 from wattdock.opening import open_data
 from wattdock.owned_folder import OwnedFile
 
@@ -32,8 +32,8 @@ MTIME_S = 315_532_800
 PIECE_BYTES, MOST_HEADER_BYTES = 1 << 20, 4_096
 AGAIN = "get it again from its source"
 REPACKED = "if you packed it anew yourself, name its folder instead"
-DAMAGED = f"is not a tar file, or is damaged or cut short; {AGAIN}"
-OTHERWISE = f"is not as wattdock wrote it; {AGAIN}; {REPACKED}"
+DAMAGED = ("is not a tar file, or is damaged or cut short", AGAIN)
+OTHERWISE = ("is not as wattdock wrote it", f"{AGAIN}; {REPACKED}")
 
 
 def is_safe(name: str) -> bool:
@@ -72,13 +72,13 @@ def unpack(tar: IO[bytes]) -> Iterator[tuple[str, Iterator[bytes]]]:
         top = previous.partition("/")[0] or name.partition("/")[0]
         folders = {str(folder) for folder in PurePosixPath(name).parents}
         if name <= previous or top not in folders or folders & names:
-            raise StoreError(OTHERWISE)
+            raise StoreError(*OTHERWISE, cause=Cause.DAMAGED)
         yield name, _pieces(tar, size_bytes)
         names.add(name)
         previous = name
     end, padded = tar.tell() + 2 * tarfile.BLOCKSIZE, tar.read(tarfile.RECORDSIZE + tarfile.BLOCKSIZE)
     if any(padded) or tar.tell() != -(-end // tarfile.RECORDSIZE) * tarfile.RECORDSIZE:
-        raise StoreError(OTHERWISE)
+        raise StoreError(*OTHERWISE, cause=Cause.DAMAGED)
 
 
 def opened(content: Content) -> io.BytesIO | io.BufferedReader:
@@ -107,12 +107,12 @@ def _next_header(tar: IO[bytes]) -> tarfile.TarInfo | None:
     try:
         name, size_bytes = _name_and_size(block, tar)
     except (tarfile.TarError, ValueError) as error:
-        raise StoreError(DAMAGED) from error
+        raise StoreError(*DAMAGED, cause=Cause.DAMAGED) from error
     header = _header(name, size_bytes)
     written = header.tobuf(tarfile.PAX_FORMAT)
     tar.seek(start)
     if tar.read(len(written)) != written:
-        raise StoreError(OTHERWISE)
+        raise StoreError(*OTHERWISE, cause=Cause.DAMAGED)
     return header
 
 
@@ -140,8 +140,8 @@ def _pieces(tar: IO[bytes], size_bytes: int) -> Iterator[bytes]:
     left_bytes = size_bytes
     while left_bytes:
         if not (piece := tar.read(min(left_bytes, PIECE_BYTES))):
-            raise StoreError(DAMAGED)
+            raise StoreError(*DAMAGED, cause=Cause.DAMAGED)
         left_bytes -= len(piece)
         yield piece
     if any(tar.read(-size_bytes % tarfile.BLOCKSIZE)):
-        raise StoreError(OTHERWISE)
+        raise StoreError(*OTHERWISE, cause=Cause.DAMAGED)

@@ -253,7 +253,7 @@ def _checked(path: Path, files: _Files) -> WholeBundle:
     listed = files.contents[SUMS].decode(errors="backslashreplace")
     actual = sums_of({name: digest for name, digest in files.hashes.items() if name != SUMS})
     if actual != listed:
-        raise StoreError(_difference(listed, actual))
+        raise StoreError(_difference(listed, actual), cause=Cause.DAMAGED)
     manifest = _manifest(files.contents[MANIFEST])
     for name in manifest.results:
         if f"{BUNDLED}/{name}/{RESULT}" not in files.hashes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from wattdock.errors import Cause
 from wattdock.values import Said, Stored
 
 
@@ -16,7 +15,7 @@ class Failure(Stored):
         kind: Class of the error, for instance "RunnerError".
         stage: "launch", "load", "warm-up", "pass 2", ….
         log_tail: The runner's last lines.
-        cause: Its cause, where it is known.
+        cause: Its `wattdock.errors.Cause`, where it is known.
         advice: What helps against that cause, where anything does.
     """
 
@@ -27,5 +26,5 @@ class Failure(Stored):
     stage: str
     exit_code: int
     log_tail: Said = ""
-    cause: Cause | None = None
+    cause: str | None = None
     advice: str | None = None

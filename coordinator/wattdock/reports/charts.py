@@ -225,7 +225,7 @@ def chart(kind: str, results: Sequence[StoredResult]) -> Chart:
         ConfigError: There is no such kind, or these results have nothing to draw of it.
     """
     if kind not in CHARTS:
-        raise ConfigError(f"{kind!r} is no kind of chart", f"there are {', '.join(CHARTS)}", cause=Cause.UNKNOWN_NAME)
+        raise ConfigError(f"{kind!r} is no kind of chart", f"there are {', '.join(CHARTS)}")
     return CHARTS[kind][1](points_of(results))
 
 
@@ -541,10 +541,11 @@ def _spans_decades(rows: Rows, unit: str) -> bool:
 def _few_enough(points: list[Point], otherwise: str) -> list[Point]:
     _require(points, otherwise)
     if len(points) > MOST_ROWS:
-        raise ConfigError(f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most")
+        what = f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most"
+        raise ConfigError(what, cause=Cause.TOO_LARGE)
     return points
 
 
 def _require(points: Sequence[Point], otherwise: str) -> None:
     if not points:
-        raise ConfigError(f"nothing to draw: {otherwise}")
+        raise ConfigError(f"nothing to draw: {otherwise}", cause=Cause.EMPTY)

@@ -53,14 +53,16 @@ class GpuView:
         """
         host = GpuInventory.here()
         holders: dict[str, leases.Holder] = {}
-        leases_unknown = None
+        unknown: PreflightError | None = None
         try:
             folder = leases.folder_in_use()
-            holders, leases_unknown = leases.holders(folder), leases.unshared(folder)
+            holders, unknown = leases.holders(folder), leases.unshared(folder)
         except PreflightError as error:
-            leases_unknown = str(error)
+            unknown = error
         occupied = {gpu.uuid: host.why_occupied(gpu) for gpu in host.gpus}
-        return cls(host, occupied, holders, leases_unknown, datetime.now(UTC).isoformat(timespec="seconds"))
+        return cls(
+            host, occupied, holders, str(unknown) if unknown else None, datetime.now(UTC).isoformat(timespec="seconds")
+        )
 
     def as_view(self) -> View:
         """Yield a line for all GPUs, a table, a block per GPU, and how they are linked."""

@@ -86,7 +86,7 @@ def write_report(rows: Sequence[StoredResult], file: Path, *, title: str) -> Non
         StoreError: A timeline cannot be read, or the file cannot be written.
     """
     if not rows:
-        raise ConfigError("no results to report", "name a result folder, a study or a bundle")
+        raise ConfigError("no results to report", "name a result folder, a study or a bundle", cause=Cause.EMPTY)
     write_output(file, page(rows, title=title, written=datetime.now(UTC)).encode(), "-o")
 
 

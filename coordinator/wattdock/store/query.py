@@ -11,7 +11,7 @@ import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.opening import open_data, proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
 from wattdock.store.row_index import read_rows
@@ -136,7 +136,8 @@ def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: st
 def _folders(output_dir: Path) -> list[Path]:
     if folders := result_folders(output_dir):
         return folders
-    raise ConfigError(f"no results in {output_dir.absolute()}", "measure some (wattdock run), or name --output-dir")
+    remedy = "measure some (wattdock run), or name --output-dir"
+    raise ConfigError(f"no results in {output_dir.absolute()}", remedy, cause=Cause.EMPTY)
 
 
 def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]:

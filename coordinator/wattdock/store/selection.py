@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import Cause, ConfigError, StoreError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
 from wattdock.store.folders import RESTARTS, StoredResult, load_result, result_folders
@@ -139,14 +139,11 @@ def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[P
         of_study = _of_name(study, output_dir, tell)
         if named_so := [folder for folder in of_study if names.experiments.get(folder) == experiment]:
             return named_so
-        raise ConfigError(
-            f"{text}: no experiment of {study} is called so", f"see `wattdock show {study}`", cause=Cause.UNKNOWN_NAME
-        )
+        raise ConfigError(f"{text}: no experiment of {study} is called so", f"see `wattdock show {study}`")
     if not matches:
         raise ConfigError(
             f"{text}: no such folder, and no result or study in {output_dir} whose name begins so",
             "`wattdock results list` shows what there is, and STUDY:EXPERIMENT is one of a study",
-            cause=Cause.UNKNOWN_NAME,
         )
     if len(runs := runs_of(text, names.studies)) > 1 and len(matches) == 1:
         tell(f"{text}: {untimed(matches[0])}, the latest of {len(runs)} runs")

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import Cause, ConfigError
+from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -113,11 +113,7 @@ class Format:
         """
         if unknown := sorted(set(present) - self.keys):
             known = ", ".join(sorted(self.keys))
-            raise ConfigError(
-                f"{where}: unknown key {short(unknown[0])!r}",
-                f"known are {known} ({self.name})",
-                cause=Cause.UNKNOWN_SETTING,
-            )
+            raise ConfigError(f"{where}: unknown key {short(unknown[0])!r}", f"known are {known} ({self.name})")
         if lacking := sorted(self.needed - set(present)):
             raise ConfigError(f"{where}: has none of {', '.join(lacking)}, which each record of {self.name} needs")
         prompts, limits = ([key for key in keys if key in present] for keys in (self.prompts, self.limits))
@@ -218,11 +214,7 @@ def first_turn(value: object, where: str, key: str) -> str | None:
 def _content(message: Mapping[str, Any], names: tuple[str, str], where: str) -> str:
     """The text of a message; a list with one part of text is a text."""
     if unknown := sorted(message.keys() - {*names}):
-        raise ConfigError(
-            f"{where}: unknown key {short(unknown[0])!r} in a message",
-            f"known are {', '.join(names)}",
-            cause=Cause.UNKNOWN_SETTING,
-        )
+        raise ConfigError(f"{where}: unknown key {short(unknown[0])!r} in a message", f"known are {', '.join(names)}")
     content = message.get(names[1])
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         part = content[0]

@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.inputs.prompts import formats
 from wattdock.inputs.prompts.formats import UNIT_NS, Written, recognised, short
 from wattdock.opening import read_regular
@@ -215,9 +215,10 @@ class _Parser:
         """Return what was taken."""
         form, reading, instants_ns = self.form, self.reading, self.instants_ns
         if self.skipped and not self.items:
-            raise ConfigError(f"{source}: no conversation begins with a user's turn, and no other can be sent")
+            what = f"{source}: no conversation begins with a user's turn, and no other can be sent"
+            raise ConfigError(what, cause=Cause.EMPTY)
         if not self.items or not form:
-            raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
+            raise ConfigError(f"{source} holds no prompts", 'write one {"prompt": "..."} per line', cause=Cause.EMPTY)
         known = reading.time_unit or form.unit or Written.NUMBER not in self.written
         dated = known and len(instants_ns) == len(self.items)
         ignored = {key for keys, layout in self.layouts.items() for key in reading.unused(keys, layout)}
@@ -304,7 +305,7 @@ def _value_at(text: str, start: int, where: str) -> tuple[Any, int]:
 def _object(record: object, where: str) -> dict[str, Any]:
     """The object, with the keys of a batch request's body beside its own as `body.<key>`."""
     if not isinstance(record, dict):
-        raise ConfigError(f'{where}: {short(record, quoted=True)} is no object; write {{"prompt": "..."}}')
+        raise ConfigError(f"{where}: {short(record, quoted=True)} is no object", 'write {"prompt": "..."}')
     body = record.get("body")
     if isinstance(body, dict) and not any(key.startswith("body.") for key in record):
         return {key: record[key] for key in record if key != "body"} | {f"body.{key}": body[key] for key in body}

@@ -94,7 +94,7 @@ def default_base(name: str, variant: str) -> str:
         ConfigError: There is no image of this name.
     """
     if name not in image_names():
-        raise ConfigError(f"unknown image {name!r}", f"there are {', '.join(image_names())}", cause=Cause.UNKNOWN_NAME)
+        raise ConfigError(f"unknown image {name!r}", f"there are {', '.join(image_names())}")
     in_dockerfile = DEFAULT_BASE.search((DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8"))
     return CPU_BASE if variant == "cpu" or in_dockerfile is None else in_dockerfile[1]
 

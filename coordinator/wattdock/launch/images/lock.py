@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from wattdock.errors import Cause, ConfigError, PreflightError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import expanded, write_whole
 from wattdock.host import folders
 from wattdock.launch.engine import NoImageError, find_image
@@ -194,9 +194,7 @@ def _entry(name: str, registry: str | None) -> LockedImage:
     remedy = f"build it with: wattdock images build {name}"
     image = find_image(local_name(name), backend=name, remedy=remedy)
     if image.base is None:
-        raise PreflightError(
-            f"image {image.name} does not say what it was built from", remedy, cause=Cause.IMAGE_CHANGED
-        )
+        raise PreflightError(f"image {image.name} does not say what it was built from", remedy)
     digest = choose_digest(image.digests, registry) or image.id
     return LockedImage(digest=digest, base=image.base, base_digest=image.base_digest, revision=image.revision)
 
@@ -211,10 +209,7 @@ def choose_digest(digests: Sequence[str], registry: str | None) -> str | None:
     if len(matching) > 1:
         raise PreflightError(f"several registries have it ({', '.join(matching)})", "choose with --registry")
     if registry and not matching:
-        raise PreflightError(
-            f"no digest of it begins with {registry} (there are: {', '.join(digests) or 'none'})",
-            cause=Cause.UNKNOWN_NAME,
-        )
+        raise PreflightError(f"no digest of it begins with {registry} (there are: {', '.join(digests) or 'none'})")
     return matching[0] if matching else None
 
 
@@ -231,7 +226,7 @@ def find_locked(name: str, lock: ImagesLock, *, needs_gpu: bool = False) -> tupl
         remedy = f"only the machine that built it has it; build another, then: wattdock images lock {name}"
     image = find_image(locked.digest, backend=name, needs_gpu=needs_gpu, remedy=remedy)
     if differences := _differences(locked, image):
-        raise PreflightError(f"image {image.name} is not the locked one: {differences}", cause=Cause.IMAGE_CHANGED)
+        raise PreflightError(f"image {image.name} is not the locked one: {differences}")
     return image, Pin(locked.repo_digest, lock.sha256)
 
 
