@@ -40,14 +40,11 @@ def environment(
     # Without a runner's answer: the GPUs planned for it.
     holding = runner.used_gpu_uuids if runner else [gpu.uuid for gpu in plan.gpus]
     used_gpus = [gpu for gpu in gpus if gpu.uuid in holding]
-    used = [gpu.uuid for gpu in used_gpus]
-    asked_time = any(measured.template_asked_time for measured in record.passes)
-    told = chat_time.isoformat() if asked_time and chat_time else None
     return EnvironmentSnapshot(
-        gpu_count=len(used),
+        gpu_count=len(used_gpus),
         gpu_names=[gpu.name for gpu in used_gpus],
         gpu_vram_gb=[_gigabytes(gpu) for gpu in used_gpus],
-        gpu_uuids=used,
+        gpu_uuids=[gpu.uuid for gpu in used_gpus],
         host_gpus=list(gpus),
         driver_version=gpus[0].driver_version if gpus else None,
         topology=_topology(plan),
@@ -64,7 +61,7 @@ def environment(
         variables=dict(plan.variables),
         backend=config.backend,
         runner=runner or RunnerEnvironment(),
-        model=_model_facts(plan.config.model, model, runner, told),
+        model=_model_facts(config.model, model, runner, _template_time(record, chat_time)),
         dataset=config.prompts.source,
         dataset_sha256=next((measured.prompts_sha256 for measured in record.passes), None),
         dataset_format=plan.dataset_format,
@@ -74,6 +71,12 @@ def environment(
         meter=plan.meter.name,
         meter_reason=plan.meter.explanation,
     )
+
+
+def _template_time(record: RestartRecord, chat_time: datetime | None) -> str | None:
+    """Return the present that chat templates were told; None where none asked for it."""
+    asked = any(measured.template_asked_time for measured in record.passes)
+    return chat_time.isoformat() if asked and chat_time else None
 
 
 def _gigabytes(gpu: Gpu) -> float | None:

@@ -152,7 +152,7 @@ def _run_pass(
     settles: bool = True,
 ) -> PassRecord:
     """Run one pass on prompts that no other pass of this restart gets."""
-    config, workload = recording.config, recording.config.total_workload
+    config = recording.config
     prompts = load_prompts(
         config,
         pass_index=prompt_index,
@@ -162,50 +162,51 @@ def _run_pass(
         min_duration_s=min_duration_s,
     )
     # By default requests run to their full length only on random weights, where an end of sequence means nothing.
-    ignore_eos = runner.model.random_weights if workload.ignore_eos is None else workload.ignore_eos
-    told = config.prompts.chat_time
+    asked = config.total_workload.ignore_eos
+    ignore_eos = runner.model.random_weights if asked is None else asked
+    present = config.prompts.chat_time or runner.context.folder.begun
     request = PassRequest(
-        workload=workload,
+        workload=config.total_workload,
         prompts=prompts,
         min_requests=min_requests,
         min_duration_s=min_duration_s,
-        template_time_s=int(runner.context.folder.begun.timestamp()) if told is None else int(told.timestamp()),
+        template_time_s=int(present.timestamp()),
         settle_s=SETTLE_S if settles and runner.gpu_uuids else 0.0,
         ignore_eos=ignore_eos,
     )
-    stage, began_ns = recording.stage, runner.clock.now_ns()
-
-    def show(beat: Heartbeat) -> None:
-        if beat.pass_over:
-            return
-        elapsed_s = (runner.clock.now_ns() - began_ns) / NS_PER_S
-        runner.emit(events.TokensSeen(stage, beat.output_tokens, elapsed_s, runner.meter.watts()))
-
-    most_tokens = min_requests * workload.output_lengths.mean_tokens if min_requests else None
-    runner.emit(events.PassStarted(stage, min_duration_s, most_tokens))
-    cpu_before, around_before = processes.cpu_times(), processes.times_around(runner.pids())
-    with runner.meter.window(stage):
-        generated = runner.client.generate(
-            request, silence_s=config.timeouts.heartbeat_s, stall_s=config.timeouts.stall_s, heartbeat=show
-        )
-    cpu_after, around_after = processes.cpu_times(), processes.times_around(runner.pids())
+    generated = _generate(runner, recording, request)
     recording.note_rendered(prompts, generated.rendered_sha256)
-    busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
-    others = around_after.others_share_since(around_before) if around_after and around_before else None
-    submitted_ns = [request.submitted_ns for request in generated.requests]
-    hashes = {request.prompt_hash for request in generated.requests} - {None}
-    reused = not hashes.isdisjoint(recording.prompts_sent)
-    recording.prompts_sent |= hashes
+    submitted_ns = [sent.submitted_ns for sent in generated.requests]
     return dataclasses.replace(
         generated.of_prompts(prompts, config, ignore_eos=ignore_eos),
         index=prompt_index,
-        cpu_busy=busy,
-        cpu_others_share=others,
-        prompts_reused=reused,
+        prompts_reused=recording.note_sent(generated.requests),
         lease_fault=runner.lease_fault(),
         cacheable_tokens=prompts.cacheable_tokens(len(submitted_ns)),
         arrivals_due=prompts.due(max(submitted_ns, default=0) - generated.span.start_ns),
     )
+
+
+def _generate(runner: LoadedRunner, recording: Recording, request: PassRequest) -> PassRecord:
+    """Let the runner serve a pass; return its report with how busy the CPUs were meanwhile."""
+    stage, began_ns, timeouts = recording.stage, runner.clock.now_ns(), recording.config.timeouts
+
+    def show(beat: Heartbeat) -> None:
+        if not beat.pass_over:
+            elapsed_s = (runner.clock.now_ns() - began_ns) / NS_PER_S
+            runner.emit(events.TokensSeen(stage, beat.output_tokens, elapsed_s, runner.meter.watts()))
+
+    requests, mean_tokens = request.min_requests, request.workload.output_lengths.mean_tokens
+    runner.emit(events.PassStarted(stage, request.min_duration_s, requests * mean_tokens if requests else None))
+    cpu_before, around_before = processes.cpu_times(), processes.times_around(runner.pids())
+    with runner.meter.window(stage):
+        generated = runner.client.generate(
+            request, silence_s=timeouts.heartbeat_s, stall_s=timeouts.stall_s, heartbeat=show
+        )
+    cpu_after, around_after = processes.cpu_times(), processes.times_around(runner.pids())
+    busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
+    others = around_after.others_share_since(around_before) if around_after and around_before else None
+    return dataclasses.replace(generated, cpu_busy=busy, cpu_others_share=others)
 
 
 def wait_until_idle(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from wattdock.errors import Cause, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from wattdock.config import ExperimentConfig
     from wattdock.inputs import PromptSet
     from wattdock.metering import Timeline
-    from wattdock.records import Failure, RestartRecord, RunnerEnvironment
+    from wattdock.records import Failure, RequestRecord, RestartRecord, RunnerEnvironment
 
 
 @dataclass
@@ -67,6 +67,13 @@ class Recording:
                     cause=Cause.PROMPTS_CHANGED,
                 )
         self.record = dataclasses.replace(self.record, rendered={**self.record.rendered, sent: rendered_sha256})
+
+    def note_sent(self, requests: Sequence[RequestRecord]) -> bool:
+        """Note which prompts were sent; return whether an earlier pass of the runner sent one of them already."""
+        hashes = {request.prompt_hash for request in requests} - {None}
+        reused = not hashes.isdisjoint(self.prompts_sent)
+        self.prompts_sent |= hashes
+        return reused
 
     def fail(self, failure: Failure | None) -> None:
         """Set why the restart ended early."""

@@ -15,12 +15,13 @@ from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError, MeterError, RunnerError, WattdockError
 from wattdock.execution.failures import ADVICE, cause_of
 from wattdock.execution.loaded import LoadedRunner
+from wattdock.execution.losses import SEE_DOCTOR, lost_energy, missing_energy, why_broken_off
 from wattdock.execution.procedure import wait_until_idle
 from wattdock.execution.recording import Recording
 from wattdock.execution.restore import require_same_model
 from wattdock.files import last_lines
 from wattdock.inputs import check_prompts, resolve_model
-from wattdock.metering import EnergyCurve, Span, Timeline
+from wattdock.metering import Span, Timeline
 from wattdock.opening import open_data, open_regular
 from wattdock.records import Failure, RestartRecord
 from wattdock.runner import LoadRequest, RunnerClient
@@ -29,7 +30,7 @@ from wattdock.study import events
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from wattdock.execution.context import RunContext
@@ -43,9 +44,7 @@ METER_LEAD_S = 1.0
 INTERRUPTED_STOP_S = 3.0
 # Between the processes of one job that are told to end.
 SIGNALS_APART_S = 0.2
-# How much of a runner's log is looked through at a time.
 LOG_BYTES = 1_000_000
-SEE_DOCTOR = "`wattdock doctor` says what to do"
 
 
 class Session:
@@ -149,8 +148,8 @@ class Session:
         """Raise MeterError where the meter cannot read a GPU: a runner on a lost one would only hang or die."""
         if missing := [uuid for uuid in self._metered_gpus if uuid not in self._meter.watts()]:
             unread = [gpu for uuid, gpu in self._meter.peek().gpus.items() if uuid not in self._meter.watts()]
-            events = [event.message for gpu in unread for event in gpu.events]
-            raise MeterError("; ".join([*events, f"not metered: {', '.join(missing)}", SEE_DOCTOR]))
+            reasons = [event.message for gpu in unread for event in gpu.events]
+            raise MeterError("; ".join([*reasons, f"not metered: {', '.join(missing)}"]), SEE_DOCTOR)
 
     def _refresh_plan(self) -> None:
         """Take the GPUs as this runner finds them: a limit may have changed since the run began."""
@@ -340,7 +339,7 @@ class Session:
         """
         self._startup.runner_pids |= self._pids()
         timeline = self._meter.peek(recording.record.passes[-1].span.end_ns if recording.record.passes else None)
-        if loss := _loss(timeline, recording, [gpu.uuid for gpu in self._plan.gpus]):
+        if loss := lost_energy(timeline, recording, [gpu.uuid for gpu in self._plan.gpus]):
             raise MeterError(loss)
         next(state for state, served in self._served if served is recording).save(recording, timeline)
 
@@ -353,17 +352,20 @@ class Session:
         """
         timeline = self._stopped()
         for state, recording in self._served:
-            failure, loss = recording.record.failure, _loss(timeline, recording, [gpu.uuid for gpu in self._plan.gpus])
+            failure, loss = (
+                recording.record.failure,
+                lost_energy(timeline, recording, [gpu.uuid for gpu in self._plan.gpus]),
+            )
             if loss and (failure is None or failure.exit_code != ExitCode.METER):
                 message = f"{loss}; then: {failure.message}" if failure else loss
                 self._set_failure(recording, MeterError(message), failure.stage if failure else "meter")
-            elif meter_failure := _meter_failure(timeline, recording):
+            elif meter_failure := why_broken_off(timeline, recording):
                 if failure:
                     message = f"{failure.message}; then the meter: {meter_failure}"
                     recording.fail(failure.model_copy(update={"message": message}))
                 else:
                     self._set_failure(recording, MeterError(meter_failure), "meter")
-            elif (missing := self._metered_gpus and _without_energy(timeline, recording)) and (
+            elif (missing := self._metered_gpus and missing_energy(timeline, recording)) and (
                 failure is None or failure.kind == Failure.INTERRUPTED
             ):
                 self._set_failure(recording, MeterError(missing), "meter")
@@ -389,54 +391,10 @@ class Session:
         return Timeline(self._plan.meter.name, 0, 0, reason=reason, broke_off=True)
 
     def _append_log(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         try:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             with open_data(self._log) as log, os.fdopen(open_regular(path, flags, owned=True), "ab") as gathered:
                 while lines := log.readlines(LOG_BYTES):
                     gathered.write(withheld(b"".join(lines).decode(errors="replace")).encode())
         except OSError as error:
             self._emit(events.Note(f"{path}: {error.strerror or error}; the runner's log is lost"))
-
-
-def _loss(timeline: Timeline, recording: Recording, gpus: Sequence[str]) -> str | None:
-    """Return which GPU was lost, or whose counter froze, so that a pass has no energy; None where none was.
-
-    A lost GPU is also why a runner has failed.
-    """
-    failure = recording.record.failure
-    runner_failed = failure is not None and failure.exit_code in (ExitCode.LAUNCH, ExitCode.RUNNER)
-    for uuid in recording.runner.used_gpu_uuids if recording.runner else gpus:
-        gpu = timeline.gpus.get(uuid)
-        if gpu is None or not gpu.losses:
-            continue
-        curve, spans = EnergyCurve(gpu), [measured.span for measured in recording.record.passes]
-        energies = [curve.between(span.start_ns, span.end_ns) for span in spans]
-        reasons = [energy.reason for energy in energies if energy.lost]
-        reasons += [event.message for event in gpu.losses if runner_failed and event.kind == "gpu_lost"]
-        if reasons:
-            return f"{uuid}: {reasons[0]}; {SEE_DOCTOR}"
-    return None
-
-
-def _meter_failure(timeline: Timeline, recording: Recording) -> str | None:
-    """Return why the meter cannot say what this experiment's GPUs used; None where it did not break off."""
-    if timeline.broke_off:
-        return timeline.reason
-    used = recording.runner.used_gpu_uuids if recording.runner else []
-    events = [(uuid, event) for uuid in used if uuid in timeline.gpus for event in timeline.gpus[uuid].events]
-    return next((f"{uuid}: {event.message}" for uuid, event in events if event.kind == "broke_off"), None)
-
-
-def _without_energy(timeline: Timeline, recording: Recording) -> str | None:
-    """Return why a measured pass has no energy on a GPU that it used; None where each has, or no GPU is metered."""
-    if not recording.runner:
-        return None
-    for uuid in recording.runner.used_gpu_uuids if recording.record.passes else ():
-        if (gpu := timeline.gpus.get(uuid)) is None:
-            return f"{uuid}: the meter did not see this GPU; {SEE_DOCTOR}"
-        curve = EnergyCurve(gpu)
-        for span in (measured.span for measured in recording.record.passes):
-            energy = curve.measured(span)
-            if energy.energy_j is None:
-                return f"{gpu.uuid}: {energy.reason}; {SEE_DOCTOR}"
-    return None
