@@ -25,11 +25,14 @@ PROTO := wattdock_proto/v1/runner.proto
 PROTOC := build/protoc
 PROTO_OUT ?= proto
 
+# Backends whose packages are locked for CPUs, and for this variant, too.
+BACKENDS = $(foreach file,$(wildcard runners/*/requirements-cpu.lock),$(if $(wildcard $(dir $(file))requirements-$(VARIANT).lock),$(notdir $(patsubst %/,%,$(dir $(file))))))
+
 # Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python.
 VARIANT ?= cuda
 BASE ?=
 
-.PHONY: help setup install run study reference environments test test-system test-quick lint format proto docs images locks compose-run compose-up compose-down bench fuzz soak clean
+.PHONY: help setup install run study reference environments test test-system test-quick lint format proto docs images wheels locks compose-run compose-up compose-down bench fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -97,7 +100,7 @@ reference: $(SETUP) ## Write docs/reference and docs/study.schema.json again fro
 	@$(BIN)/python docs/site_reference.py
 
 environments: $(SETUP_DEV) ## Make the runners' own environments, as their first use would
-	@$(BIN)/python -m wattdock.launch pytorch vllm llamacpp
+	@$(BIN)/python -m wattdock.launch $(patsubst runners/%/requirements-cpu.lock,%,$(wildcard runners/*/requirements-cpu.lock))
 
 test: environments ## Run what a change needs, every backend's engine too, and say how much of each room ran: 8 minutes
 	@$(BIN)/python -m compileall -q coordinator proto runners/common runners/*/*.py
@@ -112,7 +115,7 @@ test-quick: $(SETUP_DEV) ## Run the tests that start no engine, container or bro
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py runners/tensorrt/*.py runners/llamacpp/*.py runners/sglang/*.py docker/*.py docs/*.py tests benchmarks
+	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/*/*.py docker/*.py docs/*.py tests benchmarks
 
 format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true
@@ -128,7 +131,7 @@ docs: $(SETUP_DOCS) ## Build the site of docs/ into build/site; a link that lead
 	@$(BIN)/python -m mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
-images: image-pytorch image-vllm image-coordinator $(if $(filter cpu,$(VARIANT)),image-llamacpp) ## Build all images; VARIANT=cpu for machines without a GPU
+images: $(BACKENDS:%=image-%) image-coordinator ## Build all images; VARIANT=cpu for machines without a GPU
 
 image-%: $(SETUP) ## Build one image: make image-vllm [BASE=…] [VARIANT=cpu]
 	@$(BIN)/wattdock images build $* --variant $(VARIANT) $(if $(BASE),--base '$(BASE)') \
@@ -145,12 +148,14 @@ compose-down: ## End that, and whatever else compose runs for you
 
 PYTORCH_CPU := https://download.pytorch.org/whl/cpu
 
-wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds without a network
+wheels: $(BACKENDS:%=wheels-%) wheels-coordinator ## Fetch the wheels of all images' packages, so that they build without a network
+
+wheels-%: $(SETUP)
 	@fetch() { $(PIP) download --require-hashes --no-deps --only-binary :all: --dest build/wheels/$* \
 	  -r $(if $(filter coordinator,$*),docker/coordinator.lock,runners/$*/requirements-$(VARIANT).lock) "$$@"; }; \
 	  fetch $(if $(filter cpu,$(VARIANT)),|| { echo "asking PyTorch's own index too"; fetch --extra-index-url $(PYTORCH_CPU); })
 
-LOCKS := $(foreach backend,pytorch vllm llamacpp,$(backend)-cpu) $(foreach backend,pytorch vllm sglang,$(backend)-cuda)
+LOCKS := $(subst /requirements,,$(patsubst runners/%.lock,%,$(wildcard runners/*/requirements-*.lock)))
 
 locks: $(SETUP) $(LOCKS:%=lock-%) ## Choose versions of the runners' and the coordinator image's packages, and write their hashes down
 	@$(COMPILE) '$(CURDIR)/pyproject.toml' --extra report --extra serve --output-file '$(CURDIR)/docker/coordinator.lock'
