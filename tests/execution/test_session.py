@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
+    from wattdock.owned_folder import OwnedFolder
     from wattdock.records import Failure
     from wattdock.study.events import Event
 
@@ -150,6 +151,26 @@ def test_where_a_pass_cannot_be_written_down_no_other_experiment_is_begun(
     assert statuses(machine) == [("a", "ok")]
     machine.run(TWO, resume=True)
     assert (statuses(machine), machine.launches) == ([("a", "ok"), ("b", "ok")], 2)
+
+
+def test_a_record_that_cannot_be_read_back_costs_no_other_experiment_its_result(
+    machine: VirtualMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends with the error; what lies in the study's folder is used when it can be read again."""
+    read, first = disk.read, TWO.experiments[0].experiment_id[:16]
+
+    def unreadable(folder: OwnedFolder) -> RestartRecord:
+        if folder.path.name.startswith(first):
+            raise StoreError("a record is gone")
+        return read(folder)
+
+    with monkeypatch.context() as damaged:
+        damaged.setattr(disk, "read", unreadable)
+        with pytest.raises(StoreError):
+            machine.run(TWO)
+    assert statuses(machine) == [("b", "ok")]
+    machine.run(TWO, resume=True)
+    assert statuses(machine) == [("a", "ok"), ("b", "ok")]
 
 
 class Logging(VirtualMachine):

@@ -113,7 +113,8 @@ def reproduce(
         for line in ready.skipped:
             progress.say(line)
         again = typed_again(*([] if resume else ["--resume"]))
-        with interruptible(lambda: f"what was measured is stored; to go on: {again}"):
+        stored = f"what was measured is stored; to go on: {again}"
+        with interruptible(lambda: stored if done.study_id else "nothing was begun"):
             try:
                 options = RunOptions(output_dir, home, resume, lock=ready.lock)
                 measure(ready.study, options, done, emit=progress)
@@ -122,7 +123,7 @@ def reproduce(
                 comparison = compare(ready.bundled, done.results, margin=allowed)
                 if comparison.pairs and not as_json:
                     say("A: the bundle, B: here")
-                if comparison.pairs or as_json:
+                if comparison.pairs or (as_json and done.study_id):
                     print_comparison(comparison, as_json=as_json)
     exit_if_failed(stored.result for stored in done.results)
     _require_equivalent(comparison)

@@ -69,18 +69,19 @@ def measure(
 
 
 def _store(run: Run, experiments: Iterable[ExperimentState]) -> None:
-    """Analyse, audit and store every experiment, even where one of them cannot be stored."""
+    """Analyse, audit and store every experiment, even where one of them cannot be read back or stored."""
     for experiment in experiments:
-        restarts = experiment.restarts()
-        records = [record for record, _ in restarts]
-        try:
-            result = analyse(experiment.config, records)
-            result = result.model_copy(update={"audit": audit(result)})
-        except Exception as error:  # noqa: BLE001  (what was measured is still worth storing)
-            run.context.emit(events.UnexpectedError(traceback.format_exc()))
-            started_utc = min(record.started_utc for record in records)
-            result = ExperimentResult.bare(experiment.config, _failure(error, records), started_utc=started_utc)
-        run.store(experiment, result, restarts)
+        with run.storing(experiment):
+            restarts = experiment.restarts()
+            records = [record for record, _ in restarts]
+            try:
+                result = analyse(experiment.config, records)
+                result = result.model_copy(update={"audit": audit(result)})
+            except Exception as error:  # noqa: BLE001  (what was measured is still worth storing)
+                run.context.emit(events.UnexpectedError(traceback.format_exc()))
+                started_utc = min(record.started_utc for record in records)
+                result = ExperimentResult.bare(experiment.config, _failure(error, records), started_utc=started_utc)
+            run.store(experiment, result, restarts)
 
 
 def _failure(error: Exception, records: Iterable[RestartRecord]) -> Failure:

@@ -214,19 +214,27 @@ class Run:
         """Return the experiments that have no result yet, and that a runner has served."""
         return [state for state in self._unstored if state.begun]
 
-    def store(self, state: ExperimentState, result: ExperimentResult, restarts: Sequence[Restart]) -> None:
-        """Store a result; where that fails, the others are stored all the same, and the run ends with the error."""
+    @contextmanager
+    def storing(self, state: ExperimentState) -> Iterator[None]:
+        """Let an experiment be stored; where that fails, the others are stored all the same, and the run fails then."""
         self._unstored.remove(state)
-        folder = self.context.folder
-        facts = StudyFacts(study_id=folder.study_id, attempt=state.earlier_results + 1)
-        result = result.model_copy(update={"study": facts, "fallback": state.fallback})
         try:
-            # A coordinator that was killed may have stored the result without noting it in the journal.
-            path = store_result(result, restarts, log=state.log_path, output_dir=folder.output_dir)
+            yield
         except StoreError as error:
             self.context.emit(events.Note(str(error)))
             self._store_error = self._store_error or error
-            return
+
+    def store(self, state: ExperimentState, result: ExperimentResult, restarts: Sequence[Restart]) -> None:
+        """Store the result of an experiment.
+
+        Raises:
+            StoreError: It could not be written; the message says where it is instead.
+        """
+        folder = self.context.folder
+        facts = StudyFacts(study_id=folder.study_id, attempt=state.earlier_results + 1)
+        result = result.model_copy(update={"study": facts, "fallback": state.fallback})
+        # A coordinator that was killed may have stored the result without noting it in the journal.
+        path = store_result(result, restarts, log=state.log_path, output_dir=folder.output_dir)
         stored = StoredResult(path, result)
         self._add_result(stored)
         folder.note_stored(stored)
