@@ -209,5 +209,5 @@ def test_a_cache_that_a_neighbour_made_first_is_refused(
     done = wattdock("run", *SMALL, env={"WATTDOCK_HOME": str(place)})
     assert done.returncode == PREFLIGHT, done.stderr
     lines = [line for line in done.stderr.splitlines() if f"others can change {place}/cache-{UID}; remove it" in line]
-    assert lines
+    assert lines, done.stderr
     assert "Traceback" not in done.stderr

@@ -151,7 +151,7 @@ def main() -> NoReturn:
     except Exception as error:
         if isinstance(error, WattdockError) and "--json" in sys.argv:
             fields = {"what": error.what, "remedy": error.remedy, "cause": error.cause}
-            fail(json_text({"error": fields}), error.exit_code, is_json=True)
+            fail(json_text({"error": fields}, ascii_only=False), error.exit_code, is_json=True)
         if known := line_and_code(error):
             fail(*known)
         raise

@@ -43,8 +43,8 @@ def test_a_failed_pass_is_named_by_what_was_reported_during_it(in_engine: dict[s
         "assertion": ["RuntimeError", f"{failed}: AssertionError: no block"],
         "host memory": ["OutOfMemory", "generating with 1 in flight: MemoryError"],
         "afterwards": [],
-        "death": ["RuntimeError", died],
-        "death, other": ["RuntimeError", f"{died}; {reported}"],
+        "death": ["EngineFailed", died],
+        "death, other": ["EngineFailed", f"{died}; {reported}"],
     }
 
 
