@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattdock.analysis.roofline import Roofline
 from wattdock.errors import UnknownArchitectureError
@@ -11,10 +11,11 @@ from wattdock.inputs import Architecture
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from wattdock.analysis.energy import EnergyResult
-    from wattdock.records import EnvironmentSnapshot, RequestRecord, RestartRecord
+    from wattdock.analysis.measured import Measured
+    from wattdock.records import EnvironmentSnapshot, RequestRecord
 
 # What a runner that has looked at the loaded model says of its matrices; null where its kernels are not known.
 OPERANDS_BITS = "linear_operands_bits"
@@ -61,33 +62,22 @@ class Compute(Stored):
     reason: str | None = None
 
 
-def compute(
-    config: Mapping[str, Any] | None,
-    restarts: Sequence[RestartRecord],
-    environment: EnvironmentSnapshot,
-    energy: EnergyResult,
-    *,
-    in_flight: int,
-) -> Compute:
-    """Return the useful arithmetic of all passes over all GPUs used, and how it compares with what they can do.
-
-    Args:
-        config: The model's config.json; None where the model was not resolved.
-        in_flight: Most requests that one engine step serves.
-    """
-    passes = [measured for restart in restarts for measured in restart.passes]
-    if config is None or not passes:
-        return Compute(reason="the model is not known" if config is None else "no pass was measured")
+def compute(measured: Measured, environment: EnvironmentSnapshot, energy: EnergyResult) -> Compute:
+    """Return the useful arithmetic of all passes over all GPUs used, and how it compares with what they can do."""
+    architectures = [restart.architecture for restart in measured.restarts if restart.architecture]
+    if not architectures or not measured.passes:
+        return Compute(reason="no pass was measured" if architectures else "the model is not known")
     try:
-        model = Architecture.from_config(config)
-        requests = [request for measured in passes for request in measured.requests]
+        model = Architecture.from_config(architectures[-1])
+        requests = [request for run_pass in measured.pass_records for request in run_pass.requests]
         flops = float(sum(_flops(model, request) for request in requests))
     except UnknownArchitectureError as error:
         return Compute(reason=str(error))
-    duration_s = sum(measured.span.duration_s for measured in passes)
+    duration_s = measured.passes_s
     bits, names = _operand_bits(model, environment), environment.gpu_names
     peak = gpu_models.peak_of(names, bits) if bits else None
-    bytes_read = _least_bytes(model, requests, environment, in_flight=in_flight)
+    per_engine = measured.in_flight // measured.config.section.replicas
+    bytes_read = _least_bytes(model, requests, environment, in_flight=per_engine)
     placed = None
     if peak and bytes_read and flops:
         placed = Roofline.of(flops, bytes_read, peak, duration_s=duration_s)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.measured import Measured
     from wattdock.records import PassRecord, RestartRecord
 
     Floats = NDArray[np.float64]
@@ -57,23 +57,20 @@ class Drift(Stored):
         return None if self.relative is None or self.half95 is None else Change(self.relative, self.half95)
 
 
-def drift(
-    restart: RestartRecord, measured: PassRecord, used: Sequence[str], joules_in: SpanJoules, *, in_flight: int
-) -> Drift:
-    """Return a pass's drift, or why it is not known.
-
-    Args:
-        in_flight: Requests that all engines together serve at a time.
-    """
-    open_loop = bool(used) and is_scheduled(measured)
+def drift(measured: Measured, restart: RestartRecord, run_pass: PassRecord) -> Drift:
+    """Return a pass's drift, or why it is not known."""
+    used = measured.used
+    open_loop = bool(used) and is_scheduled(run_pass)
     quantity = "mean_power_w" if open_loop else "energy_per_output_token_j" if used else "s_per_output_token"
-    about = {"restart": restart.restart, "pass_index": measured.index, "quantity": quantity}
+    about = {"restart": restart.restart, "pass_index": run_pass.index, "quantity": quantity}
     try:
-        instants = Instants.of(measured)
-        edges_ns = _blocks(measured, *instants.arriving()) if open_loop else _edges(measured, instants, in_flight)
-        work = _Work.of(measured, instants, edges_ns)
+        instants = Instants.of(run_pass)
+        edges_ns = (
+            _blocks(run_pass, *instants.arriving()) if open_loop else _edges(run_pass, instants, measured.in_flight)
+        )
+        work = _Work.of(run_pass, instants, edges_ns)
         seconds = np.diff(edges_ns) / NS_PER_S
-        costs = _joules(restart, edges_ns, used, joules_in) if used else seconds
+        costs = _joules(measured, restart, edges_ns) if used else seconds
     except NoWindowError as error:
         return Drift(**about, reason=error.reason)
     per = seconds if open_loop else work.output_tokens
@@ -88,24 +85,24 @@ def drift(
     return Drift(**about, **change._asdict(), duration_s=float(seconds.sum()))
 
 
-def _edges(measured: PassRecord, instants: Instants, in_flight: int) -> list[int]:
+def _edges(run_pass: PassRecord, instants: Instants, in_flight: int) -> list[int]:
     """Return the edges of blocks: between rounds of requests, or of equal length while the engine was full."""
     starts = instants.round_starts()
     if len(starts) == 1 and len(instants.submitted) > in_flight:
-        return _blocks(measured, *instants.full(in_flight))
+        return _blocks(run_pass, *instants.full(in_flight))
     if len(starts) < MIN_ROUNDS:
         raise NoWindowError(f"a pass of {pluralize(len(starts), 'round')} of requests, where {MIN_ROUNDS} are needed")
-    cuts_ns = np.array([measured.span.start_ns, *instants.submitted[starts[1:]], measured.span.end_ns])
+    cuts_ns = np.array([run_pass.span.start_ns, *instants.submitted[starts[1:]], run_pass.span.end_ns])
     wanted_ns = np.linspace(cuts_ns[0], cuts_ns[-1], _count(cuts_ns[-1] - cuts_ns[0], MIN_ROUNDS) + 1)
     return _nearest(cuts_ns, wanted_ns)
 
 
-def _blocks(measured: PassRecord, start_ns: int, end_ns: int) -> list[int]:
+def _blocks(run_pass: PassRecord, start_ns: int, end_ns: int) -> list[int]:
     """Return the edges of about equal blocks, each where tokens came: one of whole steps holds their joules, too."""
     if (length_s := (end_ns - start_ns) / NS_PER_S) < MIN_BLOCKS:
         raise NoWindowError(f"the engine was full for {max(length_s, 0):.1f} s, where {MIN_BLOCKS} s are needed")
     wanted_ns = np.linspace(start_ns, end_ns, _count(end_ns - start_ns, MIN_BLOCKS) + 1)
-    if len(edges_ns := _nearest(measured.tokens.at_ns, wanted_ns)) < len(wanted_ns):
+    if len(edges_ns := _nearest(run_pass.tokens.at_ns, wanted_ns)) < len(wanted_ns):
         raise NoWindowError(f"no token in a block of {np.diff(wanted_ns).min() / NS_PER_S:.1f} s")
     return edges_ns
 
@@ -121,8 +118,8 @@ def _count(length_ns: float, least: int) -> int:
     return int(np.clip(length_ns / NS_PER_S / BLOCK_S, least, MAX_BLOCKS))
 
 
-def _joules(restart: RestartRecord, edges_ns: Sequence[int], used: Sequence[str], joules_in: SpanJoules) -> Floats:
-    joules = joules_in.in_blocks(restart.timeline, edges_ns, used)
+def _joules(measured: Measured, restart: RestartRecord, edges_ns: Sequence[int]) -> Floats:
+    joules = measured.in_blocks(restart, edges_ns)
     if unknown := next((block for block in joules if block.total_j is None), None):
         raise NoWindowError(unknown.reason or "energy unknown")
     return np.array([block.total_j for block in joules], dtype=np.float64)
@@ -143,9 +140,9 @@ class _Work(NamedTuple):
     context: Floats
 
     @classmethod
-    def of(cls, measured: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> _Work:
-        at_ns = measured.tokens.at_ns
-        requests = sorted(measured.requests, key=lambda request: request.submitted_ns)
+    def of(cls, run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> _Work:
+        at_ns = run_pass.tokens.at_ns
+        requests = sorted(run_pass.requests, key=lambda request: request.submitted_ns)
         prompts = np.array([request.prompt_tokens or 1 for request in requests], dtype=np.float64)
         outputs = np.array([request.output_tokens or 0 for request in requests], dtype=np.float64)
         first, finished = (np.searchsorted(at_ns, each) for each in (instants.first, instants.finished))
@@ -153,7 +150,7 @@ class _Work(NamedTuple):
         context = _contexts(first, finished, prompts, outputs, len(at_ns))
         steps = np.searchsorted(at_ns, edges_ns, side="right")
         return cls(
-            tokens_in(measured, edges_ns).astype(np.float64),
+            tokens_in(run_pass, edges_ns).astype(np.float64),
             *(
                 np.diff(np.concatenate(([0.0], np.cumsum(each)))[steps])
                 for each in (begun, np.ones(len(at_ns)), context)

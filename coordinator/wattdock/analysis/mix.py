@@ -12,6 +12,7 @@ from wattdock.values import Stored, known_sum
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowFigure, WindowSummary
     from wattdock.config import ExperimentConfig
     from wattdock.records import PassRecord, RequestRecord, RestartRecord
@@ -63,7 +64,7 @@ class PassMix(Stored):
     drawn: list[str] = Field(default_factory=list)
 
 
-def mixes(restarts: Sequence[RestartRecord], windows: WindowSummary | None, config: ExperimentConfig) -> list[PassMix]:
+def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
     """Return the work of each pass, in order.
 
     Args:
@@ -71,9 +72,8 @@ def mixes(restarts: Sequence[RestartRecord], windows: WindowSummary | None, conf
     """
     figures = {(figure.restart, figure.pass_index): figure for figure in (windows.of_headline() if windows else ())}
     return [
-        _mix(restart, measured, figures[restart.restart, measured.index], config)
-        for restart in restarts
-        for measured in restart.passes
+        _mix(restart, run_pass, figures[restart.restart, run_pass.index], measured.config)
+        for restart, run_pass in measured.passes
     ]
 
 
@@ -92,9 +92,9 @@ def draw_difference(passes: Sequence[PassMix]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(passes) else None
 
 
-def _mix(restart: RestartRecord, measured: PassRecord, figure: WindowFigure, config: ExperimentConfig) -> PassMix:
-    work, declared = config.total_workload, measured.declared_work(config)
-    inside = [request for request in measured.requests if _begins_in(request, figure)]
+def _mix(restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure, config: ExperimentConfig) -> PassMix:
+    work, declared = config.total_workload, run_pass.declared_work(config)
+    inside = [request for request in run_pass.requests if _begins_in(request, figure)]
     prompts, answers = ([getattr(each, name) or 0 for each in inside] for name in ("prompt_tokens", "output_tokens"))
     mean, output_tokens = declared.output_tokens, figure.output_tokens or 0
     limits = [mean if each.index < declared.staggered else each.max_output_tokens or mean for each in inside]
@@ -103,7 +103,7 @@ def _mix(restart: RestartRecord, measured: PassRecord, figure: WindowFigure, con
     sent = prompt_tokens / output_tokens if prompt_tokens and output_tokens else None
     return PassMix(
         restart=restart.restart,
-        pass_index=measured.index,
+        pass_index=run_pass.index,
         requests=len(inside),
         prompt_tokens=prompt_tokens,
         answer_tokens=sum(answers),
@@ -114,17 +114,17 @@ def _mix(restart: RestartRecord, measured: PassRecord, figure: WindowFigure, con
         declared_prompt_tokens=declared.prompt_tokens,
         declared_output_tokens=mean,
         draw_difference=sent / ratio - 1 if sent and ratio else None,
-        mismatches=declared.mismatches if measured.declared else None,
+        mismatches=declared.mismatches if run_pass.declared else None,
         texts=declared.texts,
-        ended_early=sum(_ended_early(request) for request in measured.requests),
-        aborted=sum(request.finish_reason == "abort" for request in measured.requests),
+        ended_early=sum(_ended_early(request) for request in run_pass.requests),
+        aborted=sum(request.finish_reason == "abort" for request in run_pass.requests),
         shortened=sum(
             request.index >= work.batch_size
             and request.finish_reason == "length"
             and (request.output_tokens or 0) < (request.max_output_tokens or work.output_lengths.min)
-            for request in measured.requests
+            for request in run_pass.requests
         ),
-        repeated_prompts=measured.repeated_prompts,
+        repeated_prompts=run_pass.repeated_prompts,
         drawn=list(declared.drawn),
     )
 

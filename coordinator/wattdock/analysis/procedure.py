@@ -14,11 +14,8 @@ from wattdock.analysis.steadiness import Steadiness, warm_up_steadiness
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowSummary
-    from wattdock.config import ExperimentConfig, WarmUpSpec
     from wattdock.records import RestartRecord
 
 
@@ -62,32 +59,23 @@ class Procedure(Stored):
         return draw_difference(self.mix)
 
 
-def procedure(
-    restarts: Sequence[RestartRecord],
-    used: Sequence[str],
-    config: ExperimentConfig,
-    joules_in: SpanJoules,
-    windows: WindowSummary | None,
-) -> Procedure:
+def procedure(measured: Measured, windows: WindowSummary | None) -> Procedure:
     """Return the evidence from every restart."""
-    passes = [(restart, measured) for restart in restarts for measured in restart.passes]
-    runners = Counter(restart.restart for restart in restarts if restart.passes)
+    runners = Counter(restart.restart for restart in measured.restarts if restart.passes)
     return Procedure(
-        warm_up=[_warm_up(restart, used, config.warmup) for restart in restarts],
-        drift=[
-            drift(restart, measured, used, joules_in, in_flight=config.total_workload.batch_size)
-            for restart, measured in passes
-        ],
-        mix=mixes(restarts, windows, config),
+        warm_up=[_warm_up(measured, restart) for restart in measured.restarts],
+        drift=[drift(measured, *of_pass) for of_pass in measured.passes],
+        mix=mixes(measured, windows),
         runners_per_restart=max(runners.values(), default=0),
-        token_disagreements=token_disagreements([measured for _, measured in passes]),
-        undrained=undrained([measured for _, measured in passes]),
+        token_disagreements=token_disagreements(measured.pass_records),
+        undrained=undrained(measured.pass_records),
     )
 
 
-def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUp:
+def _warm_up(measured: Measured, restart: RestartRecord) -> WarmUp:
+    limits = measured.config.warmup
     if limits.profile == "steady":
-        last = warm_up_steadiness(restart.warm_up, limits, used)
+        last = warm_up_steadiness(restart.warm_up, limits, measured.used)
         return WarmUp(restart=restart.restart, profile=limits.profile, converged=not last.drifting, **dict(last))
     duration_s = sum(span.duration_s for span in restart.spans if span.name == "warm-up")
     return WarmUp(restart=restart.restart, profile=limits.profile, converged=None, duration_s=duration_s)

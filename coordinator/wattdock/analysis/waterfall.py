@@ -8,10 +8,8 @@ from wattdock.metering import Span
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import Phases, WindowSummary
-    from wattdock.records import PassRecord, RestartRecord
 
 
 class Waterfall(Stored):
@@ -42,32 +40,33 @@ class Waterfall(Stored):
 
 
 def waterfall(
+    measured: Measured,
     total_j: float | None,
     idle_j: float | None,
-    passes: Sequence[tuple[RestartRecord, PassRecord]],
     *,
     windows: WindowSummary,
     phases: Phases,
-    joules_of: Callable[[RestartRecord, Span], float | None],
 ) -> Waterfall | None:
     """Return where the joules of all passes went; None where the energy, or that of idling, is unknown.
 
     Args:
         total_j, idle_j: Of all passes, as measured, and at idle power.
         windows: Of the passes, in their order.
-        joules_of: Energy of a span over the GPUs used, in J.
     """
     if total_j is None or idle_j is None:
         return None
-    idle_w = idle_j / sum(measured.span.duration_s for _, measured in passes)
+    idle_w = idle_j / measured.passes_s
     steady = [figure for figure in windows.passes if figure.window == "steady_state"]
     before = [
-        (restart, Span("filling", measured.span.start_ns, figure.start_ns))
-        for (restart, measured), figure in zip(passes, steady, strict=True)
+        (restart, Span("filling", run_pass.span.start_ns, figure.start_ns))
+        for (restart, run_pass), figure in zip(measured.passes, steady, strict=True)
         if figure.start_ns is not None
     ]
     by_time = {
-        "filling": (known_sum(joules_of(*span) for span in before), sum(span.duration_s for _, span in before)),
+        "filling": (
+            known_sum(measured.joules(*span).total_j for span in before),
+            sum(span.duration_s for _, span in before),
+        ),
         "steady": (known_sum(figure.total_j for figure in steady), known_sum(figure.duration_s for figure in steady)),
     }
     by_work = {"prefill": (phases.prefill_j, phases.prefill_s), "decode": (phases.decode_j, phases.decode_s)}

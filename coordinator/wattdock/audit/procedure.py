@@ -174,7 +174,7 @@ def idle_missing(subject: Subject, states: Sequence[str] = IDLE_STATES) -> list[
     recorded_spans = {(idle.restart, idle.gpu_uuid, idle.state) for idle in energy.idle_baselines or ()}
     return [
         f"restart {restart + 1}: no {', '.join(missing)} of {uuid}"
-        for restart in sorted({measured.restart for measured in energy.passes})
+        for restart in sorted({run_pass.restart for run_pass in energy.passes})
         for uuid in subject.environment.gpu_uuids
         if (missing := [state for state in states if (restart, uuid, state) not in recorded_spans])
     ]
@@ -219,7 +219,7 @@ def idle_baselines(subject: Subject) -> Outcome:
 )
 def repeats_enough(subject: Subject) -> Outcome:
     """Whether there are enough restarts for a confidence interval."""
-    restarts = len({measured.restart for measured in subject.energy.passes})
+    restarts = len({run_pass.restart for run_pass in subject.energy.passes})
     return Outcome(verdict(failed=restarts < MIN_RESTARTS), f"{restarts} of {MIN_RESTARTS} restarts")
 
 
@@ -290,12 +290,12 @@ def client_keeps_up(subject: Subject) -> Outcome | None:
 @CHECKS.check("repeated prompts", group="wrong", threshold="no repeats, unless no cache served them")
 def prompts_fresh(subject: Subject) -> Outcome:
     """Whether prompts repeat, which is harmless where the engine says that no cache served them."""
-    reused = sum(measured.prompts_reused for measured in subject.energy.passes)
-    repeated = known_sum(measured.repeated_prompts for measured in subject.procedure.mix)
+    reused = sum(run_pass.prompts_reused for run_pass in subject.energy.passes)
+    repeated = known_sum(run_pass.repeated_prompts for run_pass in subject.procedure.mix)
     speed = subject.result.performance
     uncached = speed is not None and speed.cached_prompt_tokens == 0
     if repeated is None:
-        repeated = sum(measured.prompt_repeats for measured in subject.energy.passes)
+        repeated = sum(run_pass.prompt_repeats for run_pass in subject.energy.passes)
         within = f"{pluralize(repeated, 'repeat')} of whole lists"
     else:
         within = f"{pluralize(repeated, 'request')} with a prompt that the pass had sent before"
@@ -316,15 +316,15 @@ def work_as_declared(subject: Subject) -> Outcome:
     """Whether the engine was given what was declared, and gave the answers that were declared."""
     if not (passes := subject.procedure.mix):
         return Outcome("unknown", "no pass")
-    mismatches = sum((Counter(measured.mismatches or {}) for measured in passes), Counter[str]())
+    mismatches = sum((Counter(run_pass.mismatches or {}) for run_pass in passes), Counter[str]())
     if mismatches:
         found = ", ".join(f"{pluralize(count, 'request')} with another {name}" for name, count in mismatches.items())
         return Outcome("fail", found, remedy="this is a fault of wattdock or of the engine: please report it")
-    is_checked = None not in [measured.mismatches for measured in passes]
+    is_checked = None not in [run_pass.mismatches for run_pass in passes]
     texts = "each text has the same ids at each repeat" if passes[0].texts else "prompts, limits and order as declared"
     checked = f"{texts}; " if is_checked else ""
     if (difference := subject.procedure.answers_difference) is None:
-        early = sum(measured.ended_early for measured in passes)
+        early = sum(run_pass.ended_early for run_pass in passes)
         figure = f"{checked}no lengths of answers are declared, {early:,} ended before their limit"
         return Outcome("pass" if is_checked else "unknown", figure)
     figure = f"{checked}answers have {difference:+.2%} tokens against those declared"
@@ -344,14 +344,14 @@ def _cause_of_mix(subject: Subject) -> tuple[str, str | None]:
     """Return why a mix is not the declared one, as far as it can be seen, and what to do."""
     passes = subject.procedure.mix
     aborted, early, short = (
-        sum(getattr(measured, name) for measured in passes) for name in ("aborted", "ended_early", "shortened")
+        sum(getattr(run_pass, name) for run_pass in passes) for name in ("aborted", "ended_early", "shortened")
     )
     whole = subject.energy.windows is not None and subject.energy.windows.headline == "drained"
     if aborted:
         return f": {aborted:,} aborted requests", "see runner.log"
     if early:
         return f": early end of sequence in {early:,} answers", "set workload.ignore_eos=true"
-    if short and any(measured.prompt_repeats for measured in subject.energy.passes):
+    if short and any(run_pass.prompt_repeats for run_pass in subject.energy.passes):
         return f": wrapped list, {short:,} answers shortened when it began again", "measure again with this version"
     if whole and subject.config.workload.staggered_start:
         return ": the staggered start is in the figure", "make passes longer: workload.min_duration_s or min_requests"
