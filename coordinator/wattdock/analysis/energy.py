@@ -18,7 +18,6 @@ from wattdock.analysis.pass_energy import PassEnergy, SteadyState, Uncertainty
 from wattdock.analysis.statistics import statistical_j
 from wattdock.analysis.steadiness import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.token_costs import TokenCosts, token_costs
-from wattdock.analysis.waterfall import Waterfall, waterfall
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
 from wattdock.metering import EnergyCurve
 from wattdock.values import Stored, all_known, known_sum
@@ -72,7 +71,6 @@ class EnergyResult(Stored):
             the passes.
         net_uncertainty_j: Root of squares of half the difference of the powers before and after, of their timing and of
             the total's timing.
-        waterfall: Null where `net_j` is.
         hbm_j: Of the memory of the GPUs used: a part of `total_j`, never to be added to it. The driver's own figure,
             from means over one second, and for passes of 5 s and more only; its gain is unknown.
         hbm_timing_j: Its standard uncertainty from timing.
@@ -106,7 +104,6 @@ class EnergyResult(Stored):
     net_reason: str | None = None
     net_meaning: str = NET_MEANING
     phases: Phases | None = None
-    waterfall: Waterfall | None = None
     token_costs: TokenCosts | None = None
     cross_check: CrossCheck | None = None
     host_j: dict[str, float | None] = Field(default_factory=dict)
@@ -138,7 +135,6 @@ def measured_energy(measured: Measured) -> EnergyResult:
     ]
     host_j, host = host_energy(measured)
     baselines = idle_baselines(measured)
-    idle, split = idle_energy_j(measured, baselines), phases(measured)
     counted = [run_pass.counted for run_pass in in_passes]
     input_tokens = known_sum(run_pass.prompt_tokens for _, run_pass in passes)
     output_tokens = sum(run_pass.output_tokens for _, run_pass in passes)
@@ -166,9 +162,8 @@ def measured_energy(measured: Measured) -> EnergyResult:
         passes=in_passes,
         windows=summary if passes else None,
         idle_baselines=baselines or None,
-        **_net(total_j, timing_j, idle),
-        phases=split,
-        waterfall=waterfall(measured, total_j, idle and idle[0], windows=summary, phases=split),
+        **_net(total_j, timing_j, idle_energy_j(measured, baselines)),
+        phases=phases(measured),
         token_costs=token_costs(measured),
         cross_check=cross_check(measured),
         host_j=host_j,
