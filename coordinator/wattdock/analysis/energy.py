@@ -19,7 +19,6 @@ from wattdock.analysis.statistics import statistical_j
 from wattdock.analysis.steadiness import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
-from wattdock.metering import EnergyCurve
 from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ class EnergyResult(Stored):
 
     Attributes:
         reason: Why `total_j` is null, where it is.
-        allocation_j: Over all GPUs that were leased for the experiment.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         load_j: Loading the model, over the GPUs used.
         energy_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
@@ -83,7 +81,6 @@ class EnergyResult(Stored):
     reason: str | None = None
     uncertainty: Uncertainty
     per_gpu_j: dict[str, float | None]
-    allocation_j: float | None = None
     bystander_j: dict[str, float | None] = Field(default_factory=dict)
     load_j: float | None = None
     source: str | None = None
@@ -144,12 +141,9 @@ def measured_energy(measured: Measured) -> EnergyResult:
         reason=reason,
         uncertainty=Uncertainty(
             timing_j=timing_j,
-            counter_lag_s=EnergyCurve.COUNTER_LAG.mean_s,
-            counter_lag_std_s=EnergyCurve.COUNTER_LAG.std_s,
             statistical_j=statistical_j(total_j, in_passes),
         ),
         per_gpu_j=_summed([joules.per_gpu_j for joules in used]),
-        allocation_j=known_sum(joules.total_j for joules in per_pass(measured.leased)) if passes else None,
         bystander_j=_summed([joules.per_gpu_j for joules in per_pass(measured.bystanders)]),
         load_j=_load_j(measured),
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,

@@ -24,14 +24,12 @@ class Measured:
 
     Attributes:
         used: UUIDs of the GPUs that held a part of the model.
-        leased: UUIDs of the GPUs that were leased for the experiment.
         bystanders: UUIDs of the host's other GPUs.
     """
 
     config: ExperimentConfig
     restarts: Sequence[RestartRecord]
     used: tuple[str, ...] = ()
-    leased: tuple[str, ...] = ()
     bystanders: tuple[str, ...] = ()
     energy: SpanJoules = field(default_factory=SpanJoules)
 
@@ -51,7 +49,6 @@ class Measured:
             config,
             restarts,
             used,
-            tuple(environment.leased_gpus),
             tuple(gpu.uuid for gpu in environment.host_gpus if gpu.uuid not in used),
             SpanJoules(DIFFERENT_GPUS if len(placements) > 1 else None),
         )

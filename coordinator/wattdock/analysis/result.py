@@ -21,15 +21,12 @@ from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, Statistics, by_restart, statistics
 from wattdock.analysis.verdict import Audit
-from wattdock.analysis.windows import windows
 from wattdock.config import ExperimentConfig
 from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord, snapshot
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from wattdock.analysis.windows import WindowSummary
 
 
 class StoredSpan(Stored):
@@ -190,16 +187,6 @@ class ExperimentResult(Stored):
             error=failure,
             **parts,
         )
-
-    def windows(self, restarts: Sequence[RestartRecord]) -> WindowSummary:
-        """Return the figures of every window definition, also of one that is newer than the result.
-
-        Args:
-            restarts: The records that the result was made of.
-        """
-        if self.environment is None:
-            return windows(Measured(self.config, restarts))
-        return windows(Measured.of(self.config, restarts, self.environment))
 
 
 def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> ExperimentResult:

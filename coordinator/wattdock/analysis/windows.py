@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between, tokens_in
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from wattdock.records import PassRecord, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
-BLOCKS = 4
 NO_COUNTER = "a GPU that was used has no energy counter"
 PHASES = ("time between rounds", "prefill", "decode")
 # Power may differ at a span's ends, as where it overshoots, and the runner's instants are the CPU's: half a 95 %
@@ -65,7 +64,6 @@ class WindowFigure(Stored):
 
     Attributes:
         timing_j: Null for "begin-end", which takes plain counter readings and cannot know it.
-        block_spread: (Largest − smallest) ÷ mean joules per token over four equal blocks of the window.
     """
 
     window: str
@@ -78,7 +76,6 @@ class WindowFigure(Stored):
     total_j: float | None = None
     timing_j: float | None = None
     energy_per_output_token_j: float | None = None
-    block_spread: float | None = None
     reason: str | None = None
 
 
@@ -192,20 +189,8 @@ def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: Pas
         total_j=total_j,
         timing_j=timing_j,
         energy_per_output_token_j=None if total_j is None or not tokens else total_j / tokens,
-        block_spread=_block_spread(measured, restart, run_pass, span),
         reason=reason,
     )
-
-
-def _block_spread(measured: Measured, restart: RestartRecord, run_pass: PassRecord, span: Span) -> float | None:
-    """Return (largest − smallest) ÷ mean joules per token of `BLOCKS` equal blocks; None if a block has no figure."""
-    edges_ns = np.linspace(span.start_ns, span.end_ns, BLOCKS + 1).astype(np.int64).tolist()
-    joules = [block.total_j for block in measured.in_blocks(restart, edges_ns)]
-    tokens = tokens_in(run_pass, edges_ns)
-    if None in joules or not tokens.all():
-        return None
-    per_token = np.array(joules, dtype=np.float64) / tokens
-    return float(np.ptp(per_token) / np.mean(per_token))
 
 
 @dataclass(frozen=True)
