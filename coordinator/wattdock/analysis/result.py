@@ -208,7 +208,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         performance=speed,
         goodput=goodput(measured, energy.windows),
         compute=compute(measured, environment, energy),
-        statistics=statistics(energy.passes, drawn=passes[0].declared.drawn if passes and passes[0].declared else ()),
+        statistics=statistics(energy.passes, drawn=passes[0].declared.drawn if passes else ()),
         procedure=procedure(measured, energy.windows),
         multi_gpu=multi_gpu(measured, energy, speed),
         gpus=gpu_results(measured),

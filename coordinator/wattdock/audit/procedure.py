@@ -9,7 +9,6 @@ from wattdock.analysis import Audit, statistics, trend
 from wattdock.audit.check import Checklist, Outcome, Subject, verdict
 from wattdock.config import ExperimentConfig, IdleSpec, WarmUpSpec
 from wattdock.text import pluralize
-from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -291,14 +290,10 @@ def client_keeps_up(subject: Subject) -> Outcome | None:
 def prompts_fresh(subject: Subject) -> Outcome:
     """Whether prompts repeat, which is harmless where the engine says that no cache served them."""
     reused = sum(run_pass.prompts_reused for run_pass in subject.energy.passes)
-    repeated = known_sum(run_pass.repeated_prompts for run_pass in subject.procedure.mix)
+    repeated = sum(run_pass.repeated_prompts for run_pass in subject.procedure.mix)
     speed = subject.result.performance
     uncached = speed is not None and speed.cached_prompt_tokens == 0
-    if repeated is None:
-        repeated = sum(run_pass.prompt_repeats for run_pass in subject.energy.passes)
-        within = f"{pluralize(repeated, 'repeat')} of whole lists"
-    else:
-        within = f"{pluralize(repeated, 'request')} with a prompt that the pass had sent before"
+    within = f"{pluralize(repeated, 'request')} with a prompt that the pass had sent before"
     figure = f"{within}, {pluralize(reused, 'pass', 'passes')} with prompts of earlier ones"
     if not repeated and not reused:
         return Outcome("pass", figure)
@@ -316,18 +311,15 @@ def work_as_declared(subject: Subject) -> Outcome:
     """Whether the engine was given what was declared, and gave the answers that were declared."""
     if not (passes := subject.procedure.mix):
         return Outcome("unknown", "no pass")
-    mismatches = sum((Counter(run_pass.mismatches or {}) for run_pass in passes), Counter[str]())
+    mismatches = sum((Counter(run_pass.mismatches) for run_pass in passes), Counter[str]())
     if mismatches:
         found = ", ".join(f"{pluralize(count, 'request')} with another {name}" for name, count in mismatches.items())
         return Outcome("fail", found, remedy="this is a fault of wattdock or of the engine: please report it")
-    is_checked = None not in [run_pass.mismatches for run_pass in passes]
-    texts = "each text has the same ids at each repeat" if passes[0].texts else "prompts, limits and order as declared"
-    checked = f"{texts}; " if is_checked else ""
+    sent = "each text has the same ids at each repeat" if passes[0].texts else "prompts, limits and order as declared"
     if (difference := subject.procedure.answers_difference) is None:
         early = sum(run_pass.ended_early for run_pass in passes)
-        figure = f"{checked}no lengths of answers are declared, {early:,} ended before their limit"
-        return Outcome("pass" if is_checked else "unknown", figure)
-    figure = f"{checked}answers have {difference:+.2%} tokens against those declared"
+        return Outcome("pass", f"{sent}; no lengths of answers are declared, {early:,} ended before their limit")
+    figure = f"{sent}; answers have {difference:+.2%} tokens against those declared"
     if abs(difference) > MAX_MIX_DIFFERENCE:
         cause, remedy = _cause_of_mix(subject)
         return Outcome("fail", f"{figure}{cause}", remedy=remedy)
@@ -343,16 +335,12 @@ def work_as_declared(subject: Subject) -> Outcome:
 def _cause_of_mix(subject: Subject) -> tuple[str, str | None]:
     """Return why a mix is not the declared one, as far as it can be seen, and what to do."""
     passes = subject.procedure.mix
-    aborted, early, short = (
-        sum(getattr(run_pass, name) for run_pass in passes) for name in ("aborted", "ended_early", "shortened")
-    )
+    aborted, early = (sum(getattr(run_pass, name) for run_pass in passes) for name in ("aborted", "ended_early"))
     whole = subject.energy.windows is not None and subject.energy.windows.headline == "drained"
     if aborted:
         return f": {aborted:,} aborted requests", "see runner.log"
     if early:
         return f": early end of sequence in {early:,} answers", "set workload.ignore_eos=true"
-    if short and any(run_pass.prompt_repeats for run_pass in subject.energy.passes):
-        return f": wrapped list, {short:,} answers shortened when it began again", "measure again with this version"
     if whole and subject.config.workload.staggered_start:
         return ": the staggered start is in the figure", "make passes longer: workload.min_duration_s or min_requests"
     return "", None
