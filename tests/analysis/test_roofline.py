@@ -10,9 +10,8 @@ from merge_samples import experiment, measured, request
 from pydantic import ValidationError
 from report_rows import document
 
-from wattdock.analysis.compute import NO_BITS, Compute, compute
+from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.result import ExperimentResult
-from wattdock.analysis.roofline import Roofline
 from wattdock.host.gpu_models import Peak
 from wattdock.inputs.shapes import shape_config
 from wattdock.records.restart import RestartRecord

@@ -6,6 +6,7 @@ from one block to another (prompts, steps, contexts read) enters a linear fit be
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
 from wattdock.analysis.trend import Change, slope
 from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -70,9 +72,12 @@ def drift(measured: Measured, restart: RestartRecord, run_pass: PassRecord) -> D
         )
         work = _Work.of(run_pass, instants, edges_ns)
         seconds = np.diff(edges_ns) / NS_PER_S
-        costs = _joules(measured, restart, edges_ns) if used else seconds
+        blocks = [measured.joules(restart, Span("block", *edges)) for edges in pairwise(edges_ns)] if used else []
     except NoWindowError as error:
         return Drift(**about, reason=error.reason)
+    if unknown := next((block for block in blocks if block.total_j is None), None):
+        return Drift(**about, reason=unknown.reason or "energy unknown")
+    costs = np.array([block.total_j for block in blocks], dtype=np.float64) if used else seconds
     per = seconds if open_loop else work.output_tokens
     if not per.all():
         return Drift(**about, reason=f"no token in a block of {seconds.min():.1f} s")
@@ -116,13 +121,6 @@ def _nearest(instants_ns: NDArray[np.int64], wanted_ns: Floats) -> list[int]:
 
 def _count(length_ns: float, least: int) -> int:
     return int(np.clip(length_ns / NS_PER_S / BLOCK_S, least, MAX_BLOCKS))
-
-
-def _joules(measured: Measured, restart: RestartRecord, edges_ns: Sequence[int]) -> Floats:
-    joules = measured.in_blocks(restart, edges_ns)
-    if unknown := next((block for block in joules if block.total_j is None), None):
-        raise NoWindowError(unknown.reason or "energy unknown")
-    return np.array([block.total_j for block in joules], dtype=np.float64)
 
 
 class _Work(NamedTuple):

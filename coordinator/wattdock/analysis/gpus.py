@@ -180,6 +180,7 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
     seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
+    over_counter = all_known(_power_over_counter(measured, gpu, span) for gpu, span in parts)
     busy_percent = all_known(over([part], "gpu_utilization_percent", np.mean) for part in parts)
     return {
         "source": "+".join(sorted(sources)) or None,
@@ -191,7 +192,8 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
         "max_memory_temperature_c": over(parts, "memory_temperature_c", np.max),
         "worst_pass_busy_share": min(busy_percent) / 100 if busy_percent else None,
         "mean_power_w": None if total_j is None or not seconds else total_j / seconds,
-        "power_over_counter": _power_over_counter(measured, parts),
+        # The largest disagreement, with its sign: in a sum, passes of opposite signs would cancel.
+        "power_over_counter": max(over_counter, key=abs) if over_counter else None,
         "clocks_limited_share": max(float(np.mean(flags)) for flags in limited) if limited else None,
         "power_limits_w": (min(map(min, limits_w)), max(map(max, limits_w))) if limits_w else None,
     }
@@ -210,7 +212,9 @@ def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
     }
     if uuid in measured.used:
         evidence["unlisted_ends"] = max(_unlisted_ends(restart, uuid) for restart in restarts)
-        evidence["foreign_bytes"] = known_max(_foreign_bytes(restart, uuid) for restart in restarts)
+        evidence["foreign_bytes"] = known_max(
+            _foreign_bytes(restart, uuid, run_pass.span) for restart in restarts for run_pass in restart.passes
+        )
     else:
         evidence["above_idle_w"] = known_max(_above_idle_w(measured, restart, uuid) for restart in restarts)
     return evidence
@@ -265,13 +269,7 @@ def _around(gpu: GpuTimeline | None, name: str, span: Span) -> Series | None:
     return Series(series.at_ns[first : last + 1], series.value[first : last + 1])
 
 
-def _power_over_counter(measured: Measured, parts: list[Part]) -> float | None:
-    """Return the largest disagreement of any pass, with its sign; in a sum, passes of opposite signs would cancel."""
-    ratios = all_known(_pass_power_over_counter(measured, gpu, span) for gpu, span in parts)
-    return max(ratios, key=abs) if ratios else None
-
-
-def _pass_power_over_counter(measured: Measured, gpu: GpuTimeline | None, span: Span) -> float | None:
+def _power_over_counter(measured: Measured, gpu: GpuTimeline | None, span: Span) -> float | None:
     """Mean instant power over mean power by the counter, minus one; None for a short pass, or one sampled in part."""
     if gpu is None:
         return None
@@ -359,14 +357,9 @@ def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
     return sum(not _near_lists(restart, uuid, at_ns) for span in spans for at_ns in (span.start_ns, span.end_ns))
 
 
-def _foreign_bytes(restart: RestartRecord, uuid: str) -> float | None:
+def _foreign_bytes(restart: RestartRecord, uuid: str, span: Span) -> float | None:
     """Return the most memory in a pass beyond the runner's at its begin or end, whichever is more."""
-    return known_max(_foreign_in(restart, uuid, run_pass.span) for run_pass in restart.passes)
-
-
-def _foreign_in(restart: RestartRecord, uuid: str, span: Span) -> float | None:
-    gpu = restart.gpus.get(uuid)
-    used = sampled_throughout([(gpu, span)], "memory_used_bytes")
+    used = sampled_throughout([(restart.gpus.get(uuid), span)], "memory_used_bytes")
     runner_bytes = known_max(
         size for at_ns in (span.start_ns, span.end_ns) for size in _near_lists(restart, uuid, at_ns)
     )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from wattdock.metering import EnergyCurve, Span
+from wattdock.metering import EnergyCurve
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.metering import GpuTimeline, SpanEnergy, Timeline
+    from wattdock.metering import GpuTimeline, Span, SpanEnergy, Timeline
 
-MJ_PER_J = 1_000
 # Half the width of the 95 % interval of a normal distribution, in standard deviations.
 NORMAL95 = 1.96
 
@@ -66,8 +64,8 @@ class SpanJoules:
             return Joules(None, dict.fromkeys(uuids), reason=self.reason)
         if timeline is None or not uuids:
             return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
-        of_gpu = self._hbm_of_gpu if hbm else self.of_gpu
-        energy_by_gpu = {uuid: of_gpu(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}
+        seen = {uuid: timeline.gpus[uuid] for uuid in uuids if uuid in timeline.gpus}
+        energy_by_gpu = {uuid: self.of_gpu(gpu, span, hbm=hbm) for uuid, gpu in seen.items()}
         reasons = [f"{uuid}: {energy.reason}" for uuid, energy in energy_by_gpu.items() if energy.energy_j is None]
         reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in energy_by_gpu]
         per_gpu_j = {uuid: energy_by_gpu[uuid].energy_j if uuid in energy_by_gpu else None for uuid in uuids}
@@ -77,28 +75,14 @@ class SpanJoules:
         timing_j = known_sum(energy.timing_j for energy in energy_by_gpu.values())
         return Joules(known_sum(per_gpu_j.values()), per_gpu_j, timing_j, sources)
 
-    def in_blocks(self, timeline: Timeline | None, edges_ns: Sequence[int], uuids: Sequence[str]) -> list[Joules]:
-        """Return the energy of each block between two edges on the GPUs `uuids`."""
-        return [self.of(timeline, Span("block", *edges), uuids) for edges in pairwise(edges_ns)]
-
-    def of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
-        """Return the energy of `span` on one GPU."""
+    def of_gpu(self, gpu: GpuTimeline, span: Span, *, hbm: bool = False) -> SpanEnergy:
+        """Return the energy of `span` on one GPU, or on its memory."""
+        if hbm:
+            return self.curve(gpu).hbm_between(span.start_ns, span.end_ns)
         key = (id(gpu), span.start_ns, span.end_ns)
         if key not in self._energies:
             self._energies[key] = self.curve(gpu).measured(span)
         return self._energies[key]
-
-    def _hbm_of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
-        return self.curve(gpu).hbm_between(span.start_ns, span.end_ns)
-
-    def plain_difference_j(self, gpus: Sequence[GpuTimeline], span: Span) -> float | None:
-        """Return what two readings of GPUs' counters at a span's ends differ by, joules; None where one is missing."""
-        total_mj = known_sum(self.curve(gpu).changes.difference_mj(span) for gpu in gpus)
-        return None if total_mj is None else total_mj / MJ_PER_J
-
-    def step_j(self, gpu: GpuTimeline, at_ns: int) -> float:
-        """Return how far one reading of a counter at about `at_ns` may be from its course there, joules."""
-        return self.curve(gpu).changes.step_j(at_ns)
 
     def curve(self, gpu: GpuTimeline) -> EnergyCurve:
         """Return the energy curve of one GPU."""

@@ -76,7 +76,3 @@ class Measured:
     def joules(self, restart: RestartRecord, span: Span, uuids: Sequence[str] | None = None) -> Joules:
         """Return the energy of a span of a restart on the GPUs `uuids`, or else on those used."""
         return self.energy.of(restart.timeline, span, self.used if uuids is None else uuids)
-
-    def in_blocks(self, restart: RestartRecord, edges_ns: Sequence[int]) -> list[Joules]:
-        """Return the energy of each block between two edges on the GPUs used."""
-        return self.energy.in_blocks(restart.timeline, edges_ns, self.used)

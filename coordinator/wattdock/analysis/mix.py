@@ -9,8 +9,6 @@ from pydantic import Field
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowFigure, WindowSummary
     from wattdock.records import PassRecord, RequestRecord, RestartRecord
@@ -62,21 +60,6 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
     """
     figures = {(figure.restart, figure.pass_index): figure for figure in (windows.of_headline() if windows else ())}
     return [_mix(restart, run_pass, figures[restart.restart, run_pass.index]) for restart, run_pass in measured.passes]
-
-
-def answers_difference(passes: Sequence[PassMix]) -> float | None:
-    """Return answer tokens ÷ declared answer tokens − 1, over all passes; None where a pass declares no lengths.
-
-    As every prompt is the declared one, output tokens per prompt token are off by as much.
-    """
-    declared = known_sum(each.declared_answer_tokens for each in passes)
-    return sum(each.answer_tokens for each in passes) / declared - 1 if declared else None
-
-
-def draw_difference(passes: Sequence[PassMix]) -> float | None:
-    """Return the mean over passes of what their draws differ from the long run by; None where a pass has none."""
-    known = [each.draw_difference for each in passes if each.draw_difference is not None]
-    return sum(known) / len(known) if known and len(known) == len(passes) else None
 
 
 def _mix(restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> PassMix:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wattdock.analysis.energy import EnergyResult
     from wattdock.analysis.measured import Measured
     from wattdock.analysis.performance import Performance
-    from wattdock.records import PassRecord, RestartRecord, passes
+    from wattdock.records import PassRecord, RestartRecord
 
 
 SCALING = {
@@ -125,7 +125,11 @@ def data_parallel(measured: Measured) -> DataParallel | None:
 
 def _replica_share(measured: Measured, number: int, passes: Sequence[tuple[RestartRecord, PassRecord]]) -> ReplicaShare:
     replicas = [run_pass.replicas[number] for _, run_pass in passes]
-    tails = [_tail(run_pass, replica) for (_, run_pass), replica in zip(passes, replicas, strict=True)]
+    # The end of a pass in which the replica had no work: the whole pass if it produced no token.
+    tails = [
+        Span("tail", replica.last_token_ns or run_pass.span.start_ns, run_pass.span.end_ns)
+        for (_, run_pass), replica in zip(passes, replicas, strict=True)
+    ]
     joules = [
         measured.joules(restart, tail, replica.gpu_uuids)
         for (restart, _), tail, replica in zip(passes, tails, replicas, strict=True)
@@ -140,8 +144,3 @@ def _replica_share(measured: Measured, number: int, passes: Sequence[tuple[Resta
         tail_timing_j=combined_timing_j(joules),
         reason=next((energy.reason for energy in joules if energy.reason), None),
     )
-
-
-def _tail(run_pass: PassRecord, replica: passes.ReplicaPass) -> Span:
-    """Return the end of a pass in which a replica had no work; the whole pass if it produced no token."""
-    return Span("tail", replica.last_token_ns or run_pass.span.start_ns, run_pass.span.end_ns)

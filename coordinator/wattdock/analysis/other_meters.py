@@ -109,7 +109,9 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
         difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
         share = difference_j / ours_j if ours_j else None
         ends_ns = (span.start_ns, span.end_ns)
-        bound_j = sum(measured.energy.step_j(timeline.gpus[uuid], at_ns) for uuid in used for at_ns in ends_ns)
+        bound_j = sum(
+            measured.energy.curve(timeline.gpus[uuid]).changes.step_j(at_ns) for uuid in used for at_ns in ends_ns
+        )
     return WindowCheck(
         restart=restart.restart,
         pass_index=run_pass.index,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from wattdock.analysis.drift import Drift, drift
-from wattdock.analysis.mix import PassMix, answers_difference, draw_difference, mixes
+from wattdock.analysis.mix import PassMix, mixes
 from wattdock.analysis.performance import token_disagreements, undrained
 from wattdock.analysis.steadiness import Steadiness, warm_up_steadiness
-from wattdock.values import Stored
+from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
@@ -50,13 +50,18 @@ class Procedure(Stored):
 
     @property
     def answers_difference(self) -> float | None:
-        """See `mix.answers_difference`."""
-        return answers_difference(self.mix)
+        """Answer tokens ÷ declared answer tokens − 1, over all passes; None where a pass declares no lengths.
+
+        As every prompt is the declared one, output tokens per prompt token are off by as much.
+        """
+        declared = known_sum(each.declared_answer_tokens for each in self.mix)
+        return sum(each.answer_tokens for each in self.mix) / declared - 1 if declared else None
 
     @property
     def draw_difference(self) -> float | None:
-        """See `mix.draw_difference`."""
-        return draw_difference(self.mix)
+        """Mean over passes of what their draws differ from the long run by; None where a pass has none."""
+        known = all_known(each.draw_difference for each in self.mix)
+        return sum(known) / len(known) if known else None
 
 
 def procedure(measured: Measured, windows: WindowSummary | None) -> Procedure:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wattdock.records import PassRecord, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
+MJ_PER_J = 1_000
 NO_COUNTER = "a GPU that was used has no energy counter"
 PHASES = ("time between rounds", "prefill", "decode")
 # Power may differ at a span's ends, as where it overshoots, and the runner's instants are the CPU's: half a 95 %
@@ -176,9 +177,10 @@ def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: Pas
     joules = measured.joules(restart, span)
     total_j, timing_j, reason = joules.total_j, joules.timing_j, joules.reason
     if name == "begin-end" and total_j is not None and restart.timeline:
-        gpus = [restart.timeline.gpus[uuid] for uuid in measured.used]
+        curves = [measured.energy.curve(restart.timeline.gpus[uuid]) for uuid in measured.used]
         counted = joules.sources == {"counter"}
-        total_j, timing_j = measured.energy.plain_difference_j(gpus, span) if counted else None, None
+        total_mj = known_sum(curve.changes.difference_mj(span) for curve in curves) if counted else None
+        total_j, timing_j = None if total_mj is None else total_mj / MJ_PER_J, None
         reason = NO_COUNTER if total_j is None else None
     return WindowFigure(
         **where,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, statistics, trend
 from wattdock.audit.check import Checklist, Outcome, Subject, verdict
-from wattdock.config import ExperimentConfig, IdleSpec, WarmUpSpec
+from wattdock.config import ExperimentConfig, WarmUpSpec
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from wattdock.config import IdleSpec
 
 
 MIN_RESTARTS: int = ExperimentConfig.PUBLICATION["repeats.restarts"]
@@ -22,9 +22,7 @@ MAX_DRIFT = 0.01
 # A difference that two figures told apart by the interval above may have; passes of one restart scatter as well.
 MAX_STEP = 0.02
 # What may be published, whatever a study sets: the defaults.
-WARM_UP_LIMITS, IDLE_LIMITS = WarmUpSpec(), IdleSpec()
-MIN_IDLE_S: float = ExperimentConfig.PUBLICATION["idle.duration_s"]
-IDLE_STATES = ("empty", "loaded_before", "loaded_after")
+WARM_UP_LIMITS = WarmUpSpec()
 # What the edges of a pass may add to its J/token, as passes of one restart may scatter.
 MAX_WINDOW_SPREAD = 0.02
 # Caches hold whole blocks of tokens, and first turns that enter together may miss their prefix.
@@ -98,13 +96,13 @@ def warm_up_converged(subject: Subject) -> Outcome:
         for warm_up in warm_ups
         if warm_up.converged is False
     ]
-    bad = [*drifting, *_looser("warmup", subject.config.warmup, WARM_UP_LIMITS)]
+    bad = [*drifting, *looser("warmup", subject.config.warmup, WARM_UP_LIMITS)]
     longest = max(warm_up.duration_s for warm_up in warm_ups)
     figure = "; ".join(bad) or f"up to {longest:.0f} s"
     return Outcome(verdict(failed=bool(bad)), figure, remedy=_remedy_of_unrest(subject) if drifting else None)
 
 
-def _looser(section: str, spec: WarmUpSpec | IdleSpec, limits: WarmUpSpec | IdleSpec) -> list[str]:
+def looser(section: str, spec: WarmUpSpec | IdleSpec, limits: WarmUpSpec | IdleSpec) -> list[str]:
     """Return which settings are looser than those for publication: a study's file must not set its own bar."""
     values, wanted = spec.model_dump(), limits.model_dump()
     maxima, minima = ("slope_per_min", "temperature_c", "settled"), ("window_s", "min_s")
@@ -165,48 +163,6 @@ def drift_between_passes(subject: Subject) -> Outcome:
     known = len(ratios) == len(restarts)
     status = verdict(failed=known and abs(mean) > MAX_STEP, known=known)
     return Outcome(status, f"{mean:+.2%} on average" if ratios else "joules per token unknown")
-
-
-def idle_missing(subject: Subject, states: Sequence[str] = IDLE_STATES) -> list[str]:
-    """Return which idle spans are missing: of each GPU used, in each restart with passes."""
-    energy = subject.energy
-    recorded_spans = {(idle.restart, idle.gpu_uuid, idle.state) for idle in energy.idle_baselines or ()}
-    return [
-        f"restart {restart + 1}: no {', '.join(missing)} of {uuid}"
-        for restart in sorted({run_pass.restart for run_pass in energy.passes})
-        for uuid in subject.environment.gpu_uuids
-        if (missing := [state for state in states if (restart, uuid, state) not in recorded_spans])
-    ]
-
-
-@CHECKS.check(
-    "idle baselines",
-    needs=("GPUs",),
-    setting="idle.duration_s",
-    threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, settled within "
-    f"{IDLE_LIMITS.settled:.0%} and {IDLE_LIMITS.temperature_c:g} °C",
-    source="energy counter",
-    remedy="set idle.duration_s=30",
-)
-def idle_baselines(subject: Subject) -> Outcome:
-    """Whether idle power was measured before and around each restart's passes, with the GPUs settled."""
-    energy = subject.energy
-    used = [idle for idle in energy.idle_baselines or () if idle.used]
-    unsettled = [f"{idle.gpu_uuid} {idle.state}: {idle.unsettled}" for idle in used if idle.unsettled]
-    unsettled += _looser("idle", subject.config.idle, IDLE_LIMITS)
-    shortest = min((idle.duration_s for idle in used), default=0.0)
-    watts = [idle.mean_power_w for idle in used if idle.mean_power_w is not None]
-    missing = idle_missing(subject)
-    # A runner that was cut off lacks the span after its passes, though another runner continued its restart.
-    if energy.total_j is not None and energy.net_j is None and not missing:
-        missing = [energy.net_reason or "above idle unknown"]
-    cold = sorted({idle.gpu_uuid for idle in used if idle.temperature_c is None and not idle.unsettled})
-    figures = [f"{min(watts):.1f} to {max(watts):.1f} W over {shortest:.0f} s"] if watts else ["none taken"]
-    figures = [*unsettled, *missing] or figures if watts else figures
-    figures += [f"without a temperature, which {', '.join(cold)} does not have"] if cold else []
-    complete = bool(used) and not missing and len(watts) == len(used)
-    failed = complete and (bool(unsettled) or shortest < MIN_IDLE_S)
-    return Outcome(verdict(failed=failed, known=complete), "; ".join(figures))
 
 
 @CHECKS.check(
