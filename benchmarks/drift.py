@@ -25,7 +25,9 @@ sys.path.insert(0, str(REPO / "tests"))
 from traffic import LENGTHS, KnownJoules, closed_loop  # noqa: E402
 
 from wattdock.analysis.drift import Drift, drift  # noqa: E402
+from wattdock.analysis.measured import Measured  # noqa: E402
 from wattdock.audit.procedure import MAX_DRIFT, drift_within_passes  # noqa: E402
+from wattdock.config import ExperimentConfig, WorkloadSpec  # noqa: E402
 from wattdock.records import RestartRecord  # noqa: E402
 
 if TYPE_CHECKING:
@@ -44,11 +46,12 @@ RESTART = RestartRecord(0, started_utc="2026-01-01T00:00:00.000+00:00")
 def drifts(lengths: str, in_flight: int, seconds: float, seed: int) -> list[Drift]:
     """Return what is found in one pass at each true drift, which is that of the part that is judged."""
     loop = closed_loop(seconds, np.random.default_rng(seed), in_flight=in_flight, lengths=lengths)
+    config = ExperimentConfig(backend="fake", workload=WorkloadSpec(batch_size=in_flight))
     found = []
     part = 1.0
     for true in TRUE_DRIFTS:
-        joules_in = KnownJoules(loop.drifting(true / part), np.random.default_rng(seed))
-        seen = drift(RESTART, loop.record, ["GPU"], joules_in, in_flight=in_flight)
+        energy = KnownJoules(loop.drifting(true / part), np.random.default_rng(seed))
+        seen = drift(Measured(config, (), ("GPU",), energy=energy), RESTART, loop.record)
         part = (seen.duration_s or loop.record.span.duration_s) / loop.record.span.duration_s
         found.append(seen)
     return found

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.measured import Measured
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.windows import windows
 from wattdock.clock import NS_PER_S
-from wattdock.config import WorkloadSpec
+from wattdock.config import ExperimentConfig
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
 from wattdock.metering.timeline import SAMPLES, GpuTimeline, Series, Span, Ticks, Timeline
 from wattdock.records.passes import PassRecord, TokenSeries
@@ -61,9 +61,18 @@ def timeline(*gpus: GpuTimeline) -> Timeline:
     return Timeline("nvml", 0, 100 * NS_PER_S, {gpu.uuid: gpu for gpu in gpus})
 
 
+def experiment(
+    *restarts: RestartRecord, used: Sequence[str] = ("GPU-a",), bystanders: Sequence[str] = (), **settings: Any
+) -> Measured:
+    """Restarts on these GPUs, with settings beside those of the fake backend."""
+    config = ExperimentConfig.model_validate({"backend": "fake", **settings})
+    return Measured(config, restarts, tuple(used), bystanders=tuple(bystanders))
+
+
 def speed_of(*passes: PassRecord) -> Performance:
     """Speed over passes of batches, each with all that came until its engine had drained."""
-    speed = performance(passes, windows([RestartRecord(0, passes=passes)], (), SpanJoules(), WorkloadSpec()))
+    made_up = experiment(RestartRecord(0, passes=passes), used=())
+    speed = performance(made_up, windows(made_up))
     assert speed is not None
     return speed
 

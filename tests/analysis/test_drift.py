@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import measured, request, stepped_power, timeline
+from merge_samples import experiment, measured, request, stepped_power, timeline
 from traffic import ClosedLoop, KnownJoules, closed_loop
 
 from wattdock.analysis.drift import Drift, drift
 from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.measured import Measured
 from wattdock.analysis.trend import Change, pooled, slope
 from wattdock.clock import NS_PER_S
-from wattdock.records import RestartRecord
+from wattdock.config import ExperimentConfig, WorkloadSpec
+from wattdock.records import PassRecord, RestartRecord
 from wattdock.records.passes import TokenSeries
 
 if TYPE_CHECKING:
@@ -24,10 +26,14 @@ GPU, LIMIT = "GPU-a", 0.01
 RESTART = RestartRecord(0, started_utc="2026-01-01T00:00:00.000+00:00")
 
 
+def drift_of(record: PassRecord, energy: SpanJoules, *, in_flight: int = 8, restart: RestartRecord = RESTART) -> Drift:
+    config = ExperimentConfig(backend="fake", workload=WorkloadSpec(batch_size=in_flight))
+    return drift(Measured(config, (), (GPU,), energy=energy), restart, record)
+
+
 def change(loop: ClosedLoop, in_flight: int, seed: int, *, of_whole: float = 0.0) -> Change:
     """Return what is found, less the part of a drift of the whole pass that its blocks have."""
-    joules_in = KnownJoules(loop, np.random.default_rng(seed))
-    found = drift(RESTART, loop.record, [GPU], joules_in, in_flight=in_flight)
+    found = drift_of(loop.record, KnownJoules(loop, np.random.default_rng(seed)), in_flight=in_flight)
     assert found.change is not None, found.reason
     assert found.duration_s is not None
     part = found.duration_s / loop.record.span.duration_s
@@ -87,20 +93,18 @@ def test_rounds_of_a_static_batch_are_blocks_and_fewer_than_four_say_nothing() -
     at_s = np.concatenate([10 + 5 * number + np.linspace(0.5, 5, 100) for number in range(8)])
     done = replace(done, tokens=TokenSeries(np.round(at_s * NS_PER_S).astype(np.int64), np.arange(1, 801)))
     gpu = stepped_power(GPU, [(10, 100), (20, 500), (20, 515), (10, 100)])
-    found = drift(replace(RESTART, timeline=timeline(gpu)), done, [GPU], SpanJoules(), in_flight=2)
+    found = drift_of(done, SpanJoules(), in_flight=2, restart=replace(RESTART, timeline=timeline(gpu)))
     assert (found.quantity, found.duration_s) == ("energy_per_output_token_j", 40)
     # A line through a step understates the change between its halves by a quarter.
     assert found.relative == pytest.approx(0.75 * 0.03 / 1.015, rel=0.03)
     few = replace(done, requests=rounds[:6])
-    assert drift(RESTART, few, [GPU], SpanJoules(), in_flight=2).reason == (
-        "a pass of 3 rounds of requests, where 4 are needed"
-    )
+    assert drift_of(few, SpanJoules(), in_flight=2).reason == ("a pass of 3 rounds of requests, where 4 are needed")
 
 
 def test_without_energy_it_is_the_speed_that_may_not_drift() -> None:
     """Seconds per token, of a CPU's pass."""
     loop = closed_loop(30, np.random.default_rng(1), in_flight=8, lengths="fixed")
-    found = drift(RESTART, loop.record, [], SpanJoules(), in_flight=8)
+    found = drift(experiment(used=()), RESTART, loop.record)
     assert found.quantity == "s_per_output_token"
     assert found.change is not None
     assert found.change.is_within(LIMIT) is True
@@ -108,28 +112,27 @@ def test_without_energy_it_is_the_speed_that_may_not_drift() -> None:
 
 def without_instants(loop: ClosedLoop) -> Drift:
     requests = (replace(loop.record.requests[0], first_token_ns=None), *loop.record.requests[1:])
-    joules_in = KnownJoules(loop, np.random.default_rng(1))
-    return drift(RESTART, replace(loop.record, requests=requests), [GPU], joules_in, in_flight=8)
+    return drift_of(replace(loop.record, requests=requests), KnownJoules(loop, np.random.default_rng(1)))
 
 
 def out_of_order(loop: ClosedLoop) -> Drift:
     request = loop.record.requests[0]
     requests = (replace(request, first_token_ns=request.submitted_ns - 1), *loop.record.requests[1:])
-    return drift(RESTART, replace(loop.record, requests=requests), [GPU], SpanJoules(), in_flight=8)
+    return drift_of(replace(loop.record, requests=requests), SpanJoules())
 
 
 def before_the_pass(loop: ClosedLoop) -> Drift:
     requests = (replace(loop.record.requests[0], submitted_ns=1), *loop.record.requests[1:])
-    return drift(RESTART, replace(loop.record, requests=requests), [GPU], SpanJoules(), in_flight=8)
+    return drift_of(replace(loop.record, requests=requests), SpanJoules())
 
 
 def without_energy(loop: ClosedLoop) -> Drift:
-    return drift(RESTART, loop.record, [GPU], SpanJoules("restarts used different GPUs"), in_flight=8)
+    return drift_of(loop.record, SpanJoules("restarts used different GPUs"))
 
 
 def too_short(_: ClosedLoop) -> Drift:
     loop = closed_loop(9, np.random.default_rng(1), in_flight=8, lengths="lognormal")
-    return drift(RESTART, loop.record, [GPU], KnownJoules(loop, np.random.default_rng(1)), in_flight=8)
+    return drift_of(loop.record, KnownJoules(loop, np.random.default_rng(1)))
 
 
 @pytest.mark.parametrize(

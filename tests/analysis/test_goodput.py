@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, timeline
+from merge_samples import constant_power, experiment, measured, request, timeline
 
 from wattdock.analysis.goodput import NO_INSTANTS, Goodput, goodput
-from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.windows import windows
 from wattdock.clock import NS_PER_S
-from wattdock.config import ExperimentConfig
 from wattdock.records.passes import TokenSeries
 from wattdock.records.restart import RestartRecord
 
@@ -30,11 +28,9 @@ def judged(done: PassRecord, *, arrival: str = "batch", power_w: float | None = 
     """Return the goodput of one pass on one GPU; without power there is no meter."""
     seconds = done.span.end_ns / NS_PER_S + 10
     meter = None if power_w is None else timeline(constant_power(GPU, power_w, start_s=0, end_s=seconds))
-    config = ExperimentConfig.model_validate(
-        {"backend": "fake", "workload": {"arrival": arrival, "batch_size": 2}, "slo": slo}
-    )
-    figures = windows([RestartRecord(0, passes=(done,), timeline=meter)], [GPU], SpanJoules(), config.workload)
-    good = goodput(config, [done], figures)
+    restart = RestartRecord(0, passes=(done,), timeline=meter)
+    made_up = experiment(restart, workload={"arrival": arrival, "batch_size": 2}, slo=slo)
+    good = goodput(made_up, windows(made_up))
     assert good is not None
     return good
 
@@ -104,4 +100,4 @@ def test_goodput_of_a_steady_state_counts_its_joules_and_what_ended_in_it() -> N
 
 def test_without_limits_there_is_no_goodput() -> None:
     """Nothing was asked, so nothing is answered."""
-    assert goodput(ExperimentConfig(), [DONE], None) is None
+    assert goodput(experiment(RestartRecord(0, passes=(DONE,))), None) is None

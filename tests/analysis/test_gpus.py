@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, timeline
+from merge_samples import constant_power, experiment, measured, request, timeline
 
 from wattdock.analysis.gpus import gpu_results, listed_processes
-from wattdock.analysis.joules import SpanJoules
 from wattdock.clock import NS_PER_S
 from wattdock.host import GpuProcess
 from wattdock.metering.timeline import ProcessSample, Series, Span
@@ -47,8 +46,8 @@ def restart(gpu: GpuTimeline, **changes: Any) -> RestartRecord:
 def result(*, used: bool = True, **changes: Any) -> GpuResult:
     """Return what is said of a GPU of 100 W with these readings, used or not."""
     gpu = replace(constant_power(GPU, 100, start_s=0, end_s=40), **changes)
-    uuids = ([GPU], []) if used else ([], [GPU])
-    return gpu_results([restart(gpu)], *uuids, SpanJoules())[GPU]
+    uuids: Any = {"used": [GPU]} if used else {"used": [], "bystanders": [GPU]}
+    return gpu_results(experiment(restart(gpu), **uuids))[GPU]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_a_pass_is_compared_from_seven_seconds_on(end_s: float, *, known: bool) 
     gpu = constant_power(GPU, 100, start_s=0, end_s=40)
     gpu = replace(gpu, series={"power_w": series(at_s.tolist(), [100.0] * len(at_s))})
     short = restart(gpu, passes=(measured(0, 10, end_s, ()),))
-    assert (gpu_results([short], [GPU], [], SpanJoules())[GPU].power_over_counter is not None) == known
+    assert (gpu_results(experiment(short, used=[GPU]))[GPU].power_over_counter is not None) == known
 
 
 def test_a_gpu_that_nobody_used_is_known_by_its_power_above_idle() -> None:
@@ -168,7 +167,7 @@ def test_what_is_worst_over_restarts_is_told_of_those_with_passes() -> None:
     twice = replace(gpu, processes=(listing(10, (RUNNER, 5)), listing(20, (RUNNER, 5))))
     once = replace(gpu, processes=(listing(10, (RUNNER, 5)),))
     unbegun = restart(gpu, passes=())
-    found = gpu_results([restart(twice), restart(once), unbegun], [GPU], [], SpanJoules())[GPU]
+    found = gpu_results(experiment(restart(twice), restart(once), unbegun, used=[GPU]))[GPU]
     assert (found.process_lists, found.runner_lists, found.unlisted_ends) == (1, 1, 1)
     assert found.counter_changes == len(gpu.ticks.energy_mj)
 

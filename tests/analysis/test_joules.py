@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from merge_samples import constant_power, measured, request, timeline
+from merge_samples import constant_power, experiment, measured, request, timeline
 
-from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.energy import measured_energy
 from wattdock.audit.check import Outcome, Subject
 from wattdock.audit.gpus import meters_agree
 from wattdock.clock import NS_PER_S
-from wattdock.config import ExperimentConfig
 from wattdock.metering.timeline import (
     GpuTimeline,
     HostTimeline,
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.energy import EnergyResult
 
-ONE = Gpus(used=("GPU-a",), leased=("GPU-a",), bystanders=("GPU-b",))
 PASS = measured(0, 10, 20, (request(0, 10, 10.5, 20, 100),))
 SECONDS = np.arange(0, 40, 0.1)
 HOST = HostTimeline({"package-0": Series((SECONDS * NS_PER_S).astype(np.int64), SECONDS * 55)})
@@ -51,9 +48,7 @@ def energy_with(*windows: Window, host: HostTimeline | None = None) -> EnergyRes
         constant_power("GPU-a", 600, start_s=0, end_s=40), constant_power("GPU-b", 80, start_s=0, end_s=40)
     )
     watched = dataclasses.replace(watched, windows=windows, host=host)
-    return measured_energy(
-        [RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, ExperimentConfig(cpu_tdp_w=65), SpanJoules()
-    )
+    return measured_energy(experiment(RestartRecord(0, passes=(PASS,), timeline=watched), bystanders=["GPU-b"]))
 
 
 def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span() -> None:

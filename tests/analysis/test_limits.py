@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, stepped_power, timeline
+from merge_samples import constant_power, experiment, measured, request, stepped_power, timeline
 
 from wattdock.analysis.drift import drift
-from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import quantiles, token_disagreements, undrained
 from wattdock.analysis.statistics import Restarts, difference, holm, mean_interval
 from wattdock.analysis.steadiness import warm_up_steadiness
 from wattdock.analysis.windows import phases, rounds_of, windows
 from wattdock.clock import NS_PER_S
-from wattdock.config import WarmUpSpec, WorkloadSpec
+from wattdock.config import WarmUpSpec
 from wattdock.metering.timeline import Span
 from wattdock.records.passes import PassRecord, TokenSeries, WarmUpSample
 from wattdock.records.restart import RestartRecord
@@ -35,7 +34,7 @@ def window(name: str, done: PassRecord, *, in_flight: int) -> tuple[float, float
     """Return a window's begin and end, s, or why there is none."""
     [found] = [
         figure
-        for figure in windows([restart(done)], [GPU], SpanJoules(), WorkloadSpec(batch_size=in_flight)).passes
+        for figure in windows(experiment(restart(done), used=[GPU], workload={"batch_size": in_flight})).passes
         if figure.window == name
     ]
     if found.start_ns is None or found.end_ns is None:
@@ -75,7 +74,7 @@ def test_the_window_of_ml_energy_needs_two_requests_more_than_fill_and_empty_the
 def test_blocks_of_drift_need_ten_seconds_of_a_full_engine(apart_s: float, reason: str) -> None:
     """From the second first token to the twelfth submission; all tokens come at the end."""
     done = in_turn(12, lifetime_s=2 * apart_s)
-    assert drift(restart(done), done, [], SpanJoules(), in_flight=2).reason == reason
+    assert drift(experiment(used=(), workload={"batch_size": 2}), restart(done), done).reason == reason
 
 
 def test_a_window_without_a_length_is_none() -> None:
@@ -185,7 +184,7 @@ def test_a_fiftieth_of_the_tokens_decoded_may_come_in_prefills(last: int, reason
     tokens = TokenSeries((ends_s * NS_PER_S).astype(np.int64), np.cumsum(gained))
     done = replace(measured(0, 3, 53, requests), tokens=tokens)
     gpu = stepped_power(GPU, [(3, 100), *[(1, 600), (4, 500)] * 10, (3, 100)])
-    split = phases([RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], SpanJoules())
+    split = phases(experiment(RestartRecord(0, passes=(done,), timeline=timeline(gpu)), used=[GPU]))
     assert split.decode_tokens_in_prefill == 1 / (44 + last)
     assert split.reason == reason
 

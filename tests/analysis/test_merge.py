@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, speed_of, timeline
+from merge_samples import constant_power, experiment, measured, request, speed_of, timeline
 
-from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.energy import measured_energy
 from wattdock.analysis.multi_gpu import data_parallel, multi_gpu
 from wattdock.analysis.performance import tpot_s, ttft_s
 from wattdock.analysis.statistics import statistics
 from wattdock.clock import NS_PER_S
-from wattdock.config import ExperimentConfig
 from wattdock.metering.timeline import HBM_POWER, Series, Span
 from wattdock.records.passes import ReplicaPass
 from wattdock.records.restart import RestartRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.analysis.energy import EnergyResult
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))
 BUSY, IDLE = constant_power("GPU-busy", 600, start_s=0, end_s=40), constant_power("GPU-idle", 80, start_s=0, end_s=40)
 RESTART = RestartRecord(
     0, spans=(Span("load", 2 * NS_PER_S, 4 * NS_PER_S),), passes=(PASS,), timeline=timeline(BUSY, IDLE)
 )
-ONE_OF_TWO = Gpus(used=("GPU-busy",), leased=("GPU-busy",), bystanders=("GPU-idle",))
+BOTH = ("GPU-busy", "GPU-idle")
+
+
+def energy_of(restart: RestartRecord = RESTART, *, used: Sequence[str] = ("GPU-busy",)) -> EnergyResult:
+    """Return the energy of one restart on these GPUs; the others are bystanders."""
+    return measured_energy(experiment(restart, used=used, bystanders=[uuid for uuid in BOTH if uuid not in used]))
 
 
 def test_joules_per_output_token_count_the_gpus_used_and_keep_bystanders_apart() -> None:
     """20 s at 600 W for 200 tokens are 60 J/token; the idle neighbour's 1,600 J are told, not added."""
-    energy = measured_energy(
-        [RESTART],
-        ONE_OF_TWO,
-        ExperimentConfig(cpu_tdp_w=50),
-        SpanJoules(),
-    )
+    energy = energy_of()
     assert energy.total_j == pytest.approx(12_000, rel=1e-3)
     assert energy.energy_per_output_token_j == pytest.approx(60, rel=1e-3)
     assert energy.bystander_j["GPU-idle"] == pytest.approx(1_600, rel=1e-3)
@@ -45,9 +49,7 @@ def test_joules_per_output_token_count_the_gpus_used_and_keep_bystanders_apart()
 def test_the_same_joules_are_shared_out_over_requests_input_tokens_and_all_tokens() -> None:
     """12,000 J over 2 requests of 10 prompt tokens and 200 output tokens; an unknown count leaves its share unknown."""
     silent = dataclasses.replace(RESTART, passes=(dataclasses.replace(PASS, prompt_tokens=None),))
-    told, untold = (
-        measured_energy([restart], ONE_OF_TWO, ExperimentConfig(), SpanJoules()) for restart in (RESTART, silent)
-    )
+    told, untold = energy_of(), energy_of(silent)
     assert told.energy_per_request_j == pytest.approx(6_000, rel=1e-3)
     assert told.energy_per_input_token_j == pytest.approx(600, rel=1e-3)
     assert told.energy_per_total_token_j == pytest.approx(12_000 / 220, rel=1e-3)
@@ -56,10 +58,9 @@ def test_the_same_joules_are_shared_out_over_requests_input_tokens_and_all_token
 
 def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     """680 W over both; the larger share is 600 ÷ 340 of the mean."""
-    both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
     done = speed_of(PASS)
-    energy = measured_energy([RESTART], both, ExperimentConfig(cpu_tdp_w=50), SpanJoules())
-    shared = multi_gpu(energy, done, [RESTART])
+    energy = energy_of(used=BOTH)
+    shared = multi_gpu(experiment(RESTART, used=BOTH), energy, done)
     assert shared is not None
     assert shared.gpu_count == 2
     assert shared.load_imbalance == pytest.approx(600 / 340, rel=1e-3)
@@ -74,10 +75,9 @@ def test_the_memory_of_all_gpus_used_is_summed_and_unknown_where_one_is_unknown(
         dataclasses.replace(gpu, series={HBM_POWER: Series(at_ns, np.linspace(hbm_w - 1, hbm_w + 1, 400))})
         for gpu, hbm_w in ((BUSY, 40.0), (IDLE, 20.0))
     )
-    both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
     whole, partial = (
-        measured_energy([restart], both, ExperimentConfig(cpu_tdp_w=50), SpanJoules())
-        for restart in (dataclasses.replace(RESTART, timeline=timeline(*gpus)) for gpus in ((busy, idle), (busy, IDLE)))
+        energy_of(dataclasses.replace(RESTART, timeline=timeline(*gpus)), used=BOTH)
+        for gpus in ((busy, idle), (busy, IDLE))
     )
     assert whole.hbm_j == pytest.approx(1_200, rel=2e-3)
     assert whole.mean_hbm_power_w == pytest.approx(60, rel=2e-3)
@@ -94,7 +94,7 @@ def test_waiting_for_the_last_replica_is_joules_of_the_replica_that_waits() -> N
         for uuid, tokens, last_s in (("GPU-busy", 101, 20.5), ("GPU-idle", 99, 29.0))
     )
     restart = dataclasses.replace(RESTART, passes=(dataclasses.replace(PASS, replicas=replicas),))
-    split = data_parallel(ExperimentConfig(), [restart], SpanJoules())
+    split = data_parallel(experiment(restart, used=BOTH))
     assert split is not None
     assert [share.output_tokens for share in split.replicas] == [101, 99]
     assert [share.tail_s for share in split.replicas] == pytest.approx([9.5, 1])
@@ -104,8 +104,7 @@ def test_waiting_for_the_last_replica_is_joules_of_the_replica_that_waits() -> N
 
 def test_one_gpu_that_cannot_be_read_makes_the_sum_unknown_not_smaller() -> None:
     """A missing part must not look like efficiency."""
-    both = Gpus(used=("GPU-busy", "GPU-gone"), leased=(), bystanders=())
-    energy = measured_energy([RESTART], both, ExperimentConfig(cpu_tdp_w=50), SpanJoules())
+    energy = energy_of(used=("GPU-busy", "GPU-gone"))
     assert energy.total_j is None
     assert energy.energy_per_output_token_j is None
     assert "GPU-gone" in (energy.reason or "")
@@ -115,12 +114,7 @@ def test_one_gpu_that_cannot_be_read_makes_the_sum_unknown_not_smaller() -> None
 def test_without_a_gpu_energy_is_null_with_a_reason_and_the_cpu_estimate_stands_apart() -> None:
     """Half the CPUs busy for 20 s at an assumed 50 W are 500 J, in a field of their own."""
     restart = dataclasses.replace(RESTART, timeline=None)
-    energy = measured_energy(
-        [restart],
-        Gpus((), (), ()),
-        ExperimentConfig(cpu_tdp_w=50),
-        SpanJoules(),
-    )
+    energy = measured_energy(experiment(restart, used=(), cpu_tdp_w=50))
     assert energy.total_j is None
     assert energy.reason == "no GPU was used"
     assert energy.cpu_estimate is not None
@@ -210,12 +204,8 @@ def test_one_token_has_no_time_per_further_token() -> None:
 
 def test_a_restart_is_its_joules_over_its_tokens_not_a_mean_of_ratios() -> None:
     """A long pass weighs more than a short one."""
-    energy = measured_energy(
-        [dataclasses.replace(RESTART, passes=(PASS, measured(1, 30, 35, (request(0, 30, 31, 35, 10),))))],
-        ONE_OF_TWO,
-        ExperimentConfig(cpu_tdp_w=50),
-        SpanJoules(),
-    )
+    passes = (PASS, measured(1, 30, 35, (request(0, 30, 31, 35, 10),)))
+    energy = energy_of(dataclasses.replace(RESTART, passes=passes))
     spread = statistics(energy.passes)
     assert spread is not None
     assert spread.per_restart == [pytest.approx(15_000 / 210, rel=1e-3)]
@@ -224,10 +214,8 @@ def test_a_restart_is_its_joules_over_its_tokens_not_a_mean_of_ratios() -> None:
 
 def test_an_excerpt_of_a_timeline_gives_the_same_joules() -> None:
     """Cutting away what is far from a span must not change the span's energy."""
-    whole = measured_energy([RESTART], ONE_OF_TWO, ExperimentConfig(cpu_tdp_w=50), SpanJoules()).total_j
+    whole = energy_of().total_j
     part = timeline(BUSY, IDLE).excerpt([PASS.span])
-    cut = measured_energy(
-        [dataclasses.replace(RESTART, timeline=part)], ONE_OF_TWO, ExperimentConfig(cpu_tdp_w=50), SpanJoules()
-    )
+    cut = energy_of(dataclasses.replace(RESTART, timeline=part))
     assert len(part.gpus["GPU-busy"].ticks.energy_mj) < len(BUSY.ticks.energy_mj)
     assert cut.total_j == pytest.approx(whole, rel=1e-9)

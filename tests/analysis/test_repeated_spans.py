@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from merge_samples import measured, request, stepped_power, timeline
+from merge_samples import experiment, measured, request, stepped_power, timeline
 
-from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.joules import Joules, SpanJoules, combined_timing_j
+from wattdock.analysis.energy import measured_energy
+from wattdock.analysis.joules import Joules, combined_timing_j
 from wattdock.analysis.windows import phases
-from wattdock.config import ExperimentConfig
 from wattdock.records.restart import RestartRecord
 
 GPU = "GPU-a"
@@ -22,7 +21,7 @@ def test_a_prefill_shorter_than_a_counter_period_has_no_energy_however_many_ther
     requests = tuple(request(index, at_s, at_s + 0.075, at_s + 5, 9) for index, at_s in enumerate(begins_s))
     gpu = stepped_power(GPU, [(START_S, IDLE_W), *[(0.075, PREFILL_W), (4.925, DECODE_W)] * 30, (3, IDLE_W)])
     done = measured(0, START_S, START_S + 150, requests)
-    seen = phases([RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], SpanJoules())
+    seen = phases(experiment(RestartRecord(0, passes=(done,), timeline=timeline(gpu))))
     assert (seen.prefill_j, seen.decode_j, seen.prefill_ci95_j) == (None, None, None)
     assert seen.reason is not None
     assert seen.reason.startswith("prefill is 15")
@@ -35,7 +34,7 @@ def test_the_interval_of_a_phase_does_not_go_below_zero() -> None:
     requests = tuple(request(index, at_s, at_s + 0.008, at_s + 5, 9) for index, at_s in enumerate(begins_s))
     gpu = stepped_power(GPU, [(60, DECODE_W)])
     done = measured(0, START_S, START_S + 50, requests)
-    seen = phases([RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], SpanJoules())
+    seen = phases(experiment(RestartRecord(0, passes=(done,), timeline=timeline(gpu))))
     assert seen.reason == "prefill is 36 J, 95 % between 0 and 81 J (limit ± 10%)"
 
 
@@ -49,7 +48,7 @@ def test_passes_that_each_begin_with_a_burst_are_off_together() -> None:
         at_s = end_s + 1.01
     gpu = stepped_power(GPU, [*steps, (3, IDLE_W)])
     restart = RestartRecord(0, passes=tuple(passes), timeline=timeline(gpu))
-    energy = measured_energy([restart], Gpus((GPU,), (GPU,), ()), ExperimentConfig(cpu_tdp_w=50), SpanJoules())
+    energy = measured_energy(experiment(restart))
     assert energy.uncertainty.timing95_j is not None
     true_j = 20 * (BURST_S * PREFILL_W + (PASS_S - BURST_S) * DECODE_W)
     assert energy.total_j == pytest.approx(true_j, abs=energy.uncertainty.timing95_j)

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from merge_samples import measured, request
+from merge_samples import experiment, measured, request
 from pydantic import ValidationError
 from report_rows import document
 
-from wattdock.analysis.compute import NO_BITS, Compute, compute
+from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.result import ExperimentResult
-from wattdock.analysis.roofline import Roofline
 from wattdock.host.gpu_models import Peak
 from wattdock.inputs.shapes import shape_config
 from wattdock.records.restart import RestartRecord
@@ -48,9 +47,9 @@ def worked_out(
         update={"weight_bytes": WEIGHT_BYTES, "engine_args": {"dtype": "bfloat16"}, **runner}
     )
     environment = sample.environment.model_copy(update={"runner": told})
-    record = RestartRecord(0, passes=(served(),))
+    record = RestartRecord(0, passes=(served(),), architecture=shape_config(model) | dict(config))
     energy = sample.energy.model_copy(update={"total_j": POWER_W * SECONDS})
-    return compute(shape_config(model) | dict(config), [record], environment, energy, in_flight=REQUESTS)
+    return compute(experiment(record, workload={"batch_size": REQUESTS}), environment, energy)
 
 
 def placed(made: Compute) -> Roofline:

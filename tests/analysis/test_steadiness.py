@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, stepped_power, timeline
+from merge_samples import constant_power, experiment, measured, request, stepped_power, timeline
 
 from wattdock.analysis.drift import drift
-from wattdock.analysis.energy import Gpus
-from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.procedure import procedure
 from wattdock.analysis.steadiness import (
     idle_baselines,
@@ -21,7 +19,7 @@ from wattdock.analysis.steadiness import (
     warm_up_steadiness,
 )
 from wattdock.clock import NS_PER_S
-from wattdock.config import ExperimentConfig, IdleSpec, WarmUpSpec
+from wattdock.config import IdleSpec, WarmUpSpec
 from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.timeline import MeterEvent, Series, Span
 from wattdock.records.passes import TokenSeries, WarmUpSample
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 GPU = "GPU-a"
 LIMITS = WarmUpSpec(profile="steady")
-NO_GPUS = Gpus((), (), ())
 
 
 def warm_up(
@@ -179,17 +176,17 @@ def test_net_energy_takes_the_mean_of_before_and_after_and_half_their_difference
     )
     done = measured(0, 20, 40, (request(0, 20, 21, 40, 100),))
     restart = RestartRecord(0, spans=spans, passes=(done,), timeline=timeline(gpu))
-    baselines = idle_baselines([restart], [GPU], IdleSpec(duration_s=10), SpanJoules())
+    baselines = idle_baselines(experiment(restart))
     assert [baseline.state for baseline in baselines] == ["loaded_before", "loaded_after"]
-    idle = idle_energy_j([restart], baselines, [GPU])
+    idle = idle_energy_j(experiment(restart), baselines)
     assert idle is not None
     assert idle[0] == pytest.approx(2300, rel=1e-3)
     assert idle[1] == pytest.approx(100, rel=1e-2)
     assert EnergyCurve(gpu).between(20 * NS_PER_S, 40 * NS_PER_S).energy_j == pytest.approx(12_000, rel=1e-3)
-    assert idle_energy_j([restart], baselines[:1], [GPU]) is None
+    assert idle_energy_j(experiment(restart), baselines[:1]) is None
     # Its coordinator was killed after the pass; another runner went on with the restart.
-    assert idle_energy_j([restart, restart], [*baselines, baselines[0]], [GPU]) is None
-    assert idle_energy_j([restart, restart], [*baselines, *baselines], [GPU]) == pytest.approx(
+    assert idle_energy_j(experiment(restart, restart), [*baselines, baselines[0]]) is None
+    assert idle_energy_j(experiment(restart, restart), [*baselines, *baselines]) == pytest.approx(
         (2 * idle[0], 2 * idle[1])
     )
 
@@ -203,12 +200,12 @@ def test_idle_power_that_did_not_change_is_as_sure_as_its_timing() -> None:
         Span("idle-loaded-after", 50 * NS_PER_S, 60 * NS_PER_S),
     )
     restart = RestartRecord(0, spans=spans, passes=(done,), timeline=timeline(gpu))
-    found = idle_baselines([restart], [GPU], IdleSpec(duration_s=10), SpanJoules())
+    found = idle_baselines(experiment(restart))
     known = [
         baseline.model_copy(update={"mean_power_w": 120.0, "timing_w": timing_w})
         for baseline, timing_w in zip(found, (0.3, 0.1), strict=True)
     ]
-    assert idle_energy_j([restart], known, [GPU]) == pytest.approx((2400, 4))
+    assert idle_energy_j(experiment(restart), known) == pytest.approx((2400, 4))
 
 
 def open_loop(seed: int, *, growth: float) -> RestartRecord:
@@ -236,7 +233,7 @@ def open_loop(seed: int, *, growth: float) -> RestartRecord:
 def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> None:
     """By chance one half has some percent more to do; what that changes is no drift, and what is one is seen."""
     runs = [open_loop(seed, growth=growth) for seed in range(40)]
-    found = [drift(run, run.passes[0], [GPU], SpanJoules(), in_flight=8) for run in runs]
+    found = [drift(experiment(run), run, run.passes[0]) for run in runs]
     changes = [each.change for each in found if each.change]
     assert {each.quantity for each in found} == {"mean_power_w"}
     assert 0.005 < np.median([change.half95 for change in changes]) < 0.05
@@ -246,7 +243,7 @@ def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> No
 def test_a_quick_warm_up_says_that_nobody_looked() -> None:
     """Neither converged nor not."""
     restart = RestartRecord(0, spans=(Span("warm-up", 0, 3 * NS_PER_S),))
-    [seen] = procedure([restart], [], ExperimentConfig(), SpanJoules(), None).warm_up
+    [seen] = procedure(experiment(restart, used=()), None).warm_up
     assert (seen.profile, seen.converged, seen.duration_s) == ("quick", None, 3)
 
 

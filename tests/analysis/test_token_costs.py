@@ -9,11 +9,10 @@ import fake_nvml
 import numpy as np
 import pytest
 from fake_nvml import VIRTUAL_ORIGIN_NS, FakeGpu, constant
-from merge_samples import measured, request, sampled_power, stepped_power, timeline
+from merge_samples import experiment, measured, request, sampled_power, stepped_power, timeline
 from refused import raises
 from traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
 
-from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.token_costs import (
     KINDS,
     Bins,
@@ -133,7 +132,7 @@ def of_records(seconds: float = 30, *, period_s: float = 0.02, **differing: Any)
     begin_s, end_s = (bins.edges_ns[edge] / NS_PER_S for edge in (50, -50))
     of_pass = replace(measured(0, begin_s, end_s, ()), **{"steps": steps, **differing})
     restart = RestartRecord(0, passes=(of_pass,), timeline=timeline(gpu))
-    return token_costs([restart], [GPU], SpanJoules())
+    return token_costs(experiment(restart, used=[GPU]))
 
 
 def test_a_result_holds_each_figure_with_its_interval_and_how_well_they_close() -> None:
@@ -181,10 +180,10 @@ def test_costs_that_cannot_be_told_are_null_with_the_reason(differing: dict[str,
 
 def test_work_without_a_gpu_or_a_pass_has_no_costs() -> None:
     """The result says which of them there was none of."""
-    assert token_costs([RestartRecord(0, passes=(measured(0, 1, 2, ()),))], [], SpanJoules()) == TokenCosts(
+    assert token_costs(experiment(RestartRecord(0, passes=(measured(0, 1, 2, ()),)), used=())) == TokenCosts(
         reason="no GPU was used"
     )
-    assert token_costs([RestartRecord(0)], [GPU], SpanJoules()) == TokenCosts(reason="no pass was measured")
+    assert token_costs(experiment(RestartRecord(0))) == TokenCosts(reason="no pass was measured")
 
 
 def rounds(course: str, seed: int, prefill_s: float, gap_s: float, overshoot: float) -> tuple[np.ndarray, np.ndarray]:
@@ -214,7 +213,7 @@ def rounds(course: str, seed: int, prefill_s: float, gap_s: float, overshoot: fl
     gpu = stepped_power(GPU, power) if course == "counter_only" else sampled_power(GPU, power, random)
     assert gpu.power_courses == (course,)
     restart = RestartRecord(0, passes=(measured(0, 2.9, at_s + 0.1, tuple(requests)),), timeline=timeline(gpu))
-    split = phases([restart], [GPU], SpanJoules())
+    split = phases(experiment(restart, used=[GPU]))
     assert split.reason is None
     assert split.prefill_ci95_j
     assert split.decode_ci95_j
@@ -282,7 +281,7 @@ def test_the_real_meter_of_a_simulated_gpu_gives_what_work_costs(library: Path) 
     of_pass = replace(
         measured(0, 0, 1, ()), span=span, steps=Steps(start_ns, end_ns, prompt, decoded, decoded, context)
     )
-    result = token_costs([RestartRecord(0, passes=(of_pass,), timeline=recorded)], [GPU], SpanJoules())
+    result = token_costs(experiment(RestartRecord(0, passes=(of_pass,), timeline=recorded), used=[GPU]))
     figures = (result.idle_w, result.joules_per_prompt_token, result.joules_per_decoded_token, result.joules_per_step)
     values = [cost.value for cost in (*figures, result.joules_per_context_token) if cost]
     assert values == pytest.approx([IDLE_W, *joules], rel=0.15)

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, stepped_power, timeline
+from merge_samples import constant_power, experiment, measured, request, stepped_power, timeline
 
-from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.energy import measured_energy
 from wattdock.analysis.performance import performance
-from wattdock.analysis.waterfall import waterfall
-from wattdock.analysis.windows import WINDOWS, Phases, windows
+from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.clock import NS_PER_S
-from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.metering import GpuTimeline
 from wattdock.metering.timeline import Series, Ticks
 from wattdock.records.passes import PassRecord, TokenSeries
 from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowFigure
     from wattdock.records.request import RequestRecord
 
@@ -45,14 +43,14 @@ def closed_loop(*, slots: int, seconds: float, lifetime_s: float, staggered: boo
     return dataclasses.replace(done, tokens=tokens)
 
 
+def in_slots(done: PassRecord, gpu: GpuTimeline, in_flight: int, arrival: str = "batch") -> Measured:
+    restart = RestartRecord(0, passes=(done,), timeline=timeline(gpu))
+    return experiment(restart, workload={"batch_size": in_flight, "arrival": arrival})
+
+
 def figure(done: PassRecord, name: str, *, in_flight: int) -> WindowFigure:
     gpu = constant_power(GPU, 500, start_s=0, end_s=120)
-    summary = windows(
-        [RestartRecord(0, passes=(done,), timeline=timeline(gpu))],
-        [GPU],
-        SpanJoules(),
-        WorkloadSpec(batch_size=in_flight),
-    )
+    summary = windows(in_slots(done, gpu, in_flight))
     return next(entry for entry in summary.passes if entry.window == name)
 
 
@@ -65,7 +63,6 @@ def test_a_steady_state_runs_from_the_first_full_engine_to_the_last_request_that
     assert steady.end_ns is not None
     assert 69 * NS_PER_S < steady.end_ns < 71 * NS_PER_S
     assert steady.energy_per_output_token_j == pytest.approx(25, rel=0.01)
-    assert steady.block_spread == pytest.approx(0, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +105,7 @@ def test_plain_readings_need_a_counter_and_say_so() -> None:
     at_ns = np.arange(0, 120 * NS_PER_S, NS_PER_S // 10)
     power = {"power_w": Series(at_ns, np.full(len(at_ns), 500.0))}
     gpu = GpuTimeline(GPU, "integrated_power", Ticks.from_rows(), power)
-    summary = windows(
-        [RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], SpanJoules(), WorkloadSpec(batch_size=8)
-    )
+    summary = windows(in_slots(done, gpu, 8))
     by_name = {entry.window: entry for entry in summary.passes}
     plain, headline = by_name["begin-end"], by_name["drained"]
     assert (plain.total_j, plain.reason) == (None, "a GPU that was used has no energy counter")
@@ -121,12 +116,7 @@ def test_definitions_are_compared_over_all_passes_and_an_absent_one_stays_absent
     """Their spread is over those that have a figure."""
     short = closed_loop(slots=8, seconds=15, lifetime_s=2, staggered=True)
     gpu = constant_power(GPU, 500, start_s=0, end_s=120)
-    summary = windows(
-        [RestartRecord(0, passes=(short,), timeline=timeline(gpu))],
-        [GPU],
-        SpanJoules(),
-        WorkloadSpec(batch_size=8),
-    )
+    summary = windows(in_slots(short, gpu, 8))
     assert list(summary.energy_per_output_token_j) == list(WINDOWS)
     assert summary.energy_per_output_token_j["steady_state"] is None
     known = [value for value in summary.energy_per_output_token_j.values() if value is not None]
@@ -145,10 +135,9 @@ def test_the_headline_is_the_steady_state_where_requests_overlap_and_there_is_on
     """Tokens/s and watts are of the same part; totals are of everything until the engine had drained."""
     done = closed_loop(slots=8, seconds=seconds, lifetime_s=4, staggered=True)
     power = [(10.1, 200), (60, 500), (9.9, 200), (40, 100)]
-    run = RestartRecord(0, passes=(done,), timeline=timeline(stepped_power(GPU, power)))
-    config = ExperimentConfig(backend="fake", workload=WorkloadSpec(batch_size=8, arrival=arrival))
-    energy = measured_energy([run], Gpus((GPU,), (GPU,), ()), config, SpanJoules())
-    speed = performance([done], energy.windows)
+    made_up = in_slots(done, stepped_power(GPU, power), 8, arrival)
+    energy = measured_energy(made_up)
+    speed = performance(made_up, energy.windows)
     assert energy.windows is not None
     assert speed is not None
     assert energy.windows.headline == headline
@@ -161,47 +150,3 @@ def test_the_headline_is_the_steady_state_where_requests_overlap_and_there_is_on
     if headline == "steady_state":
         assert energy.mean_power_w == pytest.approx(500, rel=1e-3)
         assert measured.total_j != pytest.approx(500 * measured.duration_s, rel=0.02)
-
-
-@pytest.mark.parametrize("seconds", [60, 15], ids=["a steady state", "none"])
-def test_what_a_pass_drew_goes_to_idling_filling_the_steady_state_and_draining_and_adds_up(seconds: float) -> None:
-    """Filling at 200 W, then 500 W, draining at 300 W, 100 W of each idle; where no part is steady there is none."""
-    done = closed_loop(slots=8, seconds=seconds, lifetime_s=4, staggered=True)
-    last_s = max(each.submitted_ns for each in done.requests) / NS_PER_S
-    gpu = stepped_power(GPU, [(10.1, 200), (last_s - 10.1, 500), (60, 300)])
-    run = RestartRecord(0, passes=(done,), timeline=timeline(gpu))
-    joules_in = SpanJoules()
-    summary = windows([run], [GPU], joules_in, WorkloadSpec(batch_size=8))
-    total_j = joules_in.of(run.timeline, done.span, [GPU]).total_j
-    went = waterfall(
-        total_j,
-        100 * done.span.duration_s,
-        [(run, done)],
-        windows=summary,
-        phases=Phases(reason="requests overlap"),
-        joules_of=lambda restart, span: joules_in.of(restart.timeline, span, [GPU]).total_j,
-    )
-    assert went is not None
-    assert went.work_reason == "requests overlap"
-    if seconds == 15:
-        assert went.splits() == []
-        assert "five lifetimes" in (went.time_reason or "")
-        return
-    [split] = went.splits()
-    assert list(split) == ["idle", "filling", "steady", "draining"]
-    assert sum(split.values()) == pytest.approx(total_j, rel=1e-12)
-    assert split["filling"] == pytest.approx(0.1 * 100, abs=2)
-    assert split["steady"] == pytest.approx((last_s - 10.1) * 400, rel=2e-3)
-    assert split["draining"] == pytest.approx((done.span.end_ns / NS_PER_S - last_s) * 200, rel=0.02)
-
-
-def test_prefill_and_decode_of_rounds_are_split_above_idle_with_what_is_left() -> None:
-    """1,000 J of 20 s at 20 W idle: 300 J of prefill in 4 s and 640 J of decode in 15 s leave 60 J, 40 J above idle."""
-    done = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101),))
-    run = RestartRecord(0, passes=(done,))
-    summary = windows([run], [], SpanJoules(), WorkloadSpec())
-    phases = Phases(prefill_j=300, decode_j=640, prefill_s=4, decode_s=15)
-    went = waterfall(1000, 400, [(run, done)], windows=summary, phases=phases, joules_of=lambda *_: None)
-    assert went is not None
-    assert went.splits() == [{"idle": 400, "prefill": 220, "decode": 340, "between_rounds": 40}]
-    assert waterfall(1000, None, [(run, done)], windows=summary, phases=phases, joules_of=lambda *_: None) is None

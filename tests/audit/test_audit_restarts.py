@@ -12,7 +12,7 @@ import pytest
 from audit_world import OTHER, POWER, RUNNER, USED, World, result_of
 from fake_nvml import FakeGpu, constant
 
-from wattdock.analysis.joules import DIFFERENT_GPUS
+from wattdock.analysis.measured import DIFFERENT_GPUS
 from wattdock.metering.timeline import MeterEvent, Series, Ticks
 
 if TYPE_CHECKING:

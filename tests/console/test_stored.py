@@ -132,14 +132,14 @@ def spoil(folder: Path, kind: str) -> None:
         ("lost", "is missing; restore it", ("show a", "show results/a", "report results")),
         ("cut", "is not JSON", ("show a", "report a")),
         ("deep", "is not JSON", ("show a", "compare a a", "bundle create a")),
-        ("deep record", "nested too deeply", ("show a --window all",)),
+        ("deep record", "nested too deeply", ("show a --again",)),
         (
             "setting",
             "(config.workload.batch: Extra inputs are not permitted)",
             ("bundle create a", "show a", "scaling a", "plot batch a -o b.svg"),
         ),
-        ("requests", "does not hold what was measured", ("show a --window drained",)),
-        ("column", "restarts/0 does not hold what was measured", ("show a --window drained",)),
+        ("requests", "does not hold what was measured", ("show a --again",)),
+        ("column", "restarts/0 does not hold what was measured", ("show a --again",)),
     ],
 )
 def test_a_spoiled_result_is_one_line_and_its_file(
@@ -231,8 +231,8 @@ def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monk
     assert "two-sizes" in wide[3]
 
 
-def test_what_was_stored_of_a_run_is_analysed_anew_under_any_window(called: Called) -> None:
-    """What is read back gives the figures that were stored; a window counts passes from 1, as progress does."""
+def test_a_result_shows_its_figures_under_every_window(called: Called) -> None:
+    """A window counts passes from 1, as progress does."""
     [folder] = store_golden(RESULTS, "fake-full")
     stored_windows = json.loads((folder / "result.json").read_text())["energy"]["windows"]
     assert json.loads(called("show", folder, "--window", "all", "--json").stdout) == stored_windows

@@ -43,6 +43,7 @@ from wattdock.metering.timeline import (
     Window,
 )
 from wattdock.planning.preflight import ExecutionPlan
+from wattdock.records.declared import DeclaredWork
 from wattdock.records.failure import Failure
 from wattdock.records.passes import PassRecord, ReplicaPass, TokenSeries, WarmUpSample
 from wattdock.records.request import RequestRecord
@@ -81,8 +82,7 @@ def restarts_of(case: Plain, restarts: Sequence[Plain]) -> list[RestartRecord]:
 
 
 def _config(case: Plain) -> ExperimentConfig:
-    repeats = {name: value for name, value in case["config"]["repeats"].items() if name != "one_token_passes"}
-    return ExperimentConfig.model_validate({**case["config"], "repeats": repeats})
+    return ExperimentConfig.model_validate(case["config"])
 
 
 def _plan(case: Plain) -> ExecutionPlan:
@@ -166,7 +166,7 @@ def _spans(plain: Iterable[Plain]) -> tuple[Span, ...]:
     return tuple(map(_span, plain))
 
 
-def _pass(generated: Plain, **host: Any) -> PassRecord:
+def _pass(generated: Plain, declared: Plain, **host: Any) -> PassRecord:
     replicas = (
         ReplicaPass(**{**replica, "gpu_uuids": tuple(replica["gpu_uuids"]), "span": _span(replica["span"])})
         for replica in generated["replicas"]
@@ -180,6 +180,7 @@ def _pass(generated: Plain, **host: Any) -> PassRecord:
         cached_prompt_tokens=generated["cached_prompt_tokens"],
         prompt_repeats=generated["prompt_repeats"],
         replicas=tuple(replicas),
+        declared=DeclaredWork(**declared | {"drawn": tuple(declared["drawn"])}),
         **host,
     )
 

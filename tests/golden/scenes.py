@@ -32,6 +32,7 @@ from wattdock.metering.timeline import (
     Timeline,
     Window,
 )
+from wattdock.records.declared import DeclaredWork
 from wattdock.records.passes import PassRecord, ReplicaPass, Steps, TokenSeries, WarmUpSample
 from wattdock.records.restart import RestartRecord
 from wattdock.records.snapshot import RunnerEnvironment
@@ -209,6 +210,8 @@ def one_pass(index: int, start_s: float, end_s: float, requests: list[RequestRec
         prompt_tokens=sum(each.prompt_tokens or 0 for each in requests),
         cached_prompt_tokens=7 * len(requests),
         prompt_repeats=index,
+        repeated_prompts=index,
+        declared=DeclaredWork(512.0, float(TOKENS)),
         cpu_busy=0.25 + 0.1 * index,
         cpu_others_share=0.02,
         arrivals_due=len(requests) + 1 if requests[0].intended_ns else None,

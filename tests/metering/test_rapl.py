@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import measured, request
+from merge_samples import experiment, measured, request
 from metering.powercap import add_domain, set_uj, two_sockets
 
-from wattdock.analysis.joules import host_energy
+from wattdock.analysis.other_meters import host_energy
 from wattdock.clock import NS_PER_S, Clock
 from wattdock.metering.meter import Meter
 from wattdock.metering.rapl import Domain, RaplRecorder, find_domains
@@ -121,7 +121,7 @@ def test_host_joules_are_summed_over_passes_per_domain_and_unknown_where_one_pas
     passes = tuple(
         measured(n, start, start + 2.0, (request(0, start, start, start + 2, 5),)) for n, start in enumerate((2.0, 7.0))
     )
-    host_j, host = host_energy([RestartRecord(0, passes=passes, timeline=timeline)])
+    host_j, host = host_energy(experiment(RestartRecord(0, passes=passes, timeline=timeline)))
     assert host_j == {"package-0": pytest.approx(400), "package-1": None}
     assert host is not None
     # Each pass: 10 J in the interval at either end. Passes add up, as what is off alike does.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant, ramp, square
+from merge_samples import experiment
 from metering.fresh_zeus import fresh_zeus
 from metering.powercap import add_domain
 from refused import raises
 
-from wattdock.analysis.joules import SpanJoules, cross_check
+from wattdock.analysis.other_meters import cross_check
 from wattdock.errors import Cause, MeterError
 from wattdock.metering.meter import Meter
 from wattdock.metering.timeline import Span
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from fake_nvml import FakeNvml
 
-    from wattdock.analysis.joules import WindowCheck
+    from wattdock.analysis.other_meters import WindowCheck
     from wattdock.metering.timeline import Timeline, Window
 
 ORIGIN_NS = fake_nvml.VIRTUAL_ORIGIN_NS
@@ -56,7 +57,7 @@ def windowed(fake: FakeNvml, *lengths_s: float, lead_s: float = 2.0) -> Timeline
 def compared(timeline: Timeline, used: Sequence[str]) -> list[WindowCheck]:
     """The merge's own comparison, with a pass just inside each window."""
     passes = tuple(pass_in(number, window) for number, window in enumerate(timeline.windows))
-    check = cross_check([RestartRecord(0, passes=passes, timeline=timeline)], used, SpanJoules())
+    check = cross_check(experiment(RestartRecord(0, passes=passes, timeline=timeline), used=used))
     assert check is not None
     return check.windows
 

@@ -77,16 +77,6 @@ def test_what_all_joules_are_divided_by_is_named(tmp_path: Path, capsys: pytest.
     assert "J/request, 6 J/input token, – J/total token (whole passes)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_where_the_joules_went_is_one_line_for_each_split_that_is_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A split with an unknown part is left out: it would not add up."""
-    parts = {"idle_j": 400.0, "filling_j": 10.0, "steady_j": 580.0, "draining_j": 10.0, "prefill_j": 5.0}
-    show([StoredResult(tmp_path, row("a", {"energy.net_j": 600.0, "energy.waterfall": parts}).result)])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "went to idle 400.0 J + filling 10.0 J + steady 580.0 J + draining 10.0 J above idle 600.0 J" in said
-
-
 def test_a_study_that_is_shown_as_a_table_has_its_verdict_in_three_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from merge_samples import constant_power, measured, request, timeline
+from merge_samples import constant_power, experiment, measured, request, timeline
 from refused import raises
 from report_rows import document
 
 from wattdock.analysis import ExperimentResult
-from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.energy import measured_energy
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, StoreError
 from wattdock.records.disk import TIMELINE
@@ -29,7 +28,7 @@ RESTART = RestartRecord(0, passes=(PASS,), timeline=timeline(constant_power("GPU
 
 
 def result() -> ExperimentResult:
-    energy = measured_energy([RESTART], Gpus(("GPU-a",), (), ()), ExperimentConfig(cpu_tdp_w=65), SpanJoules())
+    energy = measured_energy(experiment(RESTART))
     return ExperimentResult.bare(ExperimentConfig(), None, started_utc="2026-01-02T03:04:05.678+00:00", energy=energy)
 
 

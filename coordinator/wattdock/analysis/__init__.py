@@ -1,7 +1,7 @@
 """What was measured, worked out: records of restarts become one `ExperimentResult`, and results are compared.
 
-In: an experiment's settings and the `RestartRecord` of each restart, which say all else. Out: an `ExperimentResult`
-without its audit (`analyse`); intervals, differences and names for results that stand side by side.
+In: an experiment's settings and the `RestartRecord` of each restart, together one `Measured`. Out: an
+`ExperimentResult` without its audit (`analyse`); intervals, differences and names for results side by side.
 Must not know: files, processes, GPUs of this machine, how anything is drawn. Each file holds one subject, its schema
 beside the computation.
 """

@@ -1,20 +1,25 @@
-"""The model's arithmetic and memory traffic in the measured passes, beside what the GPUs can do. Pure."""
+"""The model's arithmetic and memory traffic in the measured passes, beside what the GPUs can do. Pure.
+
+Source: Williams, Waterman, Patterson, Roofline: An Insightful Visual Performance Model, CACM 52(4), 2009.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from wattdock.analysis.roofline import Roofline
+from pydantic import Field
+
 from wattdock.errors import UnknownArchitectureError
 from wattdock.host import gpu_models
 from wattdock.inputs import Architecture
-from wattdock.values import Stored
+from wattdock.values import Positive, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from wattdock.analysis.energy import EnergyResult
-    from wattdock.records import EnvironmentSnapshot, RequestRecord, RestartRecord
+    from wattdock.analysis.measured import Measured
+    from wattdock.records import EnvironmentSnapshot, RequestRecord
 
 # What a runner that has looked at the loaded model says of its matrices; null where its kernels are not known.
 OPERANDS_BITS = "linear_operands_bits"
@@ -22,6 +27,46 @@ BITS = {"float32": 32, "float": 32, "bfloat16": 16, "float16": 16}
 # Most tokens that a step guesses for a request, as vLLM and SGLang call it.
 GUESSED_TOKENS = ("spec_tokens", "speculative_num_draft_tokens")
 NO_BITS = "the engine does not tell how wide the operands are that it multiplies"
+
+
+Limit = Literal["arithmetic", "bandwidth"]
+
+
+class Roofline(Stored):
+    """The least time of the work of all passes on the GPUs used, and how far above it the passes lie.
+
+    Attributes:
+        nearest_limit: The one that takes longest.
+        least_s: By each limit.
+        time_ratio: Measured ÷ the longest of these.
+    """
+
+    nearest_limit: Limit
+    least_s: Annotated[dict[Limit, Positive], Field(min_length=1)]
+    time_ratio: Positive
+
+    @classmethod
+    def of(cls, operations: float, bytes_read: float, peak: gpu_models.Peak, *, duration_s: float) -> Roofline:
+        """Return the least time of work, summed over the GPUs used.
+
+        Args:
+            operations, bytes_read: More than 0.
+            peak: Of all GPUs together, for the operands of the arithmetic.
+            duration_s: As measured.
+        """
+        least_s: dict[Limit, float] = {
+            "arithmetic": operations / peak.flops_per_s,
+            "bandwidth": bytes_read / peak.memory_bytes_per_s,
+        }
+        nearest = max(least_s, key=lambda limit: least_s[limit])
+        return cls(nearest_limit=nearest, least_s=least_s, time_ratio=duration_s / least_s[nearest])
+
+    @property
+    def shares(self) -> dict[Limit, float]:
+        """Least time by each limit ÷ measured time, the nearest limit first."""
+        measured_s = self.time_ratio * self.least_s[self.nearest_limit]
+        shares = {limit: least_s / measured_s for limit, least_s in self.least_s.items()}
+        return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
 class Compute(Stored):
@@ -61,33 +106,22 @@ class Compute(Stored):
     reason: str | None = None
 
 
-def compute(
-    config: Mapping[str, Any] | None,
-    restarts: Sequence[RestartRecord],
-    environment: EnvironmentSnapshot,
-    energy: EnergyResult,
-    *,
-    in_flight: int,
-) -> Compute:
-    """Return the useful arithmetic of all passes over all GPUs used, and how it compares with what they can do.
-
-    Args:
-        config: The model's config.json; None where the model was not resolved.
-        in_flight: Most requests that one engine step serves.
-    """
-    passes = [measured for restart in restarts for measured in restart.passes]
-    if config is None or not passes:
-        return Compute(reason="the model is not known" if config is None else "no pass was measured")
+def compute(measured: Measured, environment: EnvironmentSnapshot, energy: EnergyResult) -> Compute:
+    """Return the useful arithmetic of all passes over all GPUs used, and how it compares with what they can do."""
+    architectures = [restart.architecture for restart in measured.restarts if restart.architecture]
+    if not architectures or not measured.passes:
+        return Compute(reason="no pass was measured" if architectures else "the model is not known")
     try:
-        model = Architecture.from_config(config)
-        requests = [request for measured in passes for request in measured.requests]
+        model = Architecture.from_config(architectures[-1])
+        requests = [request for run_pass in measured.pass_records for request in run_pass.requests]
         flops = float(sum(_flops(model, request) for request in requests))
     except UnknownArchitectureError as error:
         return Compute(reason=str(error))
-    duration_s = sum(measured.span.duration_s for measured in passes)
+    duration_s = measured.passes_s
     bits, names = _operand_bits(model, environment), environment.gpu_names
     peak = gpu_models.peak_of(names, bits) if bits else None
-    bytes_read = _least_bytes(model, requests, environment, in_flight=in_flight)
+    per_engine = measured.in_flight // measured.config.section.replicas
+    bytes_read = _least_bytes(model, requests, environment, in_flight=per_engine)
     placed = None
     if peak and bytes_read and flops:
         placed = Roofline.of(flops, bytes_read, peak, duration_s=duration_s)

@@ -6,6 +6,7 @@ from one block to another (prompts, steps, contexts read) enters a linear fit be
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
 from wattdock.analysis.trend import Change, slope
 from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.measured import Measured
     from wattdock.records import PassRecord, RestartRecord
 
     Floats = NDArray[np.float64]
@@ -57,25 +59,25 @@ class Drift(Stored):
         return None if self.relative is None or self.half95 is None else Change(self.relative, self.half95)
 
 
-def drift(
-    restart: RestartRecord, measured: PassRecord, used: Sequence[str], joules_in: SpanJoules, *, in_flight: int
-) -> Drift:
-    """Return a pass's drift, or why it is not known.
-
-    Args:
-        in_flight: Requests that all engines together serve at a time.
-    """
-    open_loop = bool(used) and is_scheduled(measured)
+def drift(measured: Measured, restart: RestartRecord, run_pass: PassRecord) -> Drift:
+    """Return a pass's drift, or why it is not known."""
+    used = measured.used
+    open_loop = bool(used) and is_scheduled(run_pass)
     quantity = "mean_power_w" if open_loop else "energy_per_output_token_j" if used else "s_per_output_token"
-    about = {"restart": restart.restart, "pass_index": measured.index, "quantity": quantity}
+    about = {"restart": restart.restart, "pass_index": run_pass.index, "quantity": quantity}
     try:
-        instants = Instants.of(measured)
-        edges_ns = _blocks(measured, *instants.arriving()) if open_loop else _edges(measured, instants, in_flight)
-        work = _Work.of(measured, instants, edges_ns)
+        instants = Instants.of(run_pass)
+        edges_ns = (
+            _blocks(run_pass, *instants.arriving()) if open_loop else _edges(run_pass, instants, measured.in_flight)
+        )
+        work = _Work.of(run_pass, instants, edges_ns)
         seconds = np.diff(edges_ns) / NS_PER_S
-        costs = _joules(restart, edges_ns, used, joules_in) if used else seconds
+        blocks = [measured.joules(restart, Span("block", *edges)) for edges in pairwise(edges_ns)] if used else []
     except NoWindowError as error:
         return Drift(**about, reason=error.reason)
+    if unknown := next((block for block in blocks if block.total_j is None), None):
+        return Drift(**about, reason=unknown.reason or "energy unknown")
+    costs = np.array([block.total_j for block in blocks], dtype=np.float64) if used else seconds
     per = seconds if open_loop else work.output_tokens
     if not per.all():
         return Drift(**about, reason=f"no token in a block of {seconds.min():.1f} s")
@@ -88,24 +90,24 @@ def drift(
     return Drift(**about, **change._asdict(), duration_s=float(seconds.sum()))
 
 
-def _edges(measured: PassRecord, instants: Instants, in_flight: int) -> list[int]:
+def _edges(run_pass: PassRecord, instants: Instants, in_flight: int) -> list[int]:
     """Return the edges of blocks: between rounds of requests, or of equal length while the engine was full."""
     starts = instants.round_starts()
     if len(starts) == 1 and len(instants.submitted) > in_flight:
-        return _blocks(measured, *instants.full(in_flight))
+        return _blocks(run_pass, *instants.full(in_flight))
     if len(starts) < MIN_ROUNDS:
         raise NoWindowError(f"a pass of {pluralize(len(starts), 'round')} of requests, where {MIN_ROUNDS} are needed")
-    cuts_ns = np.array([measured.span.start_ns, *instants.submitted[starts[1:]], measured.span.end_ns])
+    cuts_ns = np.array([run_pass.span.start_ns, *instants.submitted[starts[1:]], run_pass.span.end_ns])
     wanted_ns = np.linspace(cuts_ns[0], cuts_ns[-1], _count(cuts_ns[-1] - cuts_ns[0], MIN_ROUNDS) + 1)
     return _nearest(cuts_ns, wanted_ns)
 
 
-def _blocks(measured: PassRecord, start_ns: int, end_ns: int) -> list[int]:
+def _blocks(run_pass: PassRecord, start_ns: int, end_ns: int) -> list[int]:
     """Return the edges of about equal blocks, each where tokens came: one of whole steps holds their joules, too."""
     if (length_s := (end_ns - start_ns) / NS_PER_S) < MIN_BLOCKS:
         raise NoWindowError(f"the engine was full for {max(length_s, 0):.1f} s, where {MIN_BLOCKS} s are needed")
     wanted_ns = np.linspace(start_ns, end_ns, _count(end_ns - start_ns, MIN_BLOCKS) + 1)
-    if len(edges_ns := _nearest(measured.tokens.at_ns, wanted_ns)) < len(wanted_ns):
+    if len(edges_ns := _nearest(run_pass.tokens.at_ns, wanted_ns)) < len(wanted_ns):
         raise NoWindowError(f"no token in a block of {np.diff(wanted_ns).min() / NS_PER_S:.1f} s")
     return edges_ns
 
@@ -119,13 +121,6 @@ def _nearest(instants_ns: NDArray[np.int64], wanted_ns: Floats) -> list[int]:
 
 def _count(length_ns: float, least: int) -> int:
     return int(np.clip(length_ns / NS_PER_S / BLOCK_S, least, MAX_BLOCKS))
-
-
-def _joules(restart: RestartRecord, edges_ns: Sequence[int], used: Sequence[str], joules_in: SpanJoules) -> Floats:
-    joules = joules_in.in_blocks(restart.timeline, edges_ns, used)
-    if unknown := next((block for block in joules if block.total_j is None), None):
-        raise NoWindowError(unknown.reason or "energy unknown")
-    return np.array([block.total_j for block in joules], dtype=np.float64)
 
 
 class _Work(NamedTuple):
@@ -143,9 +138,9 @@ class _Work(NamedTuple):
     context: Floats
 
     @classmethod
-    def of(cls, measured: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> _Work:
-        at_ns = measured.tokens.at_ns
-        requests = sorted(measured.requests, key=lambda request: request.submitted_ns)
+    def of(cls, run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> _Work:
+        at_ns = run_pass.tokens.at_ns
+        requests = sorted(run_pass.requests, key=lambda request: request.submitted_ns)
         prompts = np.array([request.prompt_tokens or 1 for request in requests], dtype=np.float64)
         outputs = np.array([request.output_tokens or 0 for request in requests], dtype=np.float64)
         first, finished = (np.searchsorted(at_ns, each) for each in (instants.first, instants.finished))
@@ -153,7 +148,7 @@ class _Work(NamedTuple):
         context = _contexts(first, finished, prompts, outputs, len(at_ns))
         steps = np.searchsorted(at_ns, edges_ns, side="right")
         return cls(
-            tokens_in(measured, edges_ns).astype(np.float64),
+            tokens_in(run_pass, edges_ns).astype(np.float64),
             *(
                 np.diff(np.concatenate(([0.0], np.cumsum(each)))[steps])
                 for each in (begun, np.ones(len(at_ns)), context)

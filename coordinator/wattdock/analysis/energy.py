@@ -5,7 +5,6 @@ Names carry units. Not measured is null, with a reason beside it, never 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import hypot
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,31 +12,21 @@ import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.gpus import ListedProcess, listed_processes
-from wattdock.analysis.joules import (
-    NORMAL95,
-    CrossCheck,
-    HostEnergy,
-    combined_timing_j,
-    cross_check,
-    host_energy,
-    host_joules,
-)
+from wattdock.analysis.joules import NORMAL95, combined_timing_j
+from wattdock.analysis.other_meters import CrossCheck, HostEnergy, cross_check, host_energy, host_joules
 from wattdock.analysis.pass_energy import PassEnergy, SteadyState, Uncertainty
 from wattdock.analysis.statistics import statistical_j
 from wattdock.analysis.steadiness import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.token_costs import TokenCosts, token_costs
-from wattdock.analysis.waterfall import Waterfall, waterfall
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
-from wattdock.metering import EnergyCurve
 from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.joules import Joules, SpanJoules
+    from wattdock.analysis.joules import Joules
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowFigure
-    from wattdock.config import ExperimentConfig
-    from wattdock.metering import Span
     from wattdock.records import PassRecord, RestartRecord
 
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
@@ -67,7 +56,6 @@ class EnergyResult(Stored):
 
     Attributes:
         reason: Why `total_j` is null, where it is.
-        allocation_j: Over all GPUs that were leased for the experiment.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         load_j: Loading the model, over the GPUs used.
         energy_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
@@ -81,7 +69,6 @@ class EnergyResult(Stored):
             the passes.
         net_uncertainty_j: Root of squares of half the difference of the powers before and after, of their timing and of
             the total's timing.
-        waterfall: Null where `net_j` is.
         hbm_j: Of the memory of the GPUs used: a part of `total_j`, never to be added to it. The driver's own figure,
             from means over one second, and for passes of 5 s and more only; its gain is unknown.
         hbm_timing_j: Its standard uncertainty from timing.
@@ -94,7 +81,6 @@ class EnergyResult(Stored):
     reason: str | None = None
     uncertainty: Uncertainty
     per_gpu_j: dict[str, float | None]
-    allocation_j: float | None = None
     bystander_j: dict[str, float | None] = Field(default_factory=dict)
     load_j: float | None = None
     source: str | None = None
@@ -115,7 +101,6 @@ class EnergyResult(Stored):
     net_reason: str | None = None
     net_meaning: str = NET_MEANING
     phases: Phases | None = None
-    waterfall: Waterfall | None = None
     token_costs: TokenCosts | None = None
     cross_check: CrossCheck | None = None
     host_j: dict[str, float | None] = Field(default_factory=dict)
@@ -129,78 +114,56 @@ class EnergyResult(Stored):
         return None if self.hbm_timing_j is None else NORMAL95 * self.hbm_timing_j
 
 
-@dataclass(frozen=True)
-class Gpus:
-    """UUIDs of the GPUs that an experiment used, leased, and did not use on its host."""
-
-    used: tuple[str, ...]
-    leased: tuple[str, ...]
-    bystanders: tuple[str, ...]
-
-
-def measured_energy(
-    restarts: Sequence[RestartRecord],
-    gpus: Gpus,
-    config: ExperimentConfig,
-    joules_in: SpanJoules,
-) -> EnergyResult:
+def measured_energy(measured: Measured) -> EnergyResult:
     """Return the energy of all measured passes of all restarts."""
-    passes = [(restart, measured) for restart in restarts for measured in restart.passes]
+    passes = measured.passes
 
     def per_pass(uuids: Sequence[str]) -> list[Joules]:
-        return [joules_in.of(restart.timeline, measured.span, uuids) for restart, measured in passes]
+        return [measured.joules(restart, run_pass.span, uuids) for restart, run_pass in passes]
 
-    def joules_of(restart: RestartRecord, span: Span) -> float | None:
-        return joules_in.of(restart.timeline, span, gpus.used).total_j
-
-    used = per_pass(gpus.used)
+    used = per_pass(measured.used)
     reason = next((joules.reason for joules in used if joules.reason), None) if passes else "no pass was measured"
     total_j = None if reason else known_sum(joules.total_j for joules in used)
     timing_j = None if reason else combined_timing_j(used)
-    summary = windows(restarts, gpus.used, joules_in, config.total_workload)
+    summary = windows(measured)
     in_passes = [
-        _pass_energy(*measured, joules, figure)
-        for measured, joules, figure in zip(passes, used, summary.of_headline(), strict=True)
+        _pass_energy(*of_pass, joules, figure)
+        for of_pass, joules, figure in zip(passes, used, summary.of_headline(), strict=True)
     ]
-    host_j, host = host_energy(restarts)
-    baselines = idle_baselines(restarts, gpus.used, config.idle, joules_in)
-    idle, split = idle_energy_j(restarts, baselines, gpus.used), phases(restarts, gpus.used, joules_in)
-    counted = [measured.counted for measured in in_passes]
-    input_tokens = known_sum(measured.prompt_tokens for _, measured in passes)
-    output_tokens = sum(measured.output_tokens for _, measured in passes)
+    host_j, host = host_energy(measured)
+    baselines = idle_baselines(measured)
+    counted = [run_pass.counted for run_pass in in_passes]
+    input_tokens = known_sum(run_pass.prompt_tokens for _, run_pass in passes)
+    output_tokens = sum(run_pass.output_tokens for _, run_pass in passes)
     counted_j = None if reason else known_sum(part.total_j for part in counted)
     return EnergyResult(
         total_j=total_j,
         reason=reason,
         uncertainty=Uncertainty(
             timing_j=timing_j,
-            counter_lag_s=EnergyCurve.COUNTER_LAG.mean_s,
-            counter_lag_std_s=EnergyCurve.COUNTER_LAG.std_s,
             statistical_j=statistical_j(total_j, in_passes),
         ),
         per_gpu_j=_summed([joules.per_gpu_j for joules in used]),
-        allocation_j=known_sum(joules.total_j for joules in per_pass(gpus.leased)) if passes else None,
-        bystander_j=_summed([joules.per_gpu_j for joules in per_pass(gpus.bystanders)]),
-        load_j=_load_j(restarts, gpus.used, joules_in),
+        bystander_j=_summed([joules.per_gpu_j for joules in per_pass(measured.bystanders)]),
+        load_j=_load_j(measured),
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
         energy_per_output_token_j=_ratio(counted_j, sum(part.output_tokens for part in counted)),
-        energy_per_request_j=_ratio(total_j, sum(len(measured.requests) for _, measured in passes)),
+        energy_per_request_j=_ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
         energy_per_input_token_j=_ratio(total_j, input_tokens),
         energy_per_total_token_j=_ratio(total_j, None if input_tokens is None else input_tokens + output_tokens),
         mean_power_w=_ratio(counted_j, sum(part.duration_s for part in counted)),
-        **_hbm(passes, gpus.used, joules_in),
+        **_hbm(measured),
         passes=in_passes,
         windows=summary if passes else None,
         idle_baselines=baselines or None,
-        **_net(total_j, timing_j, idle),
-        phases=split,
-        waterfall=waterfall(total_j, idle and idle[0], passes, windows=summary, phases=split, joules_of=joules_of),
-        token_costs=token_costs(restarts, gpus.used, joules_in),
-        cross_check=cross_check(restarts, gpus.used, joules_in),
+        **_net(total_j, timing_j, idle_energy_j(measured, baselines)),
+        phases=phases(measured),
+        token_costs=token_costs(measured),
+        cross_check=cross_check(measured),
         host_j=host_j,
         host=host,
-        gpu_processes=listed_processes(restarts),
-        cpu_estimate=_cpu_estimate([measured for _, measured in passes], config.cpu_tdp_w),
+        gpu_processes=listed_processes(measured.restarts),
+        cpu_estimate=_cpu_estimate(measured),
     )
 
 
@@ -212,16 +175,17 @@ def _net(total_j: float | None, timing_j: float | None, idle: tuple[float, float
     return {"net_j": total_j - idle_j, "net_uncertainty_j": hypot(timing_j, idle_uncertainty_j)}
 
 
-def _hbm(
-    passes: Sequence[tuple[RestartRecord, PassRecord]], uuids: Sequence[str], joules_in: SpanJoules
-) -> dict[str, Any]:
+def _hbm(measured: Measured) -> dict[str, Any]:
     """Return the energy of the memory, or why there is none."""
-    parts = [joules_in.of(restart.timeline, measured.span, uuids, hbm=True) for restart, measured in passes]
+    parts = [
+        measured.energy.of(restart.timeline, run_pass.span, measured.used, hbm=True)
+        for restart, run_pass in measured.passes
+    ]
     hbm_j = known_sum(part.total_j for part in parts)
     if not parts or hbm_j is None:
         return {"hbm_reason": next((part.reason for part in parts if part.reason), "no pass was measured")}
-    seconds = sum(measured.span.duration_s for _, measured in passes)
-    return {"hbm_j": hbm_j, "hbm_timing_j": combined_timing_j(parts), "mean_hbm_power_w": hbm_j / seconds}
+    mean_w = hbm_j / measured.passes_s
+    return {"hbm_j": hbm_j, "hbm_timing_j": combined_timing_j(parts), "mean_hbm_power_w": mean_w}
 
 
 def _summed(parts: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
@@ -230,11 +194,11 @@ def _summed(parts: Sequence[dict[str, float | None]]) -> dict[str, float | None]
     return {uuid: known_sum(part.get(uuid) for part in parts) for uuid in uuids}
 
 
-def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str], joules_in: SpanJoules) -> float | None:
+def _load_j(measured: Measured) -> float | None:
     """Return the mean over restarts of the energy of loading."""
     loads = all_known(
-        joules_in.of(restart.timeline, span, uuids).total_j
-        for restart in restarts
+        measured.joules(restart, span).total_j
+        for restart in measured.restarts
         for span in restart.spans
         if span.name == "load"
     )
@@ -245,23 +209,23 @@ def _ratio(total_j: float | None, count: float | None) -> float | None:
     return total_j / count if total_j is not None and count else None
 
 
-def _pass_energy(restart: RestartRecord, measured: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:
-    host = host_joules(restart.timeline, measured.span)
+def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:
+    host = host_joules(restart.timeline, run_pass.span)
     return PassEnergy(
         restart=restart.restart,
-        pass_index=measured.index,
-        duration_s=measured.span.duration_s,
-        output_tokens=measured.output_tokens,
+        pass_index=run_pass.index,
+        duration_s=run_pass.span.duration_s,
+        output_tokens=run_pass.output_tokens,
         total_j=joules.total_j,
         timing_j=joules.timing_j,
         per_gpu_j=joules.per_gpu_j,
         energy_per_output_token_j=figure.energy_per_output_token_j,
         reason=joules.reason,
-        prompt_repeats=measured.prompt_repeats,
-        prompts_reused=measured.prompts_reused,
+        prompt_repeats=run_pass.prompt_repeats,
+        prompts_reused=run_pass.prompts_reused,
         host_j={name: energy[0] if energy else None for name, energy in host.items()},
-        cpu_others_share=measured.cpu_others_share,
-        lease_fault=measured.lease_fault,
+        cpu_others_share=run_pass.cpu_others_share,
+        lease_fault=run_pass.lease_fault,
         steady=None
         if figure.window == "drained"
         else SteadyState(
@@ -273,9 +237,10 @@ def _pass_energy(restart: RestartRecord, measured: PassRecord, joules: Joules, f
     )
 
 
-def _cpu_estimate(passes: list[PassRecord], tdp_w: float) -> CpuEstimate | None:
-    durations_s = [measured.span.duration_s for measured in passes]
-    if not (shares := all_known(measured.cpu_busy for measured in passes)):
+def _cpu_estimate(measured: Measured) -> CpuEstimate | None:
+    tdp_w = measured.config.cpu_tdp_w
+    durations_s = [run_pass.span.duration_s for run_pass in measured.pass_records]
+    if not (shares := all_known(run_pass.cpu_busy for run_pass in measured.pass_records)):
         return None
     busy_s = sum(share * duration_s for share, duration_s in zip(shares, durations_s, strict=True))
     return CpuEstimate(

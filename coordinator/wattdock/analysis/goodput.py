@@ -8,10 +8,8 @@ from wattdock.analysis.performance import e2e_s, tpot_s, ttft_s
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowFigure, WindowSummary
-    from wattdock.config import ExperimentConfig
     from wattdock.records import PassRecord, RequestRecord
 
 NO_INSTANTS = "the engine does not tell when requests got their first token and when they ended"
@@ -41,20 +39,21 @@ class Goodput(Stored):
     reason: str | None = None
 
 
-def goodput(config: ExperimentConfig, passes: Sequence[PassRecord], windows: WindowSummary | None) -> Goodput | None:
-    """Return which requests of all `passes` met the settings' `slo`, and their cost; None where nothing was asked.
+def goodput(measured: Measured, windows: WindowSummary | None) -> Goodput | None:
+    """Return which requests of all passes met the settings' `slo`, and their cost; None where nothing was asked.
 
     Args:
         windows: Of the passes, in their order; None without any.
     """
-    if config.slo is None:
+    if (slo := measured.config.slo) is None:
         return None
     parts = windows.of_headline() if windows else []
-    requests = [request for measured, part in zip(passes, parts, strict=True) for request in _counted(measured, part)]
+    of_parts = zip(measured.pass_records, parts, strict=True)
+    requests = [request for run_pass, part in of_parts for request in _counted(run_pass, part)]
     seconds = sum(part.duration_s or 0.0 for part in parts)
     if not requests or not seconds:
         return Goodput(reason="no request ended in the part of the passes that counts")
-    limits_s = config.slo.limits_s
+    limits_s = slo.limits_s
     if not any(request.finished_ns and (request.first_token_ns or limits_s.keys() == {"e2e"}) for request in requests):
         return Goodput(reason=NO_INSTANTS)
     misses = [_missed(request, limits_s) for request in requests]
@@ -75,11 +74,11 @@ def goodput(config: ExperimentConfig, passes: Sequence[PassRecord], windows: Win
     )
 
 
-def _counted(measured: PassRecord, part: WindowFigure) -> list[RequestRecord]:
+def _counted(run_pass: PassRecord, part: WindowFigure) -> list[RequestRecord]:
     """Return the requests that ended in the part of a pass; all of them where it is the whole pass."""
     if part.window == "drained" or part.start_ns is None or part.end_ns is None:
-        return list(measured.requests)
-    return [each for each in measured.requests if each.finished_ns and part.start_ns < each.finished_ns <= part.end_ns]
+        return list(run_pass.requests)
+    return [each for each in run_pass.requests if each.finished_ns and part.start_ns < each.finished_ns <= part.end_ns]
 
 
 def _missed(request: RequestRecord, limits_s: dict[str, float]) -> list[str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.measured import Measured
     from wattdock.host import GpuProcess
     from wattdock.metering import GpuTimeline
 
@@ -137,21 +137,16 @@ class ListedProcess(Stored):
 Part = tuple["GpuTimeline | None", "Span"]
 
 
-def gpu_results(
-    restarts: Sequence[RestartRecord], used: Sequence[str], bystanders: Sequence[str], joules_in: SpanJoules
-) -> dict[str, GpuResult]:
+def gpu_results(measured: Measured) -> dict[str, GpuResult]:
     """Return every GPU of the host over all restarts, by UUID."""
     return {
         uuid: GpuResult(
-            used=uuid in used,
-            **_readings([restart.gpus[uuid] for restart in restarts if uuid in restart.gpus])
-            | _conditions(
-                [(restart.gpus.get(uuid), measured.span) for restart in restarts for measured in restart.passes],
-                joules_in,
-            ),
-            **_evidence(uuid, [restart for restart in restarts if restart.passes], joules_in, is_used=uuid in used),
+            used=uuid in measured.used,
+            **_readings([restart.gpus[uuid] for restart in measured.restarts if uuid in restart.gpus])
+            | _conditions(measured, uuid),
+            **_evidence(measured, uuid),
         )
-        for uuid in (*used, *bystanders)
+        for uuid in (*measured.used, *measured.bystanders)
     }
 
 
@@ -175,17 +170,19 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
     }
 
 
-def _conditions(parts: list[Part], joules_in: SpanJoules) -> dict[str, Any]:
+def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
     """Return a GPU's state over all measured passes; nothing where the meter has a timeline of it for none of them."""
+    parts = [(restart.gpus.get(uuid), run_pass.span) for restart, run_pass in measured.passes]
     if not any(gpu for gpu, _ in parts):
         return {}
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
-    energies = [joules_in.of_gpu(gpu, span) if gpu else None for gpu, span in parts]
+    energies = [measured.energy.of_gpu(gpu, span) if gpu else None for gpu, span in parts]
     total_j = known_sum(energy.energy_j if energy else None for energy in energies)
     sources = {energy.source for energy in energies if energy and energy.source}
     seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
+    over_counter = all_known(_power_over_counter(measured, gpu, span) for gpu, span in parts)
     busy_percent = all_known(over([part], "gpu_utilization_percent", np.mean) for part in parts)
     return {
         "source": "+".join(sorted(sources)) or None,
@@ -197,14 +194,16 @@ def _conditions(parts: list[Part], joules_in: SpanJoules) -> dict[str, Any]:
         "max_memory_temperature_c": over(parts, "memory_temperature_c", np.max),
         "worst_pass_busy_share": min(busy_percent) / 100 if busy_percent else None,
         "mean_power_w": None if total_j is None or not seconds else total_j / seconds,
-        "power_over_counter": _power_over_counter(parts, joules_in),
+        # The largest disagreement, with its sign: in a sum, passes of opposite signs would cancel.
+        "power_over_counter": max(over_counter, key=abs) if over_counter else None,
         "clocks_limited_share": max(float(np.mean(flags)) for flags in limited) if limited else None,
         "power_limits_w": (min(map(min, limits_w)), max(map(max, limits_w))) if limits_w else None,
     }
 
 
-def _evidence(uuid: str, restarts: Sequence[RestartRecord], joules_in: SpanJoules, *, is_used: bool) -> dict[str, Any]:
+def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
     """Return the evidence that only the runner was on a GPU: the worst values over restarts with passes."""
+    restarts = [restart for restart in measured.restarts if restart.passes]
     if not restarts:
         return {}
     timelines = [restart.gpus.get(uuid) for restart in restarts]
@@ -213,11 +212,13 @@ def _evidence(uuid: str, restarts: Sequence[RestartRecord], joules_in: SpanJoule
         "process_lists": min(len(gpu.processes) if gpu else 0 for gpu in timelines),
         "runner_lists": min(len(_runner_lists(restart, uuid)) for restart in restarts),
     }
-    if is_used:
+    if uuid in measured.used:
         evidence["unlisted_ends"] = max(_unlisted_ends(restart, uuid) for restart in restarts)
-        evidence["foreign_bytes"] = known_max(_foreign_bytes(restart, uuid) for restart in restarts)
+        evidence["foreign_bytes"] = known_max(
+            _foreign_bytes(restart, uuid, run_pass.span) for restart in restarts for run_pass in restart.passes
+        )
     else:
-        evidence["above_idle_w"] = known_max(_above_idle_w(restart, uuid, joules_in) for restart in restarts)
+        evidence["above_idle_w"] = known_max(_above_idle_w(measured, restart, uuid) for restart in restarts)
     return evidence
 
 
@@ -271,13 +272,7 @@ def _around(gpu: GpuTimeline | None, name: str, span: Span) -> tuple[NDArray[np.
     return series.at_ns[first : last + 1], series.value[first : last + 1]
 
 
-def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | None:
-    """Return the largest disagreement of any pass, with its sign; in a sum, passes of opposite signs would cancel."""
-    ratios = all_known(_pass_power_over_counter(gpu, span, joules_in) for gpu, span in parts)
-    return max(ratios, key=abs) if ratios else None
-
-
-def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: SpanJoules) -> float | None:
+def _power_over_counter(measured: Measured, gpu: GpuTimeline | None, span: Span) -> float | None:
     """Mean instant power over mean power by the counter, minus one; None for a short pass, or one sampled in part."""
     if gpu is None:
         return None
@@ -290,7 +285,7 @@ def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: Spa
         if span.end_ns - span.start_ns - 2 * margin_ns < MIN_STATIONARY_NS:
             return None
         inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
-        counted = joules_in.of_gpu(gpu, inner)
+        counted = measured.energy.of_gpu(gpu, inner)
         if counted.source == "counter" and counted.mean_power_w:
             power_w = _sampled_w(power.at_ns, power.value, inner, lag.mean_s)
             return None if power_w is None else power_w / counted.mean_power_w - 1
@@ -361,34 +356,28 @@ def _near_lists(restart: RestartRecord, uuid: str, at_ns: int) -> list[float | N
 
 
 def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
-    spans = [measured.span for measured in restart.passes]
+    spans = [run_pass.span for run_pass in restart.passes]
     return sum(not _near_lists(restart, uuid, at_ns) for span in spans for at_ns in (span.start_ns, span.end_ns))
 
 
-def _foreign_bytes(restart: RestartRecord, uuid: str) -> float | None:
+def _foreign_bytes(restart: RestartRecord, uuid: str, span: Span) -> float | None:
     """Return the most memory in a pass beyond the runner's at its begin or end, whichever is more."""
-    return known_max(_foreign_in(restart, uuid, measured.span) for measured in restart.passes)
-
-
-def _foreign_in(restart: RestartRecord, uuid: str, span: Span) -> float | None:
-    gpu = restart.gpus.get(uuid)
-    used = sampled_throughout([(gpu, span)], "memory_used_bytes")
+    used = sampled_throughout([(restart.gpus.get(uuid), span)], "memory_used_bytes")
     runner_bytes = known_max(
         size for at_ns in (span.start_ns, span.end_ns) for size in _near_lists(restart, uuid, at_ns)
     )
     return max(used[0]) - runner_bytes if used and runner_bytes is not None else None
 
 
-def _above_idle_w(restart: RestartRecord, uuid: str, joules_in: SpanJoules) -> float | None:
+def _above_idle_w(measured: Measured, restart: RestartRecord, uuid: str) -> float | None:
     """Return mean power in the pass where it is largest, less that before the runner started."""
     empty = [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
-    busy_w = known_max(_mean_power_w(restart, uuid, [measured.span], joules_in) for measured in restart.passes)
-    idle_w = _mean_power_w(restart, uuid, empty, joules_in)
+    busy_w = known_max(_mean_power_w(measured, restart.gpus.get(uuid), [run_pass.span]) for run_pass in restart.passes)
+    idle_w = _mean_power_w(measured, restart.gpus.get(uuid), empty)
     return None if busy_w is None or idle_w is None else busy_w - idle_w
 
 
-def _mean_power_w(restart: RestartRecord, uuid: str, spans: Sequence[Span], joules_in: SpanJoules) -> float | None:
-    gpu = restart.gpus.get(uuid)
-    energy_j = known_sum(joules_in.of_gpu(gpu, span).energy_j for span in spans) if gpu else None
+def _mean_power_w(measured: Measured, gpu: GpuTimeline | None, spans: Sequence[Span]) -> float | None:
+    energy_j = known_sum(measured.energy.of_gpu(gpu, span).energy_j for span in spans) if gpu else None
     seconds = sum(span.duration_s for span in spans)
     return energy_j / seconds if energy_j is not None and seconds else None

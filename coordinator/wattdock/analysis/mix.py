@@ -4,41 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import Field
 
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowFigure, WindowSummary
-    from wattdock.config import ExperimentConfig
     from wattdock.records import PassRecord, RequestRecord, RestartRecord
-
-QUANTILES = (0.0, 0.5, 0.9, 1.0)
 
 
 class PassMix(Stored):
     """Work of one pass in the headline's window, see `energy.windows`, and what was declared.
 
     Attributes:
-        requests: Requests whose first token came in the window; the next five attributes are theirs.
+        requests: Requests whose first token came in the window; the next three attributes are theirs.
         prompt_tokens: Null where the engine does not tell.
         answer_tokens: Whole answers, also where the window cuts them.
         declared_answer_tokens: What these answers were to have; null where no length of answers is declared. A request
             of a staggered start counts with the declared mean.
-        prompt_lengths, answer_lengths: Least, median, 90th percentile and largest, in tokens.
         output_tokens: Generated in the window, by any request.
         declared_prompt_tokens, declared_output_tokens: Means per request in the long run; null where not declared.
         draw_difference: (Prompt tokens ÷ output tokens) ÷ the long-run ratio − 1: what the draw, the list's place and
             the window's ends make; null where no ratio is declared.
-        mismatches: Requests of the whole pass that were not what was to be sent, by what differed; null where unknown.
+        mismatches: Requests of the whole pass that were not what was to be sent, by what differed.
         texts: Prompts of text, whose ids only the runner knows.
         ended_early, aborted: Answers of the whole pass that the model, or the engine, ended before their limit.
-        shortened: Answers of the whole pass, after its first requests in flight, that neither ended and that are
-            shorter than a plain length.
-        repeated_prompts: Requests of the whole pass whose prompt, by its ids, an earlier one had; null where unknown.
+        repeated_prompts: Requests of the whole pass whose prompt, by its ids, an earlier one had.
         drawn: What each restart draws for itself.
     """
 
@@ -48,54 +40,31 @@ class PassMix(Stored):
     prompt_tokens: int | None = None
     answer_tokens: int = 0
     declared_answer_tokens: float | None = None
-    prompt_lengths: list[float] | None = None
-    answer_lengths: list[float] | None = None
     output_tokens: int
     declared_prompt_tokens: float | None = None
     declared_output_tokens: float | None = None
     draw_difference: float | None = None
-    mismatches: dict[str, int] | None = None
+    mismatches: dict[str, int]
     texts: int = 0
     ended_early: int = 0
     aborted: int = 0
-    shortened: int = 0
-    repeated_prompts: int | None = None
+    repeated_prompts: int = 0
     drawn: list[str] = Field(default_factory=list)
 
 
-def mixes(restarts: Sequence[RestartRecord], windows: WindowSummary | None, config: ExperimentConfig) -> list[PassMix]:
+def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
     """Return the work of each pass, in order.
 
     Args:
         windows: Of the passes; None without any pass.
     """
     figures = {(figure.restart, figure.pass_index): figure for figure in (windows.of_headline() if windows else ())}
-    return [
-        _mix(restart, measured, figures[restart.restart, measured.index], config)
-        for restart in restarts
-        for measured in restart.passes
-    ]
+    return [_mix(restart, run_pass, figures[restart.restart, run_pass.index]) for restart, run_pass in measured.passes]
 
 
-def answers_difference(passes: Sequence[PassMix]) -> float | None:
-    """Return answer tokens ÷ declared answer tokens − 1, over all passes; None where a pass declares no lengths.
-
-    As every prompt is the declared one, output tokens per prompt token are off by as much.
-    """
-    declared = known_sum(each.declared_answer_tokens for each in passes)
-    return sum(each.answer_tokens for each in passes) / declared - 1 if declared else None
-
-
-def draw_difference(passes: Sequence[PassMix]) -> float | None:
-    """Return the mean over passes of what their draws differ from the long run by; None where a pass has none."""
-    known = [each.draw_difference for each in passes if each.draw_difference is not None]
-    return sum(known) / len(known) if known and len(known) == len(passes) else None
-
-
-def _mix(restart: RestartRecord, measured: PassRecord, figure: WindowFigure, config: ExperimentConfig) -> PassMix:
-    work, declared = config.total_workload, measured.declared_work(config)
-    inside = [request for request in measured.requests if _begins_in(request, figure)]
-    prompts, answers = ([getattr(each, name) or 0 for each in inside] for name in ("prompt_tokens", "output_tokens"))
+def _mix(restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> PassMix:
+    declared = run_pass.declared
+    inside = [request for request in run_pass.requests if _begins_in(request, figure)]
     mean, output_tokens = declared.output_tokens, figure.output_tokens or 0
     limits = [mean if each.index < declared.staggered else each.max_output_tokens or mean for each in inside]
     prompt_tokens = known_sum(request.prompt_tokens for request in inside)
@@ -103,28 +72,20 @@ def _mix(restart: RestartRecord, measured: PassRecord, figure: WindowFigure, con
     sent = prompt_tokens / output_tokens if prompt_tokens and output_tokens else None
     return PassMix(
         restart=restart.restart,
-        pass_index=measured.index,
+        pass_index=run_pass.index,
         requests=len(inside),
         prompt_tokens=prompt_tokens,
-        answer_tokens=sum(answers),
+        answer_tokens=sum(request.output_tokens or 0 for request in inside),
         declared_answer_tokens=None if mean is None else sum(limit or 0.0 for limit in limits),
-        prompt_lengths=_quantiles(prompts) if prompt_tokens else None,
-        answer_lengths=_quantiles(answers) if inside else None,
         output_tokens=output_tokens,
         declared_prompt_tokens=declared.prompt_tokens,
         declared_output_tokens=mean,
         draw_difference=sent / ratio - 1 if sent and ratio else None,
-        mismatches=declared.mismatches if measured.declared else None,
+        mismatches=declared.mismatches,
         texts=declared.texts,
-        ended_early=sum(_ended_early(request) for request in measured.requests),
-        aborted=sum(request.finish_reason == "abort" for request in measured.requests),
-        shortened=sum(
-            request.index >= work.batch_size
-            and request.finish_reason == "length"
-            and (request.output_tokens or 0) < (request.max_output_tokens or work.output_lengths.min)
-            for request in measured.requests
-        ),
-        repeated_prompts=measured.repeated_prompts,
+        ended_early=sum(_ended_early(request) for request in run_pass.requests),
+        aborted=sum(request.finish_reason == "abort" for request in run_pass.requests),
+        repeated_prompts=run_pass.repeated_prompts,
         drawn=list(declared.drawn),
     )
 
@@ -140,7 +101,3 @@ def _begins_in(request: RequestRecord, figure: WindowFigure) -> bool:
 def _ended_early(request: RequestRecord) -> bool:
     limit = request.max_output_tokens
     return request.finish_reason == "stop" and limit is not None and (request.output_tokens or 0) < limit
-
-
-def _quantiles(tokens: Sequence[int]) -> list[float]:
-    return [float(value) for value in np.quantile(tokens, QUANTILES)]

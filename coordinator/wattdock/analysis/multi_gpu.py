@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from wattdock.analysis.energy import EnergyResult
-    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.performance import Performance
-    from wattdock.config import ExperimentConfig
-    from wattdock.records import PassRecord, RestartRecord, passes
+    from wattdock.records import PassRecord, RestartRecord
 
 
 SCALING = {
@@ -83,9 +82,7 @@ class MultiGPUMetrics(Stored):
     load_imbalance: float
 
 
-def multi_gpu(
-    energy: EnergyResult, performance: Performance | None, restarts: Sequence[RestartRecord]
-) -> MultiGPUMetrics | None:
+def multi_gpu(measured: Measured, energy: EnergyResult, performance: Performance | None) -> MultiGPUMetrics | None:
     """Return the GPUs' shares of all measured passes; None where energy is unknown, or no GPU was used."""
     per_gpu_j = {uuid: value for uuid, value in energy.per_gpu_j.items() if value is not None}
     if energy.total_j is None or performance is None or not per_gpu_j or not performance.output_tokens:
@@ -94,47 +91,47 @@ def multi_gpu(
     return MultiGPUMetrics(
         gpu_count=len(per_gpu_j),
         per_gpu_mean_power_w={uuid: value / performance.duration_s for uuid, value in per_gpu_j.items()},
-        per_gpu_mean_utilization_percent=_over_passes(restarts, per_gpu_j, "gpu_utilization_percent", np.mean),
-        per_gpu_max_memory_used_bytes=_over_passes(restarts, per_gpu_j, "memory_used_bytes", np.max),
+        per_gpu_mean_utilization_percent=_over_passes(measured, per_gpu_j, "gpu_utilization_percent", np.mean),
+        per_gpu_max_memory_used_bytes=_over_passes(measured, per_gpu_j, "memory_used_bytes", np.max),
         load_imbalance=max(per_gpu_j.values()) / mean_j if mean_j else 1.0,
     )
 
 
 def _over_passes(
-    restarts: Sequence[RestartRecord], uuids: Iterable[str], name: str, summary: Callable[..., float]
+    measured: Measured, uuids: Iterable[str], name: str, summary: Callable[..., float]
 ) -> dict[str, float | None]:
     """Summarise one series inside the measured passes, by GPU; None where the driver does not tell."""
-    parts = [(restart.gpus, measured.span) for restart in restarts for measured in restart.passes]
+    parts = [(restart.gpus, run_pass.span) for restart, run_pass in measured.passes]
     return {uuid: over([(gpus.get(uuid), span) for gpus, span in parts], name, summary) for uuid in uuids}
 
 
-def data_parallel(
-    config: ExperimentConfig, restarts: Sequence[RestartRecord], joules_in: SpanJoules
-) -> DataParallel | None:
+def data_parallel(measured: Measured) -> DataParallel | None:
     """Return the replicas' shares of all measured passes; None where one engine served them."""
-    passes = [(restart, measured) for restart in restarts for measured in restart.passes if measured.replicas]
+    passes = [(restart, run_pass) for restart, run_pass in measured.passes if run_pass.replicas]
     if not passes:
         return None
     count = len(passes[0][1].replicas)
-    shares = [_replica_share(number, passes, joules_in) for number in range(count)]
-    scaling: Literal["strong", "weak"] = "weak" if config.section.work_factor > 1 else "strong"
+    shares = [_replica_share(measured, number, passes) for number in range(count)]
+    scaling: Literal["strong", "weak"] = "weak" if measured.config.section.work_factor > 1 else "strong"
     return DataParallel(
         data_parallel_size=count,
         scaling=scaling,
         scaling_meaning=SCALING[scaling],
-        in_flight_per_replica=config.total_workload.batch_size // count,
+        in_flight_per_replica=measured.in_flight // count,
         replicas=shares,
         tail_idle_j=known_sum(share.tail_idle_j for share in shares),
     )
 
 
-def _replica_share(
-    number: int, passes: Sequence[tuple[RestartRecord, PassRecord]], joules_in: SpanJoules
-) -> ReplicaShare:
-    replicas = [measured.replicas[number] for _, measured in passes]
-    tails = [_tail(measured, replica) for (_, measured), replica in zip(passes, replicas, strict=True)]
+def _replica_share(measured: Measured, number: int, passes: Sequence[tuple[RestartRecord, PassRecord]]) -> ReplicaShare:
+    replicas = [run_pass.replicas[number] for _, run_pass in passes]
+    # The end of a pass in which the replica had no work: the whole pass if it produced no token.
+    tails = [
+        Span("tail", replica.last_token_ns or run_pass.span.start_ns, run_pass.span.end_ns)
+        for (_, run_pass), replica in zip(passes, replicas, strict=True)
+    ]
     joules = [
-        joules_in.of(restart.timeline, tail, replica.gpu_uuids)
+        measured.joules(restart, tail, replica.gpu_uuids)
         for (restart, _), tail, replica in zip(passes, tails, replicas, strict=True)
     ]
     return ReplicaShare(
@@ -147,8 +144,3 @@ def _replica_share(
         tail_timing_j=combined_timing_j(joules),
         reason=next((energy.reason for energy in joules if energy.reason), None),
     )
-
-
-def _tail(measured: PassRecord, replica: passes.ReplicaPass) -> Span:
-    """Return the end of a pass in which a replica had no work; the whole pass if it produced no token."""
-    return Span("tail", replica.last_token_ns or measured.span.start_ns, measured.span.end_ns)

@@ -45,17 +45,17 @@ class Instants(NamedTuple):
     finished: Nanoseconds
 
     @classmethod
-    def of(cls, measured: PassRecord) -> Instants:
+    def of(cls, run_pass: PassRecord) -> Instants:
         """Return a pass's.
 
         Raises:
             NoWindowError: It lacks any, or they are not in order.
         """
-        rows = [(request.submitted_ns, request.first_token_ns, request.finished_ns) for request in measured.requests]
+        rows = [(request.submitted_ns, request.first_token_ns, request.finished_ns) for request in run_pass.requests]
         if not rows or any(None in row for row in rows):
             raise NoWindowError("the engine does not tell when every request began and ended")
         columns = np.array(rows, dtype=np.int64).T
-        if columns[0].min() < measured.span.start_ns or (np.diff(columns, axis=0) < 0).any():
+        if columns[0].min() < run_pass.span.start_ns or (np.diff(columns, axis=0) < 0).any():
             raise NoWindowError("by the runner's clock a request finished, or was submitted, too early")
         return cls(*columns[:, np.argsort(columns[0], kind="stable")])
 
@@ -108,23 +108,23 @@ class Instants(NamedTuple):
         return start_ns, end_ns
 
 
-def is_scheduled(measured: PassRecord) -> bool:
+def is_scheduled(run_pass: PassRecord) -> bool:
     """Whether every request has an intended arrival, as in an open loop."""
-    requests = measured.requests
+    requests = run_pass.requests
     return bool(requests) and all(request.intended_ns is not None for request in requests)
 
 
-def tokens_between(measured: PassRecord, start_ns: int, end_ns: int) -> int:
+def tokens_between(run_pass: PassRecord, start_ns: int, end_ns: int) -> int:
     """Return the output tokens that a pass's cumulative series gained in (start, end]."""
-    before, after = _tokens_until(measured, [start_ns, end_ns])
+    before, after = _tokens_until(run_pass, [start_ns, end_ns])
     return int(after - before)
 
 
-def tokens_in(measured: PassRecord, edges_ns: Sequence[int]) -> NDArray[np.int64]:
+def tokens_in(run_pass: PassRecord, edges_ns: Sequence[int]) -> NDArray[np.int64]:
     """Return the output tokens of each block between two edges, shape (edges − 1,)."""
-    return np.diff(_tokens_until(measured, edges_ns))
+    return np.diff(_tokens_until(run_pass, edges_ns))
 
 
-def _tokens_until(measured: PassRecord, at_ns: Sequence[int]) -> NDArray[np.int64]:
-    counts = np.concatenate((np.zeros(1, dtype=np.int64), measured.tokens.output_tokens))
-    return counts[np.searchsorted(measured.tokens.at_ns, at_ns, side="right")]
+def _tokens_until(run_pass: PassRecord, at_ns: Sequence[int]) -> NDArray[np.int64]:
+    counts = np.concatenate((np.zeros(1, dtype=np.int64), run_pass.tokens.output_tokens))
+    return counts[np.searchsorted(run_pass.tokens.at_ns, at_ns, side="right")]

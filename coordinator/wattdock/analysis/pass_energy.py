@@ -15,15 +15,11 @@ class Uncertainty(Stored):
 
     Attributes:
         timing_j: Standard uncertainty from tick brackets, interpolation and the counters' lag.
-        counter_lag_s, counter_lag_std_s: Assumed lag of a counter that has no meter card, measured on an H200; the lag
-            taken for each GPU is in `gpus` of the result.
         statistical_j: From the spread between restarts; null with fewer than two.
         sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
     """
 
     timing_j: float | None
-    counter_lag_s: float
-    counter_lag_std_s: float
     statistical_j: float | None = None
     sensor_gain: Literal["unknown"] | float = "unknown"
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowSummary
     from wattdock.records import PassRecord, RequestRecord
 
@@ -114,31 +115,31 @@ class Performance(Stored):
         return f"only {self.requests:,} of {due:,} arrivals were served, and latencies are of these"
 
 
-def performance(passes: Sequence[PassRecord], windows: WindowSummary | None) -> Performance | None:
-    """Return speed over all `passes` together.
+def performance(measured: Measured, windows: WindowSummary | None) -> Performance | None:
+    """Return speed over all passes together.
 
     Args:
         windows: Of the passes; tokens/s are the headline's. None without any pass, which has no speed.
     """
     if windows is None:
         return None
-    duration_s = sum(measured.span.duration_s for measured in passes)
-    requests = [request for measured in passes for request in measured.requests]
+    passes, duration_s = measured.pass_records, measured.passes_s
+    requests = [request for run_pass in passes for request in run_pass.requests]
     counted_tokens = sum(figure.output_tokens or 0 for figure in windows.of_headline())
     counted_s = sum(figure.duration_s or 0.0 for figure in windows.of_headline())
-    due, taken_s = known_sum(measured.arrivals_due for measured in passes), sum(map(_taken_s, passes))
+    due, taken_s = known_sum(run_pass.arrivals_due for run_pass in passes), sum(map(_taken_s, passes))
     return Performance(
         duration_s=duration_s,
         requests=len(requests),
-        prompt_tokens=known_sum(measured.prompt_tokens for measured in passes),
-        cached_prompt_tokens=known_sum(measured.cached_prompt_tokens for measured in passes),
-        cacheable_prompt_tokens=known_sum(measured.cacheable_tokens for measured in passes),
-        output_tokens=sum(measured.output_tokens for measured in passes),
+        prompt_tokens=known_sum(run_pass.prompt_tokens for run_pass in passes),
+        cached_prompt_tokens=known_sum(run_pass.cached_prompt_tokens for run_pass in passes),
+        cacheable_prompt_tokens=known_sum(run_pass.cacheable_tokens for run_pass in passes),
+        output_tokens=sum(run_pass.output_tokens for run_pass in passes),
         output_tokens_per_s=counted_tokens / counted_s,
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=None if due is None or taken_s <= 0 else due / taken_s,
         schedule_lag_share=known_max(map(schedule_lag_share, passes)),
-        arrivals_min=min((len(measured.requests) for measured in passes if is_scheduled(measured)), default=None),
+        arrivals_min=min((len(run_pass.requests) for run_pass in passes if is_scheduled(run_pass)), default=None),
         arrivals_due=due,
         backlog_slope=known_max(map(backlog_slope, passes)),
         ttft=quantiles(map(ttft_s, requests)),
@@ -151,12 +152,12 @@ def performance(passes: Sequence[PassRecord], windows: WindowSummary | None) -> 
 
 def serving(passes: Sequence[PassRecord]) -> Serving | None:
     """Return what stood between runner and engine; None where nothing did."""
-    share = known_max(measured.client_cpu_share for measured in passes)
-    late_s = known_max(measured.client_late_s for measured in passes)
+    share = known_max(run_pass.client_cpu_share for run_pass in passes)
+    late_s = known_max(run_pass.client_late_s for run_pass in passes)
     if share is None or late_s is None:
         return None
     means = {
-        name: fmean(known) if (known := all_known(getattr(measured, name) for measured in passes)) else None
+        name: fmean(known) if (known := all_known(getattr(run_pass, name) for run_pass in passes)) else None
         for name in ("server_ttft_s", "server_itl_s")
     }
     return Serving(client_cpu_share=share, client_late_s=late_s, **means)
@@ -168,20 +169,20 @@ def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
     Tokens that a server only counted are told, too.
     """
     disagreements = []
-    for measured in passes:
-        ids = [request.output_ids for request in measured.requests if request.output_ids is not None]
+    for run_pass in passes:
+        ids = [request.output_ids for request in run_pass.requests if request.output_ids is not None]
         counts = {
-            "summary": measured.output_tokens,
-            "requests": sum(request.output_tokens or 0 for request in measured.requests),
-            "series": int(measured.tokens.output_tokens[-1]) if len(measured.tokens.output_tokens) else 0,
+            "summary": run_pass.output_tokens,
+            "requests": sum(request.output_tokens or 0 for request in run_pass.requests),
+            "series": int(run_pass.tokens.output_tokens[-1]) if len(run_pass.tokens.output_tokens) else 0,
         }
-        if len(ids) == len(measured.requests):
-            counts["ids"] = sum(map(len, ids)) + measured.tokens_without_ids
+        if len(ids) == len(run_pass.requests):
+            counts["ids"] = sum(map(len, ids)) + run_pass.tokens_without_ids
         if len(set(counts.values())) > 1:
-            disagreements.append(f"pass {measured.index + 1}: {counts}")
-        elif without_ids := measured.tokens_without_ids:
+            disagreements.append(f"pass {run_pass.index + 1}: {counts}")
+        elif without_ids := run_pass.tokens_without_ids:
             disagreements.append(
-                f"pass {measured.index + 1}: of {without_ids} of {measured.output_tokens} tokens the server told no ids"
+                f"pass {run_pass.index + 1}: of {without_ids} of {run_pass.output_tokens} tokens the server told no ids"
             )
     return disagreements
 
@@ -189,32 +190,32 @@ def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
 def undrained(passes: Sequence[PassRecord]) -> list[str]:
     """Return the passes that ended before all their work was done: their spans lack a part of its energy."""
     problems = []
-    for measured in passes:
-        last_ns = int(measured.tokens.at_ns[-1]) if len(measured.tokens.at_ns) else measured.span.start_ns
+    for run_pass in passes:
+        last_ns = int(run_pass.tokens.at_ns[-1]) if len(run_pass.tokens.at_ns) else run_pass.span.start_ns
         outside = [
             request
-            for request in measured.requests
-            if request.finished_ns is None or not measured.span.start_ns <= request.finished_ns <= measured.span.end_ns
+            for request in run_pass.requests
+            if request.finished_ns is None or not run_pass.span.start_ns <= request.finished_ns <= run_pass.span.end_ns
         ]
-        aborted = sum(request.finish_reason == "abort" for request in measured.requests)
+        aborted = sum(request.finish_reason == "abort" for request in run_pass.requests)
         faults = {
-            "tokens came after it": last_ns > measured.span.end_ns,
+            "tokens came after it": last_ns > run_pass.span.end_ns,
             f"{len(outside)} of its requests did not finish in it": bool(outside),
             f"{aborted} of its requests were aborted": bool(aborted),
         }
-        problems += [f"pass {measured.index + 1}: {text}" for text, is_so in faults.items() if is_so]
+        problems += [f"pass {run_pass.index + 1}: {text}" for text, is_so in faults.items() if is_so]
     return problems
 
 
-def schedule_lag_share(measured: PassRecord) -> float | None:
+def schedule_lag_share(run_pass: PassRecord) -> float | None:
     """Return how far an engine fell behind its schedule in a pass, as a share of the pass; None without a schedule.
 
     The larger of two delays: that of the last request before it entered the engine, and the difference of median
     latency between the last and the first quarter of the requests, since an engine with room for all requests lets them
     wait inside. A request of the last quarter that never finished counts as if it had taken the whole pass.
     """
-    duration_s = measured.span.duration_s
-    requests = sorted(measured.requests, key=lambda request: request.index)
+    duration_s = run_pass.span.duration_s
+    requests = sorted(run_pass.requests, key=lambda request: request.index)
     if not requests or requests[-1].intended_ns is None:
         return None
     delay_s = (requests[-1].submitted_ns - requests[-1].intended_ns) / NS_PER_S
@@ -225,21 +226,21 @@ def schedule_lag_share(measured: PassRecord) -> float | None:
     return max(delay_s, growth_s) / duration_s
 
 
-def _taken_s(measured: PassRecord) -> float:
+def _taken_s(run_pass: PassRecord) -> float:
     """Seconds until a pass took its last request."""
-    return (max((each.submitted_ns for each in measured.requests), default=0) - measured.span.start_ns) / NS_PER_S
+    return (max((each.submitted_ns for each in run_pass.requests), default=0) - run_pass.span.start_ns) / NS_PER_S
 
 
-def backlog_slope(measured: PassRecord) -> float | None:
+def backlog_slope(run_pass: PassRecord) -> float | None:
     """Return how fast the requests' delay behind their intended arrival grows, s/s.
 
     The larger of two slopes (least squares): that of the delay before a request enters the engine, and that of its
     latency, since an engine with room for all requests lets them wait inside. None without a schedule, and where all
     intended arrivals are at one instant.
     """
-    if not is_scheduled(measured):
+    if not is_scheduled(run_pass):
         return None
-    requests = [(request.intended_ns, request) for request in measured.requests if request.intended_ns is not None]
+    requests = [(request.intended_ns, request) for request in run_pass.requests if request.intended_ns is not None]
     submitted = [(intended_ns, request.submitted_ns) for intended_ns, request in requests]
     finished = [(at_ns, request.finished_ns) for at_ns, request in requests if request.finished_ns is not None]
     slopes = [slope for instants in (submitted, finished) if (slope := _delay_slope(instants)) is not None]
@@ -284,15 +285,15 @@ def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
     batches in turn, these gaps do not add up to the requests' times from the first to the last token, and there is no
     figure.
     """
-    if not all(len(measured.steps.decoded_tokens) for measured in passes):
-        seen = [request.token_gaps_ns or () for measured in passes for request in measured.requests]
+    if not all(len(run_pass.steps.decoded_tokens) for run_pass in passes):
+        seen = [request.token_gaps_ns or () for run_pass in passes for request in run_pass.requests]
         itl = quantiles(np.concatenate(seen) / NS_PER_S) if any(seen) else None
         return {"itl": itl, "itl_reason": None if itl else "the engine does not report its steps"}
-    if any(measured.replicas for measured in passes):
+    if any(run_pass.replicas for run_pass in passes):
         return {"itl_reason": "the steps of several engines overlap"}
-    gaps_s = np.concatenate([np.diff(measured.steps.end_ns) for measured in passes]) / NS_PER_S
-    tokens = np.concatenate([measured.steps.decoded_tokens[1:] for measured in passes])
-    requests = (request for measured in passes for request in measured.requests)
+    gaps_s = np.concatenate([np.diff(run_pass.steps.end_ns) for run_pass in passes]) / NS_PER_S
+    tokens = np.concatenate([run_pass.steps.decoded_tokens[1:] for run_pass in passes])
+    requests = (request for run_pass in passes for request in run_pass.requests)
     known = [(each.first_token_ns, each.finished_ns) for each in requests if each.first_token_ns and each.finished_ns]
     waited_s = sum((finished_ns - first_ns) / NS_PER_S for first_ns, finished_ns in known)
     if not tokens.any() or not waited_s:

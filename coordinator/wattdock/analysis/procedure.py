@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from wattdock.analysis.drift import Drift, drift
-from wattdock.analysis.mix import PassMix, answers_difference, draw_difference, mixes
+from wattdock.analysis.mix import PassMix, mixes
 from wattdock.analysis.performance import token_disagreements, undrained
 from wattdock.analysis.steadiness import Steadiness, warm_up_steadiness
-from wattdock.values import Stored
+from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowSummary
-    from wattdock.config import ExperimentConfig, WarmUpSpec
     from wattdock.records import RestartRecord
 
 
@@ -53,41 +50,37 @@ class Procedure(Stored):
 
     @property
     def answers_difference(self) -> float | None:
-        """See `mix.answers_difference`."""
-        return answers_difference(self.mix)
+        """Answer tokens ÷ declared answer tokens − 1, over all passes; None where a pass declares no lengths.
+
+        As every prompt is the declared one, output tokens per prompt token are off by as much.
+        """
+        declared = known_sum(each.declared_answer_tokens for each in self.mix)
+        return sum(each.answer_tokens for each in self.mix) / declared - 1 if declared else None
 
     @property
     def draw_difference(self) -> float | None:
-        """See `mix.draw_difference`."""
-        return draw_difference(self.mix)
+        """Mean over passes of what their draws differ from the long run by; None where a pass has none."""
+        known = all_known(each.draw_difference for each in self.mix)
+        return sum(known) / len(known) if known else None
 
 
-def procedure(
-    restarts: Sequence[RestartRecord],
-    used: Sequence[str],
-    config: ExperimentConfig,
-    joules_in: SpanJoules,
-    windows: WindowSummary | None,
-) -> Procedure:
+def procedure(measured: Measured, windows: WindowSummary | None) -> Procedure:
     """Return the evidence from every restart."""
-    passes = [(restart, measured) for restart in restarts for measured in restart.passes]
-    runners = Counter(restart.restart for restart in restarts if restart.passes)
+    runners = Counter(restart.restart for restart in measured.restarts if restart.passes)
     return Procedure(
-        warm_up=[_warm_up(restart, used, config.warmup) for restart in restarts],
-        drift=[
-            drift(restart, measured, used, joules_in, in_flight=config.total_workload.batch_size)
-            for restart, measured in passes
-        ],
-        mix=mixes(restarts, windows, config),
+        warm_up=[_warm_up(measured, restart) for restart in measured.restarts],
+        drift=[drift(measured, *of_pass) for of_pass in measured.passes],
+        mix=mixes(measured, windows),
         runners_per_restart=max(runners.values(), default=0),
-        token_disagreements=token_disagreements([measured for _, measured in passes]),
-        undrained=undrained([measured for _, measured in passes]),
+        token_disagreements=token_disagreements(measured.pass_records),
+        undrained=undrained(measured.pass_records),
     )
 
 
-def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUp:
+def _warm_up(measured: Measured, restart: RestartRecord) -> WarmUp:
+    limits = measured.config.warmup
     if limits.profile == "steady":
-        last = warm_up_steadiness(restart.warm_up, limits, used)
+        last = warm_up_steadiness(restart.warm_up, limits, measured.used)
         return WarmUp(restart=restart.restart, profile=limits.profile, converged=not last.drifting, **dict(last))
     duration_s = sum(span.duration_s for span in restart.spans if span.name == "warm-up")
     return WarmUp(restart=restart.restart, profile=limits.profile, converged=None, duration_s=duration_s)

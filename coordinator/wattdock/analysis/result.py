@@ -12,25 +12,21 @@ from pydantic import AfterValidator, Field
 
 from wattdock.analysis.compute import Compute, compute
 from wattdock.analysis.conditions import ABSENT, differing, required_conditions, settings
-from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, Gpus, measured_energy
+from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, measured_energy
 from wattdock.analysis.goodput import Goodput, goodput
 from wattdock.analysis.gpus import GpuResult, gpu_results
-from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.measured import Measured
 from wattdock.analysis.multi_gpu import DataParallel, MultiGPUMetrics, data_parallel, multi_gpu
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, Statistics, by_restart, statistics
 from wattdock.analysis.verdict import Audit
-from wattdock.analysis.windows import windows
 from wattdock.config import ExperimentConfig
 from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord, snapshot
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from wattdock.analysis.windows import WindowSummary
-    from wattdock.metering import Span
 
 
 class StoredSpan(Stored):
@@ -138,8 +134,8 @@ class ExperimentResult(Stored):
         """
         passes = self.energy.passes if self.energy else []
         restarts = by_restart(passes)
-        lacking = "total_j" in RATIOS[quantity] and any(measured.counted.total_j is None for measured in passes)
-        if lacking or not all(any(measured.counted.output_tokens for measured in restart) for restart in restarts):
+        lacking = "total_j" in RATIOS[quantity] and any(run_pass.counted.total_j is None for run_pass in passes)
+        if lacking or not all(any(run_pass.counted.output_tokens for run_pass in restart) for restart in restarts):
             return Restarts()
         return Restarts.of_groups(restarts, quantity)
 
@@ -192,15 +188,6 @@ class ExperimentResult(Stored):
             **parts,
         )
 
-    def windows(self, restarts: Sequence[RestartRecord]) -> WindowSummary:
-        """Return the figures of every window definition, also of one that is newer than the result.
-
-        Args:
-            restarts: The records that the result was made of.
-        """
-        used = self.environment.gpu_uuids if self.environment else []
-        return windows(restarts, used, SpanJoules.of_restarts(restarts), self.config.total_workload)
-
 
 def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> ExperimentResult:
     """Return an experiment's result, finished or failed, without its audit.
@@ -209,17 +196,9 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         ValueError: No restart recorded its environment.
     """
     environment = combined_environment(restarts)
-    passes = [measured for restart in restarts for measured in restart.passes]
-    used = tuple(environment.gpu_uuids)
-    gpus = Gpus(
-        used=used,
-        leased=tuple(environment.leased_gpus),
-        bystanders=tuple(gpu.uuid for gpu in environment.host_gpus if gpu.uuid not in used),
-    )
-    joules_in = SpanJoules.of_restarts(restarts)
-    energy = measured_energy(restarts, gpus, config, joules_in)
-    speed = performance(passes, energy.windows)
-    architecture = next((restart.architecture for restart in reversed(restarts) if restart.architecture), None)
+    measured = Measured.of(config, restarts, environment)
+    passes, energy = measured.pass_records, measured_energy(measured)
+    speed = performance(measured, energy.windows)
     return ExperimentResult.bare(
         config,
         next((restart.failure for restart in restarts if restart.failure), None),
@@ -227,20 +206,14 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         environment=environment,
         energy=energy,
         performance=speed,
-        goodput=goodput(config, passes, energy.windows),
-        compute=compute(
-            architecture,
-            restarts,
-            environment,
-            energy,
-            in_flight=config.total_workload.batch_size // config.section.replicas,
-        ),
-        statistics=statistics(energy.passes, drawn=passes[0].declared.drawn if passes and passes[0].declared else ()),
-        procedure=procedure(restarts, used, config, joules_in, energy.windows),
-        multi_gpu=multi_gpu(energy, speed, restarts),
-        gpus=gpu_results(restarts, used, gpus.bystanders, joules_in),
-        data_parallel=data_parallel(config, restarts, joules_in),
-        spans=[span for restart in restarts for span in _stored_spans(restart, environment, joules_in)],
+        goodput=goodput(measured, energy.windows),
+        compute=compute(measured, environment, energy),
+        statistics=statistics(energy.passes, drawn=passes[0].declared.drawn if passes else ()),
+        procedure=procedure(measured, energy.windows),
+        multi_gpu=multi_gpu(measured, energy, speed),
+        gpus=gpu_results(measured),
+        data_parallel=data_parallel(measured),
+        spans=_stored_spans(measured, environment.clock),
     )
 
 
@@ -254,15 +227,15 @@ def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapsh
     if not environments:
         raise ValueError("no restart recorded its environment")
     loaded = [environment for environment in environments if environment.runner.framework]
-    chosen, passes = (loaded or environments)[-1], [measured for restart in restarts for measured in restart.passes]
+    chosen, passes = (loaded or environments)[-1], [run_pass for restart in restarts for run_pass in restart.passes]
     told = (environment.model.template_time_utc for environment in reversed(environments))
     chat = {
-        "rendered_sha256": next((measured.rendered_sha256 for measured in passes if measured.index == 0), None),
+        "rendered_sha256": next((run_pass.rendered_sha256 for run_pass in passes if run_pass.index == 0), None),
         "template_time_utc": next(filter(None, told), None),
     }
     of_all = {
         "clock": RestartRecord.clock_facts(restarts),
-        "dataset_sha256": next((measured.prompts_sha256 for measured in passes), None),
+        "dataset_sha256": next((run_pass.prompts_sha256 for run_pass in passes), None),
         "changes": _changes(restarts),
         "model": chosen.model.model_copy(update=chat),
     }
@@ -271,14 +244,14 @@ def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapsh
 
 def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange] | None:
     """Return the conditions that differ between restarts with passes; None where one of several did not record them."""
-    measured = [restart for restart in restarts if restart.passes]
-    conditions = [required_conditions(restart.environment) if restart.environment else {} for restart in measured]
-    if len(measured) > 1 and not all(conditions):
+    run_pass = [restart for restart in restarts if restart.passes]
+    conditions = [required_conditions(restart.environment) if restart.environment else {} for restart in run_pass]
+    if len(run_pass) > 1 and not all(conditions):
         return None
     changes = []
     for name in differing(conditions):
         numbers: dict[str, list[int]] = {}
-        for restart, by_name in zip(measured, conditions, strict=True):
+        for restart, by_name in zip(run_pass, conditions, strict=True):
             with_value = numbers.setdefault(by_name.get(name, ABSENT), [])
             if restart.restart not in with_value:
                 with_value.append(restart.restart)
@@ -292,22 +265,24 @@ def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
     return "interrupted" if failure.kind == Failure.INTERRUPTED else "failed"
 
 
-def _stored_spans(restart: RestartRecord, environment: EnvironmentSnapshot, joules_in: SpanJoules) -> list[StoredSpan]:
-    spans: list[tuple[Span, int | None]] = [(span, None) for span in restart.spans]
-    spans += [(measured.span, measured.index) for measured in restart.passes]
-    energies = [joules_in.of(restart.timeline, span, environment.gpu_uuids) for span, _ in spans]
-    return [
-        StoredSpan(
-            **vars(span),
-            restart=restart.restart,
-            pass_index=pass_index,
-            clock=environment.clock.number(restart.clock),
-            energy_j=joules.total_j,
-            timing_j=joules.timing_j,
-            reason=joules.reason,
-        )
-        for (span, pass_index), joules in zip(spans, energies, strict=True)
-    ]
+def _stored_spans(measured: Measured, clock: snapshot.ClockFacts) -> list[StoredSpan]:
+    stored = []
+    for restart in measured.restarts:
+        of_passes = [(run_pass.span, run_pass.index) for run_pass in restart.passes]
+        for span, pass_index in [*((span, None) for span in restart.spans), *of_passes]:
+            joules = measured.joules(restart, span)
+            stored.append(
+                StoredSpan(
+                    **vars(span),
+                    restart=restart.restart,
+                    pass_index=pass_index,
+                    clock=clock.number(restart.clock),
+                    energy_j=joules.total_j,
+                    timing_j=joules.timing_j,
+                    reason=joules.reason,
+                )
+            )
+    return stored
 
 
 def _positions(texts: Sequence[str]) -> dict[str, list[int]]:

@@ -163,15 +163,15 @@ def value_and_ends(figure: Figure | None) -> tuple[float | None, float | None, f
 def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
     """Return each restart's passes, restarts in order."""
     groups: dict[int, list[PassEnergy]] = {}
-    for measured in passes:
-        groups.setdefault(measured.restart, []).append(measured)
+    for run_pass in passes:
+        groups.setdefault(run_pass.restart, []).append(run_pass)
     return [groups[number] for number in sorted(groups)]
 
 
 def _sums(passes: Sequence[PassEnergy], quantity: str) -> tuple[float, float]:
     """Return what of several passes is divided for a quantity, and by what; no pass lacks either."""
     top, bottom = RATIOS[quantity]
-    counted = [measured.counted for measured in passes]
+    counted = [run_pass.counted for run_pass in passes]
     return _sum(map(attrgetter(top), counted)), _sum(map(attrgetter(bottom), counted))
 
 
@@ -284,12 +284,12 @@ def statistics(passes: Sequence[PassEnergy], *, drawn: Sequence[str] = ()) -> St
     """
     if not passes:
         return None
-    counted = [measured.counted for measured in passes]
+    counted = [run_pass.counted for run_pass in passes]
     quantity = ENERGY if all(part.total_j is not None and part.output_tokens for part in counted) else SPEED
     groups = by_restart(passes)
     restarts = Restarts.of_groups(groups, quantity)
-    within = [Restarts.of_groups([[measured] for measured in group], quantity).values for group in groups]
-    per_pass = Restarts.of_groups([[measured] for measured in passes], quantity).values
+    within = [Restarts.of_groups([[run_pass] for run_pass in group], quantity).values for group in groups]
+    per_pass = Restarts.of_groups([[run_pass] for run_pass in passes], quantity).values
     value, interval = restarts.value, restarts.interval
     return Statistics(
         quantity=quantity,
@@ -327,7 +327,7 @@ def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float 
     None with too few restarts, and where a pass has no joules per output token: the spread of speed says nothing about
     joules.
     """
-    counted = [measured.counted for measured in passes]
+    counted = [run_pass.counted for run_pass in passes]
     if total_j is None or not all(part.total_j and part.output_tokens for part in counted):
         return None
     restarts = Restarts.of_groups(by_restart(passes), ENERGY)

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.trend import Change
     from wattdock.config import IdleSpec, WarmUpSpec
     from wattdock.metering import GpuTimeline, Span, Timeline
-    from wattdock.records import RestartRecord, WarmUpSample
+    from wattdock.records import WarmUpSample
 
 S_PER_MIN = 60.0
 # Of a warm-up: its first third is left out, in which kernels are compiled and the board heats up fastest.
@@ -264,33 +264,26 @@ def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int
     return series.value[(series.at_ns >= start_ns) & (series.at_ns <= end_ns)]
 
 
-def idle_baselines(
-    restarts: Sequence[RestartRecord],
-    used: Sequence[str],
-    limits: IdleSpec,
-    joules_in: SpanJoules,
-) -> list[IdleBaseline]:
+def idle_baselines(measured: Measured) -> list[IdleBaseline]:
     """Return every GPU of the host in every idle span of every restart."""
     return [
-        _baseline(restart, span, gpu, limits, joules_in, is_used=gpu.uuid in used)
-        for restart in restarts
+        _baseline(measured, restart.restart, span, gpu)
+        for restart in measured.restarts
         for span in restart.spans
         if span.name in IDLE_SPANS
         for gpu in restart.gpus.values()
     ]
 
 
-def _baseline(
-    restart: RestartRecord, span: Span, gpu: GpuTimeline, limits: IdleSpec, joules_in: SpanJoules, *, is_used: bool
-) -> IdleBaseline:
-    joules = joules_in.of_gpu(gpu, span)
-    unsettled = idle_unsettled({gpu.uuid: gpu}, span, [gpu.uuid], limits, curve_of=joules_in.curve)
+def _baseline(measured: Measured, restart: int, span: Span, gpu: GpuTimeline) -> IdleBaseline:
+    joules, curve_of = measured.energy.of_gpu(gpu, span), measured.energy.curve
+    unsettled = idle_unsettled({gpu.uuid: gpu}, span, [gpu.uuid], measured.config.idle, curve_of=curve_of)
     mean = functools.partial(over, [(gpu, span)], summary=np.mean)
     return IdleBaseline(
-        restart=restart.restart,
+        restart=restart,
         gpu_uuid=gpu.uuid,
         state=IDLE_SPANS[span.name],
-        used=is_used,
+        used=gpu.uuid in measured.used,
         duration_s=span.duration_s,
         mean_power_w=joules.mean_power_w,
         timing_w=None if joules.timing_j is None else joules.timing_j / span.duration_s,
@@ -304,9 +297,7 @@ def _baseline(
     )
 
 
-def idle_energy_j(
-    restarts: Sequence[RestartRecord], baselines: Sequence[IdleBaseline], used: Sequence[str]
-) -> tuple[float, float] | None:
+def idle_energy_j(measured: Measured, baselines: Sequence[IdleBaseline]) -> tuple[float, float] | None:
     """Return the energy that the GPUs used would have drawn in all passes, idle and loaded, and its uncertainty, in J.
 
     Per GPU, power is the mean of its idle powers before and after the passes. The uncertainty is the root of squares of
@@ -320,11 +311,11 @@ def idle_energy_j(
             powers.setdefault((baseline.restart, baseline.gpu_uuid, baseline.state), []).append(
                 (baseline.mean_power_w, baseline.timing_w)
             )
-    runners = Counter(restart.restart for restart in restarts if restart.passes)
+    runners = Counter(restart.restart for restart in measured.restarts if restart.passes)
     idle_j, half_difference_j, timing_j = 0.0, 0.0, 0.0
-    for restart in restarts:
-        duration_s = sum(measured.span.duration_s for measured in restart.passes)
-        for uuid in used:
+    for restart in measured.restarts:
+        duration_s = sum(run_pass.span.duration_s for run_pass in restart.passes)
+        for uuid in measured.used:
             sides = [powers.get((restart.restart, uuid, f"loaded_{side}"), []) for side in ("before", "after")]
             if min(map(len, sides)) < max(1, runners[restart.restart]):
                 return None
@@ -332,7 +323,7 @@ def idle_energy_j(
             idle_j += duration_s * (before_w + after_w) / 2
             half_difference_j += duration_s * abs(before_w - after_w) / 2
             timing_j += duration_s * fmean(fmean(timing_w for _, timing_w in side) for side in sides)
-    return (idle_j, hypot(half_difference_j, timing_j)) if used and idle_j else None
+    return (idle_j, hypot(half_difference_j, timing_j)) if measured.used and idle_j else None
 
 
 def over(parts: Sequence[tuple[GpuTimeline | None, Span]], name: str, summary: Callable[..., float]) -> float | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.measured import Measured
     from wattdock.records import PassRecord, RestartRecord
 
     Floats = NDArray[np.float64]
@@ -189,13 +189,12 @@ class NoCostsError(Exception):
     """Why there are no costs of work."""
 
 
-def token_costs(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> TokenCosts:
+def token_costs(measured: Measured) -> TokenCosts:
     """Return what the work of all passes cost, or why that cannot be told."""
-    passes = [(restart, measured) for restart in restarts for measured in restart.passes]
-    if not used or not passes:
-        return TokenCosts(reason="no GPU was used" if not used else "no pass was measured")
+    if not measured.used or not measured.passes:
+        return TokenCosts(reason="no pass was measured" if measured.used else "no GPU was used")
     try:
-        metered = [metered_work(*of_pass, _steps_work(of_pass[1]), used, joules_in) for of_pass in passes]
+        metered = [metered_work(measured, *of_pass, _steps_work(of_pass[1])) for of_pass in measured.passes]
         if (bin_s := max(part.bin_s for part in metered)) > MAX_BIN_S:
             raise NoCostsError(f"energy is known every {bin_s * 1e3:.0f} ms (limit {MAX_BIN_S * 1e3:.0f} ms)")
         fitted = costs(metered, KINDS, may_give_way=True)
@@ -221,33 +220,31 @@ def _cost(fitted: Costs, kind: int) -> Cost:
     return Cost(value=value, low=low, high=high)
 
 
-def _steps_work(measured: PassRecord) -> Work:
+def _steps_work(run_pass: PassRecord) -> Work:
     """Return the tokens, steps and context of a pass's steps; 0 where the engine does not report them."""
-    steps, count = measured.steps, len(measured.steps.start_ns)
+    steps, count = run_pass.steps, len(run_pass.steps.start_ns)
     if not count:
         raise NoCostsError("the engine does not report its steps")
-    if measured.replicas:
+    if run_pass.replicas:
         raise NoCostsError("the steps of several engines overlap")
     reported = (steps.prompt_tokens, steps.decoded_tokens, np.ones(count), steps.context_tokens)
     amounts = [column if len(column) else np.zeros(count) for column in reported]
     return Work(steps.start_ns, steps.end_ns, np.column_stack(amounts).astype(float))
 
 
-def metered_work(
-    restart: RestartRecord, measured: PassRecord, work: Work, used: Sequence[str], joules_in: SpanJoules
-) -> MeteredWork:
+def metered_work(measured: Measured, restart: RestartRecord, run_pass: PassRecord, work: Work) -> MeteredWork:
     """Return a pass's work beside the energy of the GPUs used.
 
     Raises:
         NoCostsError: The energy is unknown, or its course is not finer than a second.
     """
-    energy = joules_in.of(restart.timeline, measured.span, used)
+    energy = measured.joules(restart, run_pass.span)
     if energy.reason:
         raise NoCostsError(energy.reason)
     if energy.sources != {"counter"}:
         raise NoCostsError("readings of power do not add up to the energy of short bins")
-    curves = (joules_in.curve(restart.gpus[uuid]) for uuid in used)
-    gpus = tuple(Bins(*curve.bins(measured.span.start_ns, measured.span.end_ns)) for curve in curves)
+    curves = (measured.energy.curve(restart.gpus[uuid]) for uuid in measured.used)
+    gpus = tuple(Bins(*curve.bins(run_pass.span.start_ns, run_pass.span.end_ns)) for curve in curves)
     if not all(len(gpu.energy_j) for gpu in gpus):
         raise NoCostsError("a pass is shorter than what the meter resolves")
     return MeteredWork(work, gpus)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between, tokens_in
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
@@ -19,13 +19,12 @@ from wattdock.values import Stored, known_sum
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.measured import Measured
     from wattdock.analysis.token_costs import Costs
-    from wattdock.config import WorkloadSpec
     from wattdock.records import PassRecord, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
-BLOCKS = 4
+MJ_PER_J = 1_000
 NO_COUNTER = "a GPU that was used has no energy counter"
 PHASES = ("time between rounds", "prefill", "decode")
 # Power may differ at a span's ends, as where it overshoots, and the runner's instants are the CPU's: half a 95 %
@@ -66,7 +65,6 @@ class WindowFigure(Stored):
 
     Attributes:
         timing_j: Null for "begin-end", which takes plain counter readings and cannot know it.
-        block_spread: (Largest − smallest) ÷ mean joules per token over four equal blocks of the window.
     """
 
     window: str
@@ -79,7 +77,6 @@ class WindowFigure(Stored):
     total_j: float | None = None
     timing_j: float | None = None
     energy_per_output_token_j: float | None = None
-    block_spread: float | None = None
     reason: str | None = None
 
 
@@ -103,43 +100,35 @@ class WindowSummary(Stored):
         return [figure for figure in self.passes if figure.window == self.headline]
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The GPUs whose energy counts, and the energy of spans."""
-
-    used: Sequence[str]
-    joules_in: SpanJoules
-
-
-def drained(measured: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
+def drained(run_pass: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
     """From just before the first request until the engine has drained after the last token."""
-    return measured.span.start_ns, measured.span.end_ns
+    return run_pass.span.start_ns, run_pass.span.end_ns
 
 
-def begin_end(measured: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
+def begin_end(run_pass: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
     """From the first request's submission to the last token; its energy is that of two plain counter readings."""
-    at = Instants.of(measured)
+    at = Instants.of(run_pass)
     return int(at.submitted[0]), int(at.finished.max())
 
 
-def ml_energy(measured: PassRecord, in_flight: int) -> tuple[int, int]:
+def ml_energy(run_pass: PassRecord, in_flight: int) -> tuple[int, int]:
     """From the first token of as many requests as are in flight, to when all but that many have finished.
 
     Source: the ML.ENERGY benchmark's steady state: from B first tokens to N − B − 1 requests finished.
     """
-    at = Instants.of(measured)
+    at = Instants.of(run_pass)
     if len(at.finished) < 2 * in_flight + 2:
         raise NoWindowError(f"{len(at.finished)} requests; with {in_flight} in flight it needs {2 * in_flight + 2}")
     return int(np.sort(at.first)[in_flight - 1]), int(np.sort(at.finished)[len(at.finished) - in_flight - 2])
 
 
-def steady_state(measured: PassRecord, in_flight: int) -> tuple[int, int]:
+def steady_state(run_pass: PassRecord, in_flight: int) -> tuple[int, int]:
     """While the engine is full and requests wait, for 20 s and five mean lifetimes of a request at least.
 
     In an open loop, from a mean lifetime after the first arrival to the last one.
     """
-    at = Instants.of(measured)
-    start_ns, end_ns = at.arriving() if is_scheduled(measured) else at.full(in_flight)
+    at = Instants.of(run_pass)
+    start_ns, end_ns = at.arriving() if is_scheduled(run_pass) else at.full(in_flight)
     lifetime_s = at.lifetime_ns / NS_PER_S
     needed_s = max(MIN_STEADY_S, MIN_LIFETIMES * lifetime_s)
     if (length_s := (end_ns - start_ns) / NS_PER_S) < needed_s:
@@ -155,28 +144,15 @@ WINDOWS: dict[str, Callable[[PassRecord, int], tuple[int, int]]] = {
 }
 
 
-def windows(
-    restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules, workload: WorkloadSpec
-) -> WindowSummary:
-    """Return every definition's figure for every pass, how far the definitions differ, and which is the headline's.
-
-    Args:
-        workload: Of all engines together.
-    """
-    in_flight = workload.batch_size
-    source = _Source(used, joules_in)
-    figures = [
-        _figure(name, restart, measured, source, in_flight)
-        for name in WINDOWS
-        for restart in restarts
-        for measured in restart.passes
-    ]
+def windows(measured: Measured) -> WindowSummary:
+    """Return every definition's figure for every pass, how far the definitions differ, and which is the headline's."""
+    figures = [_figure(measured, name, *of_pass) for name in WINDOWS for of_pass in measured.passes]
     per_token = {name: _per_token([figure for figure in figures if figure.window == name]) for name in WINDOWS}
     figures_j = [value for value in per_token.values() if value is not None]
     drained_j = per_token["drained"]
     spread = (max(figures_j) - min(figures_j)) / drained_j if drained_j and len(figures_j) > 1 else None
     steady = all(figure.output_tokens for figure in figures if figure.window == "steady_state")
-    overlapping = workload.arrival not in ("batch", "single")
+    overlapping = measured.config.total_workload.arrival not in ("batch", "single")
     headline: Literal["drained", "steady_state"] = "steady_state" if overlapping and steady else "drained"
     return WindowSummary(headline=headline, energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
 
@@ -188,22 +164,23 @@ def _per_token(figures: Sequence[WindowFigure]) -> float | None:
     return None if total_j is None or not tokens else total_j / tokens
 
 
-def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _Source, in_flight: int) -> WindowFigure:
-    where = {"window": name, "restart": restart.restart, "pass_index": measured.index}
+def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:
+    where = {"window": name, "restart": restart.restart, "pass_index": run_pass.index}
     try:
-        start_ns, end_ns = WINDOWS[name](measured, in_flight)
+        start_ns, end_ns = WINDOWS[name](run_pass, measured.in_flight)
         if end_ns <= start_ns:
             raise NoWindowError("it ends before it begins")
     except NoWindowError as error:
         return WindowFigure(**where, reason=error.reason)
     span = Span(name, start_ns, end_ns)
-    tokens = measured.output_tokens if name == "drained" else tokens_between(measured, start_ns, end_ns)
-    joules = source.joules_in.of(restart.timeline, span, source.used)
+    tokens = run_pass.output_tokens if name == "drained" else tokens_between(run_pass, start_ns, end_ns)
+    joules = measured.joules(restart, span)
     total_j, timing_j, reason = joules.total_j, joules.timing_j, joules.reason
     if name == "begin-end" and total_j is not None and restart.timeline:
-        gpus = [restart.timeline.gpus[uuid] for uuid in source.used]
+        curves = [measured.energy.curve(restart.timeline.gpus[uuid]) for uuid in measured.used]
         counted = joules.sources == {"counter"}
-        total_j, timing_j = source.joules_in.plain_difference_j(gpus, span) if counted else None, None
+        total_mj = known_sum(curve.changes.difference_mj(span) for curve in curves) if counted else None
+        total_j, timing_j = None if total_mj is None else total_mj / MJ_PER_J, None
         reason = NO_COUNTER if total_j is None else None
     return WindowFigure(
         **where,
@@ -214,20 +191,8 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
         total_j=total_j,
         timing_j=timing_j,
         energy_per_output_token_j=None if total_j is None or not tokens else total_j / tokens,
-        block_spread=_block_spread(restart, measured, span, source),
         reason=reason,
     )
-
-
-def _block_spread(restart: RestartRecord, measured: PassRecord, span: Span, source: _Source) -> float | None:
-    """Return (largest − smallest) ÷ mean joules per token of `BLOCKS` equal blocks; None if a block has no figure."""
-    edges_ns = np.linspace(span.start_ns, span.end_ns, BLOCKS + 1).astype(np.int64).tolist()
-    joules = [block.total_j for block in source.joules_in.in_blocks(restart.timeline, edges_ns, source.used)]
-    tokens = tokens_in(measured, edges_ns)
-    if None in joules or not tokens.all():
-        return None
-    per_token = np.array(joules, dtype=np.float64) / tokens
-    return float(np.ptp(per_token) / np.mean(per_token))
 
 
 @dataclass(frozen=True)
@@ -240,11 +205,11 @@ class _Round:
     decode_tokens: int
 
 
-def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> Phases:
+def phases(measured: Measured) -> Phases:
     """Return prefill and decode energy over all passes, or why there is none."""
-    passes = [(restart, measured, rounds_of(measured)) for restart in restarts for measured in restart.passes]
-    if not used or not passes:
-        return Phases(reason="no GPU was used" if not used else "no pass was measured")
+    passes = [(restart, run_pass, rounds_of(run_pass)) for restart, run_pass in measured.passes]
+    if not measured.used or not passes:
+        return Phases(reason="no pass was measured" if measured.used else "no GPU was used")
     if not all(rounds for _, _, rounds in passes):
         return Phases(reason="requests overlap: prefill and decode share the engine's steps")
     rounds = [part for _, _, of_pass in passes for part in of_pass]
@@ -259,14 +224,14 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
                 f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
             )
         fitted = costs(
-            [metered_work(restart, measured, _work(part), used, joules_in) for restart, measured, part in passes],
+            [metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes],
             PHASES,
         )
         prefill_j, prefill_ci95_j = _phase_joules(fitted, 1, prefill_s, len(rounds))
         decode_j, decode_ci95_j = _phase_joules(fitted, 2, decode_s, len(rounds))
     except NoCostsError as error:
         return Phases(**times, reason=str(error))
-    prompt_tokens = known_sum(measured.prompt_tokens for _, measured, _ in passes)
+    prompt_tokens = known_sum(run_pass.prompt_tokens for _, run_pass, _ in passes)
     return Phases(
         **times,
         prefill_j=prefill_j,
@@ -299,10 +264,10 @@ def _phase_joules(fitted: Costs, phase: int, duration_s: float, rounds: int) -> 
     return value_j, interval
 
 
-def rounds_of(measured: PassRecord) -> list[_Round]:
+def rounds_of(run_pass: PassRecord) -> list[_Round]:
     """Return the rounds of a pass; none where a request begins before all earlier ones have finished."""
     try:
-        at = Instants.of(measured)
+        at = Instants.of(run_pass)
     except NoWindowError:
         return []
     rounds = [
@@ -310,16 +275,16 @@ def rounds_of(measured: PassRecord) -> list[_Round]:
     ]
     if any(part.submitted[-1] > part.first.min() for part in rounds):
         return []
-    return [_round(measured, part) for part in rounds]
+    return [_round(run_pass, part) for part in rounds]
 
 
-def _round(measured: PassRecord, at: Instants) -> _Round:
+def _round(run_pass: PassRecord, at: Instants) -> _Round:
     begin_ns, boundary_ns, end_ns = int(at.submitted[0]), int(at.first.max()), int(at.finished.max())
     requests = len(at.submitted)
     return _Round(
         prefill=Span("prefill", begin_ns, boundary_ns),
         decode=Span("decode", boundary_ns, end_ns),
         # Each request's first token is prefill's own.
-        mixed_tokens=max(0, tokens_between(measured, begin_ns, boundary_ns) - requests),
-        decode_tokens=max(0, tokens_between(measured, begin_ns, end_ns) - requests),
+        mixed_tokens=max(0, tokens_between(run_pass, begin_ns, boundary_ns) - requests),
+        decode_tokens=max(0, tokens_between(run_pass, begin_ns, end_ns) - requests),
     )

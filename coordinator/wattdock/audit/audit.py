@@ -180,7 +180,7 @@ def _changed(change: snapshot.ConditionChange) -> str:
 )
 def window_long_enough(subject: Subject) -> Outcome:
     """Whether the shortest pass is long enough for a stable figure."""
-    shortest = min((measured.duration_s for measured in subject.energy.passes), default=0.0)
+    shortest = min((run_pass.duration_s for run_pass in subject.energy.passes), default=0.0)
     return Outcome(verdict(failed=shortest < MIN_WINDOW_S), f"shortest pass {shortest:.1f} s")
 
 
@@ -188,7 +188,7 @@ def window_long_enough(subject: Subject) -> Outcome:
 def token_counts(subject: Subject) -> Outcome:
     """Whether all counts of a pass's tokens agree."""
     passes, wrong = subject.energy.passes, subject.procedure.token_disagreements
-    figure = "; ".join(wrong) or f"{sum(measured.output_tokens for measured in passes)} output tokens"
+    figure = "; ".join(wrong) or f"{sum(run_pass.output_tokens for run_pass in passes)} output tokens"
     return Outcome(verdict(failed=bool(wrong) or not passes), figure)
 
 
@@ -205,7 +205,7 @@ def machine_alone(subject: Subject) -> Outcome:
     """Whether wattdock's lease kept other measurements off the machine; who else works there, the next checks see."""
     exclusive = subject.environment.exclusive
     reasons = [] if exclusive == "machine" else [f"allowed by exclusive: {exclusive}"]
-    reasons += dict.fromkeys(measured.lease_fault for measured in subject.energy.passes if measured.lease_fault)
+    reasons += dict.fromkeys(run_pass.lease_fault for run_pass in subject.energy.passes if run_pass.lease_fault)
     known = bool(subject.energy.passes)
     return Outcome(
         verdict(failed=bool(reasons), known=known), "; ".join(reasons) or "none by wattdock; others hold no lease"
@@ -220,7 +220,7 @@ def machine_alone(subject: Subject) -> Outcome:
 )
 def cpus_alone(subject: Subject) -> Outcome:
     """Whether nobody else's work kept the CPUs busy in any pass: other people's jobs hold no lease."""
-    shares = all_known(measured.cpu_others_share for measured in subject.energy.passes)
+    shares = all_known(run_pass.cpu_others_share for run_pass in subject.energy.passes)
     if not shares:
         return Outcome("unknown", "CPU time of other processes is unknown")
     remedy = "end other work on these CPUs; top names it"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from wattdock.analysis import Audit
 from wattdock.audit.check import Checklist, Outcome, Subject, verdict
-from wattdock.audit.procedure import idle_missing
+from wattdock.audit.procedure import looser
+from wattdock.config import ExperimentConfig, IdleSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # The software power cap is how a GPU at its default limit is meant to work; the others are not.
 FAULTS = ("thermal", "board_limit", "reliability")
@@ -20,7 +26,54 @@ MAX_STRAY_W = 20.0
 MAX_FOREIGN_BYTES, MAX_WITH_RESERVE_BYTES, MAX_EMPTY_PERCENT = 0.3e9, 1.0e9, 1.0
 LOST = ("counter_reset", "gpu_lost", "counter_frozen", "broke_off")
 
+# What may be published, whatever a study sets: the defaults.
+IDLE_LIMITS = IdleSpec()
+MIN_IDLE_S: float = ExperimentConfig.PUBLICATION["idle.duration_s"]
+IDLE_STATES = ("empty", "loaded_before", "loaded_after")
+
 CHECKS = Checklist[Subject]()
+
+
+def idle_missing(subject: Subject, states: Sequence[str] = IDLE_STATES) -> list[str]:
+    """Return which idle spans are missing: of each GPU used, in each restart with passes."""
+    energy = subject.energy
+    recorded_spans = {(idle.restart, idle.gpu_uuid, idle.state) for idle in energy.idle_baselines or ()}
+    return [
+        f"restart {restart + 1}: no {', '.join(missing)} of {uuid}"
+        for restart in sorted({run_pass.restart for run_pass in energy.passes})
+        for uuid in subject.environment.gpu_uuids
+        if (missing := [state for state in states if (restart, uuid, state) not in recorded_spans])
+    ]
+
+
+@CHECKS.check(
+    "idle baselines",
+    needs=("GPUs",),
+    setting="idle.duration_s",
+    threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, settled within "
+    f"{IDLE_LIMITS.settled:.0%} and {IDLE_LIMITS.temperature_c:g} °C",
+    source="energy counter",
+    remedy="set idle.duration_s=30",
+)
+def idle_baselines(subject: Subject) -> Outcome:
+    """Whether idle power was measured before and around each restart's passes, with the GPUs settled."""
+    energy = subject.energy
+    used = [idle for idle in energy.idle_baselines or () if idle.used]
+    unsettled = [f"{idle.gpu_uuid} {idle.state}: {idle.unsettled}" for idle in used if idle.unsettled]
+    unsettled += looser("idle", subject.config.idle, IDLE_LIMITS)
+    shortest = min((idle.duration_s for idle in used), default=0.0)
+    watts = [idle.mean_power_w for idle in used if idle.mean_power_w is not None]
+    missing = idle_missing(subject)
+    # A runner that was cut off lacks the span after its passes, though another runner continued its restart.
+    if energy.total_j is not None and energy.net_j is None and not missing:
+        missing = [energy.net_reason or "above idle unknown"]
+    cold = sorted({idle.gpu_uuid for idle in used if idle.temperature_c is None and not idle.unsettled})
+    figures = [f"{min(watts):.1f} to {max(watts):.1f} W over {shortest:.0f} s"] if watts else ["none taken"]
+    figures = [*unsettled, *missing] or figures if watts else figures
+    figures += [f"without a temperature, which {', '.join(cold)} does not have"] if cold else []
+    complete = bool(used) and not missing and len(watts) == len(used)
+    failed = complete and (bool(unsettled) or shortest < MIN_IDLE_S)
+    return Outcome(verdict(failed=failed, known=complete), "; ".join(figures))
 
 
 @CHECKS.check(

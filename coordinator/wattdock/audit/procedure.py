@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, statistics, trend
 from wattdock.audit.check import Checklist, Outcome, Subject, verdict
-from wattdock.config import ExperimentConfig, IdleSpec, WarmUpSpec
+from wattdock.config import ExperimentConfig, WarmUpSpec
 from wattdock.text import pluralize
-from wattdock.values import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from wattdock.config import IdleSpec
 
 
 MIN_RESTARTS: int = ExperimentConfig.PUBLICATION["repeats.restarts"]
@@ -23,9 +22,7 @@ MAX_DRIFT = 0.01
 # A difference that two figures told apart by the interval above may have; passes of one restart scatter as well.
 MAX_STEP = 0.02
 # What may be published, whatever a study sets: the defaults.
-WARM_UP_LIMITS, IDLE_LIMITS = WarmUpSpec(), IdleSpec()
-MIN_IDLE_S: float = ExperimentConfig.PUBLICATION["idle.duration_s"]
-IDLE_STATES = ("empty", "loaded_before", "loaded_after")
+WARM_UP_LIMITS = WarmUpSpec()
 # What the edges of a pass may add to its J/token, as passes of one restart may scatter.
 MAX_WINDOW_SPREAD = 0.02
 # Caches hold whole blocks of tokens, and first turns that enter together may miss their prefix.
@@ -99,13 +96,13 @@ def warm_up_converged(subject: Subject) -> Outcome:
         for warm_up in warm_ups
         if warm_up.converged is False
     ]
-    bad = [*drifting, *_looser("warmup", subject.config.warmup, WARM_UP_LIMITS)]
+    bad = [*drifting, *looser("warmup", subject.config.warmup, WARM_UP_LIMITS)]
     longest = max(warm_up.duration_s for warm_up in warm_ups)
     figure = "; ".join(bad) or f"up to {longest:.0f} s"
     return Outcome(verdict(failed=bool(bad)), figure, remedy=_remedy_of_unrest(subject) if drifting else None)
 
 
-def _looser(section: str, spec: WarmUpSpec | IdleSpec, limits: WarmUpSpec | IdleSpec) -> list[str]:
+def looser(section: str, spec: WarmUpSpec | IdleSpec, limits: WarmUpSpec | IdleSpec) -> list[str]:
     """Return which settings are looser than those for publication: a study's file must not set its own bar."""
     values, wanted = spec.model_dump(), limits.model_dump()
     maxima, minima = ("slope_per_min", "temperature_c", "settled"), ("window_s", "min_s")
@@ -168,48 +165,6 @@ def drift_between_passes(subject: Subject) -> Outcome:
     return Outcome(status, f"{mean:+.2%} on average" if ratios else "joules per token unknown")
 
 
-def idle_missing(subject: Subject, states: Sequence[str] = IDLE_STATES) -> list[str]:
-    """Return which idle spans are missing: of each GPU used, in each restart with passes."""
-    energy = subject.energy
-    recorded_spans = {(idle.restart, idle.gpu_uuid, idle.state) for idle in energy.idle_baselines or ()}
-    return [
-        f"restart {restart + 1}: no {', '.join(missing)} of {uuid}"
-        for restart in sorted({measured.restart for measured in energy.passes})
-        for uuid in subject.environment.gpu_uuids
-        if (missing := [state for state in states if (restart, uuid, state) not in recorded_spans])
-    ]
-
-
-@CHECKS.check(
-    "idle baselines",
-    needs=("GPUs",),
-    setting="idle.duration_s",
-    threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, settled within "
-    f"{IDLE_LIMITS.settled:.0%} and {IDLE_LIMITS.temperature_c:g} °C",
-    source="energy counter",
-    remedy="set idle.duration_s=30",
-)
-def idle_baselines(subject: Subject) -> Outcome:
-    """Whether idle power was measured before and around each restart's passes, with the GPUs settled."""
-    energy = subject.energy
-    used = [idle for idle in energy.idle_baselines or () if idle.used]
-    unsettled = [f"{idle.gpu_uuid} {idle.state}: {idle.unsettled}" for idle in used if idle.unsettled]
-    unsettled += _looser("idle", subject.config.idle, IDLE_LIMITS)
-    shortest = min((idle.duration_s for idle in used), default=0.0)
-    watts = [idle.mean_power_w for idle in used if idle.mean_power_w is not None]
-    missing = idle_missing(subject)
-    # A runner that was cut off lacks the span after its passes, though another runner continued its restart.
-    if energy.total_j is not None and energy.net_j is None and not missing:
-        missing = [energy.net_reason or "above idle unknown"]
-    cold = sorted({idle.gpu_uuid for idle in used if idle.temperature_c is None and not idle.unsettled})
-    figures = [f"{min(watts):.1f} to {max(watts):.1f} W over {shortest:.0f} s"] if watts else ["none taken"]
-    figures = [*unsettled, *missing] or figures if watts else figures
-    figures += [f"without a temperature, which {', '.join(cold)} does not have"] if cold else []
-    complete = bool(used) and not missing and len(watts) == len(used)
-    failed = complete and (bool(unsettled) or shortest < MIN_IDLE_S)
-    return Outcome(verdict(failed=failed, known=complete), "; ".join(figures))
-
-
 @CHECKS.check(
     "restarts",
     setting="repeats.restarts",
@@ -219,7 +174,7 @@ def idle_baselines(subject: Subject) -> Outcome:
 )
 def repeats_enough(subject: Subject) -> Outcome:
     """Whether there are enough restarts for a confidence interval."""
-    restarts = len({measured.restart for measured in subject.energy.passes})
+    restarts = len({run_pass.restart for run_pass in subject.energy.passes})
     return Outcome(verdict(failed=restarts < MIN_RESTARTS), f"{restarts} of {MIN_RESTARTS} restarts")
 
 
@@ -290,15 +245,11 @@ def client_keeps_up(subject: Subject) -> Outcome | None:
 @CHECKS.check("repeated prompts", group="wrong", threshold="no repeats, unless no cache served them")
 def prompts_fresh(subject: Subject) -> Outcome:
     """Whether prompts repeat, which is harmless where the engine says that no cache served them."""
-    reused = sum(measured.prompts_reused for measured in subject.energy.passes)
-    repeated = known_sum(measured.repeated_prompts for measured in subject.procedure.mix)
+    reused = sum(run_pass.prompts_reused for run_pass in subject.energy.passes)
+    repeated = sum(run_pass.repeated_prompts for run_pass in subject.procedure.mix)
     speed = subject.result.performance
     uncached = speed is not None and speed.cached_prompt_tokens == 0
-    if repeated is None:
-        repeated = sum(measured.prompt_repeats for measured in subject.energy.passes)
-        within = f"{pluralize(repeated, 'repeat')} of whole lists"
-    else:
-        within = f"{pluralize(repeated, 'request')} with a prompt that the pass had sent before"
+    within = f"{pluralize(repeated, 'request')} with a prompt that the pass had sent before"
     figure = f"{within}, {pluralize(reused, 'pass', 'passes')} with prompts of earlier ones"
     if not repeated and not reused:
         return Outcome("pass", figure)
@@ -316,18 +267,15 @@ def work_as_declared(subject: Subject) -> Outcome:
     """Whether the engine was given what was declared, and gave the answers that were declared."""
     if not (passes := subject.procedure.mix):
         return Outcome("unknown", "no pass")
-    mismatches = sum((Counter(measured.mismatches or {}) for measured in passes), Counter[str]())
+    mismatches = sum((Counter(run_pass.mismatches) for run_pass in passes), Counter[str]())
     if mismatches:
         found = ", ".join(f"{pluralize(count, 'request')} with another {name}" for name, count in mismatches.items())
         return Outcome("fail", found, remedy="this is a fault of wattdock or of the engine: please report it")
-    is_checked = None not in [measured.mismatches for measured in passes]
-    texts = "each text has the same ids at each repeat" if passes[0].texts else "prompts, limits and order as declared"
-    checked = f"{texts}; " if is_checked else ""
+    sent = "each text has the same ids at each repeat" if passes[0].texts else "prompts, limits and order as declared"
     if (difference := subject.procedure.answers_difference) is None:
-        early = sum(measured.ended_early for measured in passes)
-        figure = f"{checked}no lengths of answers are declared, {early:,} ended before their limit"
-        return Outcome("pass" if is_checked else "unknown", figure)
-    figure = f"{checked}answers have {difference:+.2%} tokens against those declared"
+        early = sum(run_pass.ended_early for run_pass in passes)
+        return Outcome("pass", f"{sent}; no lengths of answers are declared, {early:,} ended before their limit")
+    figure = f"{sent}; answers have {difference:+.2%} tokens against those declared"
     if abs(difference) > MAX_MIX_DIFFERENCE:
         cause, remedy = _cause_of_mix(subject)
         return Outcome("fail", f"{figure}{cause}", remedy=remedy)
@@ -343,16 +291,12 @@ def work_as_declared(subject: Subject) -> Outcome:
 def _cause_of_mix(subject: Subject) -> tuple[str, str | None]:
     """Return why a mix is not the declared one, as far as it can be seen, and what to do."""
     passes = subject.procedure.mix
-    aborted, early, short = (
-        sum(getattr(measured, name) for measured in passes) for name in ("aborted", "ended_early", "shortened")
-    )
+    aborted, early = (sum(getattr(run_pass, name) for run_pass in passes) for name in ("aborted", "ended_early"))
     whole = subject.energy.windows is not None and subject.energy.windows.headline == "drained"
     if aborted:
         return f": {aborted:,} aborted requests", "see runner.log"
     if early:
         return f": early end of sequence in {early:,} answers", "set workload.ignore_eos=true"
-    if short and any(measured.prompt_repeats for measured in subject.energy.passes):
-        return f": wrapped list, {short:,} answers shortened when it began again", "measure again with this version"
     if whole and subject.config.workload.staggered_start:
         return ": the staggered start is in the figure", "make passes longer: workload.min_duration_s or min_requests"
     return "", None

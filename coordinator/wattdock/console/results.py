@@ -129,12 +129,12 @@ def export(
 def show(
     named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
     checks: Annotated[bool, typer.Option("--checks", help="Show every check behind the verdict.")] = False,
-    window: Annotated[Window | None, typer.Option(help="Analyse the result again with this window.")] = None,
+    window: Annotated[Window | None, typer.Option(help="Show the figures of this window.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Analyse and audit the stored records again.")] = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Show stored results, or analyse them again: as this version of wattdock does, or under another window.
+    """Show stored results, or analyse them again as this version of wattdock does.
 
     A window defines which part of each pass counts.
     """
@@ -171,7 +171,9 @@ def _analysed_again(stored: "StoredResult") -> "StoredResult":
 def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
     from wattdock.reports import show as print_windows
 
-    summary = stored.result.windows(stored.restarts())
+    energy = stored.result.energy
+    if energy is None or (summary := energy.windows) is None:
+        raise ConfigError(f"{stored.folder} holds no measured pass", "name a result that has one")
     figures = [figure for figure in summary.passes if window in (figure.window, "all")]
     print_windows(summary.model_copy(update={"passes": figures}), as_json=as_json)
 

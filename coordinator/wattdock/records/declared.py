@@ -9,12 +9,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from wattdock.inputs import PromptSet
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.config import ExperimentConfig
+    from wattdock.inputs import PromptSet
     from wattdock.records.request import RequestRecord
 
 
@@ -33,8 +32,8 @@ class DeclaredWork:
             "prompt", "output limit" or "answer length".
     """
 
-    prompt_tokens: float | None
-    output_tokens: float | None
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
     staggered: int = 0
     drawn: tuple[str, ...] = ()
     texts: int = 0
@@ -69,16 +68,8 @@ class DeclaredWork:
             mismatches=_mismatches(prompts, limits, requests, start_ns=start_ns, ignore_eos=ignore_eos),
         )
 
-    @classmethod
-    def of_settings(cls, config: ExperimentConfig) -> Self:
-        """Return what settings alone declare, for a record that does not hold it: its restarts sent the same."""
-        work = config.total_workload
-        if config.prompts.source != "synthetic":
-            return cls(None, None)
-        prompts, answers = PromptSet.lengths(config)
-        runs_to_limit = config.model.shape is not None if work.ignore_eos is None else work.ignore_eos
-        is_fixed = answers.least == answers.most
-        return cls(prompts.mean if prompts else None, answers.mean if runs_to_limit and is_fixed else None)
+
+NOTHING_DECLARED = DeclaredWork()
 
 
 def hash_of(ids: array[int]) -> int:

@@ -159,10 +159,6 @@ def _read_table(folder: OwnedFolder, name: str, schema: pa.Schema) -> pa.Table:
         table = file.read([name for name in schema.names if name in file.schema_arrow.names])
         if (text_bytes := sum(map(_text_bytes, table.columns))) > MAX_BYTES:
             raise ValueError(f"{name} would become {text_bytes:,} bytes of text")
-        for field in schema:
-            # A record that is older than the column.
-            if field.nullable and field.name not in table.column_names:
-                table = table.append_column(field, pa.nulls(len(table), field.type))
         return table.select(schema.names).cast(schema)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattdock.metering import Span
-from wattdock.records.declared import DeclaredWork
+from wattdock.records.declared import NOTHING_DECLARED, DeclaredWork
 from wattdock.records.request import RequestRecord
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class PassRecord:
         replicas: Each engine's part, where several equal engines served the pass.
         prompts_sha256: Hash of the prompts sent.
         prompts_reused: Some of the prompts were sent in an earlier pass of the runner already, warm-up included.
-        repeated_prompts: Requests whose prompt an earlier request of the pass had; None in records older than it.
-        declared: What the pass was to send; None in records older than it.
+        repeated_prompts: Requests whose prompt an earlier request of the pass had.
+        declared: What the pass was to send, held against its requests.
         cpu_busy: Mean busy share of all CPUs, 0 to 1; None where the host does not tell.
         cpu_others_share: Share of the runner's CPUs that other processes or the hypervisor used, 0 to 1; None where
             unknown.
@@ -125,8 +125,8 @@ class PassRecord:
     cpu_others_share: float | None = None
     prompts_sha256: str = ""
     prompts_reused: bool = False
-    repeated_prompts: int | None = None
-    declared: DeclaredWork | None = None
+    repeated_prompts: int = 0
+    declared: DeclaredWork = NOTHING_DECLARED
     lease_fault: str | None = None
     clock_checked: bool = True
     arrivals_due: int | None = None
@@ -169,10 +169,6 @@ class PassRecord:
             for name, column in columns.items():
                 ends = (int(column.min()), int(column.max())) if column.size else ()
                 require_within(f"{name} of {kind}", ends, MAX_COUNT if name in STEP_COUNTS else MAX_NS)
-
-    def declared_work(self, config: ExperimentConfig) -> DeclaredWork:
-        """Return what the pass was to send; for an older record, what the settings say of it."""
-        return self.declared or DeclaredWork.of_settings(config)
 
     def of_prompts(self, prompts: PromptSet, config: ExperimentConfig, *, ignore_eos: bool) -> PassRecord:
         """Return the record with what it was to send, held against its requests.

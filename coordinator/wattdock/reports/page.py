@@ -143,7 +143,6 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             missing=_missing(points),
             pools=list(map(str, pools(rows).values())),
             charts=charts,
-            splits=[(point.label, text) for point in points for text in split_texts(point.result)],
             token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
             same=same,
             differ=[entry for entry in differ.items() if not entry[0].startswith(WITHIN)],
@@ -181,15 +180,6 @@ def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
         return {}
     texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
     return texts | {"J of the fit": f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"}
-
-
-def split_texts(result: ExperimentResult) -> list[str]:
-    """Return where the joules of the passes went, by time and by work, each in parts that add up; none if unknown."""
-    waterfall = result.energy and result.energy.waterfall
-    return [
-        " + ".join(f"{name.replace('_', ' ')} {part_j:,.1f} J" for name, part_j in split.items())
-        for split in (waterfall.splits() if waterfall else ())
-    ]
 
 
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:

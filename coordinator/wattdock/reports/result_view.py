@@ -12,7 +12,7 @@ from wattdock.analysis import Audit
 from wattdock.errors import StoreError
 from wattdock.reports.boards import boards_text, pools
 from wattdock.reports.chart_data import cells, headings, points_of
-from wattdock.reports.page import STATUSES, fallback_text, split_texts, token_cost_texts
+from wattdock.reports.page import STATUSES, fallback_text, token_cost_texts
 from wattdock.reports.terminal import NOTHING, Listing, number, pairs, seconds_text
 from wattdock.reports.views import check_lines
 from wattdock.store import COLUMNS
@@ -240,7 +240,6 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
         yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
     if energy.net_j is not None:
-        yield from (("went to", text) for text in split_texts(result))
         yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
     if energy.windows and energy.windows.relative_spread is not None:
         by_window = [

@@ -33,7 +33,7 @@ VIEWS = {
     "Table": ("views", "table_view"),
     "WindowSummary": ("views", "windows_view"),
 }
-WINDOW_COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "blocks differ by", "why not")
+WINDOW_COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "why not")
 # A table of more takes minutes to lay out and nobody reads it.
 MOST_ROWS = 1_000
 # Of a digest, its algorithm and twelve digits; of a commit twelve.
@@ -142,7 +142,7 @@ def windows_view(summary: WindowSummary) -> View:
                 number(measured.duration_s, ".2f"),
             ),
             *(number(measured.output_tokens, ","), number(measured.energy_per_output_token_j, ".5g")),
-            *(number(measured.block_spread, ".2%"), measured.reason or ""),
+            measured.reason or "",
         )
         for measured in summary.passes
     ]

@@ -1,0 +1,78 @@
+"""What was measured of an experiment: the one form that all figures are computed from. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from wattdock.analysis.joules import Joules, SpanJoules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.config import ExperimentConfig
+    from wattdock.metering import Span
+    from wattdock.records import EnvironmentSnapshot, PassRecord, RestartRecord
+
+DIFFERENT_GPUS = "restarts used different GPUs"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An experiment's settings, its restarts, its GPUs, and the energy of any span on these.
+
+    Attributes:
+        used: UUIDs of the GPUs that held a part of the model.
+        bystanders: UUIDs of the host's other GPUs.
+    """
+
+    config: ExperimentConfig
+    restarts: Sequence[RestartRecord]
+    used: tuple[str, ...] = ()
+    bystanders: tuple[str, ...] = ()
+    energy: SpanJoules = field(default_factory=SpanJoules)
+
+    @classmethod
+    def of(
+        cls, config: ExperimentConfig, restarts: Sequence[RestartRecord], environment: EnvironmentSnapshot
+    ) -> Measured:
+        """Return what these restarts measured; no energy is summed where their passes used different GPUs.
+
+        An engine that places a model by itself may take other GPUs in another restart.
+        """
+        placements = {
+            frozenset(restart.environment.gpu_uuids) for restart in restarts if restart.passes and restart.environment
+        }
+        used = tuple(environment.gpu_uuids)
+        return cls(
+            config,
+            restarts,
+            used,
+            tuple(gpu.uuid for gpu in environment.host_gpus if gpu.uuid not in used),
+            SpanJoules(DIFFERENT_GPUS if len(placements) > 1 else None),
+        )
+
+    @cached_property
+    def passes(self) -> list[tuple[RestartRecord, PassRecord]]:
+        """Every measured pass beside its restart, in order."""
+        return [(restart, run_pass) for restart in self.restarts for run_pass in restart.passes]
+
+    @cached_property
+    def pass_records(self) -> list[PassRecord]:
+        """Every measured pass, in order."""
+        return [run_pass for _, run_pass in self.passes]
+
+    @property
+    def passes_s(self) -> float:
+        """Duration of all measured passes together, s."""
+        return sum(run_pass.span.duration_s for run_pass in self.pass_records)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that all engines together serve at a time."""
+        return self.config.total_workload.batch_size
+
+    def joules(self, restart: RestartRecord, span: Span, uuids: Sequence[str] | None = None) -> Joules:
+        """Return the energy of a span of a restart on the GPUs `uuids`, or else on those used."""
+        return self.energy.of(restart.timeline, span, self.used if uuids is None else uuids)

@@ -1,0 +1,148 @@
+"""Joules by other meters than the GPUs' counters: a second meter of the GPUs, and the host's counters. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from wattdock.metering import MeterEvent
+from wattdock.values import Stored, all_known, known_sum
+
+if TYPE_CHECKING:
+    from wattdock.analysis.measured import Measured
+    from wattdock.metering import Span, Timeline
+    from wattdock.records import PassRecord, RestartRecord
+
+HOST_STATEMENT = (
+    "CPU packages and memory as RAPL's counters see them, of the whole host and not of the runner alone; never part of "
+    "total_j nor of any joules per token, whose boundary is the GPU boards."
+)
+
+
+class WindowCheck(Stored):
+    """One window as both meters measured it.
+
+    The window is longer than its pass: it begins before the request is sent and ends after the results have arrived.
+
+    Attributes:
+        second_meter_j, meter_j: Joules by UUID, of every GPU of the host.
+        difference_j: The second meter's joules less the first's, over the GPUs used; null where either is unknown.
+        difference_share: `difference_j` ÷ the first meter's joules.
+        bound_j: What a difference of two counter readings can be off by: a counter step at each end, of each GPU.
+        reason: Why `difference_j` is null, where it is.
+    """
+
+    restart: int
+    pass_index: int = Field(alias="pass")
+    start_ns: int
+    end_ns: int
+    second_meter_j: dict[str, float]
+    meter_j: dict[str, float | None]
+    difference_j: float | None
+    difference_share: float | None
+    bound_j: float | None
+    reason: str | None = None
+
+
+class CrossCheck(Stored):
+    """A second meter's joules of the measured passes, compared with the first meter's.
+
+    Attributes:
+        source: "zeus": the joules of ZeusMonitor's windows.
+        worst_difference_j, worst_difference_share: Of the window whose share is largest, with its sign.
+    """
+
+    source: str
+    windows: list[WindowCheck]
+    worst_difference_j: float | None
+    worst_difference_share: float | None
+
+
+class HostEnergy(Stored):
+    """Uncertainty and meaning of `host_j`.
+
+    Attributes:
+        timing_j: Standard uncertainty from sampling, by domain; null where `host_j` is.
+        events: Reads that failed.
+    """
+
+    source: Literal["rapl"] = "rapl"
+    statement: str = HOST_STATEMENT
+    timing_j: dict[str, float | None]
+    events: list[MeterEvent] = Field(default_factory=list)
+
+
+def cross_check(measured: Measured) -> CrossCheck | None:
+    """Return how a second meter's windows compare with our figures of them; None without such windows.
+
+    The restarts' timelines hold the windows; a pass belongs to the window that it lies in.
+    """
+    windows = [check for of_pass in measured.passes if (check := _window_check(measured, *of_pass))]
+    if not windows:
+        return None
+    shares = ((check.difference_share, check.difference_j) for check in windows if check.difference_share is not None)
+    worst_share, worst_j = max(shares, key=lambda pair: abs(pair[0]), default=(None, None))
+    return CrossCheck(
+        source=next(restart.timeline.meter for restart in measured.restarts if restart.timeline),
+        windows=windows,
+        worst_difference_j=worst_j,
+        worst_difference_share=worst_share,
+    )
+
+
+def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassRecord) -> WindowCheck | None:
+    timeline, used = restart.timeline, measured.used
+    window = timeline.window_around(run_pass.span) if timeline else None
+    if timeline is None or window is None:
+        return None
+    span = window.span
+    energies = {uuid: measured.energy.of_gpu(gpu, span) for uuid, gpu in timeline.gpus.items()}
+    meter_j = {uuid: energy.energy_j for uuid, energy in energies.items()}
+    reason = window.reason or next(
+        (energy.reason for uuid, energy in energies.items() if uuid in used and energy.reason), None
+    )
+    if reason is None and not (used and set(used) <= meter_j.keys() & window.energy_j.keys()):
+        reason = "a GPU that was used is unknown to one of the meters"
+    difference_j = share = bound_j = None
+    ours_j = None if reason else known_sum(meter_j[uuid] for uuid in used)
+    if ours_j is not None:
+        difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
+        share = difference_j / ours_j if ours_j else None
+        ends_ns = (span.start_ns, span.end_ns)
+        bound_j = sum(
+            measured.energy.curve(timeline.gpus[uuid]).changes.step_j(at_ns) for uuid in used for at_ns in ends_ns
+        )
+    return WindowCheck(
+        restart=restart.restart,
+        pass_index=run_pass.index,
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        second_meter_j=dict(window.energy_j),
+        meter_j=meter_j,
+        difference_j=difference_j,
+        difference_share=share,
+        bound_j=bound_j,
+        reason=reason,
+    )
+
+
+def host_joules(timeline: Timeline | None, span: Span) -> dict[str, tuple[float, float] | None]:
+    """Return joules of CPU packages and memory in a span, with their standard uncertainty, by domain."""
+    return timeline.host.joules(span) if timeline and timeline.host else {}
+
+
+def host_energy(measured: Measured) -> tuple[dict[str, float | None], HostEnergy | None]:
+    """Return joules of CPU packages and memory over all measured passes by domain, and what goes with them."""
+    hosts = [restart.timeline.host for restart in measured.restarts if restart.timeline and restart.timeline.host]
+    if not hosts:
+        return {}, None
+    passes = [host_joules(restart.timeline, run_pass.span) for restart, run_pass in measured.passes]
+    host_j: dict[str, float | None] = {}
+    timing_j: dict[str, float | None] = {}
+    for name in dict.fromkeys(name for host in hosts for name in host.energy_j):
+        parts = all_known(joules.get(name) for joules in passes)
+        host_j[name] = sum(energy for energy, _ in parts) if parts else None
+        # Each pass is off alike: a straight line cuts the same corners.
+        timing_j[name] = sum(timing for _, timing in parts) if parts else None
+    return host_j, HostEnergy(timing_j=timing_j, events=[event for host in hosts for event in host.events])
