@@ -58,6 +58,7 @@ def written(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
 def test_known_traces_are_read_by_their_own_column_names(tmp_path: Path, name: str, text: str) -> None:
     """Seconds, dates or milliseconds: three requests, 40 and 73.5 s apart."""
     source = read_source(experiment(written(tmp_path, text, name)), 1000)
+    assert source
     assert source.rows == [(470, 20), (1090, 240), (420, 280)]
     assert [at_s - source.arrivals_s[0] for at_s in source.arrivals_s] == pytest.approx([0, 40, 113.5], abs=1e-5)
 
@@ -114,8 +115,8 @@ def test_a_bad_line_is_one_message_with_its_number_and_what_it_holds(tmp_path: P
 def test_a_json_line_that_lacks_a_length_is_refused(tmp_path: Path) -> None:
     """True is no number of tokens either."""
     for line, message in (
-        ('{"input_length": 5}', "has none of output"),
-        ('{"input_length": true, "output_length": 1}', "is true"),
+        ('{"input_tokens": 5}', "has none of output"),
+        ('{"input_tokens": true, "output_tokens": 1}', "is true"),
     ):
         with pytest.raises(ConfigError, match=message):
             check_prompts(experiment(written(tmp_path, line, "t.jsonl")), has_tokenizer=False)
