@@ -51,9 +51,7 @@ def energy_with(*windows: Window, host: HostTimeline | None = None) -> EnergyRes
         constant_power("GPU-a", 600, start_s=0, end_s=40), constant_power("GPU-b", 80, start_s=0, end_s=40)
     )
     watched = dataclasses.replace(watched, windows=windows, host=host)
-    return measured_energy(
-        [RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, ExperimentConfig(cpu_tdp_w=65), SpanJoules()
-    )
+    return measured_energy([RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, ExperimentConfig(), SpanJoules())
 
 
 def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span() -> None:

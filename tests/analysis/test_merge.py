@@ -32,7 +32,7 @@ def test_joules_per_output_token_count_the_gpus_used_and_keep_bystanders_apart()
     energy = measured_energy(
         [RESTART],
         ONE_OF_TWO,
-        ExperimentConfig(cpu_tdp_w=50),
+        ExperimentConfig(),
         SpanJoules(),
     )
     assert energy.total_j == pytest.approx(12_000, rel=1e-3)
@@ -58,7 +58,7 @@ def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     """680 W over both; the larger share is 600 ÷ 340 of the mean."""
     both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
     done = speed_of(PASS)
-    energy = measured_energy([RESTART], both, ExperimentConfig(cpu_tdp_w=50), SpanJoules())
+    energy = measured_energy([RESTART], both, ExperimentConfig(), SpanJoules())
     shared = multi_gpu(energy, done, [RESTART])
     assert shared is not None
     assert shared.gpu_count == 2
@@ -76,7 +76,7 @@ def test_the_memory_of_all_gpus_used_is_summed_and_unknown_where_one_is_unknown(
     )
     both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
     whole, partial = (
-        measured_energy([restart], both, ExperimentConfig(cpu_tdp_w=50), SpanJoules())
+        measured_energy([restart], both, ExperimentConfig(), SpanJoules())
         for restart in (dataclasses.replace(RESTART, timeline=timeline(*gpus)) for gpus in ((busy, idle), (busy, IDLE)))
     )
     assert whole.hbm_j == pytest.approx(1_200, rel=2e-3)
@@ -105,26 +105,24 @@ def test_waiting_for_the_last_replica_is_joules_of_the_replica_that_waits() -> N
 def test_one_gpu_that_cannot_be_read_makes_the_sum_unknown_not_smaller() -> None:
     """A missing part must not look like efficiency."""
     both = Gpus(used=("GPU-busy", "GPU-gone"), leased=(), bystanders=())
-    energy = measured_energy([RESTART], both, ExperimentConfig(cpu_tdp_w=50), SpanJoules())
+    energy = measured_energy([RESTART], both, ExperimentConfig(), SpanJoules())
     assert energy.total_j is None
     assert energy.energy_per_output_token_j is None
     assert "GPU-gone" in (energy.reason or "")
     assert energy.per_gpu_j["GPU-busy"] == pytest.approx(12_000, rel=1e-3)
 
 
-def test_without_a_gpu_energy_is_null_with_a_reason_and_the_cpu_estimate_stands_apart() -> None:
-    """Half the CPUs busy for 20 s at an assumed 50 W are 500 J, in a field of their own."""
+def test_without_a_gpu_energy_is_null_with_a_reason() -> None:
+    """Never 0."""
     restart = dataclasses.replace(RESTART, timeline=None)
     energy = measured_energy(
         [restart],
         Gpus((), (), ()),
-        ExperimentConfig(cpu_tdp_w=50),
+        ExperimentConfig(),
         SpanJoules(),
     )
     assert energy.total_j is None
     assert energy.reason == "no GPU was used"
-    assert energy.cpu_estimate is not None
-    assert energy.cpu_estimate.energy_j == pytest.approx(500)
 
 
 def test_latencies_count_from_the_intended_arrival() -> None:
@@ -213,7 +211,7 @@ def test_a_restart_is_its_joules_over_its_tokens_not_a_mean_of_ratios() -> None:
     energy = measured_energy(
         [dataclasses.replace(RESTART, passes=(PASS, measured(1, 30, 35, (request(0, 30, 31, 35, 10),))))],
         ONE_OF_TWO,
-        ExperimentConfig(cpu_tdp_w=50),
+        ExperimentConfig(),
         SpanJoules(),
     )
     spread = statistics(energy.passes)
@@ -224,10 +222,8 @@ def test_a_restart_is_its_joules_over_its_tokens_not_a_mean_of_ratios() -> None:
 
 def test_an_excerpt_of_a_timeline_gives_the_same_joules() -> None:
     """Cutting away what is far from a span must not change the span's energy."""
-    whole = measured_energy([RESTART], ONE_OF_TWO, ExperimentConfig(cpu_tdp_w=50), SpanJoules()).total_j
+    whole = measured_energy([RESTART], ONE_OF_TWO, ExperimentConfig(), SpanJoules()).total_j
     part = timeline(BUSY, IDLE).excerpt([PASS.span])
-    cut = measured_energy(
-        [dataclasses.replace(RESTART, timeline=part)], ONE_OF_TWO, ExperimentConfig(cpu_tdp_w=50), SpanJoules()
-    )
+    cut = measured_energy([dataclasses.replace(RESTART, timeline=part)], ONE_OF_TWO, ExperimentConfig(), SpanJoules())
     assert len(part.gpus["GPU-busy"].ticks.energy_mj) < len(BUSY.ticks.energy_mj)
     assert cut.total_j == pytest.approx(whole, rel=1e-9)

@@ -49,7 +49,7 @@ def test_passes_that_each_begin_with_a_burst_are_off_together() -> None:
         at_s = end_s + 1.01
     gpu = stepped_power(GPU, [*steps, (3, IDLE_W)])
     restart = RestartRecord(0, passes=tuple(passes), timeline=timeline(gpu))
-    energy = measured_energy([restart], Gpus((GPU,), (GPU,), ()), ExperimentConfig(cpu_tdp_w=50), SpanJoules())
+    energy = measured_energy([restart], Gpus((GPU,), (GPU,), ()), ExperimentConfig(), SpanJoules())
     assert energy.uncertainty.timing95_j is not None
     true_j = 20 * (BURST_S * PREFILL_W + (PASS_S - BURST_S) * DECODE_W)
     assert energy.total_j == pytest.approx(true_j, abs=energy.uncertainty.timing95_j)

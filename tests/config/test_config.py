@@ -257,7 +257,7 @@ def test_a_name_an_interpreter_patience_and_limits_of_latency_do_not_change_what
         | {"slo": {"ttft_ms": 200}}
     )
     assert plain.experiment_id == named.experiment_id
-    assert plain.experiment_id != ExperimentConfig(cpu_tdp_w=66).experiment_id
+    assert plain.experiment_id != ExperimentConfig(power_limit_w=66).experiment_id
 
 
 def test_a_copy_with_other_settings_has_a_load_key_and_an_id_of_its_own() -> None:

@@ -28,7 +28,7 @@ RESTART = RestartRecord(0, passes=(PASS,), timeline=timeline(constant_power("GPU
 
 
 def result() -> ExperimentResult:
-    energy = measured_energy([RESTART], Gpus(("GPU-a",), (), ()), ExperimentConfig(cpu_tdp_w=65), SpanJoules())
+    energy = measured_energy([RESTART], Gpus(("GPU-a",), (), ()), ExperimentConfig(), SpanJoules())
     return ExperimentResult.bare(ExperimentConfig(), None, started_utc="2026-01-02T03:04:05.678+00:00", energy=energy)
 
 

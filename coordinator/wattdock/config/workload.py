@@ -19,9 +19,9 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 # Which kinds of arrival have a setting.
 ARRIVAL_KEYS = {
-    **dict.fromkeys(("rate_per_s", "ramp_to_per_s"), ("poisson", "gamma")),
+    "rate_per_s": ("poisson", "gamma"),
     "burstiness": ("gamma",),
-    **dict.fromkeys(("trace_speed", "trace_time_unit"), ("trace",)),
+    "trace_speed": ("trace",),
 }
 # What a runner itself gives to a chat template, and the parameters of transformers' `apply_chat_template`.
 OWN_TEMPLATE_KWARGS = {
@@ -116,10 +116,8 @@ class WorkloadSpec(StrictSettings):
             do not end together; a prompt file's own limits stay.
         arrival: How requests arrive; see the wire's `Arrival`. `poisson`, `gamma` and `trace` are open loops.
         rate_per_s: Mean arrival rate, of `poisson` and `gamma`.
-        ramp_to_per_s: The rate goes linearly from `rate_per_s` to this over each pass.
         burstiness: Shape of the gamma distribution of gaps; 1 is Poisson, less is burstier.
         trace_speed: Of `trace`: 2 replays a trace's arrivals in half the time.
-        trace_time_unit: Of `trace`: the unit of arrivals that are numbers, where the file's format does not say.
         min_duration_s, min_requests: A pass goes on until both are met.
         ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
         temperature: 0 is greedy.
@@ -132,10 +130,8 @@ class WorkloadSpec(StrictSettings):
     max_output_tokens: Length = 64
     arrival: Literal["batch", "closed", "poisson", "gamma", "trace", "single"] = "batch"
     rate_per_s: PositiveFloat | None = None
-    ramp_to_per_s: PositiveFloat | None = None
     burstiness: Annotated[float, Field(ge=0.01, le=1000)] | None = None
     trace_speed: Annotated[float, Field(ge=0.001, le=1000)] | None = None
-    trace_time_unit: Literal["s", "ms", "us", "ns"] | None = None
     min_duration_s: PositiveFloat | None = None
     min_requests: Positive | None = None
     seed: Seed = 0
@@ -149,8 +145,9 @@ class WorkloadSpec(StrictSettings):
     def _consistent(self) -> Self:
         for name, kinds in ARRIVAL_KEYS.items():
             if (value := getattr(self, name)) is not None and self.arrival not in kinds:
-                value = value if isinstance(value, str) else f"{value:g}"
-                raise ValueError(f"{name}: {value} is for arrival: {' or '.join(kinds)}, and arrival is {self.arrival}")
+                raise ValueError(
+                    f"{name}: {value:g} is for arrival: {' or '.join(kinds)}, and arrival is {self.arrival}"
+                )
         if self.arrival in ARRIVAL_KEYS["rate_per_s"] and self.rate_per_s is None:
             raise ValueError(
                 f"arrival: {self.arrival} needs rate_per_s, requests per second on average, such as rate_per_s: 2"
@@ -182,8 +179,7 @@ class WorkloadSpec(StrictSettings):
         An open loop without a `count` gets as many as arrive, which is this number on average.
         """
         if self.rate_per_s and self.min_duration_s and not self.prompts.count:
-            mean_per_s = (self.rate_per_s + (self.ramp_to_per_s or self.rate_per_s)) / 2
-            return max(self.min_requests or 1, math.ceil(mean_per_s * self.min_duration_s))
+            return max(self.min_requests or 1, math.ceil(self.rate_per_s * self.min_duration_s))
         batches = 32 if self.min_duration_s else 2
         return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
 
@@ -191,7 +187,7 @@ class WorkloadSpec(StrictSettings):
         """Return this workload multiplied: requests in flight, in all, and per second."""
         if factor == 1:
             return self
-        names = ("min_requests", "rate_per_s", "ramp_to_per_s")
+        names = ("min_requests", "rate_per_s")
         counts = {name: value * factor for name in names if (value := getattr(self, name))}
         if self.arrival == "trace":
             counts["trace_speed"] = (self.trace_speed or 1) * factor
