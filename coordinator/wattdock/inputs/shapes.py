@@ -79,10 +79,17 @@ def shape_config(name: str) -> dict[str, Any]:
     """
     if preset := presets().get(name):
         return dict(preset.config)
+    raise unknown_model(name)
+
+
+def unknown_model(name: str) -> ConfigError:
+    """Return what is wrong with a name that is none of a known model's, and the most similar known name."""
     near = nearest(name, presets())
     hint = f"did you mean {near}? " if near else ""
-    raise ConfigError(
-        f"unknown shape {name!r}", f"{hint}known are {', '.join(sorted(presets()))}", cause=Cause.UNKNOWN_NAME
+    return ConfigError(
+        f"model {name!r} is not known",
+        f"{hint}write OWNER/NAME, ./FOLDER, or shape: and one of {', '.join(sorted(presets()))}",
+        cause=Cause.UNKNOWN_NAME,
     )
 
 
