@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, NonNegativeFloat, PositiveFloat, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, NonNegativeFloat, PositiveFloat, model_validator
 
 from wattdock.config.lengths import Length, LengthSpec, Positive, StrictSettings
 from wattdock.files import expanded
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Instant = Annotated[
+    datetime, Field(strict=False), AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))
+]
 
 
 # Which kinds of arrival have a setting.
@@ -57,7 +60,7 @@ class PromptSpec(StrictSettings):
     input_tokens: Length = 512
     chat: bool = True
     chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
-    chat_time_utc: str | None = None
+    chat_time_utc: Instant | None = None
     turns: Positive = 1
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
@@ -73,23 +76,6 @@ class PromptSpec(StrictSettings):
         if self.chat_template_kwargs and not self.chat:
             raise ValueError("chat_template_kwargs needs chat: true; leave one of the two out")
         return self
-
-    @field_validator("chat_time_utc", mode="before")
-    @classmethod
-    def _is_instant(cls, value: Any) -> Any:
-        # YAML reads an instant without quotation marks as one.
-        if isinstance(value, date):
-            return value.isoformat()
-        try:
-            return value if value is None else datetime.fromisoformat(value).isoformat()
-        except (TypeError, ValueError):
-            raise ValueError(f"{value!r} is no instant; write it like 2026-01-31T12:00:00Z") from None
-
-    @property
-    def chat_time(self) -> datetime | None:
-        """The present for a chat template; without a zone it is UTC."""
-        told = datetime.fromisoformat(self.chat_time_utc) if self.chat_time_utc else None
-        return told.replace(tzinfo=UTC) if told and not told.tzinfo else told
 
     @property
     def repeats_tokens(self) -> bool:

@@ -163,7 +163,7 @@ def _run_pass(
     )
     # By default requests run to their full length only on random weights, where an end of sequence means nothing.
     ignore_eos = runner.model.random_weights if workload.ignore_eos is None else workload.ignore_eos
-    told = config.prompts.chat_time
+    told = config.prompts.chat_time_utc
     request = PassRequest(
         workload=workload,
         prompts=prompts,
