@@ -54,7 +54,7 @@ def swept(found: Study) -> list[tuple[object, ...]]:
         ("sweep: {workload.seed: []}\n", r"x\.yaml:1: workload\.seed: \[\] is no list of values"),
         (
             "sweep: {workload.arrival: [batch, single]}\n",
-            "1 of 2 points cannot be experiments; the first, arrival=single",
+            r"x\.yaml:1: .*arrival: single has one request in flight",
         ),
         (
             "experiments:\n- {name: a}\n- name: a\n  workload: {batch_size: 9}\n",

@@ -183,11 +183,11 @@ def test_a_length_of_prompts_that_are_not_made_is_refused(called: Called) -> Non
 
 
 def test_points_that_cannot_be_are_refused_before_anything_is_measured(called: Called) -> None:
-    """Neither `plan` nor `run` begins; the line says how many there are."""
+    """Neither `plan` nor `run` begins."""
     defaults = {"backend": "fake", "model": "shape:tiny-llama"}
     sweep = {"workload.arrival": ["batch", "single"], "workload.batch_size": [1, 2]}
     Path("x.yaml").write_text(json.dumps({"defaults": defaults, "sweep": sweep}))
-    words = ("1 of 4 points cannot be experiments; the first, arrival=single batch_size=2: ", "one request in flight")
+    words = ("x.yaml:1", "one request in flight; batch_size is 2")
     for verb in ("run", "plan"):
         assert_one_clear_line(called(verb, "x.yaml"), CONFIG, *words)
     assert not Path("results").exists()

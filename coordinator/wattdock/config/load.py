@@ -49,10 +49,13 @@ class SourceLocations:
         self._source, self._lines, self._flags = source, lines, flags
 
     def with_swept(self, names: Iterable[str]) -> SourceLocations:
-        """Return locations that find each of these settings under `sweep:`."""
-        lines = {name: line for name in names if (line := self._lines.get(("sweep", name))) is not None}
-        moved: dict[Location, str] = {tuple(name.split(".")): f"{self._source}:{line}" for name, line in lines.items()}
-        return SourceLocations(self._source, self._lines, {**moved, **self._flags})
+        """Return locations that find each of these settings, and the section it is in, under `sweep:`."""
+        swept: dict[Location, str] = {}
+        for name in names:
+            location = tuple(name.split("."))
+            if (line := self._lines.get(("sweep", name))) is not None:
+                swept[location] = swept[location[:1]] = f"{self._source}:{line}"
+        return SourceLocations(self._source, self._lines, swept | dict(self._flags))
 
     def of(self, location: Location, prefixes: tuple[Location, ...] = ((),)) -> str:
         """Return "file:line" or the flag for `location`, looked up under each prefix and then ever more roughly."""
