@@ -147,7 +147,7 @@ OPENED_ELSEWHERE = {
     "reports/page.py: wattdock's own": {"resources.files('wattdock.reports').joinpath(ASSETS, name).read_text"},
     "live/server.py: wattdock's own": {"resources.files(package).joinpath(name).read_bytes"},
     "store/row_index.py: wattdock's own": {"file.read_bytes"},
-    "inputs/gguf.py: in a new folder": {"path.write_text"},
+    "inputs/gguf.py: in a new folder": {"(folder / name).write_text"},
     "inputs/shapes.py: in a new folder": {"(scratch / 'config.json').write_text"},
     "launch/docker.py: in a new folder": {"spec.log_path.open", "self._log_path.open"},
     "launch/environment.py: in a new folder": {*("self.stamp_file.write_text", "(self.notes / 'uv.log').open")},

@@ -54,10 +54,9 @@ def test_a_trace_is_served_at_its_instants_in_its_order(tmp_path: Path) -> None:
     """Lengths and arrivals belong together; the passes differ in their ids alone."""
     rows = [(0.0, 8, 5), (1.0, 9, 30), (1.05, 10, 4), (4.0, 11, 6)]
     trace = tmp_path / "trace.jsonl"
-    lines = ({"timestamp": at_s * 1000, "input_length": tokens, "output_length": out} for at_s, tokens, out in rows)
+    lines = ({"arrival_s": at_s, "input_tokens": tokens, "output_tokens": out} for at_s, tokens, out in rows)
     trace.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    work = {"arrival": "trace", "prompts": str(trace), "batch_size": 8, "min_requests": 4}
-    work |= {"trace_speed": 0.5, "trace_time_unit": "ms"}
+    work = {"arrival": "trace", "prompts": str(trace), "batch_size": 8, "min_requests": 4, "trace_speed": 0.5}
     stored, passes = measured(tmp_path, workload=work)
     for each in passes:
         intended_s = [((request.intended_ns or 0) - each.span.start_ns) / NS_PER_S for request in each.requests]

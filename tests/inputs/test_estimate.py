@@ -103,16 +103,14 @@ def test_what_cannot_be_estimated_says_so_and_is_not_refused(settings: dict[str,
     assert why in line
 
 
-def test_a_model_larger_than_the_hosts_memory_is_refused_with_what_would_fit() -> None:
+def test_a_model_larger_than_the_hosts_memory_is_refused() -> None:
     """16.1 GB of weights; keys and values of a request of 4,096 tokens are 0.54 GB, so 7 of them fit beside.
 
     A CPU computes in 32 bits unless it is told otherwise.
     """
-    for dtype, weights, shape in (("bfloat16", "141.1", "qwen3-8b"), ("auto", "282.2", "smollm2-135m")):
-        with pytest.raises(PreflightError) as caught:
+    for dtype, weights in (("bfloat16", "141.1"), ("auto", "282.2")):
+        with pytest.raises(PreflightError, match=f"{weights} GB of weights and .* of the 20.0 GB that each"):
             fit({"model": "shape:llama-3.1-70b", "vllm": {"dtype": dtype}}, memory_bytes=20e9, on_host=True)
-        assert f"{weights} GB of weights" in str(caught.value)
-        assert str(caught.value).endswith(f"20.0 GB of memory left; {shape} is the largest shape that would fit")
     full = {"prompts": {"input_tokens": 2048}, "batch_size": 64, "max_output_tokens": 2048}
     pytorch = {"backend": "pytorch", "model": "shape:llama-3.1-8b", "pytorch": {"dtype": "bfloat16"}}
     with raises(PreflightError, "50.4", "20.0", "batch_size", cause=Cause.DOES_NOT_FIT):
@@ -124,7 +122,7 @@ def test_a_model_larger_than_the_hosts_memory_is_refused_with_what_would_fit() -
 def test_replicas_and_ranks_share_the_hosts_memory() -> None:
     """Two models are twice the weights, two halves are one model."""
     shape = {"model": "shape:llama-3.1-8b"}
-    with raises(PreflightError, "32.1", cause=Cause.DOES_NOT_FIT):
+    with raises(PreflightError, "16.2", "15.0", cause=Cause.DOES_NOT_FIT):
         fit({**shape, "vllm": {"dtype": "bfloat16", "data_parallel_size": 2}}, gpus=2, memory_bytes=30e9, on_host=True)
     split = {**shape, "vllm": {"dtype": "bfloat16", "tensor_parallel_size": 2}}
     assert "cannot fit" not in fit(split, gpus=2, memory_bytes=30e9, on_host=True)

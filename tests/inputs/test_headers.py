@@ -46,17 +46,6 @@ try:
 except InvalidRequest as error:
     print(error)
 """
-CONVERT = """
-from pathlib import Path
-from wattdock.errors import PreflightError
-from wattdock.inputs.gguf import convert_gguf
-"""
-CONVERTED = """
-try:
-    convert_gguf(Path(sys.argv[1]), Path())
-except PreflightError as error:
-    print(error)
-"""
 ARRAY, STRING, UINT8 = 9, 8, 0
 
 
@@ -150,14 +139,12 @@ GGUFS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", GGUFS.values(), ids=GGUFS)
-def test_a_forged_gguf_file_fills_neither_the_runner_nor_the_coordinator(tmp_path: Path, content: bytes) -> None:
+def test_a_forged_gguf_file_does_not_fill_the_runner(tmp_path: Path, content: bytes) -> None:
     """178 bytes filled 3 GB of the runner, whose reader had no guard."""
     (tmp_path / "x.gguf").write_bytes(content)
     said = within_bounds(WEIGHTS_OF, WEIGHED, tmp_path / "x.gguf", megabytes=1_000, seconds=120)
     assert said.count("\n") == 1
     assert said.startswith(("cannot read x.gguf", "x.gguf holds no tensors"))
-    said = within_bounds(CONVERT, CONVERTED, tmp_path / "x.gguf", megabytes=1_000, seconds=120)
-    assert "is not a whole GGUF file" in said
 
 
 def test_the_runner_reads_a_whole_gguf_file_and_passes_its_vocabulary_over(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,25 +10,10 @@ from refused import raises
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError
 from wattdock.inputs import PromptSet, check_prompts, load_prompts
-from wattdock.inputs.prompts.source import read_source
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-BURSTGPT = (
-    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-    "5,small,470,20,490,chat\n45,small,1090,240,1330,chat\n118.5,large,420,280,700,API\n"
-)
-AZURE = (
-    "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
-    "2023-11-16 18:10:00.9799600,470,20\r\n2023-11-16 18:10:40.9799600,1090,240\r\n"
-    "2023-11-16 18:11:54.4799600,420,280\r\n"
-)
-AZURE_WITH_ZONE = AZURE.replace("9600,", "9600+00:00,")
-MOONCAKE = "".join(
-    json.dumps({"timestamp": at_ms, "input_length": tokens, "output_length": answer, "hash_ids": [0, 1]}) + "\n"
-    for at_ms, tokens, answer in ((0, 470, 20), (40_000, 1090, 240), (113_500, 420, 280))
-)
 OURS = "output_tokens,input_tokens,arrival_s\n20,470,0\n240,1090,40\n\n280,420,113.5\n"
 
 
@@ -44,23 +28,6 @@ def written(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
     path = tmp_path / name
     path.write_bytes(text.encode())
     return path
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("burst.csv", BURSTGPT),
-        ("azure.csv", AZURE),
-        ("azure-2024.csv", AZURE_WITH_ZONE),
-        ("mooncake.jsonl", MOONCAKE),
-        ("ours.CSV", "\ufeff" + OURS),
-    ],
-)
-def test_known_traces_are_read_by_their_own_column_names(tmp_path: Path, name: str, text: str) -> None:
-    """Seconds, dates or milliseconds: three requests, 40 and 73.5 s apart."""
-    source = read_source(experiment(written(tmp_path, text, name)), 1000)
-    assert source.rows == [(470, 20), (1090, 240), (420, 280)]
-    assert [at_s - source.arrivals_s[0] for at_s in source.arrivals_s] == pytest.approx([0, 40, 113.5], abs=1e-5)
 
 
 def test_prompts_of_a_file_of_lengths_are_drawn_ids_and_their_own_limits_of_answers(tmp_path: Path) -> None:
@@ -115,8 +82,8 @@ def test_a_bad_line_is_one_message_with_its_number_and_what_it_holds(tmp_path: P
 def test_a_json_line_that_lacks_a_length_is_refused(tmp_path: Path) -> None:
     """True is no number of tokens either."""
     for line, message in (
-        ('{"input_length": 5}', "has none of output"),
-        ('{"input_length": true, "output_length": 1}', "is true"),
+        ('{"input_tokens": 5}', "has none of output"),
+        ('{"input_tokens": true, "output_tokens": 1}', "is true"),
     ):
         with pytest.raises(ConfigError, match=message):
             check_prompts(experiment(written(tmp_path, line, "t.jsonl")), has_tokenizer=False)

@@ -185,7 +185,7 @@ def test_results_of_two_studies_may_share_a_name(tmp_path: Path) -> None:
     config = document()["config"] | {"name": "same"}
     for count in (1, 2):
         name = f"2026010{count}T000000-pytorch-0123abcd"
-        stored(tmp_path / "results", name=name, config=config | {"cpu_tdp_w": 60.0 + count})
+        stored(tmp_path / "results", name=name, config=config | {"power_limit_w": 60.0 + count})
     made = bundled(tmp_path / "results", tmp_path / "b.tar")
     study = load_study(unpacked(made.path, tmp_path) / "study.yaml", {})
     assert [experiment.name for experiment in study.experiments] == ["same", "same (2)"]

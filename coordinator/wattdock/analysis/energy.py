@@ -42,15 +42,6 @@ NET_MEANING = (
 NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
 
 
-class CpuEstimate(Stored):
-    """An estimate, not a measurement: busy share of CPU time × an assumed power."""
-
-    energy_j: float
-    method: str
-    assumed_tdp_w: float
-    cpu_busy: float
-
-
 class EnergyResult(Stored):
     """Joules of the measured passes, summed over the GPUs used.
 
@@ -106,7 +97,6 @@ class EnergyResult(Stored):
     host_j: dict[str, float | None] = Field(default_factory=dict)
     host: HostEnergy | None = None
     gpu_processes: list[ListedProcess] = Field(default_factory=list)
-    cpu_estimate: CpuEstimate | None = None
 
     @property
     def hbm95_j(self) -> float | None:
@@ -163,7 +153,6 @@ def measured_energy(measured: Measured) -> EnergyResult:
         host_j=host_j,
         host=host,
         gpu_processes=listed_processes(measured.restarts),
-        cpu_estimate=_cpu_estimate(measured),
     )
 
 
@@ -234,18 +223,4 @@ def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, f
             total_j=figure.total_j,
             timing_j=figure.timing_j,
         ),
-    )
-
-
-def _cpu_estimate(measured: Measured) -> CpuEstimate | None:
-    tdp_w = measured.config.cpu_tdp_w
-    durations_s = [run_pass.span.duration_s for run_pass in measured.pass_records]
-    if not (shares := all_known(run_pass.cpu_busy for run_pass in measured.pass_records)):
-        return None
-    busy_s = sum(share * duration_s for share, duration_s in zip(shares, durations_s, strict=True))
-    return CpuEstimate(
-        energy_j=busy_s * tdp_w,
-        method="busy share of all CPUs of this machine × assumed power; an estimate, not a measurement",
-        assumed_tdp_w=tdp_w,
-        cpu_busy=busy_s / sum(durations_s),
     )

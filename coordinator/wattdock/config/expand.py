@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 DEFAULT_BACKEND: str = ExperimentConfig.model_fields["backend"].default
 MODEL_NAMES = {"id", "path", "shape"}
-# So many invalid points in a row, and no valid one, are invalid for the same reason.
-MANY = 200
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
             experiments have the same name.
     """
     candidates, notes = _candidates(written, flags)
-    experiments, merged = without_duplicates(_checked(candidates, check))
+    experiments, merged = _unique(candidates, check)
     if not experiments:
         raise ConfigError("no experiment is left to measure: `exclude:` takes every point")
     return Study(
@@ -97,49 +95,27 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
     )
 
 
-def _checked(candidates: Sequence[Candidate], check: Callable[[Candidate], ExperimentConfig]) -> list[ExperimentConfig]:
-    """Return an experiment for each candidate, without two that differ and have the same name."""
-    experiments: list[ExperimentConfig] = []
-    errors: list[tuple[str, ConfigError]] = []
-    by_name: dict[str, ExperimentConfig] = {}
-    for candidate in candidates:
-        try:
-            experiment = check(candidate)
-        except ConfigError as error:
-            if candidate.index is not None:
-                raise
-            errors.append((str(candidate.settings["name"]), error))
-        else:
-            experiments.append(experiment)
-            first = by_name.setdefault(experiment.name, experiment)
-            if experiment.name and first.experiment_id != experiment.experiment_id:
-                place = ("sweep",) if candidate.index is None else ("experiments", candidate.index, "name")
-                raise StudyError(
-                    f"name: two different experiments are called {experiment.name!r}", *place, remedy="rename one"
-                )
-        # What is wrong with every point is wrong with the study.
-        if errors and not experiments and len(errors) == min(MANY, len(candidates)):
-            raise errors[0][1]
-    if errors:
-        raise ConfigError(
-            f"{len(errors)} of {len(candidates)} points cannot be experiments; the first, {errors[0][0]}: "
-            f"{errors[0][1]}",
-            "leave them out with `exclude:`",
-        )
-    return experiments
-
-
-def without_duplicates(
-    experiments: Sequence[ExperimentConfig],
-) -> tuple[tuple[ExperimentConfig, ...], tuple[str, ...]]:
+def _unique(
+    candidates: Sequence[Candidate], check: Callable[[Candidate], ExperimentConfig]
+) -> tuple[tuple[ExperimentConfig, ...], list[str]]:
     """Return each different experiment once, the first of equals, and a line per duplicate."""
     unique: dict[str, ExperimentConfig] = {}
+    by_name: dict[str, ExperimentConfig] = {}
     lines = []
-    for experiment in experiments:
-        first, label = unique.setdefault(experiment.experiment_id, experiment), experiment.label
+    for candidate in candidates:
+        experiment = check(candidate)
+        first = unique.setdefault(experiment.experiment_id, experiment)
         if first is not experiment:
-            lines.append(f"duplicate: {label!r} is the same experiment as {first.label!r} and is measured once")
-    return tuple(unique.values()), tuple(lines)
+            lines.append(
+                f"duplicate: {experiment.label!r} is the same experiment as {first.label!r} and is measured once"
+            )
+        same_name = by_name.setdefault(experiment.name, experiment)
+        if experiment.name and same_name.experiment_id != experiment.experiment_id:
+            place = ("sweep",) if candidate.index is None else ("experiments", candidate.index, "name")
+            raise StudyError(
+                f"name: two different experiments are called {experiment.name!r}", *place, remedy="rename one"
+            )
+    return tuple(unique.values()), lines
 
 
 def override(under: Settings, over: Settings) -> Settings:
@@ -211,7 +187,7 @@ def _swept(written: StudyFile, sweep: Sequence[Point], flags: Settings, sections
         foreign = {name for name in sections if name != settings.get("backend", DEFAULT_BACKEND)}
         applied = {name: value for name, value in point.items() if name.partition(".")[0] not in foreign}
         words = [str(settings["name"])] if settings.get("name") else []
-        words += [_named(names[name], value, whole=name in sections) for name, value in applied.items()]
+        words += [_setting_name(names[name], value, whole=name in sections) for name, value in applied.items()]
         named = _with_its_section(settings, sections) | {"name": " ".join(words)}
         if len(applied) == len(point):
             candidates[str(len(candidates))] = Candidate(named, applied)
@@ -253,7 +229,7 @@ def _short_names(sweep: Settings) -> dict[str, str]:
     return {name: last if lasts[last := name.rpartition(".")[2]] == 1 else name for name in names}
 
 
-def _named(name: str, value: Any, *, whole: bool) -> str:
+def _setting_name(name: str, value: Any, *, whole: bool) -> str:
     """Return a swept setting and its value, or the settings of a swept section."""
     if whole and isinstance(value, dict):
         return " ".join(f"{key}={_value_name(setting)}" for key, setting in value.items())

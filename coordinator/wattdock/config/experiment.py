@@ -220,7 +220,6 @@ class ExperimentConfig(StrictSettings):
             and none stands for what was asked for.
         runner_python: Interpreter that has the backend's packages, instead of an environment that wattdock makes.
         power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
-        cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
     """
 
     # Settings of where, under which name and with which timeouts an experiment runs, and of what its requests are held
@@ -258,7 +257,6 @@ class ExperimentConfig(StrictSettings):
     timeouts: TimeoutsSpec = TimeoutsSpec()
     runner_python: WrittenPath | None = None
     power_limit_w: PositiveFloat | None = None
-    cpu_tdp_w: PositiveFloat = 65.0
 
     _section: SerializeAsAny[BackendSection] = PrivateAttr(default_factory=BackendSection)
 

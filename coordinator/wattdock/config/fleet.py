@@ -10,12 +10,6 @@ from pydantic import AfterValidator, Field, model_validator
 from wattdock.config.lengths import StrictSettings
 
 
-def _time(text: str) -> str:
-    if not re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", text):
-        raise ValueError(f"{text!r} is no time; write minutes, as in 90, or 1:30:00, or 1-12 for days and hours")
-    return text
-
-
 def _option(text: str) -> str:
     if not re.fullmatch(r"--(?!array)[a-z][^\n\r]*", text):
         raise ValueError(f"{text!r} is no option for every job; write one of sbatch's, as in --qos=low, but --array")
@@ -23,7 +17,7 @@ def _option(text: str) -> str:
 
 
 # As sbatch takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours, ….
-Time = Annotated[str, AfterValidator(_time)]
+Time = Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d\d){0,2}$")]
 # What stands in one line of a script, as one word.
 Word = Annotated[str, Field(pattern=r"^[^\s'\"\\#]+$")]
 Line = Annotated[str, Field(pattern=r"^[^\n\r]+$")]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 # The least share of a distribution that its bounds must leave, since draws outside are repeated.
 LEAST_KEPT = 0.01
-# Lengths that are summed one by one; longer ones in cells, whose width grows with the length by 0.1 % each.
+# How many lengths are summed one by one; longer lengths are summed in cells that grow by 0.1 % each.
 SINGLE_LENGTHS, CELLS = 1 << 16, 10_000
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from wattdock.config.study import Settings, StudyError, StudyFile, is_study, sho
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import Cause, ConfigError
 from wattdock.secrets import holds_secret, is_secret_name
-from wattdock.text import expected, from_json, json_text, nearest
+from wattdock.text import expected, from_json, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,15 +34,11 @@ if TYPE_CHECKING:
 
 # Settings that flags give to the section of whichever backend.
 ENGINE = "engine"
-# As difflib's ratio. Engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
-MISSPELT = 0.88
-# Of settings that hold one value.
-ONE_VALUE = ("string_type", "int_type", "float_type", "bool_type", "literal_error", "int_parsing", "float_parsing")
-# The same for keys at the level of the unknown key, which go before those of other levels.
+# As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels.
 ALIKE = 0.7
 
 
-class Places:
+class SourceLocations:
     """Where each setting was written: a line of a file, or a flag.
 
     Args:
@@ -53,24 +48,20 @@ class Places:
     def __init__(self, source: str, lines: Mapping[Location, int], flags: Mapping[Location, str]) -> None:
         self._source, self._lines, self._flags = source, lines, flags
 
-    def with_swept(self, names: Iterable[str]) -> Places:
-        """Return places that find each of these settings under `sweep:`."""
-        lines = {name: line for name in names if (line := self._lines.get(("sweep", name))) is not None}
-        moved: dict[Location, str] = {tuple(name.split(".")): f"{self._source}:{line}" for name, line in lines.items()}
-        return Places(self._source, self._lines, {**moved, **self._flags})
+    def with_swept(self, names: Iterable[str]) -> SourceLocations:
+        """Return locations that find each of these settings, and the section it is in, under `sweep:`."""
+        swept: dict[Location, str] = {}
+        for name in names:
+            location = tuple(name.split("."))
+            if (line := self._lines.get(("sweep", name))) is not None:
+                swept[location] = swept[location[:1]] = f"{self._source}:{line}"
+        return SourceLocations(self._source, self._lines, swept | dict(self._flags))
 
-    def moved(self, before: Location, after: Location) -> Places:
-        """Return places that find what a flag gave under another name."""
-        return Places(self._source, self._lines, {**self._flags, after: self._flags.get(before, "command line")})
-
-    def is_flag(self, location: Location) -> bool:
-        """Whether a flag gives exactly this setting."""
-        return self._flags.get(location, "").startswith("--")
-
-    def of(self, location: Location, prefixes: tuple[Location, ...]) -> str:
+    def of(self, location: Location, prefixes: tuple[Location, ...] = ((),)) -> str:
         """Return "file:line" or the flag for `location`, looked up under each prefix and then ever more roughly."""
         for end in range(len(location), 0, -1):
-            if flag := self._flags.get(location[:end]):
+            engine_flag = self._flags.get((ENGINE, *location[1:end]))
+            if flag := self._flags.get(location[:end], engine_flag):
                 return flag
             for prefix in prefixes:
                 if (line := self._lines.get((*prefix, *location[:end]))) is not None:
@@ -107,24 +98,24 @@ def load_study(
     for setting, value in flags.items():
         flag_places[tuple(setting.split("."))] = (written_as or {}).get(setting, f"--set {setting}")
         over = override(over, nested(setting, value))
-    places, under = Places(name, lines, flag_places), Settings()
+    places, under = SourceLocations(name, lines, flag_places), Settings()
     _refuse_secrets(data, (), places)
     _refuse_secrets(over, (), places)
     for setting, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
         under = override(under, nested(setting, value))
     if not is_study(data):
-        config = _check(override(override(under, data), over), places, ((),))
+        config = _check(override(override(under, data), over), places)
         return Study(name=path.stem if path else config.backend, experiments=(config,))
     written = _study_file(data, places)
     written = written.model_copy(update={"defaults": override(under, written.defaults)})
     try:
         study = expand(written, over, lambda candidate: _check_candidate(candidate, places))
     except StudyError as error:
-        raise error.at(places.of(error.location, ((),))) from None
+        raise error.at(places.of(error.location)) from None
     return study if study.name or path is None else replace(study, name=path.stem)
 
 
-def _refuse_secrets(value: Any, location: Location, places: Places) -> None:
+def _refuse_secrets(value: Any, location: Location, places: SourceLocations) -> None:
     """Raise where a setting holds a secret: every result, journal and script of a cluster holds the settings."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         _refuse_secrets(inner, (*location, key), places)
@@ -132,7 +123,7 @@ def _refuse_secrets(value: Any, location: Location, places: Places) -> None:
     # The name tells a model from a key.
     named = is_secret_name(name) and value and isinstance(value, str | int | float) and not isinstance(value, bool)
     if named or (isinstance(value, str) and holds_secret(f"{name}: {value}", os.environ)):
-        where = places.of(location, ((),))
+        where = places.of(location)
         raise ConfigError(
             f"{where}: holds what looks like a key or password, and results hold settings",
             "leave it out",
@@ -151,51 +142,42 @@ def _read(source: Path | Mapping[str, Any] | None) -> tuple[Path | None, Any, Ma
     return (source, *read_yaml(source), str(source)) if source else (None, {}, {}, "command line")
 
 
-def _study_file(data: Settings, places: Places) -> StudyFile:
-    for key in data:
-        if key not in StudyFile.model_fields:
-            beside = next(name for name in ("experiments", "sweep", "defaults") if name in data)
-            near = difflib.get_close_matches(str(key), StudyFile.model_fields, n=1, cutoff=ALIKE)
-            known = key in ExperimentConfig.model_fields
-            advice = f"did you mean {near[0]!r}?" if near and not known else "put it under `defaults:`"
-            raise ConfigError(
-                f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`", advice, cause=Cause.UNKNOWN_SETTING
-            )
+def _study_file(data: Settings, places: SourceLocations) -> StudyFile:
+    if misplaced := sorted(data.keys() & (ExperimentConfig.model_fields.keys() - StudyFile.model_fields.keys())):
+        key, beside = misplaced[0], next(name for name in ("experiments", "sweep", "defaults") if name in data)
+        raise ConfigError(
+            f"{places.of((key,))}: {key!r} stands beside `{beside}:`",
+            "put it under `defaults:`",
+            cause=Cause.UNKNOWN_SETTING,
+        )
     try:
         written = StudyFile.model_validate(data | {"defaults": data.get("defaults") or {}})
     except ValidationError as error:
-        raise _config_error(error.errors(), (), places, ((),)) from None
+        raise _config_error(error.errors(), (), places) from None
     if written.defaults and not {"experiments", "sweep"} & data.keys():
         return written.model_copy(update={"experiments": [{}]})
     if not written.experiments and not written.sweep:
-        where = places.of(("experiments",) if "experiments" in data else ("sweep",), ((),))
+        where = places.of(("experiments",) if "experiments" in data else ("sweep",))
         raise ConfigError(f"{where}: a study needs a `sweep:` or at least one experiment under `experiments:`")
     return written
 
 
-def _check_candidate(candidate: Candidate, places: Places) -> ExperimentConfig:
+def _check_candidate(candidate: Candidate, places: SourceLocations) -> ExperimentConfig:
     if candidate.index is not None:
         return _check(candidate.settings, places, (("experiments", candidate.index), ("defaults",)))
     return _check(candidate.settings, places.with_swept(candidate.point), (("defaults",),))
 
 
-def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -> ExperimentConfig:
+def _check(settings: Settings, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)) -> ExperimentConfig:
     backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
     for name, value in settings.pop(ENGINE, {}).items():
-        places = places.moved((ENGINE, name), (backend, name))
         settings = override(settings, {backend: {name: value}})
     try:
         # The section by itself first: inside an experiment, its errors would not name the section.
         if isinstance(backend, str) and isinstance(settings.get(backend), dict):
             root = (backend,)
-            section = section_class(backend).model_validate(settings[backend])
-            for name in section.passed_through:
-                if near := difflib.get_close_matches(name, type(section).model_fields, n=1, cutoff=MISSPELT):
-                    where = places.of((backend, name), prefixes)
-                    raise ConfigError(
-                        f"{where}: unknown key {name!r}", f"did you mean {near[0]!r}?", cause=Cause.UNKNOWN_SETTING
-                    )
+            section_class(backend).model_validate(settings[backend])
             root = ()
         return ExperimentConfig.model_validate(settings)
     except ValidationError as error:
@@ -203,14 +185,14 @@ def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -
 
 
 def _config_error(
-    errors: list[ErrorDetails], root: Location, places: Places, prefixes: tuple[Location, ...]
+    errors: list[ErrorDetails], root: Location, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)
 ) -> ConfigError:
     # Of a union's branches, the branch that validated furthest is the one that was meant.
     first = max(errors, key=lambda error: (error["loc"][:1] == errors[0]["loc"][:1], len(error["loc"])))
     location = (*root, *(part for part in first["loc"] if not _names_a_branch(part)))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     where = places.of(location, prefixes)
-    if location and not places.is_flag(location):
+    if location and not where.startswith("--"):
         where += f": {'.'.join(map(str, location))}"
     what, remedy = _mistake(first, location)
     cause = Cause.UNKNOWN_SETTING if first["type"] == "extra_forbidden" else Cause.INVALID_VALUE
@@ -224,48 +206,35 @@ def _names_a_branch(part: str | int) -> bool:
 
 def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
     """Return what is wrong with a setting, and what to write instead."""
-    given = error["input"]
-    if error["type"] == "extra_forbidden":
-        wrong = str(error["loc"][-1])
-        near = _nearest(wrong, location[:-1] if location[-1:] == (wrong,) else location)
-        hint = f"did you mean {near!r}?" if near else "docs/study.schema.json has all keys"
-        if near is None and location == (wrong,) and isinstance(given, dict):
-            hint = f"the settings of a backend need `backend: {wrong}`; otherwise drop them"
-        hint = "it is a key, but not here; docs/study.schema.json shows its place" if near == wrong else hint
-        return f"unknown key {wrong!r}", hint
-    if isinstance(given, list) and error["type"] in ONE_VALUE:
-        name = ".".join(map(str, location))
-        return f"takes one value, not {shortened(given)}", f"for each, put `{name}:` and the list under `sweep:`"
-    if error["type"] == "model_type":
-        return f"holds settings of its own, `key: value`, not {shortened(given)}", None
-    if error["type"] in ("int_type", "float_type") and isinstance(given, str):
-        return f"must be a number, not {shortened(given)}", "write it without quotes, and 1e-3 as 1.0e-3"
-    if error["type"] == "string_type" and isinstance(given, int | float):
-        return f"must be text, not {shortened(given)}", "quote it"
-    if wanted := expected(error):
-        is_bool = isinstance(given, bool)
-        value = f"{given} (YAML reads yes and no as such)" if is_bool else shortened(given)
-        return f"{wanted}, not {value}", None
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"]), None
-    choices = re.findall(r"'(.+?)'", error["ctx"]["expected"]) if error["type"] == "literal_error" else ()
-    near = nearest(str(given), choices)
-    text = error["msg"][:1].lower() + error["msg"][1:]
-    return f"{text}, not {shortened(given)}", near and f"did you mean {near!r}?"
+    value = shortened(error["input"])
+    match error["type"]:
+        case "extra_forbidden":
+            wrong = str(error["loc"][-1])
+            return f"unknown key {wrong!r}", _instead_of(wrong, location, error["input"])
+        case "value_error":
+            return str(error["ctx"]["error"]), None
+        case "model_type":
+            return f"holds settings of its own, `key: value`, not {value}", None
+        case "int_type" | "float_type" if isinstance(error["input"], str):
+            return f"must be a number, not {value}", "write it without quotes, and 1e-3 as 1.0e-3"
+        case "string_type":
+            return f"must be text, not {value}", "quote it"
+    wanted = expected(error) or error["msg"][:1].lower() + error["msg"][1:]
+    return f"{wanted}, not {value}{' (YAML reads yes and no as such)' * isinstance(error['input'], bool)}", None
 
 
-def _nearest(wrong: str, parents: Location) -> str | None:
-    """Return the key that is most like `wrong`, written from the top unless it belongs under `parents`."""
-    fleet = (path for path in _paths(StudyFile) if path.startswith("fleet."))
-    paths = [tuple(path.split(".")) for path in (*_paths(ExperimentConfig), *fleet)]
-    siblings = {path[-1] for path in paths if path[:-1] == parents} | (set() if parents else {*StudyFile.model_fields})
-    if beside := difflib.get_close_matches(wrong, sorted(siblings - {wrong}), n=1, cutoff=ALIKE):
-        return beside[0]
-    near = difflib.get_close_matches(wrong, sorted({path[-1] for path in paths}), n=1)
-    matches = [path for path in paths if path[-1] in near]
-    if any(path[:-1] == parents for path in matches):
-        return near[0]
-    return ".".join(matches[0]) if matches else None
+def _instead_of(wrong: str, location: Location, value: Any) -> str:
+    parents = ".".join(map(str, location[:-1] if location[-1:] == (wrong,) else location))
+    paths = [*_paths(ExperimentConfig), *_paths(StudyFile)]
+    siblings = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parents]
+    by_last_word = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    if near := difflib.get_close_matches(wrong, siblings, n=1, cutoff=ALIKE):
+        return f"did you mean {near[0]!r}?"
+    if near := difflib.get_close_matches(wrong, by_last_word, n=1):
+        return f"did you mean {by_last_word[near[0]]!r}?"
+    if location == (wrong,) and isinstance(value, dict):
+        return f"the settings of a backend need `backend: {wrong}`; otherwise drop them"
+    return "docs/study.schema.json has all keys"
 
 
 def _paths(model: type[BaseModel]) -> Iterator[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, NonNegativeFloat, PositiveFloat, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, NonNegativeFloat, PositiveFloat, model_validator
 
 from wattdock.config.lengths import Length, LengthSpec, Positive, StrictSettings
 from wattdock.files import expanded
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Instant = Annotated[
+    datetime, Field(strict=False), AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))
+]
 
 
 # Which kinds of arrival have a setting.
 ARRIVAL_KEYS = {
-    **dict.fromkeys(("rate_per_s", "ramp_to_per_s"), ("poisson", "gamma")),
+    "rate_per_s": ("poisson", "gamma"),
     "burstiness": ("gamma",),
-    **dict.fromkeys(("trace_speed", "trace_time_unit"), ("trace",)),
+    "trace_speed": ("trace",),
 }
 # What a runner itself gives to a chat template, and the parameters of transformers' `apply_chat_template`.
 OWN_TEMPLATE_KWARGS = {
@@ -57,7 +60,7 @@ class PromptSpec(StrictSettings):
     input_tokens: Length = 512
     chat: bool = True
     chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
-    chat_time_utc: str | None = None
+    chat_time_utc: Instant | None = None
     turns: Positive = 1
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
@@ -73,23 +76,6 @@ class PromptSpec(StrictSettings):
         if self.chat_template_kwargs and not self.chat:
             raise ValueError("chat_template_kwargs needs chat: true; leave one of the two out")
         return self
-
-    @field_validator("chat_time_utc", mode="before")
-    @classmethod
-    def _is_instant(cls, value: Any) -> Any:
-        # YAML reads an instant without quotation marks as one.
-        if isinstance(value, date):
-            return value.isoformat()
-        try:
-            return value if value is None else datetime.fromisoformat(value).isoformat()
-        except (TypeError, ValueError):
-            raise ValueError(f"{value!r} is no instant; write it like 2026-01-31T12:00:00Z") from None
-
-    @property
-    def chat_time(self) -> datetime | None:
-        """The present for a chat template; without a zone it is UTC."""
-        told = datetime.fromisoformat(self.chat_time_utc) if self.chat_time_utc else None
-        return told.replace(tzinfo=UTC) if told and not told.tzinfo else told
 
     @property
     def repeats_tokens(self) -> bool:
@@ -116,10 +102,8 @@ class WorkloadSpec(StrictSettings):
             do not end together; a prompt file's own limits stay.
         arrival: How requests arrive; see the wire's `Arrival`. `poisson`, `gamma` and `trace` are open loops.
         rate_per_s: Mean arrival rate, of `poisson` and `gamma`.
-        ramp_to_per_s: The rate goes linearly from `rate_per_s` to this over each pass.
         burstiness: Shape of the gamma distribution of gaps; 1 is Poisson, less is burstier.
         trace_speed: Of `trace`: 2 replays a trace's arrivals in half the time.
-        trace_time_unit: Of `trace`: the unit of arrivals that are numbers, where the file's format does not say.
         min_duration_s, min_requests: A pass goes on until both are met.
         ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
         temperature: 0 is greedy.
@@ -132,10 +116,8 @@ class WorkloadSpec(StrictSettings):
     max_output_tokens: Length = 64
     arrival: Literal["batch", "closed", "poisson", "gamma", "trace", "single"] = "batch"
     rate_per_s: PositiveFloat | None = None
-    ramp_to_per_s: PositiveFloat | None = None
     burstiness: Annotated[float, Field(ge=0.01, le=1000)] | None = None
     trace_speed: Annotated[float, Field(ge=0.001, le=1000)] | None = None
-    trace_time_unit: Literal["s", "ms", "us", "ns"] | None = None
     min_duration_s: PositiveFloat | None = None
     min_requests: Positive | None = None
     seed: Seed = 0
@@ -149,8 +131,9 @@ class WorkloadSpec(StrictSettings):
     def _consistent(self) -> Self:
         for name, kinds in ARRIVAL_KEYS.items():
             if (value := getattr(self, name)) is not None and self.arrival not in kinds:
-                value = value if isinstance(value, str) else f"{value:g}"
-                raise ValueError(f"{name}: {value} is for arrival: {' or '.join(kinds)}, and arrival is {self.arrival}")
+                raise ValueError(
+                    f"{name}: {value:g} is for arrival: {' or '.join(kinds)}, and arrival is {self.arrival}"
+                )
         if self.arrival in ARRIVAL_KEYS["rate_per_s"] and self.rate_per_s is None:
             raise ValueError(
                 f"arrival: {self.arrival} needs rate_per_s, requests per second on average, such as rate_per_s: 2"
@@ -182,8 +165,7 @@ class WorkloadSpec(StrictSettings):
         An open loop without a `count` gets as many as arrive, which is this number on average.
         """
         if self.rate_per_s and self.min_duration_s and not self.prompts.count:
-            mean_per_s = (self.rate_per_s + (self.ramp_to_per_s or self.rate_per_s)) / 2
-            return max(self.min_requests or 1, math.ceil(mean_per_s * self.min_duration_s))
+            return max(self.min_requests or 1, math.ceil(self.rate_per_s * self.min_duration_s))
         batches = 32 if self.min_duration_s else 2
         return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
 
@@ -191,7 +173,7 @@ class WorkloadSpec(StrictSettings):
         """Return this workload multiplied: requests in flight, in all, and per second."""
         if factor == 1:
             return self
-        names = ("min_requests", "rate_per_s", "ramp_to_per_s")
+        names = ("min_requests", "rate_per_s")
         counts = {name: value * factor for name in names if (value := getattr(self, name))}
         if self.arrival == "trace":
             counts["trace_speed"] = (self.trace_speed or 1) * factor

@@ -5,14 +5,12 @@ Knows YAML only: no setting, no experiment.
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from wattdock.errors import ConfigError
 from wattdock.opening import read_regular
-from wattdock.text import nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,10 +41,7 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}", "save it as UTF-8") from error
     except OSError as error:
-        beside = {file.stem: file for file in path.parent.glob("*.y*ml")} if error.errno == errno.ENOENT else {}
-        near = nearest(path.stem, beside)
-        hint = f"did you mean {beside[near]}?" if near else "name an experiment file"
-        raise ConfigError(f"{path}: {error.strerror or error}", hint) from error
+        raise ConfigError(f"{path}: {error.strerror or error}", "name an experiment file") from error
     lines: dict[Location, int] = {}
     try:
         _check_size(text, path)
@@ -75,18 +70,7 @@ def _yaml_message(path: Path, text: str, error: Exception) -> str:
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     # libyaml's end of a file is the line behind its last.
     line = f":{min(mark.line, text.count(chr(10))) + 1}" if mark else ""
-    if mark and text[mark.index : mark.index + 1] == "\t":
-        return f"{path}{line}: a tab; indent with spaces"
     return f"{path}{line}: {problem}; fix the YAML"
-
-
-def _scalar(loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:
-    value = loader.construct_object(node)
-    if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise ConfigError(
-            f"{path}:{node.start_mark.line + 1}: a number of {value.bit_length():,} bits", "write a smaller one"
-        )
-    return value
 
 
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[Location, int], path: Path) -> Any:
@@ -96,7 +80,11 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[L
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, (*at, index), lines, path) for index, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return _scalar(loader, node, path)
+        value = loader.construct_object(node)
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            line = node.start_mark.line + 1
+            raise ConfigError(f"{path}:{line}: a number of {value.bit_length():,} bits", "write a smaller one")
+        return value
     mapping: dict[Any, Any] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
@@ -106,7 +94,7 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[L
         if not isinstance(key, str):
             raise ConfigError(f"{path}:{line}: the key {key!r} is not a word", "quote it")
         if key in mapping:
-            raise ConfigError(f"{path}:{line}: the key {key!r} stands here twice", "remove one")
+            raise ConfigError(f"{path}:{line}: the key {key!r} is a duplicate", "remove one")
         lines[(*at, key)] = line
         mapping[key] = _plain(loader, value_node, (*at, key), lines, path)
     return mapping

@@ -155,7 +155,7 @@ class ExperimentState:
         """Return `record` with what it was measured on: a resumed run may meet another driver or package."""
         try:
             snapshot = environment(
-                self.plan, record, runner, self.model, self.config.prompts.chat_time or self.folder.begun
+                self.plan, record, runner, self.model, self.config.prompts.chat_time_utc or self.folder.begun
             )
         except Exception as error:  # noqa: BLE001  (a bug here must not cost the passes)
             failure = Failure(

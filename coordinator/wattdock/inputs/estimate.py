@@ -14,7 +14,6 @@ from wattdock.errors import Cause, ConfigError, PreflightError, UnknownArchitect
 from wattdock.inputs.memory import MARGIN, NO_REQUESTS, ModelMemory, Requests
 from wattdock.inputs.prompts import PromptSet
 from wattdock.inputs.resolve import figures_of, known_figures
-from wattdock.inputs.shapes import presets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,15 +162,25 @@ def memory_fit(
     if memory_bytes is None:
         model.check_split(split)
         return weights_bytes, unknown + "no GPU is used"
+    where, place = split.label, "the engine may take of a GPU"
     if on_host:
-        return weights_bytes, _on_host(label, model, split, memory_bytes)
+        # Ranks and replicas share what the host has left, and may take all of it.
+        memory_bytes /= split.gpus
+        model = replace(model, engine=replace(engine, share=1.0))
+        where, place = "this machine", "each of its processes may take"
     estimate = model.estimate(split, memory_bytes)
     if estimate.verdict == "cannot fit":
-        raise PreflightError(_refusal(label, model, estimate), cause=Cause.DOES_NOT_FIT)
+        hint = "lower batch_size, or take a smaller model" if on_host else _fewest_gpus(model, memory_bytes)
+        raise PreflightError(
+            f"{label} cannot fit on {where}: {estimate.weights / GB:.1f} GB of weights{_cache_text(requests)} make "
+            f"{estimate.certain / GB:.1f} GB of the {memory_bytes / GB:.1f} GB that {place}",
+            hint,
+            cause=Cause.DOES_NOT_FIT,
+        )
     return weights_bytes, (
-        f"memory of {label}, {split.label}: {estimate.verdict}: about {estimate.total / GB:.1f} GB of the "
-        f"{estimate.usable_bytes / GB:.1f} GB that the engine may take of a GPU (weights {estimate.weights / GB:.1f}, "
-        f"keys and values {estimate.kv_cache / GB:.1f}){_doubt(estimate)}"
+        f"memory of {label}, {where}: {estimate.verdict}: about {estimate.total / GB:.1f} GB of the "
+        f"{estimate.usable_bytes / GB:.1f} GB that {place} (weights {estimate.weights / GB:.1f}, keys and values "
+        f"{estimate.kv_cache / GB:.1f}){'' if estimate.verdict == 'fits' else '; it may fail while it loads or runs'}"
     )
 
 
@@ -185,43 +194,6 @@ def _require_context(config: ExperimentConfig, most: int | None) -> None:
             f"lower max_output_tokens{' or input_tokens' * bool(prompts)}",
             cause=Cause.DOES_NOT_FIT,
         )
-
-
-def _on_host(label: str, model: ModelMemory, split: Split, left_bytes: float) -> str:
-    """Return whether ranks that share a host's memory fit it.
-
-    Raises:
-        PreflightError: They do not; holds both figures, and what would fit.
-    """
-    shared = replace(model, engine=replace(model.engine, share=1.0))
-    estimate = shared.estimate(split, left_bytes / split.gpus)
-    requests, needed_bytes, certain_bytes = model.requests, split.gpus * estimate.total, split.gpus * estimate.certain
-    if estimate.verdict == "cannot fit":
-        weights_bytes = split.replicas * model.weights_bytes
-        fewer = int(requests.count * (left_bytes - weights_bytes) / max(1.0, certain_bytes - weights_bytes))
-        smaller = [(size, shape) for shape in presets() if (size := _weights_bytes(shape, model)) <= left_bytes]
-        hint = (
-            f"batch_size {fewer} would fit" if fewer > 0 else f"{max(smaller)[1]} is the largest shape that would fit"
-        )
-        raise PreflightError(
-            f"{label} cannot fit: {weights_bytes / GB:.1f} GB of weights{_cache_text(requests)} make "
-            f"{certain_bytes / GB:.1f} GB, and this machine has {left_bytes / GB:.1f} GB of memory left",
-            hint,
-            cause=Cause.DOES_NOT_FIT,
-        )
-    return (
-        f"memory of {label}: {estimate.verdict}: about {needed_bytes / GB:.1f} GB of the {left_bytes / GB:.1f} GB that "
-        f"this machine has left{_doubt(estimate)}"
-    )
-
-
-def _doubt(estimate: MemoryEstimate) -> str:
-    return "" if estimate.verdict == "fits" else "; it may fail while it loads or runs"
-
-
-def _weights_bytes(shape: str, like: ModelMemory) -> float:
-    """Return the size of a known shape's weights in the type of another model's."""
-    return ModelMemory.of(presets()[shape].config, like.engine, dtype=like.dtype).weights_bytes
 
 
 def requests_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> Requests:
@@ -245,18 +217,13 @@ def requests_of(config: ExperimentConfig, engine: EngineMemory, split: Split) ->
     )
 
 
-def _refusal(label: str, model: ModelMemory, estimate: MemoryEstimate) -> str:
+def _fewest_gpus(model: ModelMemory, memory_bytes: float) -> str:
     fewest = [
         f"{kind} parallelism over {fitting.split.gpus}"
-        for kind, fitting in model.fewest_gpus(estimate.memory_bytes).items()
+        for kind, fitting in model.fewest_gpus(memory_bytes).items()
         if fitting is not None
     ]
-    hint = f"the fewest GPUs of this size that hold it: {' or '.join(fewest)}" if fewest else "no split holds it"
-    return (
-        f"{label} cannot fit on {estimate.split.label}: {estimate.weights / GB:.1f} GB of weights"
-        f"{_cache_text(model.requests)} make {estimate.certain / GB:.1f} GB on one GPU, and the largest here has "
-        f"{estimate.memory_bytes / GB:.1f} GB; {hint}"
-    )
+    return f"the fewest GPUs of this size that hold it: {' or '.join(fewest)}" if fewest else "no split holds it"
 
 
 def _cache_text(requests: Requests) -> str:

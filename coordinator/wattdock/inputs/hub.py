@@ -36,7 +36,6 @@ IGNORED = ["*/*", "consolidated*"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REPORT_EVERY_S = 5.0
 QUICK_S = 5.0
-WITHOUT_HUB = "set `revision` to a commit that is cached, or give a folder as `path`"
 
 
 def check_id(model_id: str) -> None:
@@ -148,10 +147,8 @@ def _lines(progress: Callable[[str], None]) -> type:
     return Lines
 
 
-def _explained(
-    error: BaseException, model_id: str, revision: str, cache: Path, otherwise: str = WITHOUT_HUB
-) -> PreflightError:
-    """Return what went wrong with the hub and what to do; `otherwise` is the advice that needs no hub."""
+def _explained(error: BaseException, model_id: str, revision: str, cache: Path) -> PreflightError:
+    """Return what went wrong with the hub and what to do."""
     from huggingface_hub import constants, errors
 
     form = "" if "/" in model_id else "is no name of a model (OWNER/NAME, ./FOLDER or shape:NAME), and "
@@ -171,7 +168,7 @@ def _explained(
         case _:
             why = (
                 f"{form}cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
-                f"check the network, {otherwise}"
+                "check the network, set `revision` to a commit that is cached, or give a folder as `path`"
             )
     return PreflightError(f"{model_id} {why}", cause=Cause.NOT_FETCHED)
 
@@ -209,7 +206,6 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
         except NotASafetensorsRepoError as error:
             raise without_safetensors(model_id, _pickled(snapshot, revision)) from error
     except (HTTPError, OSError) as error:
-        otherwise = "or name a ./FOLDER or a known model (`wattdock estimate` lists them)"
-        raise _explained(error, model_id, revision, cache, otherwise) from error
+        raise _explained(error, model_id, revision, cache) from error
     tensors = [tensor for file in files for tensor in file.tensors.values()]
     return config, sum(tensor.data_offsets[1] - tensor.data_offsets[0] for tensor in tensors)

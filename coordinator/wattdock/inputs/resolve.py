@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock.config import ModelSpec
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.files import expanded
 from wattdock.inputs.embedded import resolve_embedded
 from wattdock.inputs.model_folder import (
@@ -23,8 +23,7 @@ from wattdock.inputs.model_folder import (
     real_folder,
     weight_data_bytes,
 )
-from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config
-from wattdock.text import nearest
+from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config, unknown_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,17 +87,14 @@ def _require_no_near_miss(model_id: str) -> None:
     """Refuse a shape's name or a misspelt embedded model before asking the hub."""
     if "/" in model_id:
         return
-    if shape := presets().get(model_id.lower()):
-        published = f" or {shape.id} for the hub's" if shape.id else ""
-        raise ConfigError(
-            f"{model_id!r} is the name of a shape", f"write shape:{shape.name} for random weights{published}"
-        )
-    near = difflib.get_close_matches(model_id.lower(), [ModelSpec.EMBEDDED], n=1)
-    if near or ModelSpec.EMBEDDED.startswith(model_id.lower()):
-        raise ConfigError(
-            f"{model_id!r} is no model known here",
-            f"did you mean {ModelSpec.EMBEDDED!r}? A hub's ids look like OWNER/NAME",
-        )
+    name, embedded = model_id.lower(), ModelSpec.EMBEDDED
+    if shape := presets().get(name):
+        hint = f"write shape:{name} for random weights{f' or {shape.id} for the hub' if shape.id else ''}"
+    elif embedded.startswith(name) or difflib.get_close_matches(name, [embedded], n=1):
+        hint = f"did you mean {embedded!r}? A hub's ids look like OWNER/NAME"
+    else:
+        return
+    raise ConfigError(f"{model_id!r} is no model's id", hint, cause=Cause.UNKNOWN_NAME)
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:
@@ -116,10 +112,7 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
     if figures := known_figures(ModelSpec.model_validate(name)):
         return figures
     if "/" not in name:
-        near = nearest(name, presets())
-        hint = f"did you mean {near}? " if near else ""
-        names = ", ".join(sorted(presets()))
-        raise ConfigError(f"model {name!r} is not known", f"{hint}write OWNER/NAME, ./FOLDER, or one of {names}")
+        raise unknown_model(name)
     return _on_hub(name, None, home)
 
 

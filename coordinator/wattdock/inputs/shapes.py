@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.inputs.build_once import build_once
 from wattdock.inputs.model_folder import ModelFolder, describe_folder
 from wattdock.text import nearest
@@ -79,9 +79,18 @@ def shape_config(name: str) -> dict[str, Any]:
     """
     if preset := presets().get(name):
         return dict(preset.config)
+    raise unknown_model(name)
+
+
+def unknown_model(name: str) -> ConfigError:
+    """Return what is wrong with a name that is none of a known model's, and the most similar known name."""
     near = nearest(name, presets())
     hint = f"did you mean {near}? " if near else ""
-    raise ConfigError(f"unknown shape {name!r}", f"{hint}known are {', '.join(sorted(presets()))}")
+    return ConfigError(
+        f"model {name!r} is not known",
+        f"{hint}write OWNER/NAME, ./FOLDER, or shape: and one of {', '.join(sorted(presets()))}",
+        cause=Cause.UNKNOWN_NAME,
+    )
 
 
 def resolve_shape(name: str, *, home: Path, progress: Callable[[str], None]) -> ModelFolder:

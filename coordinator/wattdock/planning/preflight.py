@@ -246,7 +246,7 @@ def _for_workload(
         checked,
         config=config,
         memory=memory,
-        prompts=f"{config.prompts.source}: {sent}",
+        prompts=f"{config.prompts.source}: {sent.text}",
         dataset_format=sent.format,
         dataset_ignored=sent.ignored,
     )

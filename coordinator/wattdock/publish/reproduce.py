@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import ExperimentResult
@@ -135,7 +136,7 @@ def _config_here(
         stored = _stored_prompts(prompts.source, label, bundle, home)
         prompts = prompts.model_copy(update={"source": str(stored)})
     if bundled.environment and (told := bundled.environment.model.template_time_utc):
-        prompts = prompts.model_copy(update={"chat_time_utc": told})
+        prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(told)})
     if model.trust_remote_code and not local.trust_remote_code:
         raise ConfigError(
             f"{label} runs the model's own code",

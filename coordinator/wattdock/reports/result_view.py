@@ -213,15 +213,6 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         return
     if energy.total_j is None or energy.mean_power_w is None:
         yield "energy", f"not measured: {energy.reason}"
-        if energy.cpu_estimate:
-            guess = energy.cpu_estimate
-            yield (
-                "CPU estimate",
-                (
-                    f"{guess.energy_j:,.0f} J if the CPUs draw {guess.assumed_tdp_w:g} W when busy "
-                    f"({guess.cpu_busy:.0%} busy, by all processes); an estimate, not a measurement"
-                ),
-            )
         return
     half = energy.uncertainty.timing95_j or 0.0
     yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only)"

@@ -206,8 +206,9 @@ class TensorPipelineSection(BackendSection):
     def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
         """Return every other split into tensor-parallel and pipeline-parallel parts."""
         alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
-        pairs = [pair for pair in factor_pairs(gpus) if pair != self._sizes]
-        return tuple(dict(zip(self.size_names, pair, strict=True)) | alone for pair in pairs)
+        pairs = [(tensor, gpus // tensor) for tensor in range(gpus, 0, -1) if gpus % tensor == 0]
+        others = [pair for pair in pairs if pair != self._sizes]
+        return tuple(dict(zip(self.size_names, pair, strict=True)) | alone for pair in others)
 
     def unsplit(self) -> dict[str, Any]:
         """Return the settings of a model that is not split."""
@@ -280,11 +281,6 @@ class ReplicableSection(BackendSection):
     def engine_args(self) -> dict[str, Any]:
         """Return what the runner's engine is given, apart from `dtype`."""
         return self.model_dump(exclude={"dtype", "data_parallel_scaling"}, exclude_unset=True, exclude_defaults=True)
-
-
-def factor_pairs(count: int) -> tuple[tuple[int, int], ...]:
-    """Return every pair of whole numbers whose product is `count`, largest first number first."""
-    return tuple((first, count // first) for first in range(count, 0, -1) if count % first == 0)
 
 
 def section_class(backend: str) -> type[BackendSection]:

@@ -51,23 +51,15 @@ def arrival_instants(
 
 
 def _drawn(work: WorkloadSpec, *, min_requests: int, min_duration_s: float, generator: Generator) -> NDArray[Any]:
-    """Arrivals with gaps from a gamma distribution, whose shape is the burstiness: 1 is a Poisson process.
-
-    They are drawn for a rate of 1 and stretched to the rate, which goes linearly from one value to the other over the
-    pass: the integral of the rate, solved for time.
-    """
-    shape, start = work.burstiness or 1.0, work.rate_per_s or 1.0
-    end = work.ramp_to_per_s or start
-    duration_s = min_duration_s or 2 * min_requests / (start + end)
-    expected = (start + end) / 2 * duration_s
+    """Arrivals with gaps from a gamma distribution, whose shape is the burstiness: 1 is a Poisson process."""
+    shape, rate_per_s = work.burstiness or 1.0, work.rate_per_s or 1.0
+    expected = rate_per_s * min_duration_s
     _require_few(max(expected, min_requests))
     units = np.zeros(0)
     while len(units) < min_requests or units[-1] <= expected:
         gaps = generator.gamma(shape, 1 / shape, size=max(min_requests, int(expected) + 1))
         units = np.concatenate([units, np.cumsum(gaps) + (units[-1] if len(units) else 0.0)])
-    within = np.minimum(units, expected)
-    slope = (end - start) / duration_s
-    at_s: NDArray[Any] = 2 * within / (start + np.sqrt(start**2 + 2 * slope * within)) + (units - within) / end
+    at_s: NDArray[Any] = units / rate_per_s
     return at_s
 
 

@@ -11,14 +11,13 @@ import re
 from array import array
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -30,11 +29,10 @@ Item: TypeAlias = "str | array[int] | Chat"
 # From a value, the file and line where it stands and its key to the prompt, or its length in tokens.
 Reader: TypeAlias = "Callable[[object, str, str], Item | int | None]"
 
-UNIT_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1_000, "ns": 1}
 # More tokens are no request; more seconds since any epoch are a mistaken unit.
 MOST_TOKENS, MOST_NS = 10**9, 10**12 * NS_PER_S
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-DATE = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+NS_PER_MS = 1_000_000
+EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 # Half a character: JSON may hold it, UTF-8 and the wire cannot.
 SURROGATE = re.compile("[\ud800-\udfff]")
 # A turn of a conversation as ShareGPT and as OpenAI spell it.
@@ -42,22 +40,6 @@ TURN_KEYS = (("from", "value"), ("role", "content"))
 USERS = ("human", "user")
 # Roles of messages that hold text alone.
 ROLES = ("system", "developer", "user", "assistant")
-
-
-class Written(Enum):
-    """How a file writes instants."""
-
-    NUMBER, DATE, ZONED = "a number", "a date", "a date with a zone"
-
-
-class Layout(NamedTuple):
-    """Which key of a record holds what; None where none does."""
-
-    prompt: str
-    limit: str | None
-    instant: str | None
-    blocks: str | None
-    settings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -69,10 +51,9 @@ class Format:
         limits: Keys of the answer's limit, of which a record has at most one; lengths need it.
         marks: Keys that every record has and that tell the format from others.
         instant: Key of the arrival.
-        unit: Of arrivals that are numbers, by its name in `UNIT_NS`; None where writers of the format differ.
+        unit_ns: Unit of arrivals that are numbers; None where they are dates.
         blocks: Key of the ids of the prompt's blocks; equal ids are equal tokens.
         block_tokens: Tokens of a block.
-        settings: Keys that must agree with the workload's settings of these names.
         ignored: Keys that cannot change the work.
     """
 
@@ -81,10 +62,9 @@ class Format:
     limits: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     instant: str | None = None
-    unit: str | None = None
+    unit_ns: int | None = None
     blocks: str | None = None
     block_tokens: int = 0
-    settings: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
     @cached_property
@@ -94,19 +74,13 @@ class Format:
         return frozenset((*alone, *self.marks, *(self.limits if tokens in self.prompts.values() else ())))
 
     @cached_property
-    def numbers(self) -> frozenset[str]:
-        """Keys whose values are numbers."""
-        lengths = [key for key, reader in self.prompts.items() if reader is tokens]
-        return frozenset((*lengths, *self.limits, *self.settings, self.instant or ""))
-
-    @cached_property
     def keys(self) -> frozenset[str]:
         """Every key that a record may have."""
         single = {key for key in (self.instant, self.blocks) if key}
-        return frozenset({*self.prompts, *self.limits, *self.marks, *self.settings, *self.ignored, *single})
+        return frozenset({*self.prompts, *self.limits, *self.marks, *self.ignored, *single})
 
-    def layout(self, present: Collection[str], where: str) -> Layout:
-        """Return which of a record's keys holds what.
+    def prompt_and_limit(self, present: Collection[str], where: str) -> tuple[str, str | None]:
+        """Return which of a record's keys holds the prompt, and which the answer's limit.
 
         Raises:
             ConfigError: The keys are not the format's.
@@ -120,9 +94,7 @@ class Format:
         if len(prompts) != 1 or len(limits) > 1:
             one = " and ".join(sorted(self.prompts) if len(prompts) != 1 else limits)
             raise ConfigError(f"{where}: give exactly one of {one}, not {sorted(present)}")
-        instant, blocks = (key if key in present else None for key in (self.instant, self.blocks))
-        settings = tuple(key for key in self.settings if key in present)
-        return Layout(prompts[0], limits[0] if limits else None, instant, blocks, settings)
+        return prompts[0], limits[0] if limits else None
 
 
 def recognised(present: Collection[str], where: str) -> Format:
@@ -137,7 +109,7 @@ def recognised(present: Collection[str], where: str) -> Format:
     if keys and not keys & nearest.keys:
         known = ", ".join(form.name for form in FORMATS)
         raise ConfigError(f"{where}: {short(', '.join(sorted(keys)))} are keys of no known format: {known}")
-    nearest.layout(keys, where)
+    nearest.prompt_and_limit(keys, where)
     return nearest
 
 
@@ -171,7 +143,7 @@ def tokens(value: object, where: str, key: str) -> int:
     Raises:
         ConfigError: It is no whole number from 1.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < MOST_TOKENS:
+    if not is_int(value) or not 1 <= value < MOST_TOKENS:
         raise ConfigError(
             f"{where}: {key} is {short(value)}", "it must be a whole number from 1 (leave out what failed)"
         )
@@ -212,14 +184,13 @@ def first_turn(value: object, where: str, key: str) -> str | None:
 
 
 def _content(message: Mapping[str, Any], names: tuple[str, str], where: str) -> str:
-    """The text of a message; a list with one part of text is a text."""
     if unknown := sorted(message.keys() - {*names}):
-        raise ConfigError(f"{where}: unknown key {short(unknown[0])!r} in a message", f"known are {', '.join(names)}")
-    content = message.get(names[1])
-    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
-        part = content[0]
-        content = part.get("text") if part.keys() == {"type", "text"} and part["type"] == "text" else content
-    return text(content, where, names[1])
+        raise ConfigError(
+            f"{where}: unknown key {short(unknown[0])!r} in a message",
+            f"known are {', '.join(names)}",
+            cause=Cause.UNKNOWN_SETTING,
+        )
+    return text(message.get(names[1]), where, names[1])
 
 
 def blocks(value: object, where: str, key: str, *, tokens: object, each: int) -> array[int]:
@@ -241,30 +212,27 @@ def blocks(value: object, where: str, key: str, *, tokens: object, each: int) ->
     return array("Q", value)
 
 
-def instant(value: object, where: str, key: str, unit: str) -> tuple[int, Written]:
-    """Return when a request came, in ns since any epoch, and how that is written.
+def instant(value: object, where: str, key: str, unit_ns: int | None) -> int:
+    """Return when a request came, in ns since any epoch.
 
     Args:
-        value: A number in the unit, or an ISO 8601 date, which is exact to the nanosecond.
-        unit: By its name in `UNIT_NS`.
+        value: An ISO 8601 date, UTC where it has no zone, or a number in the unit.
 
     Raises:
         ConfigError: It is no instant.
     """
-    at_ns, written = MOST_NS, Written.NUMBER
-    if isinstance(value, str) and (match := DATE.fullmatch(value.strip())):
-        seconds, fraction, zone = match.groups()
-        written = Written.ZONED if zone else Written.DATE
+    at_ns = MOST_NS
+    if isinstance(value, str):
         with suppress(ValueError):
-            since = datetime.fromisoformat(seconds + (zone or "Z")) - EPOCH
-            at_ns = (since.days * 86_400 + since.seconds) * NS_PER_S + int((fraction or "0").ljust(9, "0"))
-    elif is_int(value):
-        at_ns = value * UNIT_NS[unit]
-    elif isinstance(value, float) and math.isfinite(value):
-        at_ns = round(Decimal(repr(value)) * UNIT_NS[unit])
+            date = datetime.fromisoformat(value.strip())
+            at_ns = (date.replace(tzinfo=date.tzinfo or UTC) - EPOCH) // MICROSECOND * 1000
+    elif unit_ns and is_int(value):
+        at_ns = value * unit_ns
+    elif unit_ns and isinstance(value, float) and math.isfinite(value):
+        at_ns = round(Decimal(repr(value)) * unit_ns)
     if abs(at_ns) >= MOST_NS:
         raise ConfigError(f"{where}: {key} is {short(value)}, which is no instant")
-    return at_ns, written
+    return at_ns
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -278,41 +246,33 @@ def short(value: object, *, quoted: bool = False) -> str:
     return plain if len(plain) <= 60 else f"{plain[:57]}..."
 
 
-_LIMITS, _SAMPLING = ("max_tokens", "max_completion_tokens"), ("temperature", "top_p")
-_CANNOT_MATTER = ("model", "user", "metadata", "stream")
 # Sources: datasets of vllm-project/vllm (benchmarks/datasets.py) and NVIDIA/TensorRT-LLM (benchmarks/cpp/utils);
-# OpenAI's references of chat completions and batches; the files of Azure/AzurePublicDataset (2023, 2024),
-# HPMLL/BurstGPT (versions 1 and 2) and kvcache-ai/Mooncake (FAST25-release); the README of
-# alibaba-edu/qwen-bailian-usagetraces-anon. GuideLLM writes seconds under `timestamp`, AIPerf milliseconds.
+# OpenAI's reference of chat completions; the files of Azure/AzurePublicDataset (2023, 2024), HPMLL/BurstGPT (versions 1
+# and 2) and kvcache-ai/Mooncake (FAST25-release); the README of alibaba-edu/qwen-bailian-usagetraces-anon.
 FORMATS = (
     Format("wattdock's prompts", {"prompt": text, "token_ids": ids}, ("max_output_tokens",)),
-    Format("wattdock's lengths", {"input_tokens": tokens}, ("output_tokens",), instant="arrival_s", unit="s"),
+    Format("wattdock's lengths", {"input_tokens": tokens}, ("output_tokens",), instant="arrival_s", unit_ns=NS_PER_S),
     Format("vLLM's custom data set", {"prompt": text}, ("output_tokens",), marks=("output_tokens",)),
     Format("TensorRT-LLM", {"prompt": text, "input_ids": ids}, ("output_tokens",), marks=("task_id", "output_tokens")),
     Format("ShareGPT", {"conversations": first_turn, "conversation": first_turn}, ignored=("id",)),
-    Format("OpenAI messages", {"messages": messages}, _LIMITS, settings=_SAMPLING, ignored=_CANNOT_MATTER),
     Format(
-        "OpenAI batch",
-        {"body.messages": messages},
-        tuple(f"body.{name}" for name in _LIMITS),
-        marks=("custom_id",),
-        settings=tuple(f"body.{name}" for name in _SAMPLING),
-        ignored=("method", "url", *(f"body.{name}" for name in _CANNOT_MATTER)),
+        *("OpenAI messages", {"messages": messages}, ("max_tokens", "max_completion_tokens")),
+        ignored=("model", "user", "metadata", "stream"),
     ),
     Format(
         *("BurstGPT", {"Request tokens": tokens}, ("Response tokens",)),
         instant="Timestamp",
-        unit="s",
+        unit_ns=NS_PER_S,
         ignored=("Session ID", "Elapsed time", "Model", "Total tokens", "Log Type"),
     ),
     Format("Azure", {"ContextTokens": tokens}, ("GeneratedTokens",), instant="TIMESTAMP"),
     Format(
-        *("Mooncake", {"input_length": tokens}, ("output_length",), ("hash_ids",), "timestamp", "ms", "hash_ids", 512)
+        *("Mooncake", {"input_length": tokens}, ("output_length",), ("hash_ids",)),
+        *("timestamp", NS_PER_MS, "hash_ids", 512),
     ),
     Format(
         *("Bailian", {"input_length": tokens}, ("output_length",), ("chat_id", "hash_ids")),
-        *("timestamp", "s", "hash_ids", 16),
+        *("timestamp", NS_PER_S, "hash_ids", 16),
         ignored=("parent_chat_id", "type", "turn"),
     ),
-    Format("lengths", {"input_length": tokens}, ("output_length",), instant="timestamp"),
 )

@@ -14,8 +14,7 @@ import numpy as np
 
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts.arrivals import arrival_instants
-from wattdock.inputs.prompts.blocks import with_blocks
-from wattdock.inputs.prompts.conversations import conversations
+from wattdock.inputs.prompts.ids import conversations, with_blocks, with_ids
 from wattdock.inputs.prompts.source import Source, read_source
 from wattdock.inputs.prompts.summary import PromptSummary
 from wattdock.values import all_known
@@ -101,27 +100,12 @@ class PromptSet:
 
     @staticmethod
     def lengths(config: ExperimentConfig) -> tuple[Lengths | None, Lengths]:
-        """Return how long prompts and answers are, as a file of lengths or the settings say; None for prompts of text.
+        """Return how long prompts and answers are, as a file or the settings say; None for prompts of text.
 
         Raises:
             ConfigError: The file cannot be read.
         """
-        work, rows = config.total_workload, read_source(config, None).rows if config.prompts.file else []
-        if rows:
-            prompts, answers = zip(*rows, strict=True)
-            return Lengths(fmean(prompts), min(prompts), max(prompts)), Lengths(
-                fmean(answers), min(answers), max(answers)
-            )
-        new, answers = (
-            Lengths(each.mean_tokens, each.min, each.max) for each in (work.prompts.input_lengths, work.output_lengths)
-        )
-        turns, prefix = work.prompts.turns, work.prompts.shared_prefix_tokens
-        prompts = Lengths(
-            prefix + new.mean * (turns + 1) / 2 + answers.mean * (turns - 1) / 2,
-            prefix + new.least,
-            prefix + new.most * turns + answers.most * (turns - 1),
-        )
-        return prompts if config.prompts.source == "synthetic" else None, answers
+        return _lengths(config, read_source(config, None))
 
     @staticmethod
     def summary(config: ExperimentConfig) -> PromptSummary:
@@ -130,8 +114,7 @@ class PromptSet:
         Raises:
             ConfigError: The source cannot be read or used.
         """
-        work = config.total_workload
-        source = None if config.prompts.source == "synthetic" else read_source(config, None)
+        work, source = config.total_workload, read_source(config, None)
         arrivals_ns = _arrivals(work, source, (0, 0), work.requests_per_pass, work.min_duration_s)
         return PromptSummary.of(work, source, arrivals_ns)
 
@@ -164,8 +147,9 @@ def load_prompts(
     """
     work, draw = config.total_workload, (restart, min(pass_index, config.repeats.passes))
     ids_draw = (restart, pass_index, *_salt(config))
-    source = None if config.prompts.source == "synthetic" else read_source(config, vocab_size)
+    source = read_source(config, vocab_size)
     arrivals_ns = _arrivals(work, source, draw, min_requests, min_duration_s)
+    prompt_lengths, answer_lengths = _lengths(config, source)
     count = work.prompts.count or len(arrivals_ns) or work.prompts_per_pass
     if source is None:
         source = _synthetic(work, count, draw, vocab_size=vocab_size)
@@ -178,7 +162,7 @@ def load_prompts(
     items = [source.items[i] for i in picked]
     limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, draw)
     prompts = PromptSet(
-        items=_with_ids(
+        items=with_ids(
             with_blocks(picked, source, _generator(work, ids_draw, BLOCKS), vocab_size) if source.blocks else items,
             _generator(work, ids_draw, IDS),
             vocab_size,
@@ -187,30 +171,39 @@ def load_prompts(
         first_output_tokens=first_limits,
         sha256=source.sha256,
         name=source.name,
-        means=_means(config, source),
+        means=(prompt_lengths.mean if prompt_lengths else None, answer_lengths.mean),
         drawn=_drawn(work, items),
-        declares_answers=not isinstance(work.max_output_tokens, int) or _is_trace(config, source),
+        declares_answers=not isinstance(work.max_output_tokens, int)
+        or (config.prompts.file is not None and all(isinstance(item, int) for item in source.items)),
         seed=int(_generator(work, (restart, pass_index), SAMPLING).integers(1 << 31)),
         arrivals_ns=arrivals_ns,
     )
     return _conversing(prompts, work, ids_draw, vocab_size) if work.prompts.repeats_tokens else prompts
 
 
-def _means(config: ExperimentConfig, source: Source) -> tuple[float | None, float]:
-    """Return the mean lengths of prompts and answers in the long run, in tokens; None for prompts of text."""
-    if config.prompts.source == "synthetic":
-        prompts, answers = PromptSet.lengths(config)
-        return prompts.mean if prompts else None, answers.mean
+def _lengths(config: ExperimentConfig, source: Source | None) -> tuple[Lengths | None, Lengths]:
+    work = config.total_workload
+    new, answers = (
+        Lengths(each.mean_tokens, each.min, each.max) for each in (work.prompts.input_lengths, work.output_lengths)
+    )
+    if source is None:
+        turns, prefix = work.prompts.turns, work.prompts.shared_prefix_tokens
+        prompts = Lengths(
+            prefix + new.mean * (turns + 1) / 2 + answers.mean * (turns - 1) / 2,
+            prefix + new.least,
+            prefix + new.most * turns + answers.most * (turns - 1),
+        )
+        return prompts, answers
     # A chat has a length, too, which is none in tokens.
     sized = [len(item) if isinstance(item, array) else item for item in source.items]
-    lengths = [item if isinstance(item, int) else None for item in sized]
-    limit = config.total_workload.output_lengths.mean_tokens
-    known = all_known(lengths)
-    return fmean(known) if known else None, fmean(limit if own is None else own for own in source.max_output_tokens)
-
-
-def _is_trace(config: ExperimentConfig, source: Source) -> bool:
-    return config.prompts.file is not None and all(isinstance(item, int) for item in source.items)
+    known = all_known([item if isinstance(item, int) else None for item in sized])
+    limits = source.max_output_tokens
+    answers = Lengths(
+        fmean(answers.mean if limit is None else limit for limit in limits),
+        min(answers.least if limit is None else limit for limit in limits),
+        max(answers.most if limit is None else limit for limit in limits),
+    )
+    return Lengths(fmean(known), min(known), max(known)) if known else None, answers
 
 
 def _drawn(work: WorkloadSpec, items: Sequence[Item | int]) -> tuple[str, ...]:
@@ -252,7 +245,7 @@ def _conversing(prompts: PromptSet, work: WorkloadSpec, draw: Draw, vocab_size: 
     """Return the prompts as turns of conversations, twice as many abreast as requests are in flight."""
     answers = [limit or work.output_lengths.max for limit in prompts.max_output_tokens]
     lengths = [work.prompts.shared_prefix_tokens, *answers]
-    drawn: Any = _with_ids(lengths, _generator(work, draw, HISTORY), vocab_size)
+    drawn: Any = with_ids(lengths, _generator(work, draw, HISTORY), vocab_size)
     said: Any = list(zip(prompts.items, drawn[1:], strict=True))
     items, repeated = conversations(said, drawn[0], turns=work.prompts.turns, abreast=2 * work.batch_size)
     return replace(prompts, items=items, repeated_tokens=repeated)
@@ -298,7 +291,7 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
             cannot be had.
     """
     work = config.total_workload
-    source = None if config.prompts.source == "synthetic" else read_source(config, vocab_size)
+    source = read_source(config, vocab_size)
     _arrivals(work, source, (0, 0), work.requests_per_pass, work.min_duration_s)
     if source is None:
         return None
@@ -320,18 +313,6 @@ def _synthetic(work: WorkloadSpec, count: int, draw: Draw, *, vocab_size: int | 
         sha256=hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest(),
         name=f"synthetic-{length}",
     )
-
-
-def _with_ids(items: Sequence[Item | int], generator: Generator, vocab_size: int | None) -> tuple[Item, ...]:
-    """Return the items with ids in place of lengths."""
-    lengths = [item for item in items if isinstance(item, int)]
-    if lengths and vocab_size is None:
-        raise ConfigError(
-            "synthetic prompts need the model's vocabulary size", "give a model whose config.json tells it"
-        )
-    drawn = np.split(generator.integers(0, vocab_size or 1, size=sum(lengths)), np.cumsum(lengths)[:-1])
-    rows = (array("I", row.astype(np.uint32).tobytes()) for row in drawn)
-    return tuple(next(rows) if isinstance(item, int) else item for item in items)
 
 
 def _generator(work: WorkloadSpec, draw: Draw, purpose: int) -> Generator:
