@@ -14,12 +14,12 @@ from rich.text import Text
 from sources import calls
 from steering import CODES, HOSTILE, steers
 
+from wattdock.console.views.terminal import Sheet, pairs, print_view
 from wattdock.output import MARK, guard_output, harmless, one_line, print_json, say, say_in_place
-from wattdock.reports.terminal import Sheet, pairs, print_view
 
 SOURCE = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # What may write to a stream by itself: the one place, who draws tables, and a script that runs without wattdock.
-WRITERS = {"output.py", "reports/terminal.py", "launch/uv.py"}
+WRITERS = {"output.py", "console/views/terminal.py", "launch/uv.py"}
 
 
 def prints(file: Path) -> list[str]:

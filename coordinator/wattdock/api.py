@@ -90,7 +90,7 @@ class Results(tuple[Result, ...]):
 
     def __repr__(self) -> str:
         """Return what `wattdock show` prints of them."""
-        from wattdock.reports import show
+        from wattdock.console.views import show
 
         with redirect_stdout(io.StringIO()) as shown:
             show([result.stored for result in self])

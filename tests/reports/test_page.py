@@ -15,11 +15,11 @@ from rich.console import Console
 from stored_results import opener
 
 from wattdock.analysis import ExperimentResult
+from wattdock.console.views.results import results_view
 from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.chart_data import SUM, Trace, hold_last_value, pareto_front, points_of, thin, timelines
 from wattdock.reports.charts import CHARTS
 from wattdock.reports.page import page, write_report
-from wattdock.reports.result_view import results_view
 from wattdock.store import StoredResult, find_results
 
 if TYPE_CHECKING:

@@ -97,9 +97,9 @@ def _run_here(
     as_json: bool,
 ) -> "list[StoredResult]":
     """Measure a study on this machine and show its results."""
+    from wattdock.console.views import show
     from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
-    from wattdock.reports import show
     from wattdock.study import EarlierStudy
 
     if not resume and (left := EarlierStudy.left_over(study, output_dir)):
@@ -160,9 +160,9 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check and show what `run` would do, and start nothing."""
+    from wattdock.console.views import show
     from wattdock.host import folders
     from wattdock.planning import ExecutionPlan, forecast, preflight
-    from wattdock.reports import Plan, show
 
     study = _study(file, flags, publishable=publishable)
     if on == "slurm":
@@ -172,7 +172,12 @@ def plan(
         return
     home = folders.wattdock_home()
     checked = preflight(study.experiments, output_dir=output_dir, home=home, online=online)
-    show(Plan(study, checked, forecast(study.experiments, output_dir), online), as_json=as_json)
+    options: dict[str, Any] = {
+        "notes": study.notes,
+        "forecast": forecast(study.experiments, output_dir),
+        "online": online,
+    }
+    show(study.experiments, as_json=as_json, checked=checked, **options)
     refused: dict[str, list[str]] = {}
     for config, outcome in zip(study.experiments, checked, strict=True):
         if not isinstance(outcome, ExecutionPlan):

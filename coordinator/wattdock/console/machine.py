@@ -10,6 +10,7 @@ import typer
 from wattdock.console.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.output import say, say_in_place
+from wattdock.text import pluralize
 
 WATCH_S = 2.0
 # ANSI: erase everything and go to the first line.
@@ -24,15 +25,16 @@ def gpus(
 
     Exit code 3 without a GPU.
     """
-    from wattdock.reports import GpuView, show
+    from wattdock.console.views import show
+    from wattdock.live import GpuSnapshot
 
     with suppress(KeyboardInterrupt) if watch else nullcontext():
         while True:
-            view = GpuView.now()
+            snapshot = GpuSnapshot.now()
             if watch and not as_json and sys.stdout.isatty():
                 say_in_place(CLEAR_SCREEN)
-            show(view, as_json=as_json, indent=None if watch else 2)
-            if not view.inventory.gpus:
+            show(snapshot, as_json=as_json, indent=None if watch else 2)
+            if not snapshot.inventory.gpus:
                 raise typer.Exit(ExitCode.PREFLIGHT)
             if not watch:
                 return
@@ -63,9 +65,9 @@ def doctor(
     Exit code 3 if a measurement would not be sound.
     """
     from wattdock.console.progress import progress_for
+    from wattdock.console.views import show
     from wattdock.doctor import calibrate_meters, examine
     from wattdock.host import folders
-    from wattdock.reports import CheckList, show
 
     config = study_of(file, flags).experiments[0]
     home, progress = folders.wattdock_home(), progress_for(quiet=quiet)
@@ -75,9 +77,22 @@ def doctor(
             show(card, as_json=as_json, indent=None)
         return
     with_engine = file is not None or flags.backend is not None
-    checks = CheckList(examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say))
-    show(checks, as_json=as_json)
-    if checks.unsound:
+    checks = []
+    for check in examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say):
+        checks.append(check)
+        if not as_json:
+            show(check)
+    # What stays unknown never passes.
+    unsound = [check.name for check in checks if check.status in ("fail", "unknown")]
+    warnings = sum(check.status == "warn" for check in checks)
+    if as_json:
+        show({"schema_version": 1, "sound": not unsound, "checks": checks}, as_json=True)
+    elif unsound:
+        say(f"a measurement here would not be sound: {', '.join(unsound)}")
+    else:
+        more = f"; {pluralize(warnings, 'warning')} to know about" if warnings else ""
+        say(f"a measurement here would be sound{more}")
+    if unsound:
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 

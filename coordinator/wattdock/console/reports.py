@@ -75,8 +75,8 @@ def compare(
 
     Says whether they differ, by how much, and how settings, code and machine differ.
     """
+    from wattdock.console.views import show
     from wattdock.reports import compare as compare_results
-    from wattdock.reports import show
 
     allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
     with open_results([first], output_dir) as before, open_results([second], output_dir) as after:
@@ -102,7 +102,8 @@ def scaling(named: Named, output_dir: OutputDir = RESULTS, as_json: Json = False
 
     Says speed-up, efficiency, latency, power and joules per token of each.
     """
-    from wattdock.reports import scale, show
+    from wattdock.console.views import show
+    from wattdock.reports import scale
 
     with open_results(named, output_dir) as rows:
         curves = scale(rows)

@@ -56,7 +56,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List stored results, the latest first; failed ones are only counted, unless they are asked for or JSON is."""
-    from wattdock.reports import show
+    from wattdock.console.views import show
     from wattdock.store import matching, select
 
     everything = select(output_dir, superseded=True, tell=_say_left_out)
@@ -90,7 +90,7 @@ def query(
     as_json: Json = False,
 ) -> None:
     """Query stored results in SQL."""
-    from wattdock.reports import show
+    from wattdock.console.views import show
     from wattdock.store import query as ask
 
     show(ask(output_dir, sql, tell=_say_left_out), as_json=as_json)
@@ -149,7 +149,7 @@ def show(
 
 
 def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None:
-    from wattdock.reports import show as print_results
+    from wattdock.console.views import show as print_results
     from wattdock.store import later_attempt
 
     print_results(results, as_json=as_json, checks=checks, more=typed_again("--checks"))
@@ -169,7 +169,7 @@ def _analysed_again(stored: "StoredResult") -> "StoredResult":
 
 
 def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
-    from wattdock.reports import show as print_windows
+    from wattdock.console.views import show as print_windows
 
     summary = stored.result.windows(stored.restarts())
     figures = [figure for figure in summary.passes if window in (figure.window, "all")]

@@ -15,7 +15,7 @@ import numpy as np
 
 from wattdock.analysis import ExperimentResult
 from wattdock.clock import NS_PER_S
-from wattdock.reports.terminal import DISTURBED, marked, plus_minus, row_cells
+from wattdock.reports.cells import DISTURBED, marked, plus_minus, row_cells
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
@@ -91,7 +91,7 @@ def points_of(results: Sequence[StoredResult]) -> list[Point]:
     return sorted(points, key=lambda point: _order(point.row))
 
 
-def cells(point: Point, names: Sequence[str]) -> dict[str, str]:
+def point_cells(point: Point, names: Sequence[str]) -> dict[str, str]:
     """Return some columns of a point as people read them, figures with their intervals; its label has the sign."""
     figures = {
         "name": point.label,

@@ -15,6 +15,7 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.errors import Cause, ConfigError
+from wattdock.reports.cells import MARK
 from wattdock.reports.chart_data import (
     BEFORE_PASSES,
     KINDS,
@@ -25,7 +26,6 @@ from wattdock.reports.chart_data import (
     timelines,
     why_no_joules,
 )
-from wattdock.reports.terminal import MARK
 from wattdock.store import COLUMNS
 from wattdock.text import listed
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
-from wattdock.reports.boards import boards_text, pools
+from wattdock.reports.boards import pools
+from wattdock.reports.cells import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
-from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
+from wattdock.reports.wording import STATUSES, boards_text, fallback_text, split_texts, token_cost_texts
 from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
 from wattdock.version import __version__
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.analysis import Fallback
     from wattdock.reports.chart_data import Point, RestartTimeline
     from wattdock.reports.charts import Chart
     from wattdock.store import StoredResult
@@ -44,16 +44,8 @@ SUMMARY = (
 )
 # Of these, what all results have alike is said once.
 SETTINGS = ("batch_size", "restarts", "gpus", "backend", "model")
-TOKEN_COSTS = {
-    "idle_w": "W while idle",
-    "joules_per_prompt_token": "J/prompt token",
-    "joules_per_decoded_token": "J/decoded token",
-    "joules_per_step": "J/step",
-    "joules_per_context_token": "J/context token",
-}
 # Where a timeline's script puts the ends of its axis.
 ENDS = ("begin", "end")
-STATUSES = ("fail", "unknown", "warn", "info", "pass")
 # What is left out of a page is counted.
 MOST_FIGURES, MOST_NAMES = 60, 12
 
@@ -167,29 +159,6 @@ def _alike(points: Sequence[Point]) -> dict[str, Any]:
         for name, value in first.items()
         if value is not None and all(getattr(point.row, name) == value for point in points)
     }
-
-
-def fallback_text(fallback: Fallback) -> str:
-    """Return what a fallback changed, and that it does not replace the experiment that failed."""
-    return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
-
-
-def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
-    """Return what work cost, with 95 % intervals, by unit, and how far the fit is off; empty where it is unknown."""
-    costs = result.energy and result.energy.token_costs
-    if not costs or costs.closure is None:
-        return {}
-    texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
-    return texts | {"J of the fit": f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"}
-
-
-def split_texts(result: ExperimentResult) -> list[str]:
-    """Return where the joules of the passes went, by time and by work, each in parts that add up; none if unknown."""
-    waterfall = result.energy and result.energy.waterfall
-    return [
-        " + ".join(f"{name.replace('_', ' ')} {part_j:,.1f} J" for name, part_j in split.items())
-        for split in (waterfall.splits() if waterfall else ())
-    ]
 
 
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.output import harmless
 from wattdock.reports.boards import pools
-from wattdock.reports.chart_data import are_numbers, cells, disturbed_note, headings, points_of
-from wattdock.reports.terminal import MARK
+from wattdock.reports.cells import MARK
+from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ FORMS: Mapping[str, Callable[[Sequence[Point]], str]] = {".md": markdown, ".csv"
 
 
 def _cells(point: Point) -> list[str]:
-    printed, fallback = cells(point, PRINTED), point.row.fallback
+    printed, fallback = point_cells(point, PRINTED), point.row.fallback
     printed["publishable"] += f" (fallback: {fallback})" if fallback else ""
     return list(printed.values())
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.analysis import Audit
+from wattdock.console.views.machine import check_view
+from wattdock.console.views.terminal import Listing, pairs
 from wattdock.errors import StoreError
-from wattdock.reports.boards import boards_text, pools
-from wattdock.reports.chart_data import cells, headings, points_of
-from wattdock.reports.page import STATUSES, fallback_text, split_texts, token_cost_texts
-from wattdock.reports.terminal import NOTHING, Listing, number, pairs, seconds_text
-from wattdock.reports.views import check_lines
+from wattdock.reports import point_cells, points_of, pools
+from wattdock.reports.cells import NOTHING, number, seconds_text
+from wattdock.reports.wording import STATUSES, boards_text, fallback_text, split_texts, token_cost_texts
 from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.reports.terminal import View
+    from wattdock.console.views.terminal import View
     from wattdock.store import StoredResult
 
 SAMPLE_TEXTS = 1
@@ -51,12 +51,12 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
     elif len(stored) == 1:
         yield from _result_view(stored[0], errors=errors, more=more)
     elif stored:
-        rows = [cells(point, SUMMARY) for point in points_of(stored)]
+        rows = [point_cells(point, SUMMARY) for point in points_of(stored)]
         known = [name for name in SUMMARY if any(row[name] not in (NOTHING, "0") for row in rows)]
         yield from (
             f"{result.result.config.label}: {line}" for result in stored for line in _wrong_lines(result.result)
         )
-        yield Listing(headings(known), [[row[name] for name in known] for row in rows])
+        yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
         yield pairs(_verdict_rows(stored, more))
 
@@ -73,7 +73,7 @@ def _checks_view(stored: StoredResult) -> View:
         if reason.follows:
             yield f"   depends on it: {', '.join(reason.follows)}"
     for check in sorted(audit.checks, key=lambda check: STATUSES.index(check.status)):
-        yield from check_lines(check)
+        yield from check_view(check)
 
 
 def _result_view(stored: StoredResult, *, errors: bool, more: str) -> View:
