@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from report_rows import row, with_timeline
 
-from wattdock.console.reports import Kind
 from wattdock.errors import ConfigError
 from wattdock.records.disk import COUNTER
 from wattdock.reports import draw, paper
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from wattdock.store import StoredResult
 
-OF_RESULTS = [kind for kind in get_args(Kind) if kind not in ("timeline", "table")]
+OF_RESULTS = [kind for kind in CHARTS if kind != "timeline"]
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 
 
@@ -190,7 +189,7 @@ def test_a_timeline_is_of_one_result(called: Called, gpu_study: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("pie", "-o", "f.pdf"), "KIND pie is not one of intervals, "),
+        (("pie", "-o", "f.pdf"), "unknown kind 'pie'; valid: intervals, "),
         (("pareto", "-o", "f.gif"), "f.gif: figures are written as .pdf, .svg, .png"),
         (("table", "-o", "t.pdf"), "t.pdf: tables are written as .md, .csv, .tex"),
         (("pareto", "-o", "f.pdf", "--width", "poster"), "--width poster is not one of column, page"),

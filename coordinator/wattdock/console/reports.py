@@ -1,7 +1,7 @@
 """`wattdock report`, `plot`, `compare` and `scaling`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 from rich.filesize import decimal as size_text
@@ -12,7 +12,6 @@ from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
 from wattdock.text import pluralize
 
-Kind = Literal["intervals", "pareto", "phases", "scaling", "batch", "timeline", "table"]
 Width = Literal["column", "page"]
 Page = Annotated[Path, typer.Option("--output", "-o", help="HTML file to write; an existing file is replaced.")]
 Figure = Annotated[
@@ -47,7 +46,9 @@ def report(
 
 
 def plot(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"One of {', '.join(get_args(Kind))}.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="table, or a chart: pareto, …; an unknown kind lists all.")
+    ],
     named: Named,
     output: Figure,
     width: Annotated[Width, typer.Option(help="Width on the page of a journal: 89 mm or 183 mm.")] = "column",

@@ -207,7 +207,7 @@ def timeline(points: Sequence[Point]) -> Chart:
     return timeline_chart(drawing.look, drawing.ends).properties(datasets=drawing.datasets)
 
 
-# What `plot` draws and, but for the timelines, the page shows, by title.
+# What `plot` and notebooks draw and, except for the timeline, the page shows: title and function by kind.
 CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
     "intervals": ("Figures with intervals", intervals),
     "pareto": ("Energy against throughput", pareto),
@@ -225,7 +225,8 @@ def chart(kind: str, results: Sequence[StoredResult]) -> Chart:
         ConfigError: There is no such kind, or these results have nothing to draw of it.
     """
     if kind not in CHARTS:
-        raise ConfigError(f"{kind!r} is no kind of chart", f"there are {', '.join(CHARTS)}", cause=Cause.UNKNOWN_NAME)
+        valid = ", ".join([*CHARTS, "table"])
+        raise ConfigError(f"unknown kind {kind!r}; valid: {valid}", cause=Cause.UNKNOWN_NAME)
     return CHARTS[kind][1](points_of(results))
 
 

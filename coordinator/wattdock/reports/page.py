@@ -164,11 +164,10 @@ def _alike(points: Sequence[Point]) -> dict[str, Any]:
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:
     """Return every chart with its data as a table; a chart of too many results is only a note."""
     from wattdock.reports.charts import CHARTS
-    from wattdock.reports.takeaways import TAKEAWAYS
 
     charts: list[dict[str, Any]] = []
     for key, (title, chart_of) in CHARTS.items():
-        entry: dict[str, Any] = {"key": key, "title": title, "says": "", "spec": None, "rows": []}
+        entry: dict[str, Any] = {"key": key, "title": title, "spec": None, "rows": []}
         if key == "timeline":
             continue
         try:
@@ -183,8 +182,7 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
             [cell_text(row[name], ",.4g" if isinstance(row[name], float) else "") for name in columns] for row in rows
         ]
         note = f"{chart.description} {disturbed_note(points)}" if isinstance(chart.description, str) else ""
-        says = TAKEAWAYS[key](chart.data.values, points)
-        charts.append(entry | {"says": says, "note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
+        charts.append(entry | {"note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
     return charts
 
 
