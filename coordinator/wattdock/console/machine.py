@@ -1,26 +1,19 @@
 """`wattdock gpus`, `doctor` and `reap`: the state of this machine."""
 
-import sys
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from wattdock.console.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
 from wattdock.errors import ExitCode, WattdockError
-from wattdock.output import say, say_in_place
+from wattdock.output import say
 from wattdock.text import pluralize
 
-WATCH_S = 2.0
-# ANSI: erase everything and go to the first line.
-CLEAR_SCREEN = "\033[2J\033[H"
 
-
-def gpus(
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat every two seconds until Ctrl-C.")] = False,
-    as_json: Json = False,
-) -> None:
+def gpus(as_json: Json = False) -> None:
     """Show this machine's GPUs, their links, processes and leases.
 
     Exit code 3 without a GPU.
@@ -28,17 +21,10 @@ def gpus(
     from wattdock.console.views import show
     from wattdock.live import GpuSnapshot
 
-    with suppress(KeyboardInterrupt) if watch else nullcontext():
-        while True:
-            snapshot = GpuSnapshot.now()
-            if watch and not as_json and sys.stdout.isatty():
-                say_in_place(CLEAR_SCREEN)
-            show(snapshot, as_json=as_json, indent=None if watch else 2)
-            if not snapshot.inventory.gpus:
-                raise typer.Exit(ExitCode.PREFLIGHT)
-            if not watch:
-                return
-            time.sleep(WATCH_S)
+    snapshot = GpuSnapshot.now()
+    show(snapshot, as_json=as_json)
+    if not snapshot.inventory.gpus:
+        raise typer.Exit(ExitCode.PREFLIGHT)
 
 
 @with_flags
@@ -101,24 +87,28 @@ def reap(
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Remove what killed commands left behind: half-made folders of yours, and containers."""
-    from wattdock.host import folders
-    from wattdock.launch import reap as reap_orphans
-
     while every:
         # An engine that does not answer may answer the next time.
         try:
-            for path in folders.remove_leftovers(output_dir, folders.wattdock_home()):
-                say(f"removed: {path}", err=True)
-            for name in reap_orphans().removed:
-                say(f"removed: {name}", err=True)
+            for line in _reaped(output_dir, only_removed=True):
+                say(line, err=True)
         except WattdockError as error:
             say(f"wattdock: {error}", err=True)
         time.sleep(every)
+    for line in _reaped(output_dir, only_removed=False):
+        say(line)
+
+
+def _reaped(output_dir: Path, *, only_removed: bool) -> Iterator[str]:
+    """Remove leftovers, and yield a line for each."""
+    from wattdock.host import folders
+    from wattdock.launch import reap as reap_orphans
+
     for path in folders.remove_leftovers(output_dir, folders.wattdock_home()):
-        say(f"removed: {path}")
+        yield f"removed: {path}"
     containers = reap_orphans()
-    for verb, names in (("removed", containers.removed), ("left alone", containers.in_use)):
-        for name in names:
-            say(f"{verb}: {name}")
-    if not (containers.removed or containers.in_use):
-        say("this machine has no container of wattdock")
+    yield from (f"removed: {name}" for name in containers.removed)
+    if not only_removed:
+        yield from (f"left alone: {name}" for name in containers.in_use)
+        if not (containers.removed or containers.in_use):
+            yield "this machine has no container of wattdock"

@@ -18,7 +18,6 @@ from wattdock.reports.boards import pools
 from wattdock.reports.cells import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
 from wattdock.reports.wording import STATUSES, boards_text, fallback_text, split_texts, token_cost_texts
-from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
 from wattdock.version import __version__
 
@@ -42,8 +41,6 @@ SUMMARY = (
     *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "nearest_limit", "roofline_time_ratio"),
     *("ttft_p50_s", "tpot_p50_s", "itl_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
 )
-# Of these, what all results have alike is said once.
-SETTINGS = ("batch_size", "restarts", "gpus", "backend", "model")
 # Where a timeline's script puts the ends of its axis.
 ENDS = ("begin", "end")
 # What is left out of a page is counted.
@@ -102,8 +99,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     has_power = any(restart.power_w or restart.host_w for _, restart in restarts)
     same, differ = _measured_with(points)
     known = {name for name in SUMMARY for point in points if getattr(point.row, name) is not None}
-    alike = _alike(points)
-    columns = [name for name in SUMMARY if (name in known and name not in alike) or name == SUMMARY[0]]
+    columns = [name for name in SUMMARY if name in known or name == SUMMARY[0]]
     script = _script()
     loader = PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
@@ -126,7 +122,6 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             publishable_count=_publishable_count(points),
             count=len(points),
             reasons=_commonest_reasons(points),
-            alike=", ".join(f"{COLUMNS[name].heading} {value}" for name, value in alike.items()),
             columns=list(zip(headings(columns), are_numbers(columns), strict=True)),
             points=points,
             cells=partial(_cells, columns=columns),
@@ -149,16 +144,6 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             lags=_lags(points),
         )
     )
-
-
-def _alike(points: Sequence[Point]) -> dict[str, Any]:
-    """Return the settings that several results have alike."""
-    first = {name: getattr(points[0].row, name) for name in SETTINGS} if len(points) > 1 else {}
-    return {
-        name: value
-        for name, value in first.items()
-        if value is not None and all(getattr(point.row, name) == value for point in points)
-    }
 
 
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -11,7 +10,6 @@ from rich.text import Text
 from wattdock.analysis import Audit
 from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
-from wattdock.errors import StoreError
 from wattdock.reports import point_cells, points_of, pools
 from wattdock.reports.cells import NOTHING, number, seconds_text
 from wattdock.reports.wording import STATUSES, boards_text, fallback_text, split_texts, token_cost_texts
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from wattdock.console.views.terminal import View
     from wattdock.store import StoredResult
 
-SAMPLE_TEXTS = 1
-SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
 # Of a verdict; `show --checks` has all.
 NAMES_SHOWN = 5
@@ -83,7 +79,7 @@ def _result_view(stored: StoredResult, *, errors: bool, more: str) -> View:
     yield Text.assemble((result.config.label, "bold"), f"  {result.started_utc}  {result.status}")
     # Of a failure the verdict says the same.
     verdict = _verdict_rows([stored], more) if errors or not result.error else ()
-    yield pairs([*_rows(result, errors=errors), *verdict, *_sample_rows(stored)])
+    yield pairs([*_rows(result, errors=errors), *verdict])
     yield f"stored in {stored.folder}"
 
 
@@ -154,12 +150,10 @@ def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         unpublished = f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
         yield "image", environment.image_digest or unpublished
     if environment.variables:
-        yield "variables", " ".join(f"{name}={_short(value)}" for name, value in environment.variables.items())
-
-
-def _short(value: str) -> str:
-    """Return the beginning of a value; result.json has all of it."""
-    return value if len(value) <= VARIABLE_CHARACTERS else value[: VARIABLE_CHARACTERS - 1] + "…"
+        yield (
+            "variables",
+            " ".join(f"{name}={value[:VARIABLE_CHARACTERS]}" for name, value in environment.variables.items()),
+        )
 
 
 def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -297,14 +291,3 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if placed := compute.roofline:
         alone = ", ".join(f"{limit} {share:.0%}" for limit, share in placed.shares.items())
         yield "roofline", f"{placed.time_ratio:.3g} × the least time; alone would take of the time: {alone}"
-
-
-def _sample_rows(stored: StoredResult) -> Iterable[tuple[str, str]]:
-    """Yield the beginning of a few generated texts, so that a person sees that the model spoke."""
-    try:
-        texts = stored.table("requests")["text"].to_pylist() if stored.has_records else []
-    except StoreError as error:
-        yield "generated", str(error)
-        return
-    for text in islice(filter(None, texts), SAMPLE_TEXTS):
-        yield "generated", f"“{' '.join(text.split())[:SAMPLE_CHARACTERS]}”"
