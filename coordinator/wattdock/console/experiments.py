@@ -22,7 +22,7 @@ from wattdock.console.options import (
 )
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
-from wattdock.text import listed, pluralize, untimed
+from wattdock.text import listed, pluralize, without_timestamp
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -145,7 +145,7 @@ def _stored(study_id: str | None, *, is_new: bool) -> str:
     """Return that an interrupted run lost nothing and the command that goes on, naming the study if it was new."""
     if study_id is None:
         return "nothing was begun"
-    name = ["--resume", untimed(study_id)] if is_new else []
+    name = ["--resume", without_timestamp(study_id)] if is_new else []
     return f"what was measured is stored; to go on: {typed_again(*name)}"
 
 
@@ -212,5 +212,5 @@ def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
 
 def _named(done: "Measurement", output_dir: Path) -> str:
     """Return the words that name what was measured, as the last ones of a command."""
-    name = done.results[0].folder.name if len(done.results) == 1 else untimed(done.study_id or "")
+    name = done.results[0].folder.name if len(done.results) == 1 else without_timestamp(done.study_id or "")
     return named(name, output_dir)

@@ -12,7 +12,7 @@ from wattdock.console.options import RESULTS, Json, OutputDir, Quiet, in_help, n
 from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
 from wattdock.files import STUDIES
 from wattdock.output import one_line, print_json, say
-from wattdock.text import pluralize, untimed
+from wattdock.text import pluralize, without_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ def run_on_slurm(
         go_on = typed_again("--resume", left.name)
         progress.say(f"{left.name}, an equal study, is unfinished; this one begins anew; to go on: {go_on}")
     fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
-    name = untimed(fleet.path.name)
+    name = without_timestamp(fleet.path.name)
     again, shown = typed_again(*([] if begun else ["--resume", name])), named(name, output_dir)
     with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {shown}"):
         progress.say(f"{name}: {fleet.path}")
@@ -155,14 +155,14 @@ def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
     """
     fleet = _found(name, output_dir)
     what = "its tasks were told to end" if fleet.cancel() else "none of its tasks is queued"
-    say(f"{untimed(fleet.path.name)}: {what}")
+    say(f"{without_timestamp(fleet.path.name)}: {what}")
 
 
 @app.command(epilog=in_help("fleet collect study"))
 def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Gather and show what the tasks of a study have stored so far, as `run` does in the end."""
     fleet = _found(name, output_dir)
-    shown = named(untimed(fleet.path.name), output_dir)
+    shown = named(without_timestamp(fleet.path.name), output_dir)
     _ended(fleet, fleet.states(), shown, as_json=as_json, to_go_on=f"wattdock run --on slurm --resume {shown}")
 
 

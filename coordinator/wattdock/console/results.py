@@ -18,7 +18,7 @@ from wattdock.console.options import (
 )
 from wattdock.errors import ConfigError, StoreError
 from wattdock.output import say
-from wattdock.text import pluralize, typed
+from wattdock.text import pluralize, shortest_unique_names
 
 if TYPE_CHECKING:
     from wattdock.store import StoredResult
@@ -59,7 +59,7 @@ def list_(
     from wattdock.console.views import show
     from wattdock.store import matching, select
 
-    everything = select(output_dir, superseded=True, tell=_say_left_out)
+    everything = select(output_dir, superseded=True, say=_say_left_out)
     found = matching(everything, where, superseded=True)
     current = [row for row in found if show_all or not row.superseded]
     if as_json:
@@ -69,7 +69,7 @@ def list_(
     left_out = {"failed": len(current) - len(rows), "superseded": len(found) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
-        show(rows[:limit], columns=LISTED, names=typed(names))
+        show(rows[:limit], columns=LISTED, names=shortest_unique_names(names))
     more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
     counts = ", ".join(f"{count} {kind}" for kind, count in left_out.items() if count)
     say(f"{pluralize(len(rows), 'result')}{more}{counts and f'; {counts}: --all shows them'}")
@@ -93,7 +93,7 @@ def query(
     from wattdock.console.views import show
     from wattdock.store import query as ask
 
-    show(ask(output_dir, sql, tell=_say_left_out), as_json=as_json)
+    show(ask(output_dir, sql, say=_say_left_out), as_json=as_json)
 
 
 @app.command(
@@ -115,7 +115,7 @@ def export(
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
-    results = Row.table(select(output_dir, where, superseded=show_all, tell=_say_left_out))
+    results = Row.table(select(output_dir, where, superseded=show_all, say=_say_left_out))
     content = io.BytesIO()
     if csv:
         pyarrow.csv.write_csv(results, content)
