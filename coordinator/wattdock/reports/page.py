@@ -140,7 +140,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             energy_method=_energy_method(points),
             power_method=_power_method(restart for _, restart in restarts),
             net_meaning=ExperimentResult.NET_MEANING,
-            covers=_covers(points),
+            covers=next((of.covers for point in points if (of := point.result.statistics) and of.covers), None),
             lags=_lags(points),
         )
     )
@@ -229,12 +229,6 @@ def _script() -> str:
 
     bundle: str = vlc.javascript_bundle(_asset("page.js"))
     return bundle
-
-
-def _covers(points: Sequence[Point]) -> str | None:
-    """Return what the intervals over restarts hold for; None where no result has such an interval."""
-    every_statistics = (point.result.statistics for point in points)
-    return next((statistics.covers for statistics in every_statistics if statistics and statistics.covers), None)
 
 
 def _publishable_count(points: Sequence[Point]) -> int:

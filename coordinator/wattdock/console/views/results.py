@@ -207,15 +207,6 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         return
     if energy.total_j is None or energy.mean_power_w is None:
         yield "energy", f"not measured: {energy.reason}"
-        if energy.cpu_estimate:
-            guess = energy.cpu_estimate
-            yield (
-                "CPU estimate",
-                (
-                    f"{guess.energy_j:,.0f} J if the CPUs draw {guess.assumed_tdp_w:g} W when busy "
-                    f"({guess.cpu_busy:.0%} busy, by all processes); an estimate, not a measurement"
-                ),
-            )
         return
     half = energy.uncertainty.timing95_j or 0.0
     yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only)"
@@ -223,8 +214,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         part = f"{energy.hbm_j:,.1f} J ± {energy.hbm95_j or 0.0:.1f} J of these, by the driver's own figure"
         yield "HBM", f"{part}, mean {number(energy.mean_hbm_power_w, ',.0f')} W"
     for uuid, joules in energy.per_gpu_j.items():
-        text = f"{joules:,.1f} J" if joules is not None else NOTHING
-        yield "", f"{uuid}: {text}{_share(result, uuid)}"
+        yield "", f"{uuid}: {NOTHING if joules is None else f'{joules:,.1f} J'}"
     if energy.energy_per_output_token_j is not None and energy.windows:
         of = f"all joules ÷ all tokens, {energy.energy_boundary}, {energy.windows.headline}"
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
@@ -258,17 +248,6 @@ def _replica_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         joules = NOTHING if replica.tail_idle_j is None else f"{replica.tail_idle_j:,.1f} J"
         work = f"{replica.requests} requests, {replica.output_tokens:,} tokens"
         yield f"  replica {replica.replica}", f"{work}; waited {replica.tail_s or 0.0:.2f} s for the others: {joules}"
-
-
-def _share(result: ExperimentResult, uuid: str) -> str:
-    """What else one GPU did, as far as it tells."""
-    if (shared := result.multi_gpu) is None or uuid not in shared.per_gpu_mean_power_w:
-        return ""
-    busy, used = shared.per_gpu_mean_utilization_percent.get(uuid), shared.per_gpu_max_memory_used_bytes.get(uuid)
-    parts = [f"mean {shared.per_gpu_mean_power_w[uuid]:,.0f} W"]
-    parts += [] if busy is None else [f"{busy:.0f} % of the time busy"]
-    parts += [] if used is None else [f"{used / 1e9:.1f} GB in use at most"]
-    return f", {', '.join(parts)}"
 
 
 def _cross_check_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
