@@ -138,23 +138,21 @@ def show(
 
     A window defines which part of each pass counts.
     """
+    from wattdock.console.views import show as print_object
+    from wattdock.store import later_attempt
+
     with open_results([named], output_dir) as results:
         if window is None:
             shown = [_analysed_again(stored) for stored in results] if again else results
-            _show(shown, checks=checks, as_json=as_json)
+            print_object(shown, as_json=as_json, checks=checks, more=typed_again("--checks"))
+            if not as_json and len(shown) == 1 and (later := later_attempt(shown[0])):
+                say(f"replaced by a later attempt of its study: {later}")
         elif len(results) == 1:
-            _show_window(results[0], window, as_json=as_json)
+            summary = results[0].result.windows(results[0].restarts())
+            figures = [figure for figure in summary.passes if window in (figure.window, "all")]
+            print_object(summary.model_copy(update={"passes": figures}), as_json=as_json)
         else:
             raise ConfigError(f"--window {window} takes one result, and {named} is {len(results)}", "name one of them")
-
-
-def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None:
-    from wattdock.console.views import show as print_results
-    from wattdock.store import later_attempt
-
-    print_results(results, as_json=as_json, checks=checks, more=typed_again("--checks"))
-    if not as_json and len(results) == 1 and (later := later_attempt(results[0])):
-        say(f"replaced by a later attempt of its study: {later}")
 
 
 def _analysed_again(stored: "StoredResult") -> "StoredResult":
@@ -166,14 +164,6 @@ def _analysed_again(stored: "StoredResult") -> "StoredResult":
     except ValueError as error:
         raise StoreError(f"{stored.folder} cannot be analysed again: {error}", "see it without --again") from error
     return replace(stored, result=result.model_copy(update={"study": was.study, "fallback": was.fallback}))
-
-
-def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
-    from wattdock.console.views import show as print_windows
-
-    summary = stored.result.windows(stored.restarts())
-    figures = [figure for figure in summary.passes if window in (figure.window, "all")]
-    print_windows(summary.model_copy(update={"passes": figures}), as_json=as_json)
 
 
 def _say_left_out(line: str) -> None:
