@@ -131,7 +131,7 @@ def test_what_fails_raises_its_error_or_where_others_were_measured_warns(place: 
         (lambda: wattdock.results(where="nope = 1"), 'where: .*"nope" not found'),
         (lambda: wattdock.results(where="true); DROP TABLE all_results; SELECT (1"), "is not a SELECT"),
         (lambda: wattdock.results(frame="numpy"), "frame='numpy': there are auto, pandas, polars, arrow"),  # type: ignore[arg-type]
-        (lambda: wattdock.load("results").plot("pie"), "'pie' is no kind of chart; there are intervals, "),
+        (lambda: wattdock.load("results").plot("pie"), "unknown kind 'pie'; valid: intervals, "),
         (lambda: wattdock.load("results").plot("pareto"), "nothing to draw: no result has joules"),
     ],
 )

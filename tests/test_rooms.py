@@ -18,7 +18,10 @@ ROOMS = (
     *("planning", "study", "execution", "fleet", "doctor", "reports", "publish", "live", "console"),
 )
 # Rooms within a room that have a door of their own.
-SUB_ROOMS = ("launch.images", "metering.cards", "study.tasks", "console.progress", "live.server", "reports.charts")
+SUB_ROOMS = (
+    *("launch.images", "metering.cards", "study.tasks", "console.progress", "console.views", "live.server"),
+    *("reports.cells", "reports.charts", "reports.wording"),
+)
 # Above all rooms: what `import wattdock` offers.
 API = SOURCE / "api.py"
 AT_THE_ROOT = 10

@@ -90,7 +90,7 @@ class Results(tuple[Result, ...]):
 
     def __repr__(self) -> str:
         """Return what `wattdock show` prints of them."""
-        from wattdock.reports import show
+        from wattdock.console.views import show
 
         with redirect_stdout(io.StringIO()) as shown:
             show([result.stored for result in self])
@@ -206,7 +206,7 @@ def results(
     """
     lines: list[str] = []
     if name is None:
-        rows = select(Path(output_dir), where, tell=lines.append)
+        rows = select(Path(output_dir), where, say=lines.append)
     else:
         rows = matching([result.stored.row for result in load(name, output_dir)], where)
         rows.sort(key=attrgetter("started_utc"), reverse=True)

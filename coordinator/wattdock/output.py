@@ -88,11 +88,6 @@ def say(line: str, *, err: bool = False) -> None:
     _write(sys.stderr if err else sys.stdout, one_line(line) + "\n")
 
 
-def say_in_place(codes: str, line: str = "", *, err: bool = False) -> None:
-    """Write control codes of our own, and behind them a line, made harmless and without its end."""
-    _write(unguarded(sys.stderr if err else sys.stdout), codes + one_line(line))
-
-
 def print_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> None:
     """Print `value` as `json_text` writes it, in ASCII, and flush it to the reader."""
     _write(sys.stdout, json_text(value, indent=indent, default=default) + "\n")

@@ -67,19 +67,12 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return by_lower[near[0]] if near else None
 
 
-def untimed(name: str) -> str:
+def without_timestamp(name: str) -> str:
     """Return a result's or a study's name without the time that it begins with: mine-2."""
     return TIME.sub("", name, count=1)
 
 
-def begins(name: str, text: str) -> bool:
-    """Whether a result's or a study's name begins with `text`, its time in front or not, or holds it as its id."""
-    if SHORT_ID.fullmatch(text) and text in name.split("-"):
-        return True
-    return bool(text) and (name.startswith(text) or untimed(name).startswith(text))
-
-
-def meant(text: str, names: Iterable[str]) -> list[str]:
+def matching_names(text: str, names: Iterable[str]) -> list[str]:
     """Return the names of results and studies that a person means by `text`; a whole name wins over beginnings.
 
     A study's name without the number of a run is whole, too, and means the latest run. So mine-2 is unclear where there
@@ -87,10 +80,17 @@ def meant(text: str, names: Iterable[str]) -> list[str]:
     """
     known = list(names)
     runs = runs_of(text, known)
-    exact = [name for name in known if text == name] or [name for name in known if text == untimed(name)]
+    exact = [name for name in known if text == name] or [name for name in known if text == without_timestamp(name)]
     if runs and not exact:
         return [max(runs)]
-    return [*exact, *runs] or [name for name in known if begins(name, text)]
+    return [*exact, *runs] or [name for name in known if _begins(name, text)]
+
+
+def _begins(name: str, text: str) -> bool:
+    """Whether a name begins with `text`, its time in front or not, or holds `text` as its id."""
+    if SHORT_ID.fullmatch(text) and text in name.split("-"):
+        return True
+    return bool(text) and (name.startswith(text) or without_timestamp(name).startswith(text))
 
 
 def runs_of(study: str, names: Iterable[str]) -> list[str]:
@@ -99,15 +99,15 @@ def runs_of(study: str, names: Iterable[str]) -> list[str]:
 
 
 def _unnumbered(name: str) -> str | None:
-    study, number = RUN.sub("", untimed(name)), RUN.search(name)
+    study, number = RUN.sub("", without_timestamp(name)), RUN.search(name)
     return study if number else None
 
 
-def typed(names: Iterable[str]) -> dict[str, str]:
+def shortest_unique_names(names: Iterable[str]) -> dict[str, str]:
     """Return the shortest text that means each of these names of results and studies, and no other of them."""
     known = list(dict.fromkeys(names))
-    counts = Counter(text for name in known for text in (untimed(name), _unnumbered(name)))
-    return {name: untimed(name) if counts[untimed(name)] == 1 else name for name in known}
+    counts = Counter(text for name in known for text in (without_timestamp(name), _unnumbered(name)))
+    return {name: without_timestamp(name) if counts[without_timestamp(name)] == 1 else name for name in known}
 
 
 def listed(texts: Sequence[str], most: int = MOST_LISTED, *, between: str = ", ") -> str:

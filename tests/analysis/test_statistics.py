@@ -23,7 +23,7 @@ from wattdock.analysis.statistics import (
     statistics,
 )
 from wattdock.analysis.trend import median_slope
-from wattdock.reports.terminal import plus_minus
+from wattdock.reports.cells import plus_minus
 
 ROUNDS = Path(__file__).parents[1] / "data/h200-rounds.json"
 RECORDED: dict[str, list[float]] = json.loads(ROUNDS.read_text())["rounds"]

@@ -11,9 +11,8 @@ from wattdock.analysis.windows import WINDOWS
 from wattdock.config import ExperimentConfig
 from wattdock.console.main import COMMANDS, SUB_APPS
 from wattdock.console.options import SettingFlags, study_of
-from wattdock.console.reports import Kind, Width
+from wattdock.console.reports import Width
 from wattdock.console.results import Window
-from wattdock.reports.charts import CHARTS
 from wattdock.reports.paper import WIDTHS
 
 if TYPE_CHECKING:
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
 
 
 def test_every_choice_is_offered() -> None:
-    """A window, a chart or a width that is missing there could not be asked for."""
+    """A window or a width that is missing there could not be asked for."""
     assert get_args(Window) == (*WINDOWS, "all")
-    assert {*CHARTS, "table"} == set(get_args(Kind))
     assert set(WIDTHS) == set(get_args(Width))
 
 

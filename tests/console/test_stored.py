@@ -265,15 +265,6 @@ def test_replicas_and_clocks_of_a_run_are_shown(called: Called) -> None:
     assert "1, resumed" in Path("report.html").read_text()
 
 
-def test_a_lost_table_of_requests_hides_the_sample_text_only(called: Called) -> None:
-    """The figures stand in result.json."""
-    spoil(stored(RESULTS, name="a"), "requests")
-    shown = called("show", "a")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "output tokens/s (all tokens ÷ all seconds" in shown.stdout
-    assert "requests.parquet cannot be read" in " ".join(shown.stdout.split())
-
-
 def test_the_documented_query_compares_the_tokens_of_two_results(called: Called) -> None:
     """A result generated the same as itself, request by request."""
     [folder] = store_golden(RESULTS, "fake-replicas")

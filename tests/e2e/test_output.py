@@ -11,8 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from command import SMALL, WATTDOCK, on_gpus
-from fake_nvml import FakeGpu
+from command import SMALL, WATTDOCK
 from steering import HOSTILE, steers
 from unprivileged import UID, give_to_user, run_as_user
 
@@ -110,16 +109,3 @@ def test_output_that_has_no_room_or_no_place_is_no_traceback(wattdock: Command) 
     give_to_user(script)
     closed = run_as_user(["/bin/sh", script, WATTDOCK, "estimate"], env=wattdock.env(), cwd=wattdock.folder)
     assert (closed.returncode, closed.stdout, closed.stderr) == (0, "", "")
-
-
-def test_watching_goes_on_until_ctrl_c_which_is_no_failure(wattdock: Command) -> None:
-    """One JSON object a line for a program that reads along."""
-    gpu = FakeGpu()
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    watch = wattdock.start("gpus", "--watch", "--json", env=on_gpus(wattdock, gpu), **pipes)
-    assert watch.stdout is not None
-    for _ in range(2):
-        assert json.loads(watch.stdout.readline())["inventory"]["gpus"][0]["uuid"] == gpu.uuid
-    wattdock.interrupt()
-    _, said = watch.communicate(timeout=PATIENT_S)
-    assert (watch.returncode, said) == (0, "")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from steering import HOSTILE, steers
 
-from wattdock.console.fleet import TaskTable
 from wattdock.console.progress import Plain, progress_for
+from wattdock.console.views import show
+from wattdock.console.views.tables import tasks_view
 from wattdock.fleet import TaskState, summary
-from wattdock.reports import show
 
 if TYPE_CHECKING:
     import pytest
@@ -30,7 +30,7 @@ def test_all_tasks_are_printed_and_their_names_steer_no_terminal(
 ) -> None:
     """In their order, with a line about all."""
     monkeypatch.delenv("COLUMNS", raising=False)
-    show(TaskTable([DONE, RUNNING, WAITING]))
+    show([DONE, RUNNING, WAITING])
     out = capsys.readouterr().out
     assert [line.split()[:2] for line in out.splitlines()[1:4]] == [["0", "done"], ["1", "running"], ["2", "pending"]]
     assert out.splitlines()[-1] == "3 tasks: 1 done, 1 pending, 1 running; 11 of 24 passes"
@@ -42,7 +42,7 @@ def test_a_terminal_shows_what_runs_and_waits_first_and_a_log_the_line_about_all
 ) -> None:
     """Then the table is gone, as that of a pass."""
     states = [DONE, WAITING, RUNNING]
-    table, line = Group(*TaskTable(states).as_view(2)), summary(states)
+    table, line = Group(*tasks_view(states, most=2)), summary(states)
     Plain().show(line, table)
     assert capsys.readouterr().err == f"{line}\n"
     ours, theirs = pty.openpty()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wattdock.host import leases
+from wattdock.live import GpuSnapshot
 from wattdock.live import feed as feeds
 from wattdock.live.feed import Feed
 from wattdock.live.peers import peer_of
-from wattdock.reports import GpuView
 from wattdock.study import WatchedRun
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_another_user_s_pass_counts_with_a_lease_and_for_so_long(tmp_path: Path,
     """A lease of no GPU is none; then as long without regard as with it."""
     feed = Feed(tmp_path)
     holder = leases.Holder("other", 7, "wattdock", "2026-01-01T00:00:00+00:00")
-    feed.view = GpuView(**vars(feed.view) | {"leases": {lease: holder} if lease else {}})
+    feed.view = GpuSnapshot(**vars(feed.view) | {"leases": {lease: holder} if lease else {}})
     feed.runs = [in_pass(tmp_path / "theirs", 7, is_ours=False)]
     begin_s, turn_s = 100.0, feeds.COURTESY_S
     said = [feed._measuring(begin_s + turns * turn_s) for turns in (0, 0.9, 1.1, 1.9, 2.1)]

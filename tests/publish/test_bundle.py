@@ -21,6 +21,7 @@ from stored_results import bundled, sealed, stored
 from unprivileged import UID
 
 from wattdock.config import load_study
+from wattdock.console.views.bundles import bundle_view
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.publish import Bundle, open_bundle, verify_bundle
 from wattdock.publish.archive import MTIME_S, pack
@@ -495,4 +496,4 @@ def test_a_bundle_names_the_code_that_measured(tmp_path: Path) -> None:
     )
     with open_bundle(made.path) as opened:
         assert results_table(opened.results()) in readme
-        assert re.search(r"files, \d+\.\d kB$", next(opened.as_view()))
+        assert re.search(r"files, \d+\.\d kB$", str(next(iter(bundle_view(opened)))))

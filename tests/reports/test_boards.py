@@ -10,11 +10,12 @@ import pytest
 from report_rows import row
 
 from wattdock.analysis.statistics import Restarts
-from wattdock.reports import compare, show
+from wattdock.console.views import show
+from wattdock.console.views.results import results_view
+from wattdock.reports import compare
 from wattdock.reports.boards import Pool, pools
 from wattdock.reports.chart_data import points_of
 from wattdock.reports.paper import latex, markdown
-from wattdock.reports.result_view import results_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

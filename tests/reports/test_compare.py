@@ -13,7 +13,9 @@ from stored_results import bundled, complete
 
 from wattdock.analysis.statistics import SPEED, Restarts, holm
 from wattdock.analysis.statistics import difference as difference_of
-from wattdock.reports import compare, show
+from wattdock.console.views import show
+from wattdock.console.views.comparisons import comparison_view
+from wattdock.reports import compare
 from wattdock.reports.comparison import PRIMARY, Regression, is_equivalent
 
 if TYPE_CHECKING:
@@ -246,7 +248,7 @@ def test_a_side_that_others_disturbed_is_named_with_what_they_did() -> None:
     compared = compare([row("a", {"config.name": "x"})], [disturbed])
     [line] = compared.disturbed
     assert line == "B of x: CPU use by others: 61% in the worst pass; its figures may be of that, too"
-    assert f"disturbed by others: {line}" in list(compared.as_view())
+    assert f"disturbed by others: {line}" in list(comparison_view(compared))
 
 
 def test_the_command_ends_with_its_verdict(called: Called) -> None:

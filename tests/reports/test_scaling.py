@@ -13,8 +13,9 @@ from report_rows import split_document, split_result
 
 from wattdock.analysis.result import ExperimentResult
 from wattdock.analysis.statistics import SPEED, Figure
+from wattdock.console.views import show
 from wattdock.errors import ConfigError
-from wattdock.reports import scale, show
+from wattdock.reports import scale
 from wattdock.reports.scaling import Scaling, Setting, SplitPoint, optimum
 from wattdock.store import StoredResult
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from report_rows import reason, row
 
-from wattdock.reports import show
+from wattdock.console.views import show
 from wattdock.store import StoredResult
 
 if TYPE_CHECKING:

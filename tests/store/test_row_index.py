@@ -105,7 +105,7 @@ def test_a_result_that_cannot_be_read_is_told_of_each_time(results: Path) -> Non
     (put(results, FEWEST) / "result.json").write_text("{")
     for _ in range(2):
         lines: list[str] = []
-        assert len(select(results, superseded=True, tell=lines.append)) == FEWEST
+        assert len(select(results, superseded=True, say=lines.append)) == FEWEST
         assert len(lines) == 1
 
 

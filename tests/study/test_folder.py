@@ -24,7 +24,7 @@ from wattdock.study.find import EarlierStudy, find_study, study_to_resume
 from wattdock.study.folder import StudyFolder
 from wattdock.study.journal import History, Journal, histories, read_journal
 from wattdock.study.resume import open_study
-from wattdock.text import untimed
+from wattdock.text import without_timestamp
 
 
 def written(path: Path, *events: str) -> bytes:
@@ -245,7 +245,7 @@ def test_a_number_that_another_start_took_in_another_second_is_given_up(
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     begin(tmp_path, study({}))
-    assert sorted(untimed(path.name) for path in (tmp_path / "studies").iterdir()) == ["s-1", "s-2"]
+    assert sorted(without_timestamp(path.name) for path in (tmp_path / "studies").iterdir()) == ["s-1", "s-2"]
 
 
 def test_a_name_that_means_no_study_or_several_is_answered_with_what_to_type(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_name_that_means_no_study_or_several_is_answered_with_what_to_type(tmp
     for minute in range(10):
         begin(tmp_path, study({}))
         begun = find_study(f"s-{minute + 1}", tmp_path).path
-        begun.rename(begun.with_name(f"20260101T00{minute:02}00-{untimed(begun.name)}"))
+        begun.rename(begun.with_name(f"20260101T00{minute:02}00-{without_timestamp(begun.name)}"))
     assert [find_study(name, tmp_path).name for name in ("s-1", "s")] == ["s-1", "s-10"]
     with raises(ConfigError, "s-1", "s-2", "s-3"):
         find_study("s-", tmp_path)

@@ -49,9 +49,9 @@ def create(
 
     With settings, images' digests, environment and checksums, so that others can check the results and run them again.
     """
+    from wattdock.console.views import show
     from wattdock.host import folders
     from wattdock.publish import create_bundle
-    from wattdock.reports import show
 
     with open_results(named, output_dir) as results:
         created = create_bundle(results, output, home=folders.wattdock_home(), logs=logs, prompts=prompts)
@@ -64,8 +64,8 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
 
     Exit code 7 if a single byte differs.
     """
+    from wattdock.console.views import show
     from wattdock.publish import verify_bundle
-    from wattdock.reports import show
 
     show(verify_bundle(bundle), as_json=as_json)
 
@@ -73,8 +73,8 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
 @app.command("show", epilog=in_help("bundle show study.tar", "bundle show study.tar --json"))
 def show_(bundle: BundlePath, as_json: Json = False) -> None:
     """Verify a bundle and show its results."""
+    from wattdock.console.views import show
     from wattdock.publish import open_bundle
-    from wattdock.reports import show
 
     with open_bundle(bundle) as verified:
         show(verified, as_json=as_json)
@@ -96,11 +96,11 @@ def reproduce(
     Exit code 9 if an experiment is not equivalent within the margin, 10 if that cannot be decided.
     """
     from wattdock.console.progress import progress_for
+    from wattdock.console.views import show as print_comparison
     from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction
     from wattdock.reports import compare
-    from wattdock.reports import show as print_comparison
 
     if not (allowed := parse_fraction(margin, "--margin")):
         raise ConfigError(

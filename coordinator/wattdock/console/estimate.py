@@ -52,9 +52,10 @@ def estimate(
     Exit code 3 if the split of --tp and --pp fits on no GPU.
     """
     from wattdock.config import Split
+    from wattdock.console.views import show
+    from wattdock.console.views.plans import KnownHardware
     from wattdock.host import folders
     from wattdock.inputs import Estimate
-    from wattdock.reports import KnownHardware, show
 
     if model is None:
         show(KnownHardware(), as_json=as_json)

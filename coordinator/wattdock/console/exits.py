@@ -19,22 +19,6 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
 
 
-# Flags of other tools → what is written here.
-ELSEWHERE = {
-    "--dataset-name": "--prompts",
-    "--dataset-path": "--prompts",
-    "--random-input-len": "--input-tokens",
-    "--random-output-len": "--max-output-tokens",
-    "--max-concurrency": "--batch-size",
-    "--num-prompts": "--min-requests",
-    "--request-rate": "--set workload.rate_per_s=…",
-    "--tensor-parallel-size": "--set BACKEND.tensor_parallel_size=…",
-    "--temperature": "--set workload.temperature=…",
-}
-# What other tools call a command.
-OFTEN_MEANT = {"ls": "results list", "list": "results list", "bench": "run", "measure": "run"}
-
-
 def ignore_interrupts() -> None:
     """Ignore Ctrl-C from now on: everything is stored, and an interrupt would only replace the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -69,11 +53,10 @@ def usage_line(error: Any) -> str:
         near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
     elif hasattr(error, "possibilities"):
         option, known_options = error.option_name, error.possibilities or ()
-        message, near = error.message, ELSEWHERE.get(option) or nearest(option, known_options)
+        message, near = error.message, nearest(option, known_options)
     elif known := getattr(error.ctx and error.ctx.command, "commands", None):
         asked = message.rpartition("command '")[2].rstrip("'.")
-        near = nearest(asked, [*known, *OFTEN_MEANT])
-        near = OFTEN_MEANT.get(near or "", near)
+        near = nearest(asked, known)
     sentences = [
         re.sub("^[A-Z](?=[a-z])", lambda letter: letter[0].lower(), part) for part in message.rstrip(".").split(". ")
     ]

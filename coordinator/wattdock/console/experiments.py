@@ -22,7 +22,7 @@ from wattdock.console.options import (
 )
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
-from wattdock.text import listed, pluralize, untimed
+from wattdock.text import listed, pluralize, without_timestamp
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -97,9 +97,9 @@ def _run_here(
     as_json: bool,
 ) -> "list[StoredResult]":
     """Measure a study on this machine and show its results."""
+    from wattdock.console.views import show
     from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
-    from wattdock.reports import show
     from wattdock.study import EarlierStudy
 
     if not resume and (left := EarlierStudy.left_over(study, output_dir)):
@@ -145,7 +145,7 @@ def _stored(study_id: str | None, *, is_new: bool) -> str:
     """Return that an interrupted run lost nothing and the command that goes on, naming the study if it was new."""
     if study_id is None:
         return "nothing was begun"
-    name = ["--resume", untimed(study_id)] if is_new else []
+    name = ["--resume", without_timestamp(study_id)] if is_new else []
     return f"what was measured is stored; to go on: {typed_again(*name)}"
 
 
@@ -160,9 +160,9 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check and show what `run` would do, and start nothing."""
+    from wattdock.console.views import show
     from wattdock.host import folders
     from wattdock.planning import ExecutionPlan, forecast, preflight
-    from wattdock.reports import Plan, show
 
     study = _study(file, flags, publishable=publishable)
     if on == "slurm":
@@ -172,7 +172,12 @@ def plan(
         return
     home = folders.wattdock_home()
     checked = preflight(study.experiments, output_dir=output_dir, home=home, online=online)
-    show(Plan(study, checked, forecast(study.experiments, output_dir), online), as_json=as_json)
+    options: dict[str, Any] = {
+        "notes": study.notes,
+        "forecast": forecast(study.experiments, output_dir),
+        "online": online,
+    }
+    show(study.experiments, as_json=as_json, checked=checked, **options)
     refused: dict[str, list[str]] = {}
     for config, outcome in zip(study.experiments, checked, strict=True):
         if not isinstance(outcome, ExecutionPlan):
@@ -207,5 +212,5 @@ def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
 
 def _named(done: "Measurement", output_dir: Path) -> str:
     """Return the words that name what was measured, as the last ones of a command."""
-    name = done.results[0].folder.name if len(done.results) == 1 else untimed(done.study_id or "")
+    name = done.results[0].folder.name if len(done.results) == 1 else without_timestamp(done.study_id or "")
     return named(name, output_dir)

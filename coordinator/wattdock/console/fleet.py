@@ -1,9 +1,9 @@
 """`wattdock fleet …`, and `run` and `plan` with `--on slurm`."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from wattdock.console.options import RESULTS, Json, OutputDir, Quiet, in_help, n
 from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
 from wattdock.files import STUDIES
 from wattdock.output import one_line, print_json, say
-from wattdock.text import pluralize, untimed
+from wattdock.text import pluralize, without_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,39 +27,11 @@ app = typer.Typer(help="See, end and gather the tasks of studies on a cluster.")
 POLL_S = 5.0
 # A file system of several machines shows late what another one has written (nfs(5): acregmax, acdirmax).
 LATE_S = 65.0
-COLUMNS = ("task", "state", "node", "GPUs", "done", "passes", "experiments", "why")
 # Of a terminal, while a study is followed.
 MOST_ROWS = 20
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A study that `run --on slurm` began, or the beginning of its name.")
 ]
-
-
-@dataclass(frozen=True)
-class TaskTable:
-    """What the tasks of a study do."""
-
-    states: "Sequence[TaskState]"
-
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return every task."""
-        return [asdict(state) for state in self.states]
-
-    def as_view(self, most: int | None = None) -> list[Any]:
-        """Return a table of the tasks, or of so many that run or wait, and a line about all."""
-        from rich.table import Table
-        from rich.text import Text
-
-        from wattdock.fleet import summary
-
-        table = Table(*COLUMNS, box=None, pad_edge=False)
-        first = sorted(self.states, key=lambda state: (not state.node, not state.job, state.task)) if most else ()
-        for of_task in first[:most] or self.states:
-            done = f"{of_task.done} of {of_task.experiments}"
-            figures = (str(of_task.gpus), done, f"{of_task.measured} of {of_task.passes}")
-            cells = (str(of_task.task), of_task.state, of_task.node, *figures, of_task.label, of_task.detail)
-            table.add_row(*(Text(one_line(cell)) for cell in cells))
-        return [table, Text(summary(self.states))]
 
 
 def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
@@ -105,7 +77,7 @@ def run_on_slurm(
         go_on = typed_again("--resume", left.name)
         progress.say(f"{left.name}, an equal study, is unfinished; this one begins anew; to go on: {go_on}")
     fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
-    name = untimed(fleet.path.name)
+    name = without_timestamp(fleet.path.name)
     again, shown = typed_again(*([] if begun else ["--resume", name])), named(name, output_dir)
     with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {shown}"):
         progress.say(f"{name}: {fleet.path}")
@@ -119,6 +91,7 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
     from rich.console import Group
     from rich.text import Text
 
+    from wattdock.console.views.tables import tasks_view
     from wattdock.fleet import summary
 
     last, queued_s = "", time.monotonic()
@@ -131,8 +104,7 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
             # A controller may be started again; its jobs go on.
             line = f"{error}; asked again every {POLL_S:g} s"
         if line != last:
-            view = TaskTable(states).as_view(MOST_ROWS) if states else [Text(one_line(line))]
-            progress.show(line, Group(*view))
+            progress.show(line, Group(*(tasks_view(states, most=MOST_ROWS) if states else [Text(one_line(line))])))
             last = line
         if not states or any(state.job for state in states):
             queued_s = time.monotonic()
@@ -146,7 +118,7 @@ def _ended(
     fleet: "Fleet", states: "Sequence[TaskState]", shown: str, *, as_json: bool, to_go_on: str
 ) -> "list[StoredResult]":
     """Gather and show the results of the study that `shown` names; end as `run` does, or as an unfinished task did."""
-    from wattdock.reports import show
+    from wattdock.console.views import show
 
     found = fleet.collect()
     results = [stored.result for stored in found]
@@ -170,9 +142,9 @@ def _ended(
 @app.command(epilog=in_help("fleet status study", "fleet status study-2 --json"))
 def status(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Show what each task of a study does: waits, runs, is done, or has ended unfinished."""
-    from wattdock.reports import show
+    from wattdock.console.views import show
 
-    show(TaskTable(_found(name, output_dir).states()), as_json=as_json)
+    show(_found(name, output_dir).states(), as_json=as_json)
 
 
 @app.command(epilog=in_help("fleet cancel study"))
@@ -183,14 +155,14 @@ def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
     """
     fleet = _found(name, output_dir)
     what = "its tasks were told to end" if fleet.cancel() else "none of its tasks is queued"
-    say(f"{untimed(fleet.path.name)}: {what}")
+    say(f"{without_timestamp(fleet.path.name)}: {what}")
 
 
 @app.command(epilog=in_help("fleet collect study"))
 def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Gather and show what the tasks of a study have stored so far, as `run` does in the end."""
     fleet = _found(name, output_dir)
-    shown = named(untimed(fleet.path.name), output_dir)
+    shown = named(without_timestamp(fleet.path.name), output_dir)
     _ended(fleet, fleet.states(), shown, as_json=as_json, to_go_on=f"wattdock run --on slurm --resume {shown}")
 
 

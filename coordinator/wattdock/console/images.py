@@ -22,8 +22,8 @@ Registry = Annotated[
 @app.command("list", epilog=in_help("images list", "images list --json"))
 def list_(as_json: Json = False) -> None:
     """List images on this machine, their commits and locks."""
+    from wattdock.console.views import show
     from wattdock.launch.images import image_statuses, read_lock
-    from wattdock.reports import show
 
     show(image_statuses(read_lock()), as_json=as_json)
 

@@ -1,42 +1,30 @@
 """`wattdock gpus`, `doctor` and `reap`: the state of this machine."""
 
-import sys
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from wattdock.console.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
 from wattdock.errors import ExitCode, WattdockError
-from wattdock.output import say, say_in_place
-
-WATCH_S = 2.0
-# ANSI: erase everything and go to the first line.
-CLEAR_SCREEN = "\033[2J\033[H"
+from wattdock.output import say
+from wattdock.text import pluralize
 
 
-def gpus(
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat every two seconds until Ctrl-C.")] = False,
-    as_json: Json = False,
-) -> None:
+def gpus(as_json: Json = False) -> None:
     """Show this machine's GPUs, their links, processes and leases.
 
     Exit code 3 without a GPU.
     """
-    from wattdock.reports import GpuView, show
+    from wattdock.console.views import show
+    from wattdock.live import GpuSnapshot
 
-    with suppress(KeyboardInterrupt) if watch else nullcontext():
-        while True:
-            view = GpuView.now()
-            if watch and not as_json and sys.stdout.isatty():
-                say_in_place(CLEAR_SCREEN)
-            show(view, as_json=as_json, indent=None if watch else 2)
-            if not view.inventory.gpus:
-                raise typer.Exit(ExitCode.PREFLIGHT)
-            if not watch:
-                return
-            time.sleep(WATCH_S)
+    snapshot = GpuSnapshot.now()
+    show(snapshot, as_json=as_json)
+    if not snapshot.inventory.gpus:
+        raise typer.Exit(ExitCode.PREFLIGHT)
 
 
 @with_flags
@@ -63,9 +51,9 @@ def doctor(
     Exit code 3 if a measurement would not be sound.
     """
     from wattdock.console.progress import progress_for
+    from wattdock.console.views import show
     from wattdock.doctor import calibrate_meters, examine
     from wattdock.host import folders
-    from wattdock.reports import CheckList, show
 
     config = study_of(file, flags).experiments[0]
     home, progress = folders.wattdock_home(), progress_for(quiet=quiet)
@@ -75,9 +63,22 @@ def doctor(
             show(card, as_json=as_json, indent=None)
         return
     with_engine = file is not None or flags.backend is not None
-    checks = CheckList(examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say))
-    show(checks, as_json=as_json)
-    if checks.unsound:
+    checks = []
+    for check in examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say):
+        checks.append(check)
+        if not as_json:
+            show(check)
+    # What stays unknown never passes.
+    unsound = [check.name for check in checks if check.status in ("fail", "unknown")]
+    warnings = sum(check.status == "warn" for check in checks)
+    if as_json:
+        show({"schema_version": 1, "sound": not unsound, "checks": checks}, as_json=True)
+    elif unsound:
+        say(f"a measurement here would not be sound: {', '.join(unsound)}")
+    else:
+        more = f"; {pluralize(warnings, 'warning')} to know about" if warnings else ""
+        say(f"a measurement here would be sound{more}")
+    if unsound:
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
@@ -86,24 +87,28 @@ def reap(
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Remove what killed commands left behind: half-made folders of yours, and containers."""
-    from wattdock.host import folders
-    from wattdock.launch import reap as reap_orphans
-
     while every:
         # An engine that does not answer may answer the next time.
         try:
-            for path in folders.remove_leftovers(output_dir, folders.wattdock_home()):
-                say(f"removed: {path}", err=True)
-            for name in reap_orphans().removed:
-                say(f"removed: {name}", err=True)
+            for line in _reaped(output_dir, only_removed=True):
+                say(line, err=True)
         except WattdockError as error:
             say(f"wattdock: {error}", err=True)
         time.sleep(every)
+    for line in _reaped(output_dir, only_removed=False):
+        say(line)
+
+
+def _reaped(output_dir: Path, *, only_removed: bool) -> Iterator[str]:
+    """Remove leftovers, and yield a line for each."""
+    from wattdock.host import folders
+    from wattdock.launch import reap as reap_orphans
+
     for path in folders.remove_leftovers(output_dir, folders.wattdock_home()):
-        say(f"removed: {path}")
+        yield f"removed: {path}"
     containers = reap_orphans()
-    for verb, names in (("removed", containers.removed), ("left alone", containers.in_use)):
-        for name in names:
-            say(f"{verb}: {name}")
-    if not (containers.removed or containers.in_use):
-        say("this machine has no container of wattdock")
+    yield from (f"removed: {name}" for name in containers.removed)
+    if not only_removed:
+        yield from (f"left alone: {name}" for name in containers.in_use)
+        if not (containers.removed or containers.in_use):
+            yield "this machine has no container of wattdock"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
     from rich.live import Live as InPlace
+    from rich.table import Table
 
 __all__ = ["Progress", "progress_for"]
 
@@ -24,6 +25,8 @@ __all__ = ["Progress", "progress_for"]
 PLAIN_INTERVAL_S = 5.0
 # Of the CPUs, used by others in a pass; the audit's limit is a tenth.
 SHARE_TOLD = 0.05
+# Width of a stage's name in the panel.
+STAGE_CHARACTERS = 20
 
 
 class Progress:
@@ -101,9 +104,7 @@ class Live(Plain):
         self._panel = None
 
     def _show_pass(self, line: str) -> None:
-        from wattdock.console.panel import panel
-
-        self.show(line, panel(self._state, panel_line(self._state)))
+        self.show(line, panel(self._state))
 
     def show(self, _: str, table: RenderableType, /) -> None:
         """Show the table below the lines."""
@@ -231,11 +232,27 @@ def pass_line(event: events.TokensSeen) -> str:
     return tokens_text(event.output_tokens, event.elapsed_s) + power
 
 
-def panel_line(state: RunState) -> str:
-    """Return tokens so far, their rate, power of the GPUs in use together, and J/token; what is unknown is left out."""
+def panel(state: RunState) -> Table:
+    """Return the pass under way: progress; and tokens so far, their rate, power of the GPUs in use and J/token."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    progress = Table.grid(padding=(0, 1))
+    progress.add_column(max_width=STAGE_CHARACTERS, no_wrap=True, overflow="ellipsis")
+    cells: list[RenderableType] = [Text(one_line(state.stage))]
+    if state.share is not None:
+        left = "" if state.left_s is None else f", {state.left_s:.0f} s left" if state.left_s else ", last requests"
+        bar = ProgressBar(total=1, completed=state.share, width=30, complete_style="blue", finished_style="blue")
+        cells += [bar, Text(f"{state.share:.0%}{left}")]
+    progress.add_row(*cells)
     power = "" if state.power_w is None else f", {state.power_w:,.0f} W"
     per_token = f", {state.joules_per_token:.4g} J/token so far" if state.joules_per_token else ""
-    return tokens_text(state.output_tokens, state.elapsed_s) + power + per_token
+    figures = tokens_text(state.output_tokens, state.elapsed_s) + power + per_token
+    lines = Table.grid()
+    lines.add_row(progress)
+    lines.add_row(Text(figures, no_wrap=True, overflow="ellipsis"))
+    return lines
 
 
 def tokens_text(output_tokens: int, elapsed_s: float) -> str:

@@ -1,7 +1,7 @@
 """`wattdock report`, `plot`, `compare` and `scaling`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 from rich.filesize import decimal as size_text
@@ -12,7 +12,6 @@ from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
 from wattdock.text import pluralize
 
-Kind = Literal["intervals", "pareto", "phases", "scaling", "batch", "timeline", "table"]
 Width = Literal["column", "page"]
 Page = Annotated[Path, typer.Option("--output", "-o", help="HTML file to write; an existing file is replaced.")]
 Figure = Annotated[
@@ -47,7 +46,9 @@ def report(
 
 
 def plot(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"One of {', '.join(get_args(Kind))}.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="table, or a chart: pareto, …; an unknown kind lists all.")
+    ],
     named: Named,
     output: Figure,
     width: Annotated[Width, typer.Option(help="Width on the page of a journal: 89 mm or 183 mm.")] = "column",
@@ -75,8 +76,8 @@ def compare(
 
     Says whether they differ, by how much, and how settings, code and machine differ.
     """
+    from wattdock.console.views import show
     from wattdock.reports import compare as compare_results
-    from wattdock.reports import show
 
     allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
     with open_results([first], output_dir) as before, open_results([second], output_dir) as after:
@@ -102,7 +103,8 @@ def scaling(named: Named, output_dir: OutputDir = RESULTS, as_json: Json = False
 
     Says speed-up, efficiency, latency, power and joules per token of each.
     """
-    from wattdock.reports import scale, show
+    from wattdock.console.views import show
+    from wattdock.reports import scale
 
     with open_results(named, output_dir) as rows:
         curves = scale(rows)

@@ -18,7 +18,7 @@ from wattdock.console.options import (
 )
 from wattdock.errors import ConfigError, StoreError
 from wattdock.output import say
-from wattdock.text import pluralize, typed
+from wattdock.text import pluralize, shortest_unique_names
 
 if TYPE_CHECKING:
     from wattdock.store import StoredResult
@@ -56,10 +56,10 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List stored results, the latest first; failed ones are only counted, unless they are asked for or JSON is."""
-    from wattdock.reports import show
+    from wattdock.console.views import show
     from wattdock.store import matching, select
 
-    everything = select(output_dir, superseded=True, tell=_say_left_out)
+    everything = select(output_dir, superseded=True, say=_say_left_out)
     found = matching(everything, where, superseded=True)
     current = [row for row in found if show_all or not row.superseded]
     if as_json:
@@ -69,7 +69,7 @@ def list_(
     left_out = {"failed": len(current) - len(rows), "superseded": len(found) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
-        show(rows[:limit], columns=LISTED, names=typed(names))
+        show(rows[:limit], columns=LISTED, names=shortest_unique_names(names))
     more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
     counts = ", ".join(f"{count} {kind}" for kind, count in left_out.items() if count)
     say(f"{pluralize(len(rows), 'result')}{more}{counts and f'; {counts}: --all shows them'}")
@@ -90,10 +90,10 @@ def query(
     as_json: Json = False,
 ) -> None:
     """Query stored results in SQL."""
-    from wattdock.reports import show
+    from wattdock.console.views import show
     from wattdock.store import query as ask
 
-    show(ask(output_dir, sql, tell=_say_left_out), as_json=as_json)
+    show(ask(output_dir, sql, say=_say_left_out), as_json=as_json)
 
 
 @app.command(
@@ -115,7 +115,7 @@ def export(
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
-    results = Row.table(select(output_dir, where, superseded=show_all, tell=_say_left_out))
+    results = Row.table(select(output_dir, where, superseded=show_all, say=_say_left_out))
     content = io.BytesIO()
     if csv:
         pyarrow.csv.write_csv(results, content)
@@ -138,23 +138,23 @@ def show(
 
     A window defines which part of each pass counts.
     """
+    from wattdock.console.views import show as print_object
+    from wattdock.store import later_attempt
+
     with open_results([named], output_dir) as results:
         if window is None:
             shown = [_analysed_again(stored) for stored in results] if again else results
-            _show(shown, checks=checks, as_json=as_json)
+            print_object(shown, as_json=as_json, checks=checks, more=typed_again("--checks"))
+            if not as_json and len(shown) == 1 and (later := later_attempt(shown[0])):
+                say(f"replaced by a later attempt of its study: {later}")
         elif len(results) == 1:
-            _show_window(results[0], window, as_json=as_json)
+            energy = results[0].result.energy
+            if energy is None or (summary := energy.windows) is None:
+                raise ConfigError(f"{named} holds no measured pass", "name a result that has one")
+            figures = [figure for figure in summary.passes if window in (figure.window, "all")]
+            print_object(summary.model_copy(update={"passes": figures}), as_json=as_json)
         else:
             raise ConfigError(f"--window {window} takes one result, and {named} is {len(results)}", "name one of them")
-
-
-def _show(results: "list[StoredResult]", *, checks: bool, as_json: bool) -> None:
-    from wattdock.reports import show as print_results
-    from wattdock.store import later_attempt
-
-    print_results(results, as_json=as_json, checks=checks, more=typed_again("--checks"))
-    if not as_json and len(results) == 1 and (later := later_attempt(results[0])):
-        say(f"replaced by a later attempt of its study: {later}")
 
 
 def _analysed_again(stored: "StoredResult") -> "StoredResult":
@@ -166,16 +166,6 @@ def _analysed_again(stored: "StoredResult") -> "StoredResult":
     except ValueError as error:
         raise StoreError(f"{stored.folder} cannot be analysed again: {error}", "see it without --again") from error
     return replace(stored, result=result.model_copy(update={"study": was.study, "fallback": was.fallback}))
-
-
-def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
-    from wattdock.reports import show as print_windows
-
-    energy = stored.result.energy
-    if energy is None or (summary := energy.windows) is None:
-        raise ConfigError(f"{stored.folder} holds no measured pass", "name a result that has one")
-    figures = [figure for figure in summary.passes if window in (figure.window, "all")]
-    print_windows(summary.model_copy(update={"passes": figures}), as_json=as_json)
 
 
 def _say_left_out(line: str) -> None:

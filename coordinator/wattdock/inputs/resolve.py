@@ -94,7 +94,7 @@ def _require_no_near_miss(model_id: str) -> None:
         hint = f"did you mean {embedded!r}? A hub's ids look like OWNER/NAME"
     else:
         return
-    raise ConfigError(f"{model_id!r} is no model's id", hint, cause=Cause.UNKNOWN_NAME)
+    raise ConfigError(f"{model_id!r} is no model's id", hint, cause=Cause.UNKNOWN_SETTING)
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:

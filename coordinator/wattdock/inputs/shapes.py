@@ -89,7 +89,7 @@ def unknown_model(name: str) -> ConfigError:
     return ConfigError(
         f"model {name!r} is not known",
         f"{hint}write OWNER/NAME, ./FOLDER, or shape: and one of {', '.join(sorted(presets()))}",
-        cause=Cause.UNKNOWN_NAME,
+        cause=Cause.UNKNOWN_SETTING,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import PreflightError
 from wattdock.host import leases, nvml
-from wattdock.reports import GpuView
+from wattdock.live.gpus import GpuSnapshot
 from wattdock.study import RunWatch
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Feed:
     """
 
     output_dir: Path
-    view: GpuView = field(default_factory=GpuView.unseen)
+    view: GpuSnapshot = field(default_factory=GpuSnapshot)
     trouble: str | None = None
     readings: dict[str, dict[str, float | None]] = field(default_factory=dict)
     power_w: dict[str, float | None] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Feed:
                     self._is_open = True
             try:
                 if clock_s - self._viewed_s >= VIEW_S or leases.holders() != self.view.leases:
-                    self.view, self.trouble, self._viewed_s = GpuView.now(), None, clock_s
+                    self.view, self.trouble, self._viewed_s = GpuSnapshot.now(), None, clock_s
             except PreflightError as error:
                 self.trouble = str(error)
         earlier = {} if is_due else self.readings

@@ -74,11 +74,6 @@ class BundleFile:
         """Return what `--json` prints."""
         return {"path": str(self.path), "digest": f"sha256:{self.digest}", **self.manifest.model_dump()}
 
-    def as_view(self) -> Iterator[str]:
-        """Yield what is missing, then the digest."""
-        yield from (f"missing: {sentence}" for sentence in self.manifest.missing)
-        yield f"digest sha256:{self.digest}"
-
 
 @dataclass(frozen=True)
 class WholeBundle(BundleFile):
@@ -91,11 +86,6 @@ class WholeBundle(BundleFile):
 
     file_count: int
     size_bytes: int
-
-    def as_view(self) -> Iterator[str]:
-        """Yield that the bundle is whole, what is missing, and the digest."""
-        yield f"{self.path}: whole, {self.file_count} files, {size_text(self.size_bytes)}"
-        yield from super().as_view()
 
 
 @dataclass(frozen=True)
@@ -116,11 +106,6 @@ class Bundle(WholeBundle):
         """
         folders = [self.folder / BUNDLED / name for name in self.manifest.results]
         return [StoredResult(folder, load_result(folder)) for folder in folders]
-
-    def as_view(self) -> Iterator[str]:
-        """Yield that the bundle is whole, a table of its results, what is missing, and the digest."""
-        whole, *rest = super().as_view()
-        yield from (whole, "", *results_table(self.results()).splitlines(), *rest)
 
 
 def results_table(results: Sequence[StoredResult]) -> str:

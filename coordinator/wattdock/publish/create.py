@@ -40,15 +40,14 @@ from wattdock.publish.bundle import (
     sums_of,
 )
 from wattdock.secrets import holds_secret
-from wattdock.text import json_text, pluralize
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from wattdock.store import StoredResult
 
 LOG_SUFFIX = ".log"
-FILES_SHOWN = 3
 TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
 
 
@@ -65,15 +64,6 @@ class CreatedBundle(BundleFile):
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
         return super().as_json() | {"identifying_files": self.identifying_files}
-
-    def as_view(self) -> Iterator[str]:
-        """Yield what was written, and what to look at before it is handed out."""
-        names = self.identifying_files
-        more = ", …" if len(names) > FILES_SHOWN else ""
-        files = f": {', '.join(names[:FILES_SHOWN])}{more}" if names else ""
-        yield f"your user name, home folder or this machine's name stands in {pluralize(len(names), 'file')}{files}"
-        yield f"{self.path}: {pluralize(len(self.manifest.results), 'result')}"
-        yield from super().as_view()
 
 
 @dataclass

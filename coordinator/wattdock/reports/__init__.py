@@ -1,30 +1,27 @@
-"""What people read: charts (defined once for page and paper), tables, comparisons, scaling; the terminal's output.
+"""What people read: a page, charts (defined once for page and paper), tables for papers, comparisons, scaling.
 
-In: stored results, and objects of other rooms (checks, images, GPUs, plans, estimates). Out: a page
-(`write_report`), figures and tables for papers (`draw`), a `Comparison` with verdicts (`compare`), a `Scaling` over GPU
-counts; `show` prints any of them and those objects, for people or as JSON of the same object.
-Charts themselves, for notebooks, have a door of their own, `wattdock.reports.charts`.
-A new chart is a function in `charts` with its entry in `CHARTS`, and its name in `console.reports.Kind`.
-Must not know: how results are measured, and what a command's arguments are.
+In: stored results. Out: a page (`write_report`), figures and tables for papers (`draw`), a `Comparison` with verdicts
+(`compare`), a `Scaling` over GPU counts (`scale`). Three files are doors of their own: `charts`, for notebooks;
+`cells`, values as text; `wording`, parts of a result in words.
+A new chart is a function in `charts` with its entry in `CHARTS`.
+Must not know: how results are measured, what a terminal shows, and what a command's arguments are.
 """
 
+from wattdock.reports.boards import pools
+from wattdock.reports.chart_data import point_cells, points_of
 from wattdock.reports.comparison import Comparison, compare
-from wattdock.reports.gpu_view import GpuView
 from wattdock.reports.page import write_report
 from wattdock.reports.paper import draw
-from wattdock.reports.plan_view import KnownHardware, Plan
-from wattdock.reports.scaling import scale
-from wattdock.reports.views import CheckList, show
+from wattdock.reports.scaling import Scaling, scale
 
 __all__ = [
-    "CheckList",
     "Comparison",
-    "GpuView",
-    "KnownHardware",
-    "Plan",
+    "Scaling",
     "compare",
     "draw",
+    "point_cells",
+    "points_of",
+    "pools",
     "scale",
-    "show",
     "write_report",
 ]

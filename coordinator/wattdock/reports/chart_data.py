@@ -15,7 +15,7 @@ import numpy as np
 
 from wattdock.analysis import ExperimentResult
 from wattdock.clock import NS_PER_S
-from wattdock.reports.terminal import DISTURBED, marked, plus_minus, row_cells
+from wattdock.reports.cells import DISTURBED, marked, plus_minus, row_cells
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 # Energy of measured passes whose prefill and decode cannot be told apart.
 NOT_SPLIT = "passes, not split"
 # The phases of a restart in their order.
-BEFORE_PASSES = ("launch", "load", "idle", "warm-up")
-PHASES = (*BEFORE_PASSES, "prefill", "decode", "between rounds", NOT_SPLIT)
+PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", NOT_SPLIT)
 # Kinds of spans over time; all others are "other".
 KINDS = ("launch", "load", "idle", "warm-up", "pass")
-SUM = "sum over the GPUs used"
 # Where a GPU has no energy counter, or it was not read.
 POWER_READINGS = ("power_sample_w", "power_w", "power_average_w")
 # A longer gap between two changes of a counter lies between stored spans, where only the mean power is known.
@@ -91,7 +89,7 @@ def points_of(results: Sequence[StoredResult]) -> list[Point]:
     return sorted(points, key=lambda point: _order(point.row))
 
 
-def cells(point: Point, names: Sequence[str]) -> dict[str, str]:
+def point_cells(point: Point, names: Sequence[str]) -> dict[str, str]:
     """Return some columns of a point as people read them, figures with their intervals; its label has the sign."""
     figures = {
         "name": point.label,
@@ -172,7 +170,7 @@ class Trace:
     """One line: values at seconds since the restart's first span began; `value[i]` holds from `at_s[i]` on.
 
     Attributes:
-        name: A GPU's UUID, `SUM`, a RAPL domain, or "tokens".
+        name: A GPU's UUID, a RAPL domain, or "tokens".
         source: "counter" for energy between two changes of the counter ÷ the time between them, "reading" for power
             as the driver reports it.
     """
@@ -190,7 +188,7 @@ class RestartTimeline:
     Attributes:
         label: Number of the restart, from 1.
         spans: A row per span: name, kind, begin and duration in seconds, joules, mean watts.
-        power_w: Of each GPU of the host, and of those used together where they are several.
+        power_w: Of each GPU of the host.
         host_w: CPU packages and memory, where RAPL was read.
         tokens_per_s: Output tokens per second, in bins.
     """
@@ -274,19 +272,11 @@ def _restart(label: str, record: RestartRecord, energy_j: Mapping[tuple[int, int
     named += [(f"pass {measured.index + 1}", measured.span) for measured in record.passes]
     named.sort(key=lambda pair: pair[1].start_ns)
     origin_ns = named[0][1].start_ns
-    counted = {uuid: _counter(gpu, origin_ns) for uuid, gpu in record.gpus.items() if len(gpu.ticks.energy_mj) > 1}
-    power = [
-        _of_energy(uuid, *counted[uuid]) if uuid in counted else _reading(gpu, origin_ns)
-        for uuid, gpu in record.gpus.items()
-    ]
-    used = record.environment.gpu_uuids if record.environment else []
-    if len(used) > 1 and set(used) <= counted.keys():
-        power.append(_sum([counted[uuid] for uuid in used]))
     host = record.timeline.host.energy_j if record.timeline and record.timeline.host else {}
     return RestartTimeline(
         label=label,
         spans=[_span(name, span, energy_j.get((span.start_ns, span.end_ns)), origin_ns) for name, span in named],
-        power_w=tuple(trace for trace in power if trace is not None),
+        power_w=tuple(trace for gpu in record.gpus.values() if (trace := _power(gpu, origin_ns))),
         host_w=tuple(
             _of_energy(name, _seconds(series.at_ns, origin_ns), series.value)
             for name, series in sorted(host.items())
@@ -300,16 +290,19 @@ def _seconds(at_ns: NDArray[Any], origin_ns: int) -> Array:
     return (at_ns - origin_ns) / NS_PER_S
 
 
-def _counter(gpu: GpuTimeline, origin_ns: int) -> tuple[Array, Array]:
-    """Return instants and energy: of the driver's power samples, else of the counter's changes.
-
-    A change's instant is halfway between the reads around it.
-    """
+def _power(gpu: GpuTimeline, origin_ns: int) -> Trace | None:
+    """Return a GPU's power: of the driver's samples, else of the counter's changes, else as the driver reports it."""
+    if len(gpu.ticks.energy_mj) <= 1:
+        readings = [gpu.series[name] for name in POWER_READINGS if name in gpu.series and len(gpu.series[name].at_ns)]
+        if not readings:
+            return None
+        return Trace(gpu.uuid, "reading", _seconds(readings[0].at_ns, origin_ns), readings[0].value)
     if samples := gpu.power_samples:
         sampled_j = np.cumsum(samples.value * np.diff(samples.at_ns, prepend=samples.at_ns[:1]) / NS_PER_S)
-        return _seconds(samples.at_ns, origin_ns), sampled_j
-    middle_ns = (gpu.ticks.before_start_ns + gpu.ticks.after_end_ns) / 2
-    return _seconds(middle_ns, origin_ns), gpu.ticks.energy_mj / 1e3
+        return _of_energy(gpu.uuid, _seconds(samples.at_ns, origin_ns), sampled_j)
+    # A change's instant is halfway between the reads around it.
+    changed_ns = (gpu.ticks.before_start_ns + gpu.ticks.after_end_ns) / 2
+    return _of_energy(gpu.uuid, _seconds(changed_ns, origin_ns), gpu.ticks.energy_mj / 1e3)
 
 
 def _span(name: str, span: Span, energy_j: float | None, origin_ns: int) -> dict[str, Any]:
@@ -330,19 +323,6 @@ def _of_energy(name: str, at_s: Array, energy_j: Array) -> Trace:
     power = np.diff(energy_j) / elapsed
     power[(power < 0) | (elapsed > max(GAP_S, GAP_PERIODS * float(np.median(elapsed))))] = np.nan
     return Trace(name, "counter", at_s, np.append(power, power[-1:]))
-
-
-def _sum(counted: Sequence[tuple[Array, Array]]) -> Trace:
-    """Return the summed power of GPUs at the instants of the first GPU; no joule between ticks is lost."""
-    at_s = counted[0][0]
-    return _of_energy(SUM, at_s, np.sum([np.interp(at_s, *counter) for counter in counted], axis=0))
-
-
-def _reading(gpu: GpuTimeline, origin_ns: int) -> Trace | None:
-    for name in POWER_READINGS:
-        if (series := gpu.series.get(name)) and len(series.at_ns):
-            return Trace(gpu.uuid, "reading", _seconds(series.at_ns, origin_ns), series.value)
-    return None
 
 
 def _tokens(passes: Sequence[PassRecord], origin_ns: int) -> Trace | None:

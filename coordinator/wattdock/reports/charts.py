@@ -15,17 +15,15 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.errors import Cause, ConfigError
+from wattdock.reports.cells import MARK
 from wattdock.reports.chart_data import (
-    BEFORE_PASSES,
     KINDS,
     PHASES,
-    SUM,
     pareto_front,
     points_of,
     timelines,
     why_no_joules,
 )
-from wattdock.reports.terminal import MARK
 from wattdock.store import COLUMNS
 from wattdock.text import listed
 
@@ -50,8 +48,7 @@ TOKENS_PER_S = COLUMNS["output_tokens_per_s"].heading
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
 DASHES = ([1, 0], [6, 3], [2, 2], [6, 2, 2, 2], [10, 3], [10, 3, 2, 3], [1, 4], [8, 2, 2, 2, 2, 2])
-# The last one is yellow and only drawn upon other colours.
-NOT_USED, HOST, HBM = "#888888", "#555555", "#F0E442"
+NOT_USED, HOST = "#888888", "#555555"
 PHASE_COLOURS = dict(
     zip(PHASES, ("#777777", "#009E73", "#BBBBBB", "#E69F00", "#CC79A7", "#0072B2", "#999999", "#D55E00"), strict=True)
 )
@@ -62,7 +59,7 @@ SPAN_COLOURS = dict(
 UNBEATEN = "unbeaten"
 # More results than these are a wall of bars; the tables say the same.
 MOST_ROWS = 120
-ROW_HEIGHT, HBM_HEIGHT = 26, 6
+ROW_HEIGHT = 26
 # Names of results are wrapped at so many characters; a line of them takes so many pixels.
 NAME_WIDTH, LINE_HEIGHT = 20, 14
 NAME = r"split(trim(replace(datum.label, /(.{1,20})(\s+|$)|(.{1,20})/g, '$1$3\n')), '\n')"
@@ -147,35 +144,18 @@ def phases(points: Sequence[Point]) -> Chart:
     phase_names = [*(name for name in PHASES if name in names), *sorted(names - set(PHASES))]
     y, height = _names(drawn_points)
     bars = _base([row | {"order": phase_names.index(row["phase"])} for row in rows]).mark_bar()
-    chart = bars.encode(
+    return bars.encode(
         x=alt.X("J", type="quantitative", title="J (GPU boards)"),
         y=y,
-        color=_told_apart(alt.Color, "phase", {name: PHASE_COLOURS.get(name, HOST) for name in phase_names}),
+        color=_scaled(alt.Color, "phase", {name: PHASE_COLOURS.get(name, HOST) for name in phase_names}),
         order=alt.Order("order", type="quantitative"),
         tooltip=_tooltip(rows),
-    )
-    if hbm := [row for point in drawn_points if (row := _hbm(point))]:
-        x = alt.X("from", type="quantitative", title="J (GPU boards)")
-        narrow = _base(hbm).mark_bar(size=HBM_HEIGHT, color=HBM).encode(x=x, x2="to", y=y, tooltip=_tooltip(rows))
-        chart = alt.layer(chart, narrow, data=alt.InlineData(values=(*rows, *hbm)))
-    return chart.properties(
+    ).properties(
         height=height,
         description="Joules of the GPUs used, over all restarts. A figure per token holds the measured passes only: "
         "prefill and decode where requests ran in rounds, else one part. Waits between spans are left out. Results "
-        "measured on one loaded model each show its load whole. A narrow bar is the memory's (HBM) part of the passes' "
-        "joules, by the driver's own figure.",
+        "measured on one loaded model each show its load whole.",
     )
-
-
-def _hbm(point: Point) -> dict[str, Any] | None:
-    """Return the memory's part of the joules of a result's passes, which come after all other phases."""
-    energy = point.result.energy
-    if energy is None or energy.hbm_j is None:
-        return None
-    seconds = sum(measured.duration_s for measured in energy.passes)
-    begin_j = sum(joules for name, (joules, _) in point.phases.items() if name in BEFORE_PASSES)
-    row = {"experiment": point.label, "phase": "HBM, part of the passes", "J": energy.hbm_j, "s": seconds}
-    return row | {"mean W": energy.mean_hbm_power_w, "from": begin_j, "to": begin_j + energy.hbm_j}
 
 
 def scaling(points: Sequence[Point]) -> Chart:
@@ -207,7 +187,7 @@ def timeline(points: Sequence[Point]) -> Chart:
     return timeline_chart(drawing.look, drawing.ends).properties(datasets=drawing.datasets)
 
 
-# What `plot` draws and, but for the timelines, the page shows, by title.
+# What `plot` and notebooks draw and, except for the timeline, the page shows: title and function by kind.
 CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
     "intervals": ("Figures with intervals", intervals),
     "pareto": ("Energy against throughput", pareto),
@@ -225,7 +205,8 @@ def chart(kind: str, results: Sequence[StoredResult]) -> Chart:
         ConfigError: There is no such kind, or these results have nothing to draw of it.
     """
     if kind not in CHARTS:
-        raise ConfigError(f"{kind!r} is no kind of chart", f"there are {', '.join(CHARTS)}")
+        valid = ", ".join([*CHARTS, "table"])
+        raise ConfigError(f"unknown kind {kind!r}", f"valid: {valid}", cause=Cause.UNKNOWN_SETTING)
     return CHARTS[kind][1](points_of(results))
 
 
@@ -237,13 +218,11 @@ class TimelineLook:
         lines: Name, colour and dash of each line of power.
         kinds: Of the spans.
         has_readings: Whether a line of power is of readings.
-        has_sum: Whether a line of power is the sum over the GPUs used.
     """
 
     lines: tuple[tuple[str, str, tuple[int, ...]], ...]
     kinds: tuple[str, ...]
     has_readings: bool
-    has_sum: bool
     has_tokens: bool
 
 
@@ -272,13 +251,11 @@ class TimelineDrawing:
             for row in restart.spans
         ]
         styles = _power_styles(restart, point)
-        traces = [trace for trace, _, _ in styles.values()]
         tokens = [_line(restart.tokens_per_s, TOKENS_PER_S)] if restart.tokens_per_s else []
         look = TimelineLook(
             lines=tuple((name, shade, tuple(dash)) for name, (_, shade, dash) in styles.items()),
             kinds=tuple(kind for kind in SPAN_COLOURS if any(row["kind"] == kind for row in spans)),
-            has_readings=any(trace.source == "reading" for trace in traces),
-            has_sum=any(trace.name == SUM for trace in traces),
+            has_readings=any(trace.source == "reading" for trace, _, _ in styles.values()),
             has_tokens=bool(tokens),
         )
         power = [_line(trace, name) for name, (trace, _, _) in styles.items()]
@@ -340,8 +317,8 @@ def _panel_over_time(look: TimelineLook, ends: tuple[Any, Any], lines: Chart, un
         scale=alt.Scale(domain=ends),
     )
     base = alt.Chart(alt.NamedData("spans")).encode(x=x)
-    fill = _told_apart(alt.Fill, "kind", {kind: SPAN_COLOURS[kind] for kind in look.kinds})
-    areas = base.mark_rect(opacity=0.22, clip=True).encode(x2="end", fill=fill, tooltip=_told(SPAN_COLUMNS))
+    fill = _scaled(alt.Fill, "kind", {kind: SPAN_COLOURS[kind] for kind in look.kinds})
+    areas = base.mark_rect(opacity=0.22, clip=True).encode(x2="end", fill=fill, tooltip=_tooltip_of(SPAN_COLUMNS))
     texts = base.mark_text(align="left", baseline="top", dx=3, dy=3, clip=True).encode(text="text:N", y=alt.value(0))
     # A line that never changes would else lie on the frame.
     y = alt.Y("value", type="quantitative", title=unit, scale=alt.Scale(zero=True, padding=8))
@@ -354,26 +331,18 @@ SPAN_COLUMNS = {"span": "", "begins, s": ".2f", "lasts, s": ".2f", "J (GPUs used
 
 
 def _power_lines(look: TimelineLook) -> Chart:
-    """Return the lines of power; where there is a sum over the GPUs used, a choice between them and it."""
-    chart = _over_time("power")
-    if look.has_sum:
-        choice = alt.param(
-            name="gpus", value="each", bind=alt.binding_radio(options=["each", "summed"], name="GPUs used: ")
-        )
-        chart = chart.add_params(choice).transform_filter(
-            f"(gpus == 'summed') == (datum.series == '{SUM}') || test(/RAPL|not used/, datum.series)"
-        )
     interpolate: Any = "linear" if look.has_readings else "step-after"
-    return chart.mark_line(interpolate=interpolate, clip=True, strokeWidth=1).encode(
-        color=_told_apart(alt.Color, "series", {name: shade for name, shade, _ in look.lines}),
-        strokeDash=_told_apart(alt.StrokeDash, "series", {name: list(dash) for name, _, dash in look.lines}),
+    lines = _over_time("power").mark_line(interpolate=interpolate, clip=True, strokeWidth=1)
+    return lines.encode(
+        color=_scaled(alt.Color, "series", {name: colour for name, colour, _ in look.lines}),
+        strokeDash=_scaled(alt.StrokeDash, "series", {name: list(dash) for name, _, dash in look.lines}),
     )
 
 
 def _power_styles(restart: RestartTimeline, point: Point) -> dict[str, tuple[Trace, str, list[int]]]:
-    """Return every line of power with its colour and dash: palette for what was used, greys for the rest."""
+    """Return every line of power with its colour and dash: palette for GPUs used, greys for the rest."""
     environment = point.result.environment
-    used = {*(environment.gpu_uuids if environment else ()), SUM}
+    used = environment.gpu_uuids if environment else ()
     groups = (
         ([trace for trace in restart.power_w if trace.name in used], "", PALETTE, 0),
         ([trace for trace in restart.power_w if trace.name not in used], ", not used", (NOT_USED,), 1),
@@ -382,10 +351,10 @@ def _power_styles(restart: RestartTimeline, point: Point) -> dict[str, tuple[Tra
     return {
         point.gpu_names.get(trace.name, trace.name) + suffix: (
             trace,
-            shades[at % len(shades)],
-            list(DASHES[(at // len(shades) + first) % len(DASHES)]),
+            colours[at % len(colours)],
+            list(DASHES[(at // len(colours) + first) % len(DASHES)]),
         )
-        for traces, suffix, shades, first in groups
+        for traces, suffix, colours, first in groups
         for at, trace in enumerate(traces)
     }
 
@@ -440,14 +409,14 @@ def _look(series: Sequence[Series]) -> dict[str, Any]:
         colours[name] = PALETTE[(at if len(backends) == 1 else turn) % len(PALETTE)]
         shapes[name], dashes[name] = SHAPES[mark % len(SHAPES)], DASHES[mark % len(DASHES)]
     return {
-        "color": _told_apart(alt.Color, "series", colours),
-        "fill": _told_apart(alt.Fill, "series", colours),
-        "shape": _told_apart(alt.Shape, "series", shapes),
-        "strokeDash": _told_apart(alt.StrokeDash, "series", dashes),
+        "color": _scaled(alt.Color, "series", colours),
+        "fill": _scaled(alt.Fill, "series", colours),
+        "shape": _scaled(alt.Shape, "series", shapes),
+        "strokeDash": _scaled(alt.StrokeDash, "series", dashes),
     }
 
 
-def _told_apart(channel: Callable[..., Any], name: str, marks: Mapping[str, Any]) -> Any:
+def _scaled(channel: Callable[..., Any], name: str, marks: Mapping[str, Any]) -> Any:
     """Return a channel of names, each with its colour, shape or dash, in the order of a legend without a title."""
     scale = alt.Scale(domain=list(marks), range=list(marks.values()))
     return channel(name, type="nominal", sort=None, title=None, scale=scale)
@@ -507,10 +476,10 @@ def _tooltip(rows: Rows) -> list[alt.Tooltip]:
     """Return the columns that a tooltip shows; intervals are drawn already."""
     names = [name for name in rows[0] if name not in ("series", "order") and not name.endswith((" low", " high"))]
     numbers = {name for name in names if any(isinstance(row[name], float) for row in rows)}
-    return _told({name: ",.4g" if name in numbers else "" for name in names})
+    return _tooltip_of({name: ",.4g" if name in numbers else "" for name in names})
 
 
-def _told(forms: Mapping[str, str]) -> list[alt.Tooltip]:
+def _tooltip_of(forms: Mapping[str, str]) -> list[alt.Tooltip]:
     """Return a tooltip of these columns: numbers in their formats, texts without one."""
     return [
         alt.Tooltip(name, type="quantitative", format=form) if form else alt.Tooltip(name, type="nominal")

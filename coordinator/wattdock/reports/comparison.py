@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
 from wattdock.reports.boards import over_boards, pools
-from wattdock.reports.terminal import NOTHING, SENTENCES, Listing, Sheet, excerpts_at_difference, number
 from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
-    from wattdock.reports.terminal import View
     from wattdock.store import StoredResult
 
 SIGNIFICANCE = 0.05
@@ -24,14 +22,11 @@ ONE_SIDED = (1 - statistics.CONFIDENCE) / 2
 # Column of the table of results → +1 where more is worse.
 QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
 PRIMARY = statistics.ENERGY
-# Where there is little room the last are left out.
-HEADINGS = ("experiment", SENTENCES, "B / A − 1", "95 % interval", "A", "B", "p (Holm)", "restarts")
 METHOD = (
     f"A and B: sums over all restarts ÷ sums. {statistics.TEST}, from how restarts differ; 95 % intervals of "
     "B / A − 1; p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They hold "
     "for repetitions on these machines and days, not for other GPUs or prompts, and leave out the sensors' gain."
 )
-MOST_DIFFERENCES = 40
 OPEN = "the interval reaches over the margin; more restarts make it narrower"
 
 
@@ -161,30 +156,19 @@ class Comparison:
                 return f"{pair.label}: A ran on {', '.join(sorted(a))}, B on {', '.join(sorted(b))}"
         return ""
 
-    def as_view(self) -> View:
-        """Yield the pairs, what else differs, results without a partner, and the verdict on a regression."""
-        if all(pair.a == pair.b for pair in self.pairs):
-            yield "A and B are the same results"
-        for quantity in QUANTITIES:
-            if any(pair.tests[quantity].relative is not None for pair in self.pairs):
-                rows = [_row(pair.label, pair.tests[quantity]) for pair in self.pairs]
-                yield Listing(HEADINGS, rows, COLUMNS[quantity].heading)
-                yield ""
-        if all(pair.tests[PRIMARY].relative is None for pair in self.pairs):
-            yield f"joules: {self.pairs[0].tests[PRIMARY].reason}"
-        yield self.method
-        yield from self.over_boards
-        yield from (f"disturbed by others: {line}" for line in self.disturbed)
-        yield from _differences_view(self)
-        for side, names in (("A", self.only_in_a), ("B", self.only_in_b)):
-            yield from (f"only in {side}: {name}" for name in names)
-        if self.older_left_out:
-            yield f"{pluralize(self.older_left_out, 'older result')} of the same experiments left out"
-        if self.margin:
-            yield from (_equivalence_line(pair, self.margin) for pair in self.pairs)
-        if self.regression:
-            yield f"allowed regression of {self.regression.allowed:.3g}: {self.regression.verdict}"
-            yield from (f"  {line}" for line in self.regression.lines)
+    @property
+    def equivalence_lines(self) -> list[str]:
+        """Whether each pair is equivalent within the margin, in words; none without a margin."""
+        if not self.margin:
+            return []
+        lines = []
+        for pair in self.pairs:
+            test = pair.repeated
+            verdict = {True: "equivalent", False: "not equivalent", None: "undecided"}[test.equivalent]
+            reason = test.reason or (OPEN if test.equivalent is None else "")
+            ratio = f"the ratio of {COLUMNS[test.quantity].heading}{reason and f': {reason}'}"
+            lines.append(f"{pair.label}: {verdict} within ± {self.margin:.3g}, {ratio}")
+        return lines
 
 
 def compare(
@@ -388,46 +372,3 @@ def _line(pair: Pair, verdict: str) -> str:
     difference = pair.main.difference
     interval = f" {difference.interval:+.2%}" if difference else ""
     return f"{pair.label}: {pair.main.quantity} {pair.main.relative or 0.0:+.2%}{interval}, {verdict}"
-
-
-def _equivalence_line(pair: Pair, margin: float) -> str:
-    test = pair.repeated
-    verdict = {True: "equivalent", False: "not equivalent", None: "undecided"}[test.equivalent]
-    reason = test.reason or (OPEN if test.equivalent is None else "")
-    quantity = COLUMNS[test.quantity].heading
-    return f"{pair.label}: {verdict} within ± {margin:.3g}, the ratio of {quantity}{reason and f': {reason}'}"
-
-
-def _row(label: str, test: Test) -> tuple[str, ...]:
-    difference = test.difference
-    return (
-        label,
-        {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs],
-        number(test.relative, "+.2%"),
-        format(difference.interval, "+.2%") if difference else NOTHING,
-        number(test.a),
-        number(test.b),
-        number(test.p_holm, ".3g"),
-        f"{test.restarts[0]}, {test.restarts[1]}",
-    )
-
-
-def _differences_view(compared: Comparison) -> Iterator[str | Sheet]:
-    if not compared.differs_in:
-        yield "nothing else that was recorded differs"
-        return
-    # Engine arguments that only one backend has are left out.
-    listed = [
-        difference
-        for difference in compared.differs_in
-        if not difference.name.startswith((conditions.ENGINE, conditions.PACKAGE))
-        or conditions.ABSENT not in (difference.a, difference.b)
-    ][:MOST_DIFFERENCES]
-    many = len(compared.pairs)
-    rows = [
-        (difference.name, *excerpts_at_difference((difference.a, difference.b)), f"{difference.pairs} of {many}")
-        for difference in listed
-    ]
-    yield Sheet(("", "A", "B", "pairs"), rows, "What else differs")
-    if more := len(compared.differs_in) - len(listed):
-        yield f"and {more} more, most of them engine arguments and packages; --json has them all"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
-from wattdock.reports.boards import boards_text, pools
+from wattdock.reports.boards import pools
+from wattdock.reports.cells import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
-from wattdock.reports.terminal import cell_text, excerpts_at_difference, figure_text, row_cells
-from wattdock.store import COLUMNS
+from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
 from wattdock.text import COMPACT, json_text
 from wattdock.version import __version__
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.analysis import Fallback
     from wattdock.reports.chart_data import Point, RestartTimeline
     from wattdock.reports.charts import Chart
     from wattdock.store import StoredResult
@@ -42,18 +41,8 @@ SUMMARY = (
     *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "nearest_limit", "roofline_time_ratio"),
     *("ttft_p50_s", "tpot_p50_s", "itl_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
 )
-# Of these, what all results have alike is said once.
-SETTINGS = ("batch_size", "restarts", "gpus", "backend", "model")
-TOKEN_COSTS = {
-    "idle_w": "W while idle",
-    "joules_per_prompt_token": "J/prompt token",
-    "joules_per_decoded_token": "J/decoded token",
-    "joules_per_step": "J/step",
-    "joules_per_context_token": "J/context token",
-}
 # Where a timeline's script puts the ends of its axis.
 ENDS = ("begin", "end")
-STATUSES = ("fail", "unknown", "warn", "info", "pass")
 # What is left out of a page is counted.
 MOST_FIGURES, MOST_NAMES = 60, 12
 
@@ -110,8 +99,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     has_power = any(restart.power_w or restart.host_w for _, restart in restarts)
     same, differ = _measured_with(points)
     known = {name for name in SUMMARY for point in points if getattr(point.row, name) is not None}
-    alike = _alike(points)
-    columns = [name for name in SUMMARY if (name in known and name not in alike) or name == SUMMARY[0]]
+    columns = [name for name in SUMMARY if name in known or name == SUMMARY[0]]
     script = _script()
     loader = PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
@@ -134,7 +122,6 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             publishable_count=_publishable_count(points),
             count=len(points),
             reasons=_commonest_reasons(points),
-            alike=", ".join(f"{COLUMNS[name].heading} {value}" for name, value in alike.items()),
             columns=list(zip(headings(columns), are_numbers(columns), strict=True)),
             points=points,
             cells=partial(_cells, columns=columns),
@@ -152,44 +139,19 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             energy_method=_energy_method(points),
             power_method=_power_method(restart for _, restart in restarts),
             net_meaning=ExperimentResult.NET_MEANING,
-            covers=_covers(points),
+            covers=next((of.covers for point in points if (of := point.result.statistics) and of.covers), None),
             lags=_lags(points),
         )
     )
 
 
-def _alike(points: Sequence[Point]) -> dict[str, Any]:
-    """Return the settings that several results have alike."""
-    first = {name: getattr(points[0].row, name) for name in SETTINGS} if len(points) > 1 else {}
-    return {
-        name: value
-        for name, value in first.items()
-        if value is not None and all(getattr(point.row, name) == value for point in points)
-    }
-
-
-def fallback_text(fallback: Fallback) -> str:
-    """Return what a fallback changed, and that it does not replace the experiment that failed."""
-    return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
-
-
-def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
-    """Return what work cost, with 95 % intervals, by unit, and how far the fit is off; empty where it is unknown."""
-    costs = result.energy and result.energy.token_costs
-    if not costs or costs.closure is None:
-        return {}
-    texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
-    return texts | {"J of the fit": f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"}
-
-
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:
     """Return every chart with its data as a table; a chart of too many results is only a note."""
     from wattdock.reports.charts import CHARTS
-    from wattdock.reports.takeaways import TAKEAWAYS
 
     charts: list[dict[str, Any]] = []
     for key, (title, chart_of) in CHARTS.items():
-        entry: dict[str, Any] = {"key": key, "title": title, "says": "", "spec": None, "rows": []}
+        entry: dict[str, Any] = {"key": key, "title": title, "spec": None, "rows": []}
         if key == "timeline":
             continue
         try:
@@ -204,8 +166,7 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
             [cell_text(row[name], ",.4g" if isinstance(row[name], float) else "") for name in columns] for row in rows
         ]
         note = f"{chart.description} {disturbed_note(points)}" if isinstance(chart.description, str) else ""
-        says = TAKEAWAYS[key](chart.data.values, points)
-        charts.append(entry | {"says": says, "note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
+        charts.append(entry | {"note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
     return charts
 
 
@@ -267,12 +228,6 @@ def _script() -> str:
 
     bundle: str = vlc.javascript_bundle(_asset("page.js"))
     return bundle
-
-
-def _covers(points: Sequence[Point]) -> str | None:
-    """Return what the intervals over restarts hold for; None where no result has such an interval."""
-    every_statistics = (point.result.statistics for point in points)
-    return next((statistics.covers for statistics in every_statistics if statistics and statistics.covers), None)
 
 
 def _publishable_count(points: Sequence[Point]) -> int:

@@ -11,8 +11,8 @@ from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.output import harmless
 from wattdock.reports.boards import pools
-from wattdock.reports.chart_data import are_numbers, cells, disturbed_note, headings, points_of
-from wattdock.reports.terminal import MARK
+from wattdock.reports.cells import MARK
+from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
         width: One of `WIDTHS`, columns of a journal's page.
 
     Raises:
-        ConfigError: The format is unknown, or these results have nothing to draw of this kind.
+        ConfigError: The kind or the format is unknown, or these results have nothing to draw of this kind.
         StoreError: The file cannot be written.
     """
     points = points_of(rows)
@@ -94,9 +94,9 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
         # A file of text is shown on a terminal as often as not; CSV is for programs, and holds what results hold.
         write_output(file, (text if file.suffix == ".csv" else harmless(text)).encode(), "-o")
         return disturbed_note(points)
-    from wattdock.reports.charts import CHARTS
+    from wattdock.reports.charts import chart
 
-    _save_chart(lambda: CHARTS[kind][1](points), file, width=width)
+    _save_chart(lambda: chart(kind, rows), file, width=width)
     return disturbed_note(points)
 
 
@@ -186,7 +186,7 @@ FORMS: Mapping[str, Callable[[Sequence[Point]], str]] = {".md": markdown, ".csv"
 
 
 def _cells(point: Point) -> list[str]:
-    printed, fallback = cells(point, PRINTED), point.row.fallback
+    printed, fallback = point_cells(point, PRINTED), point.row.fallback
     printed["publishable"] += f" (fallback: {fallback})" if fallback else ""
     return list(printed.values())
 

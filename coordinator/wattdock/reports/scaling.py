@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
-from wattdock.reports.terminal import Listing, figure_text, marked, number, seconds_text
-from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
     from wattdock.analysis import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
-    from wattdock.reports.terminal import View
     from wattdock.store import StoredResult
 
 # Where prompts come from that are the same for the same workload.
@@ -47,13 +44,6 @@ METHOD = (
     "unless a kind says weak: as many for each replica. Speed, power and joules: a sum over all restarts ÷ a sum, with "
     "Student's t interval from how restarts differ. Ratios: of these figures; 95 % interval from Welch's t on their "
     "logarithms. Medians of latency: of one result's requests, so not where several are pooled."
-)
-SPEED, POWER, ENERGY = (
-    COLUMNS[quantity].heading for quantity in (statistics.SPEED, statistics.POWER, statistics.ENERGY)
-)
-HEADINGS = (
-    *("kind", "split", "GPUs", "restarts", SPEED, "speed-up", "efficiency"),
-    *(COLUMNS["ttft_p50_s"].heading, COLUMNS["tpot_p50_s"].heading, POWER, ENERGY, f"{ENERGY} ÷ first", "imbalance"),
 )
 
 
@@ -105,6 +95,17 @@ class Optimum:
     next_best: SplitPoint | None
     difference: statistics.Difference | None
 
+    def __str__(self) -> str:
+        costs = [point.j_per_token.value for point in (self.point, self.next_best) if point and point.j_per_token]
+        text = f"{self.point.split}, {costs[0]:.4g} J/token"
+        if self.next_best is None:
+            return f"{text}; there is no other to compare it with"
+        text += f"; next is {self.next_best.split}"
+        if self.difference is None:
+            return f"{text}, {costs[1] / costs[0] - 1:+.1%}; whether they differ needs three restarts of each"
+        verdict = "differ" if self.difference.differs else "do not differ"
+        return f"{text}, {self.difference.relative:+.1%} {self.difference.interval:+.1%}: they {verdict}"
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -138,16 +139,6 @@ class Scaling:
     settings: tuple[Setting, ...]
     left_out: dict[str, str]
     method: str = METHOD
-
-    def as_view(self) -> View:
-        """Yield every setting's curves and cheapest split."""
-        for setting in self.settings:
-            yield setting.name
-            yield Listing(HEADINGS, [_cells(point) for point in setting.points])
-            yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
-            yield ""
-        yield from (f"{name}: {reason}; left out" for name, reason in self.left_out.items())
-        yield self.method
 
 
 @dataclass(frozen=True)
@@ -311,30 +302,3 @@ def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
     best, other = (point.restarts[statistics.ENERGY] for point in ordered[:2])
     enough = min(len(best), len(other)) >= statistics.LEAST_RESTARTS
     return Optimum(ordered[0], ordered[1], statistics.difference(best, other) if enough else None)
-
-
-def _cells(point: SplitPoint) -> tuple[str, ...]:
-    ratios = (point.speed_up, point.efficiency, point.energy_ratio)
-    speed_up, efficiency, energy_ratio = (figure_text(ratio, ".3f") for ratio in ratios)
-    return (
-        *(point.kind, marked(point.split, point.disturbed), str(point.gpus)),
-        str(len(point.restarts[statistics.SPEED])),
-        *(figure_text(point.tokens_per_s, ",.0f"), speed_up, efficiency),
-        *(seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)),
-        *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g"), energy_ratio),
-        number(point.load_imbalance, ".3f"),
-    )
-
-
-def _optimum_text(best: Optimum | None) -> str:
-    if best is None or best.point.j_per_token is None:
-        return "unknown, energy was not measured"
-    text = f"{best.point.split}, {best.point.j_per_token.value:.4g} J/token"
-    if best.next_best is None or best.next_best.j_per_token is None:
-        return f"{text}; there is no other to compare it with"
-    more = best.next_best.j_per_token.value / best.point.j_per_token.value - 1
-    if (difference := best.difference) is None:
-        return f"{text}; next is {best.next_best.split}, {more:+.1%}; whether they differ needs three restarts of each"
-    verdict = "differ" if difference.differs else "do not differ"
-    apart = f"{difference.relative:+.1%} {difference.interval:+.1%}"
-    return f"{text}; next is {best.next_best.split}, {apart}: they {verdict}"

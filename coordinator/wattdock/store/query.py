@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from wattdock.store.folders import StoredResult, Tell
+    from wattdock.store.folders import Say, StoredResult
 
 # Views over the restarts' Parquet files of that name.
 PARQUET = ("requests", "steps", "timeline")
@@ -67,18 +67,18 @@ def _folders_where(rows: Sequence[Row], condition: str) -> set[str]:
 
 
 def select(
-    output_dir: Path, where: str | None = None, *, superseded: bool = False, tell: Tell = lambda _: None
+    output_dir: Path, where: str | None = None, *, superseded: bool = False, say: Say = lambda _: None
 ) -> list[Row]:
     """Return the rows of the table of results that match, the latest first.
 
     Args:
         where, superseded: As `matching` takes them.
-        tell: Receives a line about each result that is left out because it cannot be read.
+        say: Receives a line about each result that is left out because it cannot be read.
 
     Raises:
         ConfigError: The condition is wrong, or there are no results.
     """
-    rows = in_order(read_rows(_folders(output_dir), lambda problem: tell(f"{problem}; left out")))
+    rows = in_order(read_rows(_folders(output_dir), lambda problem: say(f"{problem}; left out")))
     return matching(rows, where, superseded=superseded)
 
 
@@ -91,11 +91,11 @@ def later_attempt(stored: StoredResult) -> Path | None:
     return Path(latest) if latest else None
 
 
-def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Table:
+def query(output_dir: Path, sql: str, *, say: Say = lambda _: None) -> pa.Table:
     """Return the answer to one SELECT over the views.
 
     Args:
-        tell: Receives a line about each result or file that the answer lacks.
+        say: Receives a line about each result or file that the answer lacks.
 
     Raises:
         ConfigError: The SQL is wrong, with what DuckDB says of it, or is not one SELECT.
@@ -103,21 +103,21 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
     """
     import duckdb
 
-    rows = select(output_dir, superseded=True, tell=tell)
+    rows = select(output_dir, superseded=True, say=say)
     folders, tables = [Path(row.folder) for row in rows], {"all_results": Row.table(rows)}
     if "passes" in sql.lower():
         stored_results = readable_results(folders, lambda _: None)
         tables["all_passes"] = passes_table(
             [row for stored in stored_results for row in passes_of(stored.result, stored.folder)]
         )
-    files = {name: _parquet_files(folders, name, tell) for name in PARQUET if name in sql.lower()}
+    files = {name: _parquet_files(folders, name, say) for name in PARQUET if name in sql.lower()}
     try:
-        return _answered(tables, files, sql, tell)
+        return _answered(tables, files, sql, say)
     except duckdb.Error as error:
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
-def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str, tell: Tell) -> pa.Table:
+def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str, say: Say) -> pa.Table:
     """Return the answer from all files, or where that fails from those that are not damaged."""
     import duckdb
 
@@ -127,7 +127,7 @@ def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: st
     except (duckdb.ParserException, duckdb.CatalogException, duckdb.DataError, duckdb.BinderException):
         raise
     except (duckdb.Error, RuntimeError):
-        if not (damaged := _damaged(files, tell)):
+        if not (damaged := _damaged(files, say)):
             raise
     readable = {name: [file for file in paths if file not in damaged] for name, paths in files.items()}
     return _answer(tables, readable, sql)
@@ -140,8 +140,8 @@ def _folders(output_dir: Path) -> list[Path]:
     raise ConfigError(f"no results in {output_dir.absolute()}", remedy, cause=Cause.EMPTY)
 
 
-def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]:
-    """Return the readable files of one view; `tell` hears of a lost one."""
+def _parquet_files(folders: Sequence[Path], name: str, say: Say) -> list[Path]:
+    """Return the readable files of one view; `say` receives a line about each lost file."""
     paths = []
     for folder in folders:
         try:
@@ -154,9 +154,9 @@ def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]
                 except OSError as error:
                     missing = isinstance(error, FileNotFoundError)
                     problem = "is missing" if missing else f"cannot be read ({error.strerror}); see its owner and mode"
-                    tell(f"{file}: {problem}; left out of {name}")
+                    say(f"{file}: {problem}; left out of {name}")
         except StoreError as error:
-            tell(f"{error}; left out of {name}")
+            say(f"{error}; left out of {name}")
     return paths
 
 
@@ -195,7 +195,7 @@ def _require_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None
         raise ConfigError(f"{sql!r} holds {len(statements)} queries", "write one at a time")
 
 
-def _damaged(files: dict[str, list[Path]], tell: Tell) -> set[Path]:
+def _damaged(files: dict[str, list[Path]], say: Say) -> set[Path]:
     """Return the files that cannot be read to their end."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -208,7 +208,7 @@ def _damaged(files: dict[str, list[Path]], tell: Tell) -> set[Path]:
                     for _ in content.iter_batches():
                         pass
             except (OSError, ValueError, pa.ArrowException) as error:
-                tell(f"{file}: is not a whole Parquet file ({' '.join(str(error).split())}); left out of {name}")
+                say(f"{file}: is not a whole Parquet file ({' '.join(str(error).split())}); left out of {name}")
                 damaged.add(file)
     return damaged
 

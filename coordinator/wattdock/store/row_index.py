@@ -21,7 +21,7 @@ from wattdock.store.table import Row
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.store.folders import Tell
+    from wattdock.store.folders import Say
 
 # A digest, and a Parquet file with one column more than `Row` has.
 INDEX, STATE = ".rows", "state"
@@ -30,14 +30,14 @@ DIGEST_BYTES = 32
 FEWEST = 100
 
 
-def read_rows(folders: Sequence[Path], tell: Tell) -> list[Row]:
+def read_rows(folders: Sequence[Path], say: Say) -> list[Row]:
     """Return the rows of results, those that are as they were indexed from the index, in no order.
 
     The index is written anew if there are many others, but into no bundle; a folder that cannot be written has none.
 
     Args:
         folders: Of all results of one folder.
-        tell: Receives a line about each result that cannot be read.
+        say: Receives a line about each result that cannot be read.
     """
     file = folders[0].parent / INDEX
     # Of the time before anything is read: a result that changes meanwhile is read again.
@@ -45,7 +45,7 @@ def read_rows(folders: Sequence[Path], tell: Tell) -> list[Row]:
     indexed = _unchanged(file, states) if os.access(file, os.R_OK) else []
     indexed_folders = {row.folder for row in indexed}
     others = [folder for folder in folders if str(folder) not in indexed_folders]
-    read = [stored.row for stored in readable_results(others, tell)]
+    read = [stored.row for stored in readable_results(others, say)]
     new = [row for row in read if _may_be_indexed(Path(row.folder))]
     if len(new) >= FEWEST and not (file.parent.resolve().parent / MANIFEST).exists():
         # Names and numbers that Arrow cannot hold are no reason to read nothing.

@@ -16,7 +16,7 @@ from wattdock.files import JOURNAL, STUDIES, locked
 from wattdock.opening import OTHERS_WRITE, is_trusted
 from wattdock.study.folder import measured_passes, named_like
 from wattdock.study.journal import FAILED, LOCK, OK, STUDY, History, histories, read_journal
-from wattdock.text import dotted, listed, meant, typed, untimed
+from wattdock.text import dotted, listed, matching_names, shortest_unique_names, without_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,7 +49,7 @@ class EarlierStudy:
     @property
     def name(self) -> str:
         """Its name with the number of the run, without the time: mine-2."""
-        return untimed(self.path.name)
+        return without_timestamp(self.path.name)
 
     @property
     def head(self) -> Line:
@@ -139,8 +139,8 @@ def find_study(name: str, output_dir: Path) -> EarlierStudy:
         sorted(folder.name for folder in group)
         for group in (folders, (folder for folder in folders if is_trusted(folder.lstat().st_uid)))
     )
-    names = own if meant(name, own) else names
-    matches, shortest = meant(name, names), typed(names)
+    names = own if matching_names(name, own) else names
+    matches, shortest = matching_names(name, names), shortest_unique_names(names)
     if len(matches) != 1:
         found = "begins the names of several studies" if matches else f"no study in {output_dir} is called so"
         candidates = listed([shortest[match] for match in matches or reversed(names)])
@@ -162,7 +162,7 @@ def _read(path: Path) -> EarlierStudy | None:
     distrust = ""
     if strangers := [state.st_uid for state in states if not is_trusted(state.st_uid)]:
         remedy = "run its file as a study of yours, without --resume"
-        distrust = f"{untimed(path.name)} is a study of user {strangers[0]}; {remedy}"
+        distrust = f"{without_timestamp(path.name)} is a study of user {strangers[0]}; {remedy}"
     elif writable := [
         place for place, state in zip((path, path / JOURNAL), states, strict=True) if state.st_mode & OTHERS_WRITE
     ]:

@@ -32,7 +32,7 @@ from wattdock.study.journal import (
     Journal,
     histories,
 )
-from wattdock.text import untimed
+from wattdock.text import without_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -333,7 +333,7 @@ def _numbered(path: Path) -> Path:
 
 
 def _run_number(folder: str, slug: str) -> int | None:
-    name, _, number = untimed(folder).rpartition("-")
+    name, _, number = without_timestamp(folder).rpartition("-")
     return int(number) if name == slug and RUN_NUMBER.fullmatch(number) else None
 
 

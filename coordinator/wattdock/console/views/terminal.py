@@ -1,4 +1,4 @@
-"""Text on standard output: tables, lines, JSON of the same objects; and figures as text."""
+"""Tables and lines on standard output."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import os
 import re
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
-from itertools import accumulate, takewhile
-from math import floor, log10
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, TypeAlias
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Never, TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -20,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattdock.output import harmless, one_line, unguarded
+from wattdock.reports.cells import DISTURBED, MARK
 from wattdock.text import listed
 
 if TYPE_CHECKING:
@@ -27,25 +25,18 @@ if TYPE_CHECKING:
 
     from rich.console import ConsoleOptions, JustifyMethod, RenderableType
 
-    from wattdock.analysis import statistics
-    from wattdock.store import Row
-
 # What a view of an object is made of: tables, and lines of text that are never cut.
 View: TypeAlias = "Iterable[str | RenderableType]"
 UNLIMITED = 100_000
 # A column of texts becomes no narrower than this.
 SHORTEST_PIECE = 12
-NOTHING = "–"
-# Half of an interval ÷ its figure; what is narrower comes of rounding.
-NO_SPREAD = 1e-6
-# Behind the name of a result that others disturbed; the heading of a column of sentences; between columns.
-MARK, SENTENCES, GAP = "†", "verdict", 2
-DISTURBED = f"{MARK} Others used its CPUs or GPUs meanwhile."
+# The heading of a column whose cells are wrapped between words.
+SENTENCES = "verdict"
+# Spaces between two columns.
+GAP = 2
 STATUS_STYLES = {"ok": "green", "failed": "bold red", "interrupted": "magenta"}
 # "12,383", "+1.20%", "0.05 [0.04, 0.06]", "4.1 ms", "–"; no dates and no folders' names.
 FIGURE = re.compile(r"–|[+-]?(\d[\d.,]*(e[+-]?\d+)?|nan|inf)( ?(%|[^\W\d]{1,6}(/s)?|\?))?( [\[…±/].*)?")
-# An engine's settings can be thousands of characters that differ in a folder's name.
-LONG, LEAD = 100, 30
 
 
 class _Output(Console):
@@ -79,23 +70,6 @@ def _line(text: str | Text) -> Text:
     line = Text(text) if isinstance(text, str) else text
     line.plain = one_line(line.plain)
     return line
-
-
-def to_plain(value: Any) -> Any:
-    """Return any of our objects as JSON has it, under the names of its fields."""
-    if hasattr(value, "to_pylist"):
-        return value.to_pylist()
-    if hasattr(value, "as_json"):
-        return value.as_json()
-    if is_dataclass(value):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value) if field.repr}
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json", by_alias=True)
-    if isinstance(value, dict):
-        return {key: to_plain(child) for key, child in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [to_plain(child) for child in value]
-    return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
 
 
 @dataclass(frozen=True)
@@ -166,79 +140,3 @@ def pairs(rows: Iterable[tuple[str, str]]) -> Table:
     for name, value in rows:
         table.add_row(_line(name), _line(value))
     return table
-
-
-def number(value: float | None, form: str = ".4g") -> str:
-    """Return a number in a format, or a dash for what was not measured."""
-    return NOTHING if value is None else format(value, form)
-
-
-def cell_text(value: Any, form: str = "") -> str:
-    """Return a value of a table as people read it.
-
-    Args:
-        form: As `store.Column` has it.
-    """
-    if value is None or value == "":
-        return NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if form == "seconds":
-        return seconds_text(value)
-    return Path(value).name if form == "file name" else format(value, form)
-
-
-def row_cells(row: Row, names: Sequence[str]) -> dict[str, str]:
-    """Return some columns of a row of the table of results as people read them; a sign marks a disturbed one."""
-    from wattdock.store import COLUMNS
-
-    cells = {name: cell_text(getattr(row, name), COLUMNS[name].form) for name in names}
-    sign_at = next((name for name in ("status", "name") if name in cells), None)
-    return cells | ({sign_at: marked(cells[sign_at], row.disturbed)} if sign_at else {})
-
-
-def marked(label: str, disturbed: object) -> str:
-    """Return the name or status of what others may have disturbed, with a sign behind it where they did."""
-    return f"{label} {MARK}" if disturbed else label
-
-
-def figure_text(figure: statistics.Figure | None, form: str = ".4g") -> str:
-    """Return "0.0530 [0.0521, 0.0539]"."""
-    if figure is None:
-        return NOTHING
-    if figure.interval is None:
-        return format(figure.value, form)
-    return f"{figure.value:{form}} {figure.interval:{form}}"
-
-
-def plus_minus(figure: statistics.Figure | None, form: str) -> str:
-    """Return "0.13501 ± 0.00055", both to the half width's second digit; "0.05 [0, 0.14]" where it ends at 0.
-
-    Args:
-        form: Format of the value where there is no half width to round to.
-    """
-    if figure is None or figure.interval is None:
-        return figure_text(figure, form)
-    low, high = figure.interval
-    half = (high - low) / 2
-    if low <= 0 or half <= NO_SPREAD * figure.value:
-        return figure_text(figure, form)
-    places = max(0, 1 - floor(log10(half)))
-    return f"{figure.value:,.{places}f} ± {half:,.{places}f}"
-
-
-def seconds_text(value_s: float | None) -> str:
-    """Return milliseconds below one second, else seconds."""
-    if value_s is None:
-        return NOTHING
-    return f"{value_s * 1e3:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
-
-
-def excerpts_at_difference(texts: Sequence[str]) -> list[str]:
-    """Return texts whole, or, where one is long, cut around the first place where they differ."""
-    if max(map(len, texts), default=0) <= LONG:
-        return list(texts)
-    alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))
-    start = max(0, alike - LEAD)
-    cut = slice(start, start + LONG)
-    return [("…" if start else "") + text[cut] + ("…" if len(text) > cut.stop else "") for text in texts]

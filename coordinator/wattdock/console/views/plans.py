@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wattdock.console.views.terminal import Listing, Sheet
 from wattdock.errors import WattdockError
 from wattdock.host import gpu_models
 from wattdock.inputs import PromptSet, presets
-from wattdock.reports.terminal import NOTHING, Listing, Sheet
+from wattdock.reports.cells import NOTHING
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.config import ExperimentConfig, Study
+    from wattdock.config import ExperimentConfig
+    from wattdock.console.views.terminal import View
     from wattdock.inputs import Estimate
     from wattdock.planning import ExecutionPlan, Forecast
-    from wattdock.reports.terminal import View
 
 GB = 1e9
 # Where there is little room the last are left out.
@@ -33,67 +33,41 @@ KNOWN_MODELS = ("model", "hub id", "parameters", "source")
 KNOWN_GPUS = ("GPU", "memory", "bandwidth", "16-bit", "link", "power limit", "source")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The experiments of a study before anything is started.
+def plan_view(
+    experiments: Sequence[ExperimentConfig],
+    *,
+    notes: Sequence[str],
+    checked: Sequence[ExecutionPlan | WattdockError],
+    forecast: Forecast,
+    online: bool,
+) -> View:
+    """Yield the experiments of a study before anything is started, and what the whole takes.
 
-    Attributes:
+    Args:
         checked: For each experiment what was decided, or why it cannot run here.
         forecast: How long each experiment and the whole are expected to take.
         online: The hub was asked for its models.
     """
-
-    study: Study
-    checked: Sequence[ExecutionPlan | WattdockError]
-    forecast: Forecast
-    online: bool = False
-
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return every experiment's whole configuration."""
-        return [config.model_dump(mode="json") for config in self.study.experiments]
-
-    def as_view(self) -> View:
-        """Yield the experiments of a study, and what the whole takes."""
-        study, forecast = self.study, self.forecast
-        ready = [decision for decision in self.checked if not isinstance(decision, WattdockError)]
-        memory = [decision.memory for decision in ready if decision.memory]
-        yield from (*study.notes, *dict.fromkeys((*(decision.decisions for decision in ready), *memory)))
-        numbered = [(number, position) for number, group in enumerate(forecast.groups, 1) for position in group]
-        yield Listing(PLAN_COLUMNS, [_plan_cells(self, number, position) for number, position in numbered[:SHOWN]])
-        if len(numbered) > SHOWN:
-            yield f"… and {len(numbered) - SHOWN} more; --json prints all"
-        yield from dict.fromkeys(decision.prompts for decision in ready if decision.prompts)
-        yield from _unchecked(study.experiments, online=self.online)
-        yield (
-            f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
-            f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total}"
-        )
+    ready = [decision for decision in checked if not isinstance(decision, WattdockError)]
+    memory = [decision.memory for decision in ready if decision.memory]
+    yield from (*notes, *dict.fromkeys((*(decision.decisions for decision in ready), *memory)))
+    rows = [
+        (str(number), *_plan_cells(experiments[at], checked[at], forecast.experiments[at]))
+        for number, group in enumerate(forecast.groups, 1)
+        for at in group
+    ]
+    yield Listing(PLAN_COLUMNS, rows[:SHOWN])
+    if len(rows) > SHOWN:
+        yield f"… and {len(rows) - SHOWN} more; --json prints all"
+    yield from dict.fromkeys(decision.prompts for decision in ready if decision.prompts)
+    yield from _unchecked(experiments, online=online)
+    yield (
+        f"{pluralize(len(experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
+        f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total}"
+    )
 
 
-class KnownHardware:
-    """The models and GPUs that are known by name."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return their figures and sources."""
-        names = ("name", "id", "parameters", "verified", "source", "note")
-        models = [{name: getattr(model, name) for name in names} for model in presets().values()]
-        catalogue = gpu_models.catalogue().values()
-        gpus = [{"name": gpu.name, "aliases": gpu.aliases, "unverified": gpu.unverified} for gpu in catalogue]
-        return {"models": models, "gpus": gpus}
-
-    def as_view(self) -> View:
-        """Yield the models and GPUs that are known by name."""
-        models = [
-            (model.name, model.id or NOTHING, f"{model.parameters or 0:,}", "vendor" if model.verified else UNVERIFIED)
-            for model in presets().values()
-        ]
-        yield Sheet(KNOWN_MODELS, models)
-        yield ""
-        yield Sheet(KNOWN_GPUS, [_gpu_cells(gpu) for gpu in gpu_models.catalogue().values()])
-
-
-def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
-    config, decision = plan.study.experiments[position], plan.checked[position]
+def _plan_cells(config: ExperimentConfig, decision: ExecutionPlan | WattdockError, expected: object) -> tuple[str, ...]:
     replays = config.workload.arrival == "trace"
     place, prompts = "cannot run here", f"{'' if replays else config.workload.prompts_per_pass} {config.prompts.source}"
     if not isinstance(decision, WattdockError):
@@ -102,8 +76,8 @@ def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
         prompts += f", {tokens_in} in, {tokens_out} out" if tokens_in else f", {tokens_out} out"
     repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
     return (
-        *(str(group), config.label, place, str(config.workload.batch_size), repeats),
-        *(plan.forecast.experiments[position] or NOTHING, config.model.label, prompts, config.experiment_id[:8]),
+        *(config.label, place, str(config.workload.batch_size), repeats),
+        *(str(expected or NOTHING), config.model.label, prompts, config.experiment_id[:8]),
     )
 
 
@@ -175,6 +149,29 @@ def _is_unread(gpu: str, memory_bytes: float) -> bool:
     """Whether a GPU's memory is known only from `gpus.yaml`, which found it in no source."""
     model = gpu_models.catalogue().get(gpu)
     return model is not None and model.memory_bytes == memory_bytes and model.memory_read_at is None
+
+
+class KnownHardware:
+    """The models and GPUs that are known by name."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return their figures and sources."""
+        names = ("name", "id", "parameters", "verified", "source", "note")
+        models = [{name: getattr(model, name) for name in names} for model in presets().values()]
+        catalogue = gpu_models.catalogue().values()
+        gpus = [{"name": gpu.name, "aliases": gpu.aliases, "unverified": gpu.unverified} for gpu in catalogue]
+        return {"models": models, "gpus": gpus}
+
+
+def known_view(_: KnownHardware) -> View:
+    """Yield the models and GPUs that are known by name."""
+    models = [
+        (model.name, model.id or NOTHING, f"{model.parameters or 0:,}", "vendor" if model.verified else UNVERIFIED)
+        for model in presets().values()
+    ]
+    yield Sheet(KNOWN_MODELS, models)
+    yield ""
+    yield Sheet(KNOWN_GPUS, [_gpu_cells(gpu) for gpu in gpu_models.catalogue().values()])
 
 
 def _gpu_cells(gpu: gpu_models.GpuModel) -> tuple[str, ...]:

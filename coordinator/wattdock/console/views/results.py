@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from wattdock.analysis import Audit
-from wattdock.errors import StoreError
-from wattdock.reports.boards import boards_text, pools
-from wattdock.reports.chart_data import cells, headings, points_of
-from wattdock.reports.page import STATUSES, fallback_text, token_cost_texts
-from wattdock.reports.terminal import NOTHING, Listing, number, pairs, seconds_text
-from wattdock.reports.views import check_lines
+from wattdock.console.views.machine import check_view
+from wattdock.console.views.terminal import Listing, pairs
+from wattdock.reports import point_cells, points_of, pools
+from wattdock.reports.cells import NOTHING, number, seconds_text
+from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
 from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
@@ -22,11 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.reports.terminal import View
+    from wattdock.console.views.terminal import View
     from wattdock.store import StoredResult
 
-SAMPLE_TEXTS = 1
-SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
 # Of a verdict; `show --checks` has all.
 NAMES_SHOWN = 5
@@ -51,12 +47,12 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
     elif len(stored) == 1:
         yield from _result_view(stored[0], errors=errors, more=more)
     elif stored:
-        rows = [cells(point, SUMMARY) for point in points_of(stored)]
+        rows = [point_cells(point, SUMMARY) for point in points_of(stored)]
         known = [name for name in SUMMARY if any(row[name] not in (NOTHING, "0") for row in rows)]
         yield from (
             f"{result.result.config.label}: {line}" for result in stored for line in _wrong_lines(result.result)
         )
-        yield Listing(headings(known), [[row[name] for name in known] for row in rows])
+        yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
         yield pairs(_verdict_rows(stored, more))
 
@@ -73,7 +69,7 @@ def _checks_view(stored: StoredResult) -> View:
         if reason.follows:
             yield f"   depends on it: {', '.join(reason.follows)}"
     for check in sorted(audit.checks, key=lambda check: STATUSES.index(check.status)):
-        yield from check_lines(check)
+        yield from check_view(check)
 
 
 def _result_view(stored: StoredResult, *, errors: bool, more: str) -> View:
@@ -83,7 +79,7 @@ def _result_view(stored: StoredResult, *, errors: bool, more: str) -> View:
     yield Text.assemble((result.config.label, "bold"), f"  {result.started_utc}  {result.status}")
     # Of a failure the verdict says the same.
     verdict = _verdict_rows([stored], more) if errors or not result.error else ()
-    yield pairs([*_rows(result, errors=errors), *verdict, *_sample_rows(stored)])
+    yield pairs([*_rows(result, errors=errors), *verdict])
     yield f"stored in {stored.folder}"
 
 
@@ -154,12 +150,10 @@ def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         unpublished = f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
         yield "image", environment.image_digest or unpublished
     if environment.variables:
-        yield "variables", " ".join(f"{name}={_short(value)}" for name, value in environment.variables.items())
-
-
-def _short(value: str) -> str:
-    """Return the beginning of a value; result.json has all of it."""
-    return value if len(value) <= VARIABLE_CHARACTERS else value[: VARIABLE_CHARACTERS - 1] + "…"
+        yield (
+            "variables",
+            " ".join(f"{name}={value[:VARIABLE_CHARACTERS]}" for name, value in environment.variables.items()),
+        )
 
 
 def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -220,8 +214,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         part = f"{energy.hbm_j:,.1f} J ± {energy.hbm95_j or 0.0:.1f} J of these, by the driver's own figure"
         yield "HBM", f"{part}, mean {number(energy.mean_hbm_power_w, ',.0f')} W"
     for uuid, joules in energy.per_gpu_j.items():
-        text = f"{joules:,.1f} J" if joules is not None else NOTHING
-        yield "", f"{uuid}: {text}{_share(result, uuid)}"
+        yield "", f"{uuid}: {NOTHING if joules is None else f'{joules:,.1f} J'}"
     if energy.energy_per_output_token_j is not None and energy.windows:
         of = f"all joules ÷ all tokens, {energy.energy_boundary}, {energy.windows.headline}"
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
@@ -256,17 +249,6 @@ def _replica_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield f"  replica {replica.replica}", f"{work}; waited {replica.tail_s or 0.0:.2f} s for the others: {joules}"
 
 
-def _share(result: ExperimentResult, uuid: str) -> str:
-    """What else one GPU did, as far as it tells."""
-    if (shared := result.multi_gpu) is None or uuid not in shared.per_gpu_mean_power_w:
-        return ""
-    busy, used = shared.per_gpu_mean_utilization_percent.get(uuid), shared.per_gpu_max_memory_used_bytes.get(uuid)
-    parts = [f"mean {shared.per_gpu_mean_power_w[uuid]:,.0f} W"]
-    parts += [] if busy is None else [f"{busy:.0f} % of the time busy"]
-    parts += [] if used is None else [f"{used / 1e9:.1f} GB in use at most"]
-    return f", {', '.join(parts)}"
-
-
 def _cross_check_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if result.energy is None or (check := result.energy.cross_check) is None:
         return
@@ -287,14 +269,3 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if placed := compute.roofline:
         alone = ", ".join(f"{limit} {share:.0%}" for limit, share in placed.shares.items())
         yield "roofline", f"{placed.time_ratio:.3g} × the least time; alone would take of the time: {alone}"
-
-
-def _sample_rows(stored: StoredResult) -> Iterable[tuple[str, str]]:
-    """Yield the beginning of a few generated texts, so that a person sees that the model spoke."""
-    try:
-        texts = stored.table("requests")["text"].to_pylist() if stored.has_records else []
-    except StoreError as error:
-        yield "generated", str(error)
-        return
-    for text in islice(filter(None, texts), SAMPLE_TEXTS):
-        yield "generated", f"“{' '.join(text.split())[:SAMPLE_CHARACTERS]}”"

@@ -1,0 +1,110 @@
+"""Comparisons for a terminal: of two sets of results, and over numbers of GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.analysis import conditions, statistics
+from wattdock.console.views.terminal import SENTENCES, Listing, Sheet
+from wattdock.reports.cells import NOTHING, excerpts_at_difference, figure_text, marked, number, seconds_text
+from wattdock.store import COLUMNS
+from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from wattdock.console.views.terminal import View
+    from wattdock.reports import Comparison, Scaling
+
+# Where there is little room the last are left out.
+PAIR_COLUMNS = ("experiment", SENTENCES, "B / A − 1", "95 % interval", "A", "B", "p (Holm)", "restarts")
+MOST_DIFFERENCES = 40
+SPEED, POWER, ENERGY, TTFT, TPOT = (
+    COLUMNS[name].heading
+    for name in (statistics.SPEED, statistics.POWER, statistics.ENERGY, "ttft_p50_s", "tpot_p50_s")
+)
+SPLIT_COLUMNS = (
+    *("kind", "split", "GPUs", "restarts", SPEED, "speed-up", "efficiency"),
+    *(TTFT, TPOT, POWER, ENERGY, f"{ENERGY} ÷ first", "imbalance"),
+)
+
+
+def comparison_view(compared: Comparison) -> View:
+    """Yield the pairs, what else differs, results without a partner, and the verdict on a regression."""
+    if all(pair.a == pair.b for pair in compared.pairs):
+        yield "A and B are the same results"
+    for quantity in (statistics.ENERGY, statistics.SPEED):
+        if any(pair.tests[quantity].relative is not None for pair in compared.pairs):
+            yield Listing(PAIR_COLUMNS, _test_rows(compared, quantity), COLUMNS[quantity].heading)
+            yield ""
+    if all(pair.tests[statistics.ENERGY].relative is None for pair in compared.pairs):
+        yield f"joules: {compared.pairs[0].tests[statistics.ENERGY].reason}"
+    yield compared.method
+    yield from compared.over_boards
+    yield from (f"disturbed by others: {line}" for line in compared.disturbed)
+    yield from _differences_view(compared)
+    for side, names in (("A", compared.only_in_a), ("B", compared.only_in_b)):
+        yield from (f"only in {side}: {name}" for name in names)
+    if compared.older_left_out:
+        yield f"{pluralize(compared.older_left_out, 'older result')} of the same experiments left out"
+    yield from compared.equivalence_lines
+    if compared.regression:
+        yield f"allowed regression of {compared.regression.allowed:.3g}: {compared.regression.verdict}"
+        yield from (f"  {line}" for line in compared.regression.lines)
+
+
+def _test_rows(compared: Comparison, quantity: str) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for pair in compared.pairs:
+        test = pair.tests[quantity]
+        verdict = {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs]
+        interval = format(test.difference.interval, "+.2%") if test.difference else NOTHING
+        figures = (number(test.a), number(test.b), number(test.p_holm, ".3g"))
+        restarts = f"{test.restarts[0]}, {test.restarts[1]}"
+        rows.append((pair.label, verdict, number(test.relative, "+.2%"), interval, *figures, restarts))
+    return rows
+
+
+def _differences_view(compared: Comparison) -> View:
+    if not compared.differs_in:
+        yield "nothing else that was recorded differs"
+        return
+    # Engine arguments that only one backend has are left out.
+    listed = [
+        difference
+        for difference in compared.differs_in
+        if not difference.name.startswith((conditions.ENGINE, conditions.PACKAGE))
+        or conditions.ABSENT not in (difference.a, difference.b)
+    ][:MOST_DIFFERENCES]
+    rows = [
+        (
+            difference.name,
+            *excerpts_at_difference((difference.a, difference.b)),
+            f"{difference.pairs} of {len(compared.pairs)}",
+        )
+        for difference in listed
+    ]
+    yield Sheet(("", "A", "B", "pairs"), rows, "What else differs")
+    if more := len(compared.differs_in) - len(listed):
+        yield f"and {more} more, most of them engine arguments and packages; --json has them all"
+
+
+def scaling_view(scaling: Scaling) -> View:
+    """Yield every setting's curves and cheapest split."""
+    for setting in scaling.settings:
+        rows = [
+            (
+                *(point.kind, marked(point.split, point.disturbed), str(point.gpus)),
+                str(len(point.restarts[statistics.SPEED])),
+                figure_text(point.tokens_per_s, ",.0f"),
+                *(figure_text(ratio, ".3f") for ratio in (point.speed_up, point.efficiency)),
+                *(seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)),
+                *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g")),
+                *(figure_text(point.energy_ratio, ".3f"), number(point.load_imbalance, ".3f")),
+            )
+            for point in setting.points
+        ]
+        yield setting.name
+        yield Listing(SPLIT_COLUMNS, rows)
+        yield f"fewest joules per token: {setting.fewest_joules or 'unknown, energy was not measured'}"
+        yield ""
+    yield from (f"{name}: {reason}; left out" for name, reason in scaling.left_out.items())
+    yield scaling.method

@@ -1,0 +1,166 @@
+"""This machine for a terminal: GPUs, checks, energy counters, images, and the tasks of a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from wattdock.console.views.terminal import Sheet, pairs
+from wattdock.host import leases
+from wattdock.reports.cells import NOTHING, number
+from wattdock.values import known_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.analysis import Check
+    from wattdock.console.views.terminal import View
+    from wattdock.host import Gpu, GpuInventory
+    from wattdock.launch.images import ImageStatus
+    from wattdock.live import GpuSnapshot
+    from wattdock.metering import MeterCard
+
+BYTES_PER_GB = 1e9
+COLUMNS = ("GPU", "model", "VRAM GB", "busy", "W", "limit", "°C", "SM MHz", "modes")
+# Of a digest, its algorithm and twelve digits; of a commit twelve.
+DIGEST, COMMIT = 19, 12
+STYLES = {"pass": "green", "info": "cyan", "warn": "yellow", "fail": "bold red", "unknown": "bold magenta"}
+INDENT = " " * 8
+
+
+def gpus_view(snapshot: GpuSnapshot) -> View:
+    """Yield a line for all GPUs, a table, a block per GPU, and how they are linked."""
+    host = snapshot.inventory
+    yield Text(_summary(host), style="bold")
+    if host.gpus:
+        yield Sheet(COLUMNS, [_cells(gpu, host) for gpu in host.gpus])
+    for gpu in host.gpus:
+        yield from _block(gpu, snapshot)
+    if len(host.gpus) > 1:
+        yield _links(host)
+    yield from (Text(f"does not answer: {gpu}", style="red") for gpu in host.unreadable)
+    if holder := snapshot.leases.get(leases.MACHINE):
+        yield f"the machine is in exclusive use by {holder}"
+    elif holder := snapshot.leases.get(leases.CPU):
+        yield f"the CPU is in exclusive use by {holder}"
+    if snapshot.leases_unknown:
+        yield f"leases unknown: {snapshot.leases_unknown}"
+
+
+def _summary(host: GpuInventory) -> str:
+    if not host.gpus:
+        return f"no GPU: {host.reason or 'none answers'}"
+    models = ", ".join(f"{count} × {name}" for name, count in Counter(gpu.name for gpu in host.gpus).items())
+    used = known_sum(gpu.vram_used_bytes for gpu in host.gpus)
+    total = known_sum(gpu.vram_total_bytes for gpu in host.gpus)
+    power_w = known_sum(activity.power_w for activity in host.activity.values())
+    limit_w = known_sum(gpu.power_limit_w for gpu in host.gpus)
+    first = host.gpus[0]
+    driver = f"driver {first.driver_version or NOTHING}, CUDA up to {first.cuda_driver_version or NOTHING}"
+    return f"{models}: {_gb(used)} of {_gb(total)} GB in use, {_watts(power_w)} of {_watts(limit_w)} W; {driver}"
+
+
+def _cells(gpu: Gpu, host: GpuInventory) -> tuple[str, ...]:
+    now = host.activity.get(gpu.uuid)
+    modes = {"ECC": gpu.ecc, "MIG": gpu.mig, "PM": gpu.persistence}
+    busy = now.utilization_percent if now else None
+    return (
+        str(gpu.index),
+        gpu.name.removeprefix("NVIDIA "),
+        f"{_gb(gpu.vram_used_bytes)}/{_gb(gpu.vram_total_bytes)}",
+        NOTHING if busy is None else f"{busy:.0f}%",
+        _watts(now.power_w if now else None),
+        _watts(gpu.power_limit_w),
+        number(now.temperature_c if now else None, ".0f"),
+        number(now.sm_clock_mhz if now else None, ".0f"),
+        " ".join(name if on else f"{name}?" for name, on in modes.items() if on or on is None),
+    )
+
+
+def _block(gpu: Gpu, snapshot: GpuSnapshot) -> View:
+    """Yield the UUID and place of one GPU, then who uses it."""
+    pcie = f"PCIe {gpu.pcie_generation or NOTHING} ×{gpu.pcie_width or NOTHING}"
+    numa = "" if gpu.numa_node is None else f", NUMA {gpu.numa_node}"
+    nvlink = f", {gpu.nvlinks} NVLinks {gpu.nvlink_version or ''}".rstrip() if gpu.nvlinks else ""
+    yield f"{gpu.index}  {gpu.uuid}  {pcie}{numa}{nvlink}"
+    if holder := snapshot.leases.get(gpu.uuid):
+        yield f"   leased by {holder}"
+    if gpu.mig_slices:
+        yield f"   MIG slices {', '.join(gpu.mig_slices)}: not metered, a slice has no energy counter"
+    activity = snapshot.inventory.activity.get(gpu.uuid)
+    processes = activity.processes if activity else ()
+    yield from (f"   {process.kind}: {process}" for process in processes)
+    if not processes and (user := snapshot.occupied[gpu.uuid]):
+        yield f"   {user}"
+
+
+def _links(host: GpuInventory) -> Sheet:
+    """Return the links between GPUs, as `nvidia-smi topo -m` shows them."""
+    labels = {frozenset((link.a, link.b)): link.label for link in host.links}
+    gpus = host.gpus
+    rows = [
+        (f"GPU{row.index}", *(labels.get(frozenset((row.uuid, other.uuid)), "X") for other in gpus)) for row in gpus
+    ]
+    return Sheet(("links", *(f"GPU{gpu.index}" for gpu in gpus)), rows)
+
+
+def _gb(count: float | None) -> str:
+    return number(None if count is None else count / BYTES_PER_GB, ".1f")
+
+
+def _watts(value: float | None) -> str:
+    return number(value, ",.0f")
+
+
+def check_view(check: Check) -> View:
+    """Yield one check: status, name, figure and limit, and below them what to do."""
+    limit = f" (limit: {check.threshold})" if check.threshold else ""
+    yield Text.assemble((f"{check.status:<8}", STYLES[check.status]), f"{check.name}: {check.figure}{limit}")
+    if check.remedy:
+        yield f"{INDENT}→ {check.remedy}"
+
+
+def images_view(images: Sequence[ImageStatus]) -> View:
+    """Yield a row per image."""
+    rows = [
+        (image.name, _short(image.digest or image.id), _commit(image.revision), _short(image.locked), image.state)
+        for image in images
+    ]
+    yield Sheet(("image", "on this engine", "revision", "locked", "state"), rows)
+
+
+def _short(reference: str | None) -> str:
+    name, at, digest = (reference or NOTHING).rpartition("@")
+    return f"{name}{at}{digest[:DIGEST]}"
+
+
+def _commit(revision: str | None) -> str:
+    commit, dash, dirty = (revision or NOTHING).partition("-")
+    return f"{commit[:COMMIT]}{dash}{dirty}"
+
+
+def card_view(card: MeterCard) -> View:
+    """Yield what was found out about the energy counter of one GPU."""
+    yield Text(f"{card.gpu_name} {card.gpu_uuid}", style="bold")
+    lag = "unknown" if card.lag_s is None else f"{_ms(card.lag_s)} ± {_ms(card.lag_std_s or 0.0)}"
+    rows = [
+        ("period", f"{_ms(card.period_s)}, standard deviation {_ms(card.period_std_s)}"),
+        ("one read", f"{_ms(card.read_median_s)} median, {_ms(card.read_p99_s)} at the 99th percentile"),
+        ("lag", f"{lag} from {card.pulses} pulses"),
+    ]
+    for step in card.steps:
+        left_out = " (power overshoot: left out)" if step.overshoot else ""
+        spread = f"standard deviation {_ms(step.standard_deviation_s)}, {step.steps} steps{left_out}"
+        rows.append((f"  {step.kind}", f"{_ms(step.mean_s)}, {spread}"))
+    if card.smoothing_periods is not None:
+        rows.append(("smoothing", f"{card.smoothing_periods:.2f} periods after a step's own"))
+    if card.additivity is not None:
+        rows.append(("additivity", f"{card.additivity:+.3%}"))
+    rows.append(("in results", f"not used: {card.doubt}" if card.doubt else "used on this GPU under this driver"))
+    yield pairs(rows)
+
+
+def _ms(value_s: float) -> str:
+    return f"{value_s * 1e3:.1f} ms"

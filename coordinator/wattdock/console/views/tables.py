@@ -1,0 +1,100 @@
+"""Tables for a terminal: rows of the table of results, answers to SQL, windows, tasks of a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from wattdock.console.views.terminal import Listing, Sheet
+from wattdock.reports.cells import cell_text, number, row_cells
+from wattdock.store import COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from wattdock.analysis import WindowSummary
+    from wattdock.console.views.terminal import View
+    from wattdock.fleet import TaskState
+    from wattdock.store import Row
+
+WINDOW_COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "why not")
+TASK_COLUMNS = ("task", "state", "node", "GPUs", "done", "passes", "experiments", "why")
+# A table of more takes minutes to lay out and nobody reads it.
+MOST_ROWS = 1_000
+
+
+def windows_view(summary: WindowSummary) -> View:
+    """Yield each pass under each definition of a window, then every definition's total and how far they differ.
+
+    Restarts and passes count from 1, as everywhere that people read.
+    """
+    rows = [
+        (
+            *(
+                measured.window,
+                str(measured.restart + 1),
+                str(measured.pass_index + 1),
+                number(measured.duration_s, ".2f"),
+            ),
+            *(number(measured.output_tokens, ","), number(measured.energy_per_output_token_j, ".5g")),
+            measured.reason or "",
+        )
+        for measured in summary.passes
+    ]
+    yield Sheet(WINDOW_COLUMNS, rows)
+    totals = (f"{name} {number(value, '.5g')}" for name, value in summary.energy_per_output_token_j.items())
+    yield f"J/output token: {', '.join(totals)}"
+    yield f"the definitions differ by {number(summary.relative_spread, '.2%')}"
+
+
+def table_view(table: pa.Table) -> View:
+    """Yield the first rows of a table, every column, and how many there are where that is not all."""
+    # Of columns that are called the same, a list of objects would hold the last only.
+    columns = [map(_answer, column.to_pylist()) for column in table.slice(0, MOST_ROWS).columns]
+    yield Listing(table.column_names, list(zip(*columns, strict=True)))
+    yield from _more(table.num_rows)
+
+
+def _answer(value: Any) -> str:
+    return cell_text(value, ".6g" if isinstance(value, float) else "")
+
+
+def rows_view(rows: Sequence[Row], *, columns: Sequence[str], names: Mapping[str, str]) -> View:
+    """Yield some columns of the first rows of the table of results, and how many there are where that is not all.
+
+    Args:
+        columns: Those without any value are left out.
+        names: What to type for the name of a result or a study.
+    """
+    known = [name for name in columns if any(getattr(row, name) is not None for row in rows)]
+    cells = [[names.get(cell, cell) for cell in row_cells(row, known).values()] for row in rows[:MOST_ROWS]]
+    yield Listing([COLUMNS[name].heading for name in known], cells)
+    yield from _more(len(rows))
+
+
+def _more(count: int) -> View:
+    if count > MOST_ROWS:
+        yield f"{count:,} rows, the first {MOST_ROWS:,} shown; --json shows all"
+
+
+def tasks_view(states: Sequence[TaskState], *, most: int | None = None) -> View:
+    """Yield a table of the tasks of a study on a cluster, and a line about all.
+
+    Args:
+        most: How many tasks to show at most, tasks that run or wait first.
+    """
+    first = sorted(states, key=lambda state: (not state.node, not state.job, state.task))[:most] if most else states
+    rows = [
+        (
+            *(str(state.task), state.state, state.node, str(state.gpus), f"{state.done} of {state.experiments}"),
+            *(f"{state.measured} of {state.passes}", state.label, state.detail),
+        )
+        for state in first
+    ]
+    from wattdock.fleet import summary
+
+    yield Sheet(TASK_COLUMNS, rows)
+    yield Text(summary(states))

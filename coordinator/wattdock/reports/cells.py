@@ -1,0 +1,113 @@
+"""Values as people read them in tables and charts: numbers, figures with intervals, signs."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from math import floor, log10
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattdock.store import COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.analysis import statistics
+    from wattdock.store import Row
+
+__all__ = [
+    "DISTURBED",
+    "MARK",
+    "NOTHING",
+    "cell_text",
+    "excerpts_at_difference",
+    "figure_text",
+    "marked",
+    "number",
+    "row_cells",
+    "seconds_text",
+]
+
+# The cell of an unknown value.
+NOTHING = "–"
+# Stands behind the name of a result that others disturbed.
+MARK = "†"
+DISTURBED = f"{MARK} Others used its CPUs or GPUs meanwhile."
+# Half of an interval ÷ its figure below which the interval is rounding.
+NO_SPREAD = 1e-6
+# Engine settings can be thousands of characters that differ in a folder's name.
+LONG, LEAD = 100, 30
+
+
+def number(value: float | None, form: str = ".4g") -> str:
+    """Return a number in a format, or a dash for what was not measured."""
+    return NOTHING if value is None else format(value, form)
+
+
+def cell_text(value: Any, form: str = "") -> str:
+    """Return a value of a table as people read it.
+
+    Args:
+        form: As `store.Column` has it.
+    """
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if form == "seconds":
+        return seconds_text(value)
+    return Path(value).name if form == "file name" else format(value, form)
+
+
+def row_cells(row: Row, names: Sequence[str]) -> dict[str, str]:
+    """Return some columns of a row of the table of results as people read them; a sign marks a disturbed one."""
+    cells = {name: cell_text(getattr(row, name), COLUMNS[name].form) for name in names}
+    sign_at = next((name for name in ("status", "name") if name in cells), None)
+    return cells | ({sign_at: marked(cells[sign_at], row.disturbed)} if sign_at else {})
+
+
+def marked(label: str, disturbed: object) -> str:
+    """Return the name or status of what others may have disturbed, with a sign behind it where they did."""
+    return f"{label} {MARK}" if disturbed else label
+
+
+def figure_text(figure: statistics.Figure | None, form: str = ".4g") -> str:
+    """Return "0.0530 [0.0521, 0.0539]"."""
+    if figure is None:
+        return NOTHING
+    if figure.interval is None:
+        return format(figure.value, form)
+    return f"{figure.value:{form}} {figure.interval:{form}}"
+
+
+def plus_minus(figure: statistics.Figure | None, form: str) -> str:
+    """Return "0.13501 ± 0.00055", both to the half width's second digit; "0.05 [0, 0.14]" where it ends at 0.
+
+    Args:
+        form: Format of the value where there is no half width to round to.
+    """
+    if figure is None or figure.interval is None:
+        return figure_text(figure, form)
+    low, high = figure.interval
+    half = (high - low) / 2
+    if low <= 0 or half <= NO_SPREAD * figure.value:
+        return figure_text(figure, form)
+    places = max(0, 1 - floor(log10(half)))
+    return f"{figure.value:,.{places}f} ± {half:,.{places}f}"
+
+
+def seconds_text(value_s: float | None) -> str:
+    """Return milliseconds below one second, else seconds."""
+    if value_s is None:
+        return NOTHING
+    return f"{value_s * 1e3:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
+
+
+def excerpts_at_difference(texts: Sequence[str]) -> list[str]:
+    """Return texts whole, or, where one is long, cut around the first place where they differ."""
+    if max(map(len, texts), default=0) <= LONG:
+        return list(texts)
+    alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))
+    start = max(0, alike - LEAD)
+    cut = slice(start, start + LONG)
+    return [("…" if start else "") + text[cut] + ("…" if len(text) > cut.stop else "") for text in texts]
