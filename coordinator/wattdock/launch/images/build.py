@@ -66,9 +66,13 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
     runner = REPO / "runners" / name
     if runner.is_dir() and not (runner / f"requirements-{variant}.txt").exists():
         raise ConfigError(f"{name} has no packages for --variant {variant}", "take the other one of cpu and cuda")
-    labels = build_labels(base, _base_image(base, name))
+    try:
+        base_image = find_image(base, backend=name)
+    except NoImageError:
+        pull(base)
+        base_image = find_image(base, backend=name)
     # Docker takes the last of several values, so ours stand behind the caller's.
-    words = ["build", *more, *labels]
+    words = ["build", *more, *build_labels(base, base_image)]
     words += ["--build-arg", f"VARIANT={variant}", "--build-arg", f"VERSION={__version__}"]
     words += ["--file", str(DOCKER / f"{name}.Dockerfile"), "--tag", local_name(name)]
     with _sources() as sources:
@@ -99,15 +103,6 @@ def default_base(name: str, variant: str) -> str:
     return CPU_BASE if variant == "cpu" or in_dockerfile is None else in_dockerfile[1]
 
 
-def _base_image(base: str, name: str) -> Image:
-    """Return the base image, pulled where the engine does not have it."""
-    try:
-        return find_image(base, backend=name)
-    except NoImageError:
-        pull(base)
-        return find_image(base, backend=name)
-
-
 def build_labels(base: str, image: Image) -> list[str]:
     """Return the options of a build that name its base, by digest where a registry has it, and its commit."""
     _, _, base_digest = (image.digest or "").partition("@")
@@ -115,11 +110,10 @@ def build_labels(base: str, image: Image) -> list[str]:
     labels = {BASE_NAME_LABEL: base, BASE_DIGEST_LABEL: base_digest}
     # A tag may move while the image is built; a digest does not.
     arguments = {"BASE": image.digest or base, "REVISION": Machine.here().revision or "unknown"}
-    words = []
-    for option, values in (("--label", labels), ("--build-arg", arguments)):
-        for key, value in values.items():
-            words += [option, f"{key}={value}"]
-    return words
+    return [
+        *(word for label, value in labels.items() for word in ("--label", f"{label}={value}")),
+        *(word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")),
+    ]
 
 
 def pull(reference: str) -> None:
