@@ -28,8 +28,7 @@ class Gpu(Stored):
     Attributes:
         index: NVML's, which follows the PCI bus order.
         uuid: In NVML's form, "GPU-…".
-        vram_used_bytes: At the time of reading, without `vram_reserved_bytes` where the driver reports them apart.
-        vram_reserved_bytes: What the driver keeps for itself; None where it counts that as used.
+        vram_used_bytes: At the time of reading, without `vram_reserved_bytes`, which the driver keeps for itself.
         power_limit_w: The limit enforced now; `power_limit_default_w` is the board's own.
         ecc, mig, persistence: Whether the mode is on.
         compute_capability: "9.0" for Hopper.
