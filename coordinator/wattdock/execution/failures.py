@@ -66,13 +66,11 @@ MEMORY_CAUSES = frozenset({Cause.KV_CACHE, Cause.GPU_MEMORY, Cause.HOST_MEMORY, 
 DEATHS = frozenset({Cause.WORKER, Cause.RUNNER})
 
 
-def cause_of(error: WattdockError, log: str = "", *, oom_kills: int = 0) -> Cause | None:
+def cause_of(error: WattdockError, log: str = "") -> Cause | None:
     """Return what a runner's failure was; None where neither its cause nor the engine's words tell.
 
     Args:
         log: The runner's last lines.
-        oom_kills: Processes that the kernel has killed for lack of memory meanwhile, of the runner's control group or,
-            where that is not known, as a container's, of the whole machine.
     """
     if error.cause in MEMORY_CAUSES - {Cause.MEMORY}:
         return error.cause
@@ -80,8 +78,6 @@ def cause_of(error: WattdockError, log: str = "", *, oom_kills: int = 0) -> Caus
     cause = next(said, error.cause)
     if cause not in DEATHS:
         return cause
-    if oom_kills > 0:
-        return Cause.HOST_MEMORY
     return next((logged for logged, words in LOGGED.items() if re.search(words, log)), cause)
 
 

@@ -72,7 +72,6 @@ class Session:
         self._served: list[tuple[ExperimentState, Recording]] = []
         self._current: Recording | None = None
         self._deadline_ns = math.inf
-        self._oom_kills = self._plan.launch.oom_kills()
         self._meter = context.machine.new_meter(self._plan, context.home)
         self._stack = ExitStack()
         self._pids: Callable[[], frozenset[int]] = frozenset
@@ -317,7 +316,7 @@ class Session:
         log_tail = last_lines(self._log)
         cause = error.cause if isinstance(error, WattdockError) else None
         if isinstance(error, LaunchError | RunnerError):
-            cause = cause_of(error, log_tail, oom_kills=self._oom_kills.since())
+            cause = cause_of(error, log_tail)
         failure = Failure(
             kind=kind,
             message=message,

@@ -35,9 +35,7 @@ class Gpu(Stored):
         cuda_driver_version: Newest CUDA that the driver supports, "13.0".
         mig_slices: UUIDs of its MIG devices.
         pcie_generation, pcie_width: Of the link as it is now; an idle GPU lowers its generation.
-        numa_node: Of the host memory nearest to it.
         nvlinks: Active NVLinks, to GPUs or switches; 0 without NVLink.
-        nvlink_version: "4.0" on Hopper.
     """
 
     index: int
@@ -61,9 +59,7 @@ class Gpu(Stored):
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
-    numa_node: int | None = None
     nvlinks: int | None = None
-    nvlink_version: str | None = None
     nvml_version: str | None = None
     vram_reserved_bytes: int | None = None
 

@@ -23,8 +23,6 @@ THROUGH_THE_CPU = frozenset({"SYS", "NODE", "PHB"})
 # machine does not show, as from inside a container.
 HIDDEN_USE_BYTES = 2_000_000_000
 OCCUPYING = ("compute", "mps")
-AFFINITY_WORDS = 16
-WORD_BITS = 64
 # Source: nvidia-smi topo -m, legend.
 PATHS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",
@@ -33,11 +31,6 @@ PATHS = {
     pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
     pynvml.NVML_TOPOLOGY_NODE: "NODE",
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
-}
-# Source: nvml.h, NVML_NVLINK_VERSION_*.
-NVLINK_VERSIONS = {
-    getattr(pynvml, f"NVML_NVLINK_VERSION_{version.replace('.', '_')}"): version
-    for version in ("1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0")
 }
 
 
@@ -158,9 +151,7 @@ def _read(index: int, gpu: nvml.Device, active_links: list[int]) -> Gpu:
         pcie_generation_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu),
         pcie_width=optional(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
         pcie_width_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
-        numa_node=_numa_node(gpu),
         nvlinks=len(active_links),
-        nvlink_version=_nvlink_version(gpu, active_links[0]) if active_links else None,
         nvml_version=optional(pynvml.nvmlSystemGetNVMLVersion),
         vram_reserved_bytes=None if memory is None else memory.reserved_bytes,
     )
@@ -171,13 +162,6 @@ def _mig_slices(gpu: nvml.Device) -> tuple[str, ...]:
     places = range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)
     slices = [optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place) for place in places]
     return tuple(nvml.uuid(handle) for handle in slices if handle is not None)
-
-
-def _numa_node(gpu: nvml.Device) -> int | None:
-    words = optional(pynvml.nvmlDeviceGetMemoryAffinity, gpu, AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE) or ()
-    # The lowest bit that is set.
-    nodes = (WORD_BITS * place + (word & -word).bit_length() - 1 for place, word in enumerate(words) if word)
-    return next(nodes, None)
 
 
 def _watts(call: Callable[..., Any], gpu: nvml.Device) -> float | None:
@@ -208,11 +192,6 @@ def _activity(gpu: nvml.Device) -> GpuActivity:
             for pid, memory_bytes in optional(nvml.processes, gpu, kind) or ()
         ),
     )
-
-
-def _nvlink_version(gpu: nvml.Device, link: int) -> str | None:
-    version = optional(pynvml.nvmlDeviceGetNvLinkVersion, gpu, link)
-    return None if version is None else NVLINK_VERSIONS.get(version, f"unknown ({version})")
 
 
 def _read_link(a: str, b: str, *ends: tuple[nvml.Device, list[int]]) -> Link:

@@ -21,7 +21,6 @@ from wattdock.launch.engine import NoContainersError, find_image
 from wattdock.launch.environment import Environment, check_python, find_python
 from wattdock.launch.images import find_locked
 from wattdock.launch.keeper import memory_bytes
-from wattdock.launch.oom import OomKills
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import engine_settings, find_runner, process_variables
 from wattdock.text import json_text
@@ -74,12 +73,6 @@ class LauncherChoice:
         _, left_bytes = memory_bytes()
         limit_gb = self.limits.memory_gb if self.limits else None
         return left_bytes if limit_gb is None else min(left_bytes, limit_gb * BYTES_PER_GB)
-
-    def oom_kills(self) -> OomKills:
-        """Count from now on whom the kernel kills for lack of memory: of this process's control group, where its
-        runners are processes, else of the whole machine, as an engine has groups of its own for containers.
-        """
-        return OomKills(in_group=self.name == "process")
 
     @contextmanager
     def launcher(self, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:
