@@ -10,15 +10,7 @@ from pydantic import model_validator
 from wattdock.host.nvml import ProcessKind  # noqa: TC001 - what reads records needs it
 from wattdock.values import Stored
 
-# Source: nvidia-smi topo -m, legend.
-MEANING = {
-    "PIX": "one PCIe switch",
-    "PXB": "several PCIe switches",
-    "PHB": "the CPU's PCIe root",
-    "NODE": "PCIe roots of one CPU",
-    "SYS": "the link between CPUs",
-}
-# From slow to fast; NVLink is faster than each of them.
+# Ways over PCIe from slow to fast; NVLink is faster than each of them. Source: nvidia-smi topo -m, legend.
 ORDER = ("SYS", "NODE", "PHB", "PXB", "PIX")
 
 
@@ -103,11 +95,6 @@ class Link(Stored):
         if self.nvlinks:
             return len(ORDER) + self.nvlinks
         return ORDER.index(self.path) if self.path else -1
-
-    @property
-    def meaning(self) -> str:
-        """What the label of a way over PCIe stands for."""
-        return MEANING.get(self.label, self.label)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class GpuInventory:
         """Return why a model should not be split over these GPUs."""
         index = {gpu.uuid: gpu.index for gpu in group}
         slow = [
-            f"GPUs {index[link.a]} and {index[link.b]} are linked over {link.meaning} ({link.label}), not NVLink: "
+            f"GPUs {index[link.a]} and {index[link.b]} are linked through a CPU ({link.label}), not NVLink: "
             "a model split over them pays for it"
             for link in self.links_among(index.keys())
             if link.label in THROUGH_THE_CPU
@@ -108,7 +108,8 @@ def _read_all() -> GpuInventory:
     for index in range(count):
         try:
             device = nvml.device(index)
-            active = _active_links(device)
+            links = range(pynvml.NVML_NVLINK_MAX_LINKS)
+            active = [link for link in links if optional(pynvml.nvmlDeviceGetNvLinkState, device, link)]
             gpu = _read(index, device, active)
         except nvml.NvmlError as error:
             unreadable.append(f"GPU {index}: {error}")
@@ -135,8 +136,8 @@ def _read(index: int, gpu: nvml.Device, active_links: list[int]) -> Gpu:
         name=str(pynvml.nvmlDeviceGetName(gpu)),
         vram_total_bytes=None if memory is None else memory.total_bytes,
         vram_used_bytes=None if memory is None else memory.used_bytes,
-        power_limit_w=_watts(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
-        power_limit_default_w=_watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, gpu),
+        power_limit_w=optional(nvml.power_limit_w, gpu),
+        power_limit_default_w=optional(nvml.power_limit_default_w, gpu),
         sm_clock_max_mhz=optional(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
         memory_clock_max_mhz=optional(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
         ecc=_is_on(pynvml.nvmlDeviceGetEccMode, gpu),
@@ -162,11 +163,6 @@ def _mig_slices(gpu: nvml.Device) -> tuple[str, ...]:
     places = range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)
     slices = [optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place) for place in places]
     return tuple(nvml.uuid(handle) for handle in slices if handle is not None)
-
-
-def _watts(call: Callable[..., Any], gpu: nvml.Device) -> float | None:
-    milliwatts = optional(call, gpu)
-    return None if milliwatts is None else float(milliwatts) / nvml.MW_PER_W
 
 
 def _is_on(call: Callable[..., Any], gpu: nvml.Device) -> bool | None:
@@ -220,11 +216,3 @@ def _nvlinks_between(first: nvml.Device, second: nvml.Device, of_first: list[int
     if status is None:
         return None if shared else 0
     return shared if status == pynvml.NVML_P2P_STATUS_OK else 0
-
-
-def _active_links(gpu: nvml.Device) -> list[int]:
-    active = []
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = optional(pynvml.nvmlDeviceGetNvLinkState, gpu, link)
-        active += [link] if state else []
-    return active

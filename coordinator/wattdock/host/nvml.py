@@ -248,6 +248,11 @@ def power_limit_w(gpu: Device) -> float:
     return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu)) / MW_PER_W
 
 
+def power_limit_default_w(gpu: Device) -> float:
+    """Return the board's own power limit, in watts."""
+    return float(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu)) / MW_PER_W
+
+
 def clocks_limited(gpu: Device) -> float:
     """Return 1 where a setting (application or locked clocks) holds clocks down now, else 0; idle may not show it.
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from wattdock.launch.protocol import Launcher
 
 
-# For the coordinator, the engine and whoever has to log in.
+# Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
 MOST_RESERVED_BYTES = 4e9
 
 
@@ -163,19 +163,12 @@ def choose_launcher(
     code = json_text(config.model) if config.model.trust_remote_code else ""
     suffix = f"-code-{hashlib.sha256(code.encode()).hexdigest()[:12]}" if code else ""
     cache = folders.engine_cache(home) / config.backend / f"{choice.image.id[-12:]}{suffix}"
-    return replace(choice, cache=cache, limits=_limits(config.container))
-
-
-def _limits(asked: ContainerSpec) -> ContainerSpec:
-    """Return what a container may use: without a limit of its own what memory the machine has, less a reserve.
-
-    Not what is available just now, with which the conditions of two runs would differ.
-    """
-    total_bytes = None if asked.memory_gb else Machine.total_memory_bytes()
-    if total_bytes is None:
-        return asked
-    left_bytes = total_bytes - min(total_bytes / 10, MOST_RESERVED_BYTES)
-    return asked.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
+    limits = config.container
+    if not limits.memory_gb and (total_bytes := Machine.total_memory_bytes()):
+        # Not of what is available just now, with which the conditions of two runs would differ.
+        left_bytes = total_bytes - min(total_bytes / 10, MOST_RESERVED_BYTES)
+        limits = limits.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
+    return replace(choice, cache=cache, limits=limits)
 
 
 def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ImagesLock]) -> LauncherChoice:

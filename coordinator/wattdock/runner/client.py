@@ -265,8 +265,13 @@ class RunnerClient:
 
     def _error(self, error: grpc.RpcError, what: str) -> WattdockError:
         code, detail = error.code(), error.details() or "no detail"
-        if code == grpc.StatusCode.UNAVAILABLE and self._is_dying():
-            return self._died(f"died during {what}")
+        if code == grpc.StatusCode.UNAVAILABLE:
+            # A runner that ends closes its socket shortly before its process ends.
+            deadline_ns = self._after_ns(DEATH_NOTICE_S)
+            while self._runner.alive() and self._clock.now_ns() < deadline_ns:
+                self._clock.sleep(READY_POLL_S)
+            if not self._runner.alive():
+                return self._died(f"died during {what}")
         sent = {item.key: str(item.value) for item in error.trailing_metadata() or ()}
         cause = next((known for known in Cause if known == sent.get(CAUSE_KEY)), None)
         if code == grpc.StatusCode.INVALID_ARGUMENT:
@@ -275,13 +280,6 @@ class RunnerClient:
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_LIMIT not in detail:
             return RunnerError(f"{what} failed for lack of memory: {detail}", cause=cause or Cause.MEMORY)
         return RunnerError(f"{what} failed: {detail}", cause=cause)
-
-    def _is_dying(self) -> bool:
-        """Whether the runner ends at once; its socket closes shortly before the process ends."""
-        deadline_ns = self._after_ns(DEATH_NOTICE_S)
-        while self._runner.alive() and self._clock.now_ns() < deadline_ns:
-            self._clock.sleep(READY_POLL_S)
-        return not self._runner.alive()
 
     def _died(self, how: str, kind: type[WattdockError] = RunnerError) -> WattdockError:
         cause = Cause.HOST_MEMORY if self._runner.lacked_memory else Cause.RUNNER

@@ -62,7 +62,11 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
             "write --secret id=NAME,src=FILE",
             cause=Cause.SECRET,
         )
-    base = base or default_base(name, variant)
+    if name not in image_names():
+        raise ConfigError(f"unknown image {name!r}", f"there are {', '.join(image_names())}", cause=Cause.UNKNOWN_NAME)
+    if base is None:
+        named = DEFAULT_BASE.search((DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8"))
+        base = CPU_BASE if variant == "cpu" or named is None else named[1]
     runner = REPO / "runners" / name
     if runner.is_dir() and not (runner / f"requirements-{variant}.txt").exists():
         raise ConfigError(f"{name} has no packages for --variant {variant}", "take the other one of cpu and cuda")
@@ -89,18 +93,6 @@ def _sources() -> Iterator[Path]:
         return
     with folders.scratch_folder() as scratch:
         yield shutil.copytree(REPO, scratch / "sources", ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def default_base(name: str, variant: str) -> str:
-    """Return the base image that is taken where none is named.
-
-    Raises:
-        ConfigError: There is no image of this name.
-    """
-    if name not in image_names():
-        raise ConfigError(f"unknown image {name!r}", f"there are {', '.join(image_names())}", cause=Cause.UNKNOWN_NAME)
-    in_dockerfile = DEFAULT_BASE.search((DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8"))
-    return CPU_BASE if variant == "cpu" or in_dockerfile is None else in_dockerfile[1]
 
 
 def build_labels(base: str, image: Image) -> list[str]:
