@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from wattdock.config import ContainerSpec
     from wattdock.files import NewFolder
-    from wattdock.launch.engine import Engine, Image
+    from wattdock.launch.engine import Image
     from wattdock.launch.protocol import LaunchSpec
 
 SIGNAL_BASE = 128
@@ -80,7 +80,19 @@ class DockerLauncher:
             undo.callback(client.close)
             container = self._start(client, spec, folder.path)
             undo.callback(container.remove, force=True, v=True)
-            keeper = keep(self._image.engine, container, folder, lease_fds=spec.lease_fds)
+            # Removes the container and its socket's folder if this process is killed, and holds the leases until then,
+            # so that nobody else gets the GPUs before the container is gone.
+            socket = self._image.engine.address.removeprefix("unix://")
+            keeper = subprocess.Popen(
+                [*KEEPER, "container", socket, str(container.id), str(folder.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+                pass_fds=(*spec.lease_fds, folder.descriptor),
+                start_new_session=True,
+            )
             undo.pop_all()
         return RunnerContainer(client, container, keeper, folder, spec.log_path)
 
@@ -124,25 +136,6 @@ def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container
             container.remove(force=True, v=True)
         raise
     return container
-
-
-def keep(
-    engine: Engine, container: Container, folder: NewFolder, *, lease_fds: tuple[int, ...]
-) -> subprocess.Popen[bytes]:
-    """Start the keeper, which removes the container and its socket's folder if the coordinator is killed.
-
-    The keeper holds the leases too, so that nobody else gets the GPUs before the container is gone.
-    """
-    return subprocess.Popen(
-        [*KEEPER, "container", engine.address.removeprefix("unix://"), str(container.id), str(folder.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        env={},
-        pass_fds=(*lease_fds, folder.descriptor),
-        start_new_session=True,
-    )
 
 
 def model_mounts(folder: Path) -> list[Mount]:

@@ -254,9 +254,9 @@ def span(message: pb.Span) -> Span:
 def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:
     """Return the environment of the loaded engine, and the span of the load."""
     reported = message.environment
-    told = {name: value for name, value in figures(reported).items() if name in RunnerEnvironment.model_fields}
+    known = RunnerEnvironment.model_fields
     environment = RunnerEnvironment(
-        **told,
+        **{name: value for name, value in figures(reported).items() if name in known},
         visible_gpu_uuids=[gpu.uuid for gpu in reported.visible_gpus],
         package_versions=dict(reported.package_versions),
         parallelism=_settings(reported.parallelism_json),
@@ -267,17 +267,17 @@ def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:
 
 def _settings(text: str) -> dict[str, Any]:
     """Return settings that a runner tells as a JSON object."""
-    told = from_json(text or "{}", max_depth=PART_DEPTH)
-    if not isinstance(told, dict):
+    settings = from_json(text or "{}", max_depth=PART_DEPTH)
+    if not isinstance(settings, dict):
         raise ValueError(f"settings are no JSON object: {text[:MAX_QUOTED]!r}")
-    return told
+    return settings
 
 
 def request_record(message: pb.RequestRecord) -> RequestRecord:
     """Return one request's record."""
-    told = figures(message)
-    told["token_gaps_ns"] = told["token_gaps_ns"] or None
-    return RequestRecord(**told, output_ids=tuple(message.output_ids.ids) if message.HasField("output_ids") else None)
+    values = figures(message)
+    values["token_gaps_ns"] = values["token_gaps_ns"] or None
+    return RequestRecord(**values, output_ids=tuple(message.output_ids.ids) if message.HasField("output_ids") else None)
 
 
 @dataclass
@@ -323,13 +323,13 @@ class PassParts:
             raise ValueError("a pass ended without a summary")
         if self.summary.requests != len(self.requests):
             raise ValueError(f"a pass was of {self.summary.requests} requests, {len(self.requests)} came")
-        told = figures(self.summary) | (figures(self.summary.serving) if self.summary.HasField("serving") else {})
-        told |= {
+        values = figures(self.summary) | (figures(self.summary.serving) if self.summary.HasField("serving") else {})
+        values |= {
             "requests": tuple(sorted(self.requests, key=lambda request: request.index)),
             "template_asked_time": self.summary.template_asked_time,
         }
         record = PassRecord(
-            **told,
+            **values,
             span=span(self.summary.span),
             tokens=_columns(passes.TokenSeries, self.tokens),
             steps=_columns(passes.Steps, self.steps),
