@@ -126,7 +126,7 @@ OPENED_ELSEWHERE = {
     "host/machine.py: the kernel's": {"CPUINFO.read_text"},
     "host/processes.py: the kernel's": {
         *("(proc / 'stat').read_text", "(process / 'stat').read_bytes"),
-        *("(process / 'comm').read_text", "(process / 'cmdline').read_bytes"),
+        *("(process / 'comm').read_text", "(PROC / str(pid) / 'cmdline').read_bytes"),
     },
     "launch/keeper.py: the kernel's": {
         *("Path(f'/proc/{pid}/cmdline').read_bytes", "Path(f'/proc/{pid}/statm').read_text"),
