@@ -126,14 +126,13 @@ OPENED_ELSEWHERE = {
     "host/machine.py: the kernel's": {"CPUINFO.read_text"},
     "host/processes.py: the kernel's": {
         *("(proc / 'stat').read_text", "(process / 'stat').read_bytes"),
-        *("(process / 'comm').read_text", "(process / 'cmdline').read_bytes"),
+        *("(process / 'comm').read_text", "(PROC / str(pid) / 'cmdline').read_bytes"),
     },
     "launch/keeper.py: the kernel's": {
         *("Path(f'/proc/{pid}/cmdline').read_bytes", "Path(f'/proc/{pid}/statm').read_text"),
         *("(entry / 'stat').read_bytes", "(root / 'proc/meminfo').read_text", "(root / 'proc/self/cgroup').read_text"),
         *("(folder / 'memory.stat').read_text", "(folder / limit).read_text", "(folder / use).read_text"),
     },
-    "launch/oom.py: the kernel's": {"file.read_text"},
     "metering/rapl.py: the kernel's": {
         *("(self.folder / 'energy_uj').read_text", "(folder / 'max_energy_range_uj').read_text"),
         *("(folder / 'name').read_text", "(root / parent / 'name').read_text"),

@@ -9,7 +9,6 @@ import signal
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -22,7 +21,6 @@ from refused import raises
 from wattdock.clock import NS_PER_S
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError, ExitCode, PreflightError
-from wattdock.launch.oom import OomKills
 from wattdock.metering import MeterChoice
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks
 from wattdock.planning.eta import forecast
@@ -159,27 +157,6 @@ def test_a_failure_is_a_result_and_the_others_go_on(machine: VirtualMachine) -> 
     assert (error.kind, error.exit_code, error.cause) == ("RunnerError", ExitCode.RUNNER, "runner died")
     assert error.stage == "warm-up 1/1"
     assert ExperimentFailed("b", error.stage, error.kind, error.message, error.cause) in machine.emitted
-
-
-def test_a_death_is_a_lack_of_memory_where_the_kernel_killed_for_it_meanwhile(
-    machine: VirtualMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it had killed before the runner was launched explains nothing."""
-    vmstat = tmp_path / "proc/vmstat"
-    vmstat.parent.mkdir()
-    vmstat.write_text("oom_kill 1\n")
-    monkeypatch.setattr("wattdock.launch.choice.OomKills", partial(OomKills, root=tmp_path))
-
-    def kill(event: Event) -> None:
-        if isinstance(event, RestartStarted) and event.experiment == "b":
-            vmstat.write_text("oom_kill 2\n")
-
-    dying = (experiment(name, fake={"pass_fault": "die", "step_s": step}) for name, step in (("a", 0.1), ("b", 0.2)))
-    run = machine.run(study(*dying), on=kill)
-    assert [stored.result.error and stored.result.error.cause for stored in run.results] == [
-        "runner died",
-        "out of host memory",
-    ]
 
 
 @pytest.mark.parametrize(("until_s", "launches"), [(103, 1), (107, 0)])

@@ -87,7 +87,9 @@ def _config(case: Plain) -> ExperimentConfig:
 
 def _plan(case: Plain) -> ExecutionPlan:
     host = case["inventory"]
-    gpus = tuple(Gpu(**{name: value for name, value in gpu.items() if name != "cpus"}) for gpu in host["gpus"])
+    gpus = tuple(
+        Gpu(**{name: value for name, value in gpu.items() if name in Gpu.model_fields}) for gpu in host["gpus"]
+    )
     links = tuple(Link(**link) for link in host["links"])
     return ExecutionPlan(
         config=_config(case),

@@ -530,13 +530,11 @@ def test_a_network_file_system_is_refused_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, refuses: bool
 ) -> None:
     """Locks there are between machines, or do not hold at all."""
-    folder = tmp_path / "with blank" / "leases"
-    point = str(folder.parent.resolve()).replace(" ", "\\040")
+    folder, device = tmp_path / "leases", tmp_path.stat().st_dev
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
-        "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
-        f"2 1 0:5 / {point} rw - autofs systemd-1 rw\n"
-        f"3 2 0:6 / {point} rw,relatime shared:1 - {kind} server:/export rw\n"
+        "1 0 8:1999 / / rw - ext4 /dev/sda rw\n"
+        f"3 2 {os.major(device)}:{os.minor(device)} / /x rw,relatime shared:1 - {kind} server:/export rw\n"
     )
     monkeypatch.setattr(leases, "MOUNTS", mounts)
     if refuses:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from refused import raises
 
-from wattdock.errors import PreflightError
-from wattdock.host.folders import require_writable
 from wattdock.host.gpu_models import peak_of, why_no_peak
 from wattdock.host.machine import checkout
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C")
 
@@ -56,9 +56,3 @@ def test_peaks_of_several_gpus_add_up_and_what_nobody_has_read_in_a_source_makes
     assert [peak_of(names) for names in ([], ["NVIDIA H200", "NVIDIA GeForce"], ["NVIDIA H200 NVL"])] == [None] * 3
     assert why_no_peak(["NVIDIA H200", "NVIDIA H200 NVL"]) == "the peak of NVIDIA H200 NVL in gpus.yaml is not verified"
     assert why_no_peak(["NVIDIA H200"]) is None
-
-
-def test_a_folder_that_is_on_no_disk_is_not_called_full() -> None:
-    """/proc has no room and never will, whoever asks."""
-    with raises(PreflightError, "/proc/wattdock", "--here"):
-        require_writable(Path("/proc/wattdock"), setting="--here")

@@ -56,7 +56,7 @@ def test_gpus_are_arguments_for_by_uuid_in_the_order_given() -> None:
     assert request["DeviceIDs"] == ["GPU-b", "GPU-a"]
     assert request["Capabilities"] == [["gpu", "compute", "utility"]]
     assert arguments["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
-    assert "device_requests" not in described()
+    assert described()["device_requests"] is None
     # NVIDIA's images carry NVIDIA_VISIBLE_DEVICES=all.
     assert described()["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
 

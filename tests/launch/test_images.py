@@ -12,10 +12,10 @@ from refused import raises
 
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import GpuInventory
-from wattdock.launch.engine import Engine, Image
-from wattdock.launch.images import read_lock
+from wattdock.launch.engine import BASE_NAME_LABEL, Engine, Image
+from wattdock.launch.images import lock, read_lock
 from wattdock.launch.images.build import build_image, build_labels, run_docker
-from wattdock.launch.images.lock import DEFAULT_LOCK, LOCK_VARIABLE, LockedImage, choose_digest, write_lock
+from wattdock.launch.images.lock import LockedImage, lock_images, write_lock
 from wattdock.launch.runners import REPO
 from wattdock.planning.preflight import _Host
 
@@ -47,7 +47,7 @@ def written(folder: Path, **changes: object) -> Path:
 
 def test_all_experiments_of_a_run_start_what_one_lock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock that is written while the first of them is checked does not count."""
-    monkeypatch.setenv(LOCK_VARIABLE, str(written(tmp_path)))
+    monkeypatch.setenv("WATTDOCK_IMAGES_LOCK", str(written(tmp_path)))
     host = _Host(inventory=GpuInventory(()), holders={})
     before = read_lock()
     assert host.lock.images == {"x": LockedImage.model_validate(ENTRY)}
@@ -86,7 +86,7 @@ def test_a_file_that_is_no_lock_is_a_mistake_in_one_line(text: str, tmp_path: Pa
 
 def test_the_shipped_lock_is_read_and_an_absent_one_locks_nothing(tmp_path: Path) -> None:
     """Until somebody locks an image, none is."""
-    read_lock(DEFAULT_LOCK)
+    read_lock(REPO / "docker/images.lock")
     assert read_lock(tmp_path / "absent").images == {}
 
 
@@ -154,15 +154,16 @@ def test_dockers_client_works_on_the_engine_that_runners_are_started_on(
         run_docker(["0"], "cannot pull x")
 
 
-def test_of_several_registries_the_one_to_lock_is_named() -> None:
+def test_of_several_registries_the_one_to_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock holds one digest."""
     digests = (f"team/wattdock-x@{DIGEST}", f"localhost:5000/wattdock-x@{OTHER}")
-    assert choose_digest(digests, "team") == digests[0]
-    assert choose_digest((), None) is None
-    with raises(PreflightError, "--registry"):
-        choose_digest(digests, None)
-    with raises(PreflightError, "ghcr.io"):
-        choose_digest(digests, "ghcr.io")
+    image = Image(Engine("unix:///x", "28.0"), "x", OTHER, digests[0], None, digests, {BASE_NAME_LABEL: "base:1"})
+    monkeypatch.setattr(lock, "find_image", lambda *_, **__: image)
+    empty = read_lock(tmp_path / "images.lock")
+    assert lock_images(["x"], empty, registry="team")["x"].digest == digests[0]
+    for registry, count in ((None, 2), ("ghcr.io", 0)):
+        with raises(PreflightError, f"{count} digests", "--registry"):
+            lock_images(["x"], empty, registry=registry)
 
 
 def test_a_build_cannot_reach_the_lock_nor_any_environment() -> None:

@@ -20,7 +20,6 @@ from wattdock.launch.runners import (
     engine_settings,
     find_runner,
     process_variables,
-    runners_path,
 )
 
 FAKE = Path("/runners/fake")
@@ -44,9 +43,13 @@ def test_a_folder_with_its_module_is_a_backend(more_runners: Path) -> None:
 
 def test_the_project_comes_last(more_runners: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's own version of a backend wins over the one in this repository."""
-    monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.setenv("WATTDOCK_RUNNERS", os.pathsep.join([str(more_runners), "~/absent"]))
-    assert runners_path() == (more_runners, Path("/home/me/absent"), REPO / "runners")
+    own = more_runners / "pytorch/wattdock_pytorch.py"
+    own.parent.mkdir()
+    own.touch()
+    assert find_runner("pytorch") == own.parent
+    monkeypatch.setenv("HOME", str(more_runners.parent))
+    monkeypatch.setenv("WATTDOCK_RUNNERS", f"~/{more_runners.name}")
+    assert find_runner("pytorch") == own.parent
 
 
 @pytest.mark.parametrize(

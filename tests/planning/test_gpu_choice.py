@@ -198,5 +198,5 @@ def test_the_best_linked_group_comes_first_and_a_slow_link_is_warned_of() -> Non
     assert indices_of(GpuInventory(tuple(map(gpu, range(4)))), gpus={"count": 3}) == [0, 1, 2]
     found = GpuInventory((gpu(0), gpu(1)), links=links(_01="SYS"))
     (warning,) = found.warnings(found.gpus)
-    assert "GPUs 0 and 1 are linked over the link between CPUs (SYS)" in warning
+    assert "GPUs 0 and 1 are linked through a CPU (SYS)" in warning
     assert GpuInventory(found.gpus, links=links(_01=18)).warnings(found.gpus) == ()

@@ -131,16 +131,14 @@ def require_writable(folder: Path, *, setting: str) -> int:
         raise PreflightError(f"cannot write to {folder}: {existing} is a file", change)
     if not os.access(existing, os.W_OK | os.X_OK):
         raise PreflightError(f"cannot write to {folder}: no permission to write in {existing}", change)
-    disk = shutil.disk_usage(existing)
-    if disk.total == 0:
-        raise PreflightError(f"cannot write to {folder}: {existing} is on no disk", change)
-    if disk.free < MIN_FREE_BYTES:
+    free_bytes = shutil.disk_usage(existing).free
+    if free_bytes < MIN_FREE_BYTES:
         raise PreflightError(
-            f"only {size_text(disk.free)} free for {folder}, at least {size_text(MIN_FREE_BYTES)} are needed",
+            f"only {size_text(free_bytes)} free for {folder}, at least {size_text(MIN_FREE_BYTES)} are needed",
             f"free some or {change}",
             cause=Cause.NO_SPACE,
         )
-    return disk.free
+    return free_bytes
 
 
 def make_socket_folder(environ: Mapping[str, str]) -> NewFolder:

@@ -10,15 +10,7 @@ from pydantic import model_validator
 from wattdock.host.nvml import ProcessKind  # noqa: TC001 - what reads records needs it
 from wattdock.values import Stored
 
-# Source: nvidia-smi topo -m, legend.
-MEANING = {
-    "PIX": "one PCIe switch",
-    "PXB": "several PCIe switches",
-    "PHB": "the CPU's PCIe root",
-    "NODE": "PCIe roots of one CPU",
-    "SYS": "the link between CPUs",
-}
-# From slow to fast; NVLink is faster than each of them.
+# Ways over PCIe from slow to fast; NVLink is faster than each of them. Source: nvidia-smi topo -m, legend.
 ORDER = ("SYS", "NODE", "PHB", "PXB", "PIX")
 
 
@@ -28,17 +20,14 @@ class Gpu(Stored):
     Attributes:
         index: NVML's, which follows the PCI bus order.
         uuid: In NVML's form, "GPU-…".
-        vram_used_bytes: At the time of reading, without `vram_reserved_bytes` where the driver reports them apart.
-        vram_reserved_bytes: What the driver keeps for itself; None where it counts that as used.
+        vram_used_bytes: At the time of reading, without `vram_reserved_bytes`, which the driver keeps for itself.
         power_limit_w: The limit enforced now; `power_limit_default_w` is the board's own.
         ecc, mig, persistence: Whether the mode is on.
         compute_capability: "9.0" for Hopper.
         cuda_driver_version: Newest CUDA that the driver supports, "13.0".
         mig_slices: UUIDs of its MIG devices.
         pcie_generation, pcie_width: Of the link as it is now; an idle GPU lowers its generation.
-        numa_node: Of the host memory nearest to it.
         nvlinks: Active NVLinks, to GPUs or switches; 0 without NVLink.
-        nvlink_version: "4.0" on Hopper.
     """
 
     index: int
@@ -62,9 +51,7 @@ class Gpu(Stored):
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
-    numa_node: int | None = None
     nvlinks: int | None = None
-    nvlink_version: str | None = None
     nvml_version: str | None = None
     vram_reserved_bytes: int | None = None
 
@@ -108,11 +95,6 @@ class Link(Stored):
         if self.nvlinks:
             return len(ORDER) + self.nvlinks
         return ORDER.index(self.path) if self.path else -1
-
-    @property
-    def meaning(self) -> str:
-        """What the label of a way over PCIe stands for."""
-        return MEANING.get(self.label, self.label)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ THROUGH_THE_CPU = frozenset({"SYS", "NODE", "PHB"})
 # machine does not show, as from inside a container.
 HIDDEN_USE_BYTES = 2_000_000_000
 OCCUPYING = ("compute", "mps")
-AFFINITY_WORDS = 16
-WORD_BITS = 64
 # Source: nvidia-smi topo -m, legend.
 PATHS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",
@@ -33,11 +31,6 @@ PATHS = {
     pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
     pynvml.NVML_TOPOLOGY_NODE: "NODE",
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
-}
-# Source: nvml.h, NVML_NVLINK_VERSION_*.
-NVLINK_VERSIONS = {
-    getattr(pynvml, f"NVML_NVLINK_VERSION_{version.replace('.', '_')}"): version
-    for version in ("1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0")
 }
 
 
@@ -96,7 +89,7 @@ class GpuInventory:
         """Return why a model should not be split over these GPUs."""
         index = {gpu.uuid: gpu.index for gpu in group}
         slow = [
-            f"GPUs {index[link.a]} and {index[link.b]} are linked over {link.meaning} ({link.label}), not NVLink: "
+            f"GPUs {index[link.a]} and {index[link.b]} are linked through a CPU ({link.label}), not NVLink: "
             "a model split over them pays for it"
             for link in self.links_among(index.keys())
             if link.label in THROUGH_THE_CPU
@@ -115,7 +108,8 @@ def _read_all() -> GpuInventory:
     for index in range(count):
         try:
             device = nvml.device(index)
-            active = _active_links(device)
+            links = range(pynvml.NVML_NVLINK_MAX_LINKS)
+            active = [link for link in links if optional(pynvml.nvmlDeviceGetNvLinkState, device, link)]
             gpu = _read(index, device, active)
         except nvml.NvmlError as error:
             unreadable.append(f"GPU {index}: {error}")
@@ -142,8 +136,8 @@ def _read(index: int, gpu: nvml.Device, active_links: list[int]) -> Gpu:
         name=str(pynvml.nvmlDeviceGetName(gpu)),
         vram_total_bytes=None if memory is None else memory.total_bytes,
         vram_used_bytes=None if memory is None else memory.used_bytes,
-        power_limit_w=_watts(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
-        power_limit_default_w=_watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, gpu),
+        power_limit_w=optional(nvml.power_limit_w, gpu),
+        power_limit_default_w=optional(nvml.power_limit_default_w, gpu),
         sm_clock_max_mhz=optional(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
         memory_clock_max_mhz=optional(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
         ecc=_is_on(pynvml.nvmlDeviceGetEccMode, gpu),
@@ -158,9 +152,7 @@ def _read(index: int, gpu: nvml.Device, active_links: list[int]) -> Gpu:
         pcie_generation_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu),
         pcie_width=optional(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
         pcie_width_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
-        numa_node=_numa_node(gpu),
         nvlinks=len(active_links),
-        nvlink_version=_nvlink_version(gpu, active_links[0]) if active_links else None,
         nvml_version=optional(pynvml.nvmlSystemGetNVMLVersion),
         vram_reserved_bytes=None if memory is None else memory.reserved_bytes,
     )
@@ -171,18 +163,6 @@ def _mig_slices(gpu: nvml.Device) -> tuple[str, ...]:
     places = range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)
     slices = [optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place) for place in places]
     return tuple(nvml.uuid(handle) for handle in slices if handle is not None)
-
-
-def _numa_node(gpu: nvml.Device) -> int | None:
-    words = optional(pynvml.nvmlDeviceGetMemoryAffinity, gpu, AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE) or ()
-    # The lowest bit that is set.
-    nodes = (WORD_BITS * place + (word & -word).bit_length() - 1 for place, word in enumerate(words) if word)
-    return next(nodes, None)
-
-
-def _watts(call: Callable[..., Any], gpu: nvml.Device) -> float | None:
-    milliwatts = optional(call, gpu)
-    return None if milliwatts is None else float(milliwatts) / nvml.MW_PER_W
 
 
 def _is_on(call: Callable[..., Any], gpu: nvml.Device) -> bool | None:
@@ -208,11 +188,6 @@ def _activity(gpu: nvml.Device) -> GpuActivity:
             for pid, memory_bytes in optional(nvml.processes, gpu, kind) or ()
         ),
     )
-
-
-def _nvlink_version(gpu: nvml.Device, link: int) -> str | None:
-    version = optional(pynvml.nvmlDeviceGetNvLinkVersion, gpu, link)
-    return None if version is None else NVLINK_VERSIONS.get(version, f"unknown ({version})")
 
 
 def _read_link(a: str, b: str, *ends: tuple[nvml.Device, list[int]]) -> Link:
@@ -241,11 +216,3 @@ def _nvlinks_between(first: nvml.Device, second: nvml.Device, of_first: list[int
     if status is None:
         return None if shared else 0
     return shared if status == pynvml.NVML_P2P_STATUS_OK else 0
-
-
-def _active_links(gpu: nvml.Device) -> list[int]:
-    active = []
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = optional(pynvml.nvmlDeviceGetNvLinkState, gpu, link)
-        active += [link] if state else []
-    return active

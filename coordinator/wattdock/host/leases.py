@@ -36,7 +36,8 @@ MACHINE, CPU = "machine", "cpu"
 LEASE = re.compile(r"([\w-]+)\.\w+\.lease", re.ASCII)
 # Who looks (`gpus --watch`), or tries and fails, holds a lock for microseconds, which must not refuse a measurement.
 GRACE_S = 0.3
-GRACE_POLL_S, POLL_S, MOST_POLL_S = 0.02, 0.25, 2.0
+# Least and longest time between two attempts; rarer the longer a run waits, since an attempt locks files for a moment.
+LEAST_POLL_S, MOST_POLL_S = 0.02, 2.0
 SETTING = "WATTDOCK_LEASES"
 # Only root makes it.
 SHARED = Path("/var/lock/wattdock")
@@ -45,7 +46,6 @@ FOLDER_MODE, PRIVATE_MODE, FILE_MODE = 0o1777, 0o700, 0o644
 # Pipes, links, devices, files that are gone, barred or guarded by fcntl(2): no coordinator's.
 NO_LEASE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.ENOENT, errno.EACCES, errno.EAGAIN)
 MOUNTS = Path("/proc/self/mountinfo")
-OCTAL = re.compile(r"\\(\d{3})")
 # flock there reaches other machines, or only this process; either way it says nothing about this machine.
 NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|ceph|lustre|gpfs|beegfs|glusterfs|fuse\.(sshfs|glusterfs|ceph|rclone)\S*")
 
@@ -118,10 +118,8 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
                     say(str(reason))
                 yield held
                 return
-        # Random, so that waiting processes do not all try at the same moments; the longer, the more seldom, since each
-        # try is in the way of others for a moment, and many slow ones would leave nobody a free one.
-        poll_s = GRACE_POLL_S if waited_s <= GRACE_S else min(MOST_POLL_S, max(POLL_S, waited_s / 10))
-        time.sleep(poll_s * random.uniform(0.5, 1.5))
+        # Random, so that waiting processes do not all try at the same moments.
+        time.sleep(min(MOST_POLL_S, max(LEAST_POLL_S, waited_s / 4)) * random.uniform(0.5, 1.5))
 
 
 def holders(folder: Path | None = None, besides: Collection[int] = ()) -> dict[str, Holder]:
@@ -165,7 +163,10 @@ def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> HeldLeas
     # Whoever reads one of our files can lock it.
     held |= _holders({name: os.fstat(file) for name, file in barred.items() if name not in held})
     if reason := _conflict(held, request.names, whole=whole):
-        raise PreflightError(reason, _advice(request), cause=Cause.LEASE_HELD)
+        wait = f"wait longer than {request.wait_s:g} s" if request.wait_s else "wait"
+        share = ", or measure beside them, which is not publishable, with --set exclusive=gpus"
+        advice = f"{wait} with wait_s (--wait SECONDS){share if whole and CPU not in request.names else ''}"
+        raise PreflightError(reason, advice, cause=Cause.LEASE_HELD)
     own = dict(files.values())
     for descriptor in own.values():
         os.utime(descriptor)
@@ -179,13 +180,6 @@ def _conflict(held: Mapping[str, Holder], names: Collection[str], *, whole: bool
     taken = (f"{name} is leased by {held[name]}" for name in sorted(names) if name in held)
     others = "; ".join(f"{name} by {holder}" for name, holder in held.items())
     return next(taken, f"this machine is shared by other measurements: {others}" if whole and others else None)
-
-
-def _advice(request: LeaseRequest) -> str:
-    wait = f"wait longer than {request.wait_s:g} s" if request.wait_s else "wait"
-    can_share = request.exclusive == "machine" and CPU not in request.names
-    share = ", or measure beside them, which is not publishable, with --set exclusive=gpus" if can_share else ""
-    return f"{wait} with wait_s (--wait SECONDS){share}"
 
 
 def _own_file(stack: ExitStack, folder: Path, name: str) -> tuple[Path, int]:
@@ -224,22 +218,20 @@ def _lease_files(folder: Path, name: str = "") -> Iterator[tuple[Path, int]]:
 
 
 def _holders(files: Mapping[str, os.stat_result]) -> dict[str, Holder]:
-    """Return who holds the locks on files, by name."""
-    pids = lock_pids() if files else {}
-    return {name: _holder(state, next(iter(pids.get(file_place(state), ())), 0)) for name, state in files.items()}
-
-
-def _holder(state: os.stat_result, pid: int) -> Holder:
-    """Return who holds the lock on a file: a process, or 0 where none is to be seen."""
-    user, command = owner_of(pid)
-    # The file's owner can set any time.
-    since = datetime.fromtimestamp(min(max(0, state.st_mtime), time.time()), UTC)
-    return Holder(
-        user or user_name(state.st_uid),
-        pid if user else None,
-        "".join(filter(str.isprintable, command)) if command else None,
-        since.isoformat(timespec="seconds"),
-    )
+    """Return who holds the locks on files, by name: a process, or the file's owner where no process is to be seen."""
+    pids, holders = lock_pids() if files else {}, {}
+    for name, state in files.items():
+        pid = next(iter(pids.get(file_place(state), ())), 0)
+        user, command = owner_of(pid)
+        # The file's owner can set any time.
+        since = datetime.fromtimestamp(min(max(0, state.st_mtime), time.time()), UTC)
+        holders[name] = Holder(
+            user or user_name(state.st_uid),
+            pid if user else None,
+            "".join(filter(str.isprintable, command)) if command else None,
+            since.isoformat(timespec="seconds"),
+        )
+    return holders
 
 
 def folder_in_use() -> Path:
@@ -316,14 +308,12 @@ def unshared(folder: Path) -> PreflightError | None:
 
 
 def _file_system(folder: Path) -> str:
-    """Return the type of the file system that holds `folder`.
+    """Return the type of the file system that holds `folder`; empty where the kernel does not list it.
 
-    Source: proc(5), mountinfo: the fifth field is the mount point, with blanks as octal escapes; the type follows the
-    separator "-". Of equal mount points the last hides the others.
+    Source: proc(5), mountinfo: the third field is the device; the type follows the separator "-".
     """
-    real, type_by_point = folder.resolve(), {}
+    device = folder.stat().st_dev
     for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        point = Path(OCTAL.sub(lambda escape: chr(int(escape[1], 8)), before.split()[4]))
-        type_by_point[point] = after.split()[0]
-    return next((type_by_point[place] for place in (real, *real.parents) if place in type_by_point), "")
+        if line.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+            return line.partition(" - ")[2].split()[0]
+    return ""

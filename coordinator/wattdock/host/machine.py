@@ -43,8 +43,9 @@ class Machine:
     def here(cls) -> Machine:
         """Return a description of this machine."""
         commit, is_dirty = checkout()
+        lines = CPUINFO.read_text().splitlines() if os.access(CPUINFO, os.R_OK) else []
         return cls(
-            cpu_model=_cpu_model(),
+            cpu_model=next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None),
             cpu_count=len(os.sched_getaffinity(0)),
             memory_total_bytes=cls.total_memory_bytes(),
             kernel=f"{platform.system()} {platform.release()}",
@@ -57,15 +58,6 @@ class Machine:
         """Return how much memory the machine has; None where the kernel does not tell."""
         size_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return size_bytes if size_bytes > 0 else None
-
-
-def _cpu_model() -> str | None:
-    if not os.access(CPUINFO, os.R_OK):
-        return None
-    names = (
-        line.split(":", 1)[1].strip() for line in CPUINFO.read_text().splitlines() if line.startswith("model name")
-    )
-    return next(names, None)
 
 
 @cache
@@ -85,13 +77,13 @@ def checkout(folder: Path = CHECKOUT) -> tuple[str | None, bool | None]:
         commit = _answer([*ask, "rev-parse", "--verify", "HEAD"])
         # Entries end with a null byte, and none is quoted.
         status = _answer([*ask, "--no-optional-locks", "status", "--porcelain", "-z", "--ignore-submodules"])
-        return commit.strip(), any(map(_counts, filter(None, status.split("\0"))))
+        entries = filter(None, status.split("\0"))
+        return commit.strip(), any(
+            not entry.startswith(UNTRACKED) or entry.removeprefix(UNTRACKED).startswith(CODE_FOLDERS)
+            for entry in entries
+        )
     except (OSError, subprocess.SubprocessError):
         return None, None
-
-
-def _counts(entry: str) -> bool:
-    return not entry.startswith(UNTRACKED) or entry.removeprefix(UNTRACKED).startswith(CODE_FOLDERS)
 
 
 def _answer(words: list[str]) -> str:

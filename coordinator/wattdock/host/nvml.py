@@ -30,8 +30,6 @@ NOT_SUPPORTED = frozenset(
         pynvml.NVML_ERROR_NO_PERMISSION,
     }
 )
-# The same, asked in a form that is newer than the driver.
-TOO_NEW = NOT_SUPPORTED | {pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH}
 FIELD_MEMORY_TEMPERATURE = pynvml.NVML_FI_DEV_MEMORY_TEMP
 FIELD_POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE
 FIELD_POWER_INSTANT = pynvml.NVML_FI_DEV_POWER_INSTANT
@@ -71,17 +69,6 @@ def optional(call: Callable[..., Any], *arguments: object) -> Any:
         return call(*arguments)
     except NvmlError:
         return None
-
-
-def _newest(calls: tuple[str, str], *arguments: object) -> Any:
-    """Return the answer of the newer of two of pynvml's calls, by name; of the older one where the driver lacks it."""
-    newer, older = calls
-    try:
-        return getattr(pynvml, newer)(*arguments)
-    except NvmlError as error:
-        if code_of(error) != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-            raise
-        return getattr(pynvml, older)(*arguments)
 
 
 def open_nvml() -> str | None:
@@ -207,8 +194,7 @@ def power_samples(gpu: Device) -> list[tuple[int, float]]:
 
 def temperature_c(gpu: Device) -> float:
     """Return the GPU's own temperature in degrees Celsius."""
-    calls = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
-    return float(_newest(calls, gpu, pynvml.NVML_TEMPERATURE_GPU))
+    return float(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU))
 
 
 def memory_temperature_c(gpu: Device) -> float:
@@ -236,30 +222,24 @@ def violation_ns(gpu: Device, policy: int) -> float:
 
 @dataclass(frozen=True)
 class Memory:
-    """A GPU's memory; `reserved_bytes` is the driver's own, None where an old driver counts it as used."""
+    """A GPU's memory; `reserved_bytes` is the driver's own."""
 
     total_bytes: int
     used_bytes: int
-    reserved_bytes: int | None
+    reserved_bytes: int
 
 
 def memory(gpu: Device) -> Memory:
-    """Return a GPU's memory, with the driver's own reserve apart where the driver reports it.
+    """Return a GPU's memory.
 
     Source: NVML API, nvmlDeviceGetMemoryInfo_v2 (total = reserved + used + free).
     """
-    try:
-        sizes = pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
-    except NvmlError as error:
-        if code_of(error) not in TOO_NEW:
-            raise
-        older = pynvml.nvmlDeviceGetMemoryInfo(gpu)
-        return Memory(int(older.total), int(older.used), None)
+    sizes = pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
     return Memory(int(sizes.total), int(sizes.used), int(sizes.reserved))
 
 
 def memory_used_bytes(gpu: Device) -> float:
-    """Return memory in use in bytes; on old drivers with the driver's own reserve."""
+    """Return memory in use in bytes."""
     return float(memory(gpu).used_bytes)
 
 
@@ -268,13 +248,18 @@ def power_limit_w(gpu: Device) -> float:
     return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu)) / MW_PER_W
 
 
+def power_limit_default_w(gpu: Device) -> float:
+    """Return the board's own power limit, in watts."""
+    return float(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu)) / MW_PER_W
+
+
 def clocks_limited(gpu: Device) -> float:
     """Return 1 where a setting (application or locked clocks) holds clocks down now, else 0; idle may not show it.
 
     Source: NVML API, nvmlClocksEventReasonApplicationsClocksSetting.
     """
-    calls = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    return float(bool(_newest(calls, gpu) & CLOCKS_LIMITED))
+    # Its newer name is unknown to drivers before 535.
+    return float(bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & CLOCKS_LIMITED))
 
 
 def gpu_utilization_percent(gpu: Device) -> float:
@@ -294,6 +279,5 @@ def processes(gpu: Device, kind: ProcessKind) -> tuple[tuple[int, int | None], .
         NvmlError: The list cannot be read.
     """
     # pynvml's name without a version raises what is no NvmlError where the driver lacks the newest version.
-    call = f"nvmlDeviceGet{PROCESS_LISTS[kind]}RunningProcesses"
-    listed = _newest((f"{call}_v3", f"{call}_v2"), gpu)
+    listed = getattr(pynvml, f"nvmlDeviceGet{PROCESS_LISTS[kind]}RunningProcesses_v3")(gpu)
     return tuple((int(process.pid), process.usedGpuMemory) for process in listed)

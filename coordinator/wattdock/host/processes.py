@@ -96,12 +96,13 @@ def times_around(runner: Collection[int]) -> CpuTimes | None:
         None where this machine does not show them, or shows others by their ids, as in a container with its own ids.
     """
     ticks = [_ticks(PROC / str(pid)) for pid in (os.getpid(), *runner)]
-    if not any(_is_runner(PROC / str(pid)) for pid in runner):
-        return None
-    cpus: set[int] = set()
+    is_shown, cpus = False, set[int]()
     for pid in runner:
         with contextlib.suppress(OSError):
+            is_shown |= RUNNER in (PROC / str(pid) / "cmdline").read_bytes()
             cpus |= os.sched_getaffinity(pid)
+    if not is_shown:
+        return None
     return cpu_times(cpus, measurement_ticks=sum(count for count in ticks if count is not None))
 
 
@@ -131,12 +132,6 @@ def user_name(uid: int | None = None) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return f"uid {number}"
-
-
-def _is_runner(process: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return RUNNER in (process / "cmdline").read_bytes()
-    return False
 
 
 def _ticks(process: Path) -> int | None:

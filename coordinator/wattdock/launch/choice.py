@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from wattdock.launch.protocol import Launcher
 
 
-# For the coordinator, the engine and whoever has to log in.
+# Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
 MOST_RESERVED_BYTES = 4e9
 
 
@@ -107,8 +107,18 @@ class LauncherChoice:
         """
 
         def output(gpu_index: int, limit_s: float, argument: str) -> str:
-            command, label = [str(python), str(path), argument], f"{path.name} on GPU {gpu_index}"
-            return _output(command, self._variables(gpu_index), limit_s, label)
+            label, environ = f"{path.name} on GPU {gpu_index}", self._variables(gpu_index)
+            command = [str(python), str(path), argument]
+            try:
+                done = subprocess.run(
+                    command, env=environ, cwd=os.sep, capture_output=True, text=True, timeout=limit_s, check=False
+                )
+            except subprocess.TimeoutExpired as error:
+                raise RunnerError(f"{label} did not end in {limit_s:.0f} s") from error
+            if done.returncode:
+                last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+                raise RunnerError(f"{label}: {last}", "name an interpreter with --runner-python")
+            return done.stdout
 
         folders.make_own(folders.engine_cache(folders.wattdock_home()))
         with self._interpreter(on_gpu=True, say=say) as python:
@@ -132,24 +142,6 @@ class LauncherChoice:
         return Environment(self.runner_dir, "cuda" if on_gpu else "cpu", say).in_use()
 
 
-def _output(command: list[str], variables: Mapping[str, str], limit_s: float, label: str) -> str:
-    """Return what a program prints.
-
-    Raises:
-        RunnerError: It failed, or took longer than the limit.
-    """
-    try:
-        done = subprocess.run(
-            command, env=variables, cwd=os.sep, capture_output=True, text=True, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunnerError(f"{label} did not end in {limit_s:.0f} s") from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RunnerError(f"{label}: {last}", "name an interpreter with --runner-python")
-    return done.stdout
-
-
 def choose_launcher(
     config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ImagesLock]
 ) -> LauncherChoice:
@@ -166,33 +158,24 @@ def choose_launcher(
     python = find_python(config.runner_python) if config.runner_python else None
     folders.make_socket_folder(os.environ).remove()
     choice = _choose(config, on_gpu=on_gpu, lock=lock)
-    return replace(
+    choice = replace(
         choice,
         runner_dir=find_runner(config.backend),
         python=python,
-        cache=_cache(home, config, choice.image) if choice.image else Path(),
-        limits=_limits(config.container) if choice.image else None,
         variables=engine_settings(os.environ, in_container=choice.image is not None),
     )
-
-
-def _cache(home: Path, config: ExperimentConfig, image: Image) -> Path:
-    """Return the cache of an image's runners; what a model's own code leaves must reach no run without that code."""
+    if choice.image is None:
+        return choice
+    # What a model's own code leaves in a cache must reach no run without that code.
     code = json_text(config.model) if config.model.trust_remote_code else ""
     suffix = f"-code-{hashlib.sha256(code.encode()).hexdigest()[:12]}" if code else ""
-    return folders.engine_cache(home) / config.backend / f"{image.id[-12:]}{suffix}"
-
-
-def _limits(asked: ContainerSpec) -> ContainerSpec:
-    """Return what a container may use: without a limit of its own what memory the machine has, less a reserve.
-
-    Not what is available just now, with which the conditions of two runs would differ.
-    """
-    total_bytes = None if asked.memory_gb else Machine.total_memory_bytes()
-    if total_bytes is None:
-        return asked
-    left_bytes = total_bytes - min(total_bytes / 10, MOST_RESERVED_BYTES)
-    return asked.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
+    cache = folders.engine_cache(home) / config.backend / f"{choice.image.id[-12:]}{suffix}"
+    limits = config.container
+    if not limits.memory_gb and (total_bytes := Machine.total_memory_bytes()):
+        # Not of what is available just now, with which the conditions of two runs would differ.
+        left_bytes = total_bytes - min(total_bytes / 10, MOST_RESERVED_BYTES)
+        limits = limits.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
+    return replace(choice, cache=cache, limits=limits)
 
 
 def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ImagesLock]) -> LauncherChoice:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 SOCKET_FOLDER, MODEL_FOLDER, CACHE_FOLDER = "/run/wattdock", "/model", "/cache"
 CAPABILITIES = ["gpu", "compute", "utility"]
 BYTES_PER_GB = 1_000_000_000
-# NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
-NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
 LOG_SIZE = "20m"
 # Keep a container from everything that is not mounted into it.
 ISOLATION: dict[str, Any] = {
@@ -56,8 +54,12 @@ def create_arguments(
         mounts: What the container gets of the host; see `bind`.
         environ: The coordinator's environment, of which the container gets engine settings only.
     """
+    from docker.types import DeviceRequest, LogConfig
+
     # A rootless engine maps its user to root and nobody else.
     uid, gid = (0, 0) if image.engine.rootless else user
+    memory_bytes = None if limits.memory_gb is None else int(limits.memory_gb * BYTES_PER_GB)
+    gpus = [DeviceRequest(device_ids=list(spec.gpu_uuids), capabilities=[CAPABILITIES])] if spec.gpu_uuids else None
     return {
         # By id, not by name: a name may point to another image an hour later.
         "image": image.id,
@@ -68,31 +70,7 @@ def create_arguments(
         "labels": labels,
         "user": f"{uid}:{gid}",
         "mounts": mounts,
-        **ISOLATION,
-        **_resources(limits),
-        **_gpus(spec.gpu_uuids),
-    }
-
-
-def bind(source: Path, target: str, *, read_only: bool = True) -> Mount:
-    """Return the mount of a file or folder of the host at a path in the container."""
-    from docker.types import Mount
-
-    return Mount(target=target, source=str(source), type="bind", read_only=read_only)
-
-
-def ulimit_arguments() -> dict[str, Any]:
-    """Return the resource limits that NCCL wants; an engine without the right to raise them refuses."""
-    from docker.types import Ulimit
-
-    return {"ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in NCCL_ULIMITS]}
-
-
-def _resources(limits: ContainerSpec) -> dict[str, Any]:
-    from docker.types import LogConfig
-
-    memory_bytes = None if limits.memory_gb is None else int(limits.memory_gb * BYTES_PER_GB)
-    return {
+        "device_requests": gpus,
         # Compiled kernels are loaded from /tmp, so it allows exec.
         "tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={int(limits.tmp_gb * BYTES_PER_GB)}"},
         "shm_size": int(limits.shm_gb * BYTES_PER_GB),
@@ -102,13 +80,12 @@ def _resources(limits: ContainerSpec) -> dict[str, Any]:
         "nano_cpus": None if limits.cpus is None else int(limits.cpus * 1e9),
         # Whatever the engine's default, the log must be readable afterwards and must not fill the disk.
         "log_config": LogConfig(type="json-file", config={"max-size": LOG_SIZE, "max-file": "2"}),
+        **ISOLATION,
     }
 
 
-def _gpus(uuids: tuple[str, ...]) -> dict[str, Any]:
-    """Return the request for GPUs, in this order."""
-    if not uuids:
-        return {}
-    from docker.types import DeviceRequest
+def bind(source: Path, target: str, *, read_only: bool = True) -> Mount:
+    """Return the mount of a file or folder of the host at a path in the container."""
+    from docker.types import Mount
 
-    return {"device_requests": [DeviceRequest(device_ids=list(uuids), capabilities=[CAPABILITIES])]}
+    return Mount(target=target, source=str(source), type="bind", read_only=read_only)

@@ -16,14 +16,7 @@ from rich.filesize import decimal as size_text
 
 from wattdock.errors import LaunchError
 from wattdock.host import folders
-from wattdock.launch.container import (
-    CACHE_FOLDER,
-    MODEL_FOLDER,
-    SOCKET_FOLDER,
-    bind,
-    create_arguments,
-    ulimit_arguments,
-)
+from wattdock.launch.container import CACHE_FOLDER, MODEL_FOLDER, SOCKET_FOLDER, bind, create_arguments
 from wattdock.launch.engine import connect, owner_labels
 from wattdock.launch.process import KEEPER
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, STOPPED, LaunchedRunner
@@ -38,17 +31,17 @@ if TYPE_CHECKING:
 
     from wattdock.config import ContainerSpec
     from wattdock.files import NewFolder
-    from wattdock.launch.engine import Engine, Image
+    from wattdock.launch.engine import Image
     from wattdock.launch.protocol import LaunchSpec
 
 SIGNAL_BASE = 128
+# NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
+NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
 # Words of an engine's error → what to do about it.
 REMEDIES = {
     "could not select device driver": "the engine has no NVIDIA Container Toolkit: install nvidia-container-toolkit "
     "and restart the engine, or use --launcher process",
     "no space left on device": "make room under the engine's data folder (`docker system df` shows what fills it)",
-    "Error while fetching server API version": "the engine does not answer any more; see that it runs",
-    "No such image": "the image went away meanwhile; make it again with `make images`",
 }
 
 
@@ -80,40 +73,48 @@ class DockerLauncher:
             raise LaunchError(f"no container could be started: {explained(error)}") from error
 
     def _launch(self, spec: LaunchSpec, folder: NewFolder) -> RunnerContainer:
+        (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
+        spec.log_path.touch()
         client = connect(self._image.engine.address)
         with contextlib.ExitStack() as undo:
             undo.callback(client.close)
             container = self._start(client, spec, folder.path)
             undo.callback(container.remove, force=True, v=True)
-            keeper = keep(self._image.engine, container, folder, lease_fds=spec.lease_fds)
+            # Removes the container and its socket's folder if this process is killed, and holds the leases until then,
+            # so that nobody else gets the GPUs before the container is gone.
+            socket = self._image.engine.address.removeprefix("unix://")
+            keeper = subprocess.Popen(
+                [*KEEPER, "container", socket, str(container.id), str(folder.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+                pass_fds=(*spec.lease_fds, folder.descriptor),
+                start_new_session=True,
+            )
             undo.pop_all()
         return RunnerContainer(client, container, keeper, folder, spec.log_path)
 
-    def _mounts(self, spec: LaunchSpec, folder: Path) -> list[Mount]:
-        """Return what of the host is mounted into the container, made where it is not there."""
-        (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
-        spec.log_path.touch()
-        return [
-            bind(folder, SOCKET_FOLDER, read_only=False),
-            bind(self._cache, CACHE_FOLDER, read_only=False),
-            *(model_mounts(spec.model_path) if spec.model_path else ()),
-        ]
-
     def _start(self, client: docker.DockerClient, spec: LaunchSpec, folder: Path) -> Container:
         from docker.errors import APIError
+        from docker.types import Ulimit
 
+        mounts = [bind(folder, SOCKET_FOLDER, read_only=False), bind(self._cache, CACHE_FOLDER, read_only=False)]
         arguments = {"name": f"wattdock-{folder.name.removeprefix('wattdock-')}"} | create_arguments(
             spec,
             self._image,
             user=(os.getuid(), os.getgid()),
-            mounts=self._mounts(spec, folder),
+            mounts=[*mounts, *(model_mounts(spec.model_path) if spec.model_path else ())],
             labels=owner_labels(spec.alive_lock, folder) if spec.alive_lock else {},
             limits=self._limits,
             environ=os.environ,
         )
+        ulimits = [Ulimit(name=name, soft=value, hard=value) for name, value in NCCL_ULIMITS]
         try:
-            return create_and_start(client, **arguments, **ulimit_arguments())
+            return create_and_start(client, **arguments, ulimits=ulimits)
         except APIError as error:
+            # An engine without the right to raise them refuses.
             if "rlimit" not in str(error).lower():
                 raise
         with spec.log_path.open("a", encoding="utf-8") as log:
@@ -135,25 +136,6 @@ def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container
             container.remove(force=True, v=True)
         raise
     return container
-
-
-def keep(
-    engine: Engine, container: Container, folder: NewFolder, *, lease_fds: tuple[int, ...]
-) -> subprocess.Popen[bytes]:
-    """Start the keeper, which removes the container and its socket's folder if the coordinator is killed.
-
-    The keeper holds the leases too, so that nobody else gets the GPUs before the container is gone.
-    """
-    return subprocess.Popen(
-        [*KEEPER, "container", engine.address.removeprefix("unix://"), str(container.id), str(folder.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        env={},
-        pass_fds=(*lease_fds, folder.descriptor),
-        start_new_session=True,
-    )
 
 
 def model_mounts(folder: Path) -> list[Mount]:
@@ -259,7 +241,7 @@ class RunnerContainer(LaunchedRunner):
         try:
             self._container.reload()
         except NotFound:
-            return {"Running": False, "Removed": True}
+            return {"Removed": True}
         except (DockerException, OSError):
             return None
         state: Mapping[str, Any] = self._container.attrs["State"]
@@ -280,9 +262,7 @@ class RunnerContainer(LaunchedRunner):
             )
         if self._asked:
             return STOPPED
-        if code == SIGNAL_BASE + signal.SIGKILL:
-            return "killed by SIGKILL (out of the host's memory, or by somebody)"
-        if code > SIGNAL_BASE and code - SIGNAL_BASE in set(signal.Signals):
+        if code - SIGNAL_BASE in set(signal.Signals):
             return f"killed by {signal.Signals(code - SIGNAL_BASE).name}"
         return f"exited with code {code}"
 

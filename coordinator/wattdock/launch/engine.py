@@ -33,7 +33,7 @@ CALL_TIMEOUT_S = 120
 # Labels of a container: its user, the folder that its coordinator holds and where it lies, its socket's folder.
 OWNER_LABEL, ALIVE_LABEL, PLACE_LABEL = "wattdock.owner", "wattdock.alive", "wattdock.alive_in"
 FOLDER_LABEL = "wattdock.folder"
-# Of the largest user id, 4294967295.
+# Digits of the largest user id, 4294967295.
 UID_DIGITS = 10
 REMOVAL_WAIT_S = 60
 # Security options of an engine that keep a container from the folders that are mounted into it.
@@ -170,22 +170,11 @@ def require_socket(address: str) -> None:
         except PermissionError as error:
             raise NoContainersError(
                 f"permission denied on {address}",
-                f"join its group (as root: usermod -aG {group_of(address)} NAME, then log in again; "
+                "join the group of that file, usually docker (as root: usermod -aG docker NAME, then log in again; "
                 "that is as good as root)",
             ) from error
         except OSError as error:
             raise NoContainersError(f"no Docker engine answers at {address}", "start an engine") from error
-
-
-def group_of(address: str) -> str:
-    """Return the group of an engine's socket, by number where it has no name; "docker" where it cannot be read."""
-    path = Path(address.removeprefix("unix://"))
-    try:
-        return path.group()
-    except KeyError:
-        return str(path.stat().st_gid)
-    except OSError:
-        return "docker"
 
 
 def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Engine:
@@ -250,18 +239,17 @@ def reap() -> Reaped:
     require_socket(address)
     from docker.errors import DockerException
 
-    removed, in_use = [], []
+    removed: list[str] = []
+    in_use: list[str] = []
     try:
         with closing(connect(address)) as client:
             labelled = {"label": ALIVE_LABEL}
             for container in client.containers.list(all=True, filters=labelled, ignore_removed=True):
-                name = f"{container.name} ({container.short_id})"
-                if not is_orphan(container.labels, uid=os.getuid()):
-                    in_use.append(name)
-                    continue
-                remove(container)
-                remove_socket_folder(container.labels)
-                removed.append(name)
+                orphaned = is_orphan(container.labels, uid=os.getuid())
+                (removed if orphaned else in_use).append(f"{container.name} ({container.short_id})")
+                if orphaned:
+                    remove(container)
+                    remove_socket_folder(container.labels)
     except (DockerException, OSError) as error:
         raise LaunchError(f"the engine at {address} cannot remove orphans: {error}") from error
     return Reaped(tuple(removed), tuple(in_use))

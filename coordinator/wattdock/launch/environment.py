@@ -48,11 +48,7 @@ NO_TORCH = re.compile(r"no version of torch==|torch==\S+ has no ")
 UNLOCKED = "unlocked"
 # Lines of uv's output that are shown to the user.
 STEPS = re.compile(r"(Resolved|Downloading|Building|Prepared|Installed) ")
-# Why a backend lacks the requirements of a variant, and what to do.
-ONLY_THE_OTHER: dict[Variant, str] = {
-    "cpu": "runs on NVIDIA GPUs only, and this run is on the CPU: use a machine with a GPU, another backend",
-    "cuda": "runs on CPUs only, and this run is on a GPU: use --accelerator cpu, another backend",
-}
+HARDWARE: dict[Variant, str] = {"cpu": "a CPU", "cuda": "NVIDIA GPUs"}
 # How long to wait for another command that makes the environment or, before it is made anew, measures with it.
 WAIT_S = 3600
 # Why a lock cannot be opened where the environment is another user's.
@@ -67,13 +63,12 @@ def find_python(python: str | Path) -> Path:
         ConfigError: There is no such file.
         PreflightError: The file cannot be executed.
     """
-    executable = shutil.which(expanded(python))
-    if executable is None:
-        advice = "name a Python interpreter by path, or leave it out"
-        if not Path(python).exists():
-            raise ConfigError(f"runner_python: {python} is not there", advice)
+    advice = "name a Python interpreter by path, or leave it out"
+    if executable := shutil.which(expanded(python)):
+        return Path(executable).absolute()
+    if Path(python).exists():
         raise PreflightError(f"runner_python: {python} cannot be executed", advice)
-    return Path(executable).absolute()
+    raise ConfigError(f"runner_python: {python} is not there", advice)
 
 
 def check_python(path: Path, variables: Mapping[str, str]) -> None:
@@ -104,13 +99,9 @@ def check_python(path: Path, variables: Mapping[str, str]) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PreflightError(f"runner_python: {path} does not run: {error}") from error
-    if done.returncode != 0:
-        reason = (
-            done.stderr.strip().splitlines() or [f"ended with code {done.returncode}; name a Python interpreter"]
-        )[-1]
-        raise PreflightError(f"runner_python: {path} {reason}")
-    if SUITABLE not in done.stdout:
-        raise PreflightError(f"runner_python: {path} is not a Python interpreter", "name one, or leave it out")
+    if done.returncode != 0 or SUITABLE not in done.stdout:
+        reason = (done.stderr.strip().splitlines() or ["is not a Python interpreter"])[-1]
+        raise PreflightError(f"runner_python: {path} {reason}", "name a Python interpreter, or leave it out")
 
 
 @dataclass(frozen=True)
@@ -147,13 +138,9 @@ class Environment:
         """The file that says what a complete environment was made from."""
         return self.venv / "wattdock" / "stamp"
 
-    def requirements(self, variant: Variant) -> Path:
-        """Return the requirements file of a variant."""
-        return self.runner_dir / f"requirements-{variant}.txt"
-
-    def lock(self, variant: Variant) -> Path:
-        """Return the file of a variant's packages, all of them, with versions and hashes; a backend may lack it."""
-        return self.requirements(variant).with_suffix(".lock")
+    def requirements(self, variant: Variant, suffix: str = ".txt") -> Path:
+        """Return the file of a variant's requirements; with ".lock" that of all its packages, which may be absent."""
+        return self.runner_dir / f"requirements-{variant}{suffix}"
 
     def stamps(self) -> tuple[str, ...]:
         """Return the stamps of environments that serve; a new one gets the first.
@@ -167,21 +154,17 @@ class Environment:
         try:
             digest = _digest(requirements)
         except OSError as error:
-            other: Variant = "cuda" if self.variant == "cpu" else "cpu"
-            if not requirements.exists() and self.requirements(other).exists():
-                reason = f"{self.runner_dir.name} {ONLY_THE_OTHER[self.variant]}"
-            else:
-                reason = f"cannot read {requirements}: {error.strerror or error}; add it"
-            raise PreflightError(f"{reason}, {OWN_INTERPRETER}") from error
+            raise PreflightError(
+                f"{self.runner_dir.name} does not run on {HARDWARE[self.variant]}: {requirements}: {error.strerror}",
+                f"use other hardware (--accelerator) or another backend, {OWN_INTERPRETER}",
+            ) from error
         variants: tuple[Variant, ...] = ("cpu", "cuda") if self.variant == "cpu" else ("cuda",)
-        return tuple(f"{digest} {variant} python{PYTHON_HERE} {self._locked(variant)}\n" for variant in variants)
-
-    def _locked(self, variant: Variant) -> str:
-        """Return the digest of a variant's lock, or that it has none."""
-        try:
-            return f"lock {_digest(self.lock(variant))}"
-        except FileNotFoundError:
-            return UNLOCKED
+        stamps = []
+        for variant in variants:
+            lock = self.requirements(variant, ".lock")
+            locked = f"lock {_digest(lock)}" if lock.exists() else UNLOCKED
+            stamps.append(f"{digest} {variant} python{PYTHON_HERE} {locked}\n")
+        return tuple(stamps)
 
     def is_complete(self) -> bool:
         """Whether the environment was made to its end, from today's requirements, and its Python still exists.
@@ -246,12 +229,13 @@ class Environment:
         uv = Uv(self.stamp_file.parent, self.progress, lock_fd)
         uv.notes.mkdir(parents=True)
         uv.run("venv", "--quiet", "--allow-existing", "--python", sys.executable, str(self.venv))
+        lock = self.requirements(self.variant, ".lock")
         install = ("pip", "install", "--python", str(self.python), "-r")
         if stamp.split()[-1] == UNLOCKED:
-            self.progress(f"{self.lock(self.variant)} is not there: versions and packages are the index's choice")
+            self.progress(f"{lock} is not there: versions and packages are the index's choice")
             uv.run(*install, str(self.requirements(self.variant)))
         else:
-            uv.install_locked(*install, str(self.lock(self.variant)))
+            uv.install_locked(*install, str(lock))
         self.stamp_file.write_text(stamp, encoding="utf-8")
         self.progress(f"{self.venv} is ready after {time.monotonic() - began_s:.0f} s")
 

@@ -176,9 +176,20 @@ class Watch:
                 return
             ready = {fd for fd, _ in self.poll.poll(timeout_s * 1_000 + 1)}
             if self.wake_fd in ready:
-                self.on_signals(os.read(self.wake_fd, 4096))
+                numbers = os.read(self.wake_fd, 4096)
+                with contextlib.suppress(ChildProcessError):
+                    self.status = reap(self.runner)
+                # A signal to the keeper itself is a request to stop.
+                if any(number in STOP_SIGNALS for number in numbers):
+                    self.stop(self.grace_s)
             if LIFELINE_FD in ready:
-                self.on_lifeline(os.read(LIFELINE_FD, 4096))
+                lines = os.read(LIFELINE_FD, 4096)
+                for line in lines.split():
+                    self.stop(float(line))
+                # The lifeline's end is a request to stop, too.
+                if not lines:
+                    self.poll.unregister(LIFELINE_FD)
+                    self.stop(self.grace_s)
 
     def look_at_memory(self) -> float:
         """Return in how many seconds to look again; say so where memory is used up, and the runner holds the most."""
@@ -193,21 +204,6 @@ class Watch:
                 f"of {total_bytes / 1e9:.1f} GB were left"
             )
         return min(max(LOOK_S[0], spare_bytes / FILL_BYTES_PER_S), LOOK_S[1])
-
-    def on_signals(self, numbers: bytes) -> None:
-        """Reap children that have ended; a signal to the keeper itself is a request to stop."""
-        with contextlib.suppress(ChildProcessError):
-            self.status = reap(self.runner)
-        if any(number in STOP_SIGNALS for number in numbers):
-            self.stop(self.grace_s)
-
-    def on_lifeline(self, lines: bytes) -> None:
-        """Obey requests to stop; the lifeline's end is a request too."""
-        if not lines:
-            self.poll.unregister(LIFELINE_FD)
-            self.stop(self.grace_s)
-        for line in lines.split():
-            self.stop(float(line))
 
     def stop(self, grace_s: float) -> None:
         """Ask the runner to end; a later request can shorten its grace, never lengthen it."""

@@ -88,7 +88,7 @@ class RunnerProcess(LaunchedRunner):
         self._folder = folder
         self._exit_reason: str | None = None
         self.address = f"unix:{folder.path / folders.SOCKET_NAME}"
-        word, _, detail = self._read_status_line().partition(" ")
+        word, detail = self._read_status()
         if word != "started":
             self._close()
             raise LaunchError(f"the runner could not be started: {detail or 'its keeper ended'}", f"see {log_path}")
@@ -105,7 +105,7 @@ class RunnerProcess(LaunchedRunner):
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs."""
         if self._exit_reason is None and self._keeper.poll() is not None:
-            word, _, reason = self._read_status_line().partition(" ")
+            word, reason = self._read_status()
             self.lacked_memory = word == "starved"
             if word not in ("ended", "starved"):
                 # A keeper that was itself killed: its death killed the runner, but not the runner's group.
@@ -136,9 +136,10 @@ class RunnerProcess(LaunchedRunner):
             ) from error
         self.exit_reason()
 
-    def _read_status_line(self) -> str:
+    def _read_status(self) -> tuple[str, str]:
         assert self._keeper.stdout is not None
-        return self._keeper.stdout.readline().decode(errors="replace").strip()
+        word, _, detail = self._keeper.stdout.readline().decode(errors="replace").strip().partition(" ")
+        return word, detail
 
     def _close(self) -> None:
         """Close both pipes, reap the keeper, and see that the socket's folder is gone."""

@@ -41,24 +41,28 @@ SETTING_NAME = re.compile(
     r"|HF_(HOME|(HUB|MODULES)_CACHE|HUB_(OFFLINE|(DIS|EN)ABLE_\w+)|(ENABLE_)?PARALLEL_LOADING\w*|DEACTIVATE_ASYNC_LOAD)"
     rf"|RAY_(CGRAPH|EXPERIMENTAL)_\w+|LD_(PRELOAD|LIBRARY_PATH)|PYTHONHASHSEED|CUDACXX|{processes.COMPILERS}"
 )
-# The coordinator fetches models; a runner finds them on disk.
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+# Variables of every runner.
+ALWAYS = {
+    # The coordinator fetches models; a runner finds them on disk.
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+    # What lies in a working folder is no module, for the runner and whatever it starts.
+    "PYTHONSAFEPATH": "1",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}
 
 
-def runners_path() -> tuple[Path, ...]:
-    """Return the folders that hold runners, searched in this order: those in WATTDOCK_RUNNERS, then `runners/` here.
+def _runners() -> dict[str, Path]:
+    """Return the folder of each backend by name; folders in WATTDOCK_RUNNERS win over `runners/` here.
 
     Raises:
         ConfigError: A ~ stands for no folder.
     """
     named = os.environ.get("WATTDOCK_RUNNERS", "").split(os.pathsep)
-    return (*(expanded(folder).absolute() for folder in named if folder), REPO / "runners")
-
-
-def _runners() -> dict[str, Path]:
-    """Return the folder of each backend in these folders by name; the first of one name counts."""
-    modules = [module for folder in reversed(runners_path()) for module in folder.glob("*/wattdock_*.py")]
+    folders_by_rank = [*(expanded(folder).absolute() for folder in named if folder), REPO / "runners"]
+    modules = [module for folder in reversed(folders_by_rank) for module in folder.glob("*/wattdock_*.py")]
     return {module.parent.name: module.parent for module in modules if module.stem == f"wattdock_{module.parent.name}"}
 
 
@@ -76,9 +80,6 @@ def find_runner(backend: str) -> Path:
     runners = _runners()
     if backend in runners:
         return runners[backend]
-    if "," in backend:
-        several = ", ".join(backend.split(","))
-        raise ConfigError(f"{backend!r} are several backends", f"for each, put `backend: [{several}]` under `sweep:`")
     near = nearest(backend, sorted(runners))
     hint = f"did you mean {near!r}?" if near else "set WATTDOCK_RUNNERS to a folder that holds it"
     raise ConfigError(f"unknown backend {backend!r} (there are: {', '.join(sorted(runners)) or 'none'})", hint)
@@ -124,12 +125,8 @@ def process_variables(
     return variables | {
         # The runner's working folder is not the caller's, so relative entries would point elsewhere.
         "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in modules),
-        # What lies in a working folder is no module, for the runner and whatever it starts.
-        "PYTHONSAFEPATH": "1",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpu_indices)),
-        **OFFLINE,
-        **QUIET,
+        **ALWAYS,
     }
 
 
@@ -151,7 +148,6 @@ def container_variables(gpu_uuids: Sequence[str], environ: Mapping[str, str], *,
         "LOGNAME": "runner",
         # That home outlives the container, and packages below it would come before the image's.
         "PYTHONNOUSERSITE": "1",
-        "PYTHONSAFEPATH": "1",
         "XDG_CACHE_HOME": cache,
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor",
         "TRITON_CACHE_DIR": f"{cache}/triton",
@@ -159,12 +155,10 @@ def container_variables(gpu_uuids: Sequence[str], environ: Mapping[str, str], *,
         "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # NVIDIA's images set this to all GPUs; which of two such variables wins is not documented.
         "NVIDIA_VISIBLE_DEVICES": ",".join(gpu_uuids) or "void",
         **({} if gpu_uuids else {"CUDA_VISIBLE_DEVICES": ""}),
-        **OFFLINE,
-        **QUIET,
+        **ALWAYS,
     }
 
 

@@ -71,12 +71,14 @@ def run_uv(
         environ: Of uv and of pip, whose configuration is asked for.
     """
     command, variables = uv_call(words, environ)
-    output = call(command, variables)
-    if output and _advice(_last_error(output)) == UNANSWERED:
+    if (output := call(command, variables)) is None:
+        return None
+    error = failure(output)
+    if error.endswith(UNANSWERED):
         say("the configured package index does not answer; taking packages from uv's cache")
         if call(command, variables | {"UV_OFFLINE": "1"}) is None:
             return None
-    return None if output is None else failure(output)
+    return error
 
 
 def uv_call(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -117,16 +119,12 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
         values = settings.get(option, "").split()
         if option == "find-links":
             # Unlike Path's, it raises nothing where there is no such user.
-            places = (os.path.expanduser(value) for value in values)  # noqa: PTH111
-            values = [place for place in places if _is_there(place)]
+            places = [os.path.expanduser(value) for value in values]  # noqa: PTH111
+            # uv fails where pip only warns of a folder that is not there; no relative path counts.
+            values = [p for p in places if "://" in p or (Path(p).is_absolute() and Path(p).exists())]
         if values:
             variables[variable] = separator.join(values)
     return variables
-
-
-def _is_there(place: str) -> bool:
-    """Whether a folder of wheels exists, or is an address; uv fails where pip only warns. No relative path counts."""
-    return "://" in place or (Path(place).is_absolute() and Path(place).exists())
 
 
 def failure(lines: Sequence[str]) -> str:
@@ -134,24 +132,14 @@ def failure(lines: Sequence[str]) -> str:
 
     The address of an index may hold a password.
     """
-    error = _last_error(lines)
-    # The first causes name the package, the last one the obstacle.
-    causes = [*error[:2], *error[2:][-1:]] or ["uv said nothing"]
-    text = ": ".join(ADDRESS.sub(_without_index, cause) for cause in causes)
-    advice = _advice(error)
-    return f"{text.removesuffix('.')}; {advice}" if advice else text
-
-
-def _last_error(lines: Sequence[str]) -> list[str]:
-    """Return the lines of uv's last error, or its last line if none is marked as an error."""
-    output = [line.strip() for line in lines if line.strip()]
+    output = [line.strip() for line in lines if line.strip()] or ["uv said nothing"]
+    # The last error with its causes, or the last line.
     start = max((number for number, line in enumerate(output) if line.startswith("error:")), default=-1)
-    return [line.removeprefix("error:").removeprefix("cause:").strip() for line in output[start:]]
-
-
-def _advice(error: Sequence[str]) -> str | None:
-    text = "\n".join(error)
-    return next((advice for words, advice in ADVICE.items() if words in text), None)
+    error = [line.removeprefix("error:").removeprefix("cause:").strip() for line in output[start:]]
+    # The first causes name the package, the last one the obstacle.
+    causes = ": ".join(ADDRESS.sub(_without_index, cause) for cause in [*error[:2], *error[2:][-1:]])
+    advice = next((advice for words, advice in ADVICE.items() if words in "\n".join(error)), None)
+    return f"{causes.removesuffix('.')}; {advice}" if advice else causes.removesuffix(".")
 
 
 def _without_index(address: re.Match[str]) -> str:
@@ -169,17 +157,16 @@ def main() -> int:
         )
         return done.stderr.splitlines() if done.returncode else None
 
+    def say(line: str) -> None:
+        sys.stderr.write(line + "\n")
+
     try:
-        error = run_uv(sys.argv[1:], call, _say, environ=os.environ)
+        error = run_uv(sys.argv[1:], call, say, environ=os.environ)
     except KeyboardInterrupt:
         return 130
     if error:
-        _say(error)
+        say(error)
     return 3 if error else 0
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
 
 
 if __name__ == "__main__":

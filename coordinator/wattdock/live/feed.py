@@ -43,7 +43,7 @@ READINGS: dict[str, Callable[[nvml.Device], float]] = {
     "energy_mj": nvml.counter_mj,
 }
 # Of a GPU, beside what it does now and who uses it.
-OF_GPU = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes", "numa_node", "nvlinks")
+OF_GPU = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes", "nvlinks")
 # Of a run, beside its name and who runs it.
 SHOWN = (
     *("experiment", "doing", "stage", "restart", "restarts", "passes_left", "passes", "time_left", "elapsed_s"),

@@ -5,10 +5,11 @@ Turns silence, death and status codes into one-line errors. Must not know how a 
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from pydantic import ValidationError
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from wattdock.records import PassRecord, RunnerEnvironment
     from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
 
-M = TypeVar("M")
-T = TypeVar("T")
 PROTOCOL_VERSION = 1
 QUEUED = 16
 CALL_TIMEOUT_S = 10.0
@@ -108,8 +107,9 @@ class RunnerClient:
                 "use a runner of the same wattdock version",
                 cause=Cause.VERSION,
             )
-        described = _understood(wire.description, answer, LaunchError)
-        _understood(wire.RunnerDescription.require_supported, described, LaunchError)
+        with _understood(LaunchError):
+            described = wire.description(answer)
+            described.require_supported()
         return described
 
     def check_clock(self) -> ClockCheck:
@@ -123,15 +123,10 @@ class RunnerClient:
         for _ in range(CLOCK_READINGS):
             sent_ns = self._clock.now_ns()
             reading = self._call(self._stub.Describe, pb.DescribeRequest()).clock
+            received_ns = self._clock.now_ns()
             runner = wire.clock_identity(reading)
             checks.append(
-                check_clock(
-                    host,
-                    runner,
-                    sent_ns=sent_ns,
-                    runner_ns=reading.monotonic_ns,
-                    received_ns=self._clock.now_ns(),
-                )
+                check_clock(host, runner, sent_ns=sent_ns, runner_ns=reading.monotonic_ns, received_ns=received_ns)
             )
         return min(checks, key=lambda check: check.round_trip_ns)
 
@@ -147,11 +142,12 @@ class RunnerClient:
             ConfigError: The engine does not know an argument or a value.
             RunnerError: The runner failed, died, or took longer than `timeout_s`.
         """
-        deadline_ns = self._after_ns(timeout_s)
         loaded: tuple[RunnerEnvironment, Span] | None = None
-        for event in self._events(self._stub.Load(wire.load_request(request)), "loading", deadline_ns=deadline_ns):
+        call = self._stub.Load(wire.load_request(request))
+        for event in self._events(call, "loading", self._check, timeout_s=timeout_s):
             if event.HasField("loaded"):
-                loaded = _understood(wire.loaded, event.loaded)
+                with _understood():
+                    loaded = wire.loaded(event.loaded)
             else:
                 progress(event.progress.stage)
         if loaded is None:
@@ -176,25 +172,32 @@ class RunnerClient:
         Raises:
             RunnerError: The pass failed, the runner died or hung.
         """
-        parts = wire.PassParts()
-        stall, over = _Stall(stall_s, self._clock), threading.Event()
-        call = self._stub.Generate(wire.generate_requests(request))
+        parts, pass_over = wire.PassParts(), False
+        produced, produced_at_ns = (0, 0), self._clock.now_ns()
 
         def check() -> None:
-            if not over.is_set():
+            if not pass_over:
                 self._check()
 
-        for event in self._events(call, "a pass", silence_s=silence_s, check=check):
+        call = self._stub.Generate(wire.generate_requests(request))
+        for event in self._events(call, "a pass", check, silence_s=silence_s):
             beat = wire.heartbeat(event.heartbeat) if event.HasField("heartbeat") else None
-            if beat is None or beat.pass_over:
-                over.set()
+            pass_over |= beat is None or beat.pass_over
             if beat:
-                if not over.is_set():
-                    stall.check(beat)
+                if (beat.output_tokens, beat.requests_finished) != produced:
+                    produced, produced_at_ns = (beat.output_tokens, beat.requests_finished), self._clock.now_ns()
+                elif not pass_over and self._clock.now_ns() - produced_at_ns > stall_s * NS_PER_S:
+                    raise RunnerError(
+                        f"the engine produced nothing for {stall_s:g} s though its runner lives",
+                        "it was stopped (see timeouts.stall_s)",
+                        cause=Cause.HANG,
+                    )
                 heartbeat(beat)
-            if over.is_set():
-                _understood(parts.add, event)
-        return _understood(wire.PassParts.record, parts)
+            if pass_over:
+                with _understood():
+                    parts.add(event)
+        with _understood():
+            return parts.record()
 
     def diagnose(self, timeout_s: float) -> Sequence[RunnerFinding]:
         """Return the runner's findings about its environment.
@@ -218,25 +221,39 @@ class RunnerClient:
     def _events(
         self,
         call: Any,
-        what: str,
+        activity: str,
+        check: Callable[[], None],
         *,
-        deadline_ns: int | None = None,
-        silence_s: float | None = None,
-        check: Callable[[], None] | None = None,
+        timeout_s: float = math.inf,
+        silence_s: float = math.inf,
     ) -> Iterator[Any]:
         """Yield the events of a streaming call; cancel the call on an error, a timeout or an early end."""
         # Short: a runner that sends faster than it is read must wait, not fill the memory.
         arrived: queue.Queue[Any] = queue.Queue(QUEUED)
         threading.Thread(target=_pump, args=(call, arrived), daemon=True).start()
+        began_ns = heard_ns = self._clock.now_ns()
         try:
             while True:
-                limit_ns = self._after_ns(silence_s) if silence_s else deadline_ns
-                event = self._next(arrived, limit_ns, what, check or self._check)
+                check()
+                now_ns = self._clock.now_ns()
+                if now_ns - began_ns > timeout_s * NS_PER_S or now_ns - heard_ns > silence_s * NS_PER_S:
+                    raise RunnerError(
+                        f"the runner was silent for too long during {activity}",
+                        "it was stopped (see `timeouts:`)",
+                        cause=Cause.HANG,
+                    )
+                try:
+                    event = arrived.get(timeout=0.5)
+                except queue.Empty:
+                    if not self._runner.alive():
+                        raise self._died(f"died during {activity}") from None
+                    continue
                 if event is None:
                     return
                 if isinstance(event, grpc.RpcError):
-                    raise self._error(event, what) from event
+                    raise self._error(event, activity) from event
                 yield event
+                heard_ns = self._clock.now_ns()
         finally:
             call.cancel()
             with suppress(queue.Empty):
@@ -246,25 +263,15 @@ class RunnerClient:
     def _after_ns(self, duration_s: float) -> int:
         return self._clock.now_ns() + round(duration_s * NS_PER_S)
 
-    def _next(self, arrived: queue.Queue[Any], limit_ns: int | None, what: str, check: Callable[[], None]) -> Any:
-        while True:
-            check()
-            if limit_ns is not None and self._clock.now_ns() > limit_ns:
-                raise RunnerError(
-                    f"the runner was silent for too long during {what}",
-                    "it was stopped (see `timeouts:`)",
-                    cause=Cause.HANG,
-                )
-            try:
-                return arrived.get(timeout=0.5)
-            except queue.Empty:
-                if not self._runner.alive():
-                    raise self._died(f"died during {what}") from None
-
     def _error(self, error: grpc.RpcError, what: str) -> WattdockError:
         code, detail = error.code(), error.details() or "no detail"
-        if code == grpc.StatusCode.UNAVAILABLE and self._is_dying():
-            return self._died(f"died during {what}")
+        if code == grpc.StatusCode.UNAVAILABLE:
+            # A runner that ends closes its socket shortly before its process ends.
+            deadline_ns = self._after_ns(DEATH_NOTICE_S)
+            while self._runner.alive() and self._clock.now_ns() < deadline_ns:
+                self._clock.sleep(READY_POLL_S)
+            if not self._runner.alive():
+                return self._died(f"died during {what}")
         sent = {item.key: str(item.value) for item in error.trailing_metadata() or ()}
         cause = next((known for known in Cause if known == sent.get(CAUSE_KEY)), None)
         if code == grpc.StatusCode.INVALID_ARGUMENT:
@@ -274,47 +281,16 @@ class RunnerClient:
             return RunnerError(f"{what} failed for lack of memory: {detail}", cause=cause or Cause.MEMORY)
         return RunnerError(f"{what} failed: {detail}", cause=cause)
 
-    def _is_dying(self) -> bool:
-        """Whether the runner ends at once; its socket closes shortly before the process ends."""
-        deadline_ns = self._after_ns(DEATH_NOTICE_S)
-        while self._runner.alive() and self._clock.now_ns() < deadline_ns:
-            self._clock.sleep(READY_POLL_S)
-        return not self._runner.alive()
-
     def _died(self, how: str, kind: type[WattdockError] = RunnerError) -> WattdockError:
         cause = Cause.HOST_MEMORY if self._runner.lacked_memory else Cause.RUNNER
         return kind(f"the runner {how}: {self._runner.exit_reason() or 'for an unknown reason'}", cause=cause)
 
 
-class _Stall:
-    """Detects heartbeats without progress."""
-
-    def __init__(self, limit_s: float, clock: Clock) -> None:
-        self._limit_s, self._clock = limit_s, clock
-        self._produced: tuple[int, int] = (0, 0)
-        self._since_ns = clock.now_ns()
-
-    def check(self, beat: Heartbeat) -> None:
-        """Compare a heartbeat with the last progress.
-
-        Raises:
-            RunnerError: There was no progress for too long.
-        """
-        produced = (beat.output_tokens, beat.requests_finished)
-        if produced != self._produced:
-            self._produced, self._since_ns = produced, self._clock.now_ns()
-        elif self._clock.now_ns() - self._since_ns > self._limit_s * NS_PER_S:
-            raise RunnerError(
-                f"the engine produced nothing for {self._limit_s:g} s though its runner lives",
-                "it was stopped (see timeouts.stall_s)",
-                cause=Cause.HANG,
-            )
-
-
-def _understood(read: Callable[[M], T], message: M, kind: type[WattdockError] = RunnerError) -> T:
-    """Return what `read` makes of a message; one that says what cannot be is the runner's error."""
+@contextmanager
+def _understood(kind: type[WattdockError] = RunnerError) -> Iterator[None]:
+    """Turn what a runner says and cannot be into the runner's error."""
     try:
-        return read(message)
+        yield
     except (ValueError, OverflowError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise kind(f"the runner says what cannot be: {problem}", "see its log") from error

@@ -34,6 +34,7 @@ CHUNK_BYTES = 1_000_000
 MAX_PASS_BYTES = 4_000_000_000
 EVENT_BYTES, BYTES_PER_BYTE, REQUEST_BYTES = 100_000, 20, 400
 MAX_QUOTED = 80
+SCALAR = (bool, bytes, float, int, str)
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,16 @@ def optional(message: Message, field: str) -> Any:
     return getattr(message, field) if message.HasField(field) else None
 
 
+def figures(message: Message) -> dict[str, Any]:
+    """Return a message's numbers and texts by name: None where a figure was not set, a tuple of a repeated one."""
+    found: dict[str, Any] = {}
+    for part in message.DESCRIPTOR.fields:
+        if part.message_type is None:
+            value = optional(message, part.name) if part.has_presence else getattr(message, part.name)
+            found[part.name] = value if value is None or isinstance(value, SCALAR) else tuple(value)
+    return found
+
+
 def description(message: pb.DescribeResponse) -> RunnerDescription:
     """Return a runner's description of itself."""
     return RunnerDescription(
@@ -227,7 +238,7 @@ def heartbeat(message: pb.Heartbeat) -> Heartbeat:
 
 def finding(message: pb.Finding) -> RunnerFinding:
     """Return one finding."""
-    return RunnerFinding(message.name, message.status, message.value, message.advice)
+    return RunnerFinding(**figures(message))
 
 
 def clock_identity(reading: pb.ClockReading) -> ClockIdentity:
@@ -243,51 +254,30 @@ def span(message: pb.Span) -> Span:
 def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:
     """Return the environment of the loaded engine, and the span of the load."""
     reported = message.environment
+    known = RunnerEnvironment.model_fields
     environment = RunnerEnvironment(
+        **{name: value for name, value in figures(reported).items() if name in known},
         visible_gpu_uuids=[gpu.uuid for gpu in reported.visible_gpus],
-        used_gpu_uuids=list(reported.used_gpu_uuids),
-        cuda_version=optional(reported, "cuda_version"),
-        nccl_version=optional(reported, "nccl_version"),
-        framework=reported.framework,
-        framework_version=optional(reported, "framework_version"),
-        python_version=reported.python_version,
         package_versions=dict(reported.package_versions),
         parallelism=_settings(reported.parallelism_json),
         engine_args=_settings(message.effective_engine_args_json),
-        parameter_count=optional(reported, "parameter_count"),
-        weight_bytes=optional(reported, "weight_bytes"),
-        warnings=list(reported.warnings),
     )
     return environment, span(message.span)
 
 
 def _settings(text: str) -> dict[str, Any]:
     """Return settings that a runner tells as a JSON object."""
-    told = from_json(text or "{}", max_depth=PART_DEPTH)
-    if not isinstance(told, dict):
+    settings = from_json(text or "{}", max_depth=PART_DEPTH)
+    if not isinstance(settings, dict):
         raise ValueError(f"settings are no JSON object: {text[:MAX_QUOTED]!r}")
-    return told
+    return settings
 
 
 def request_record(message: pb.RequestRecord) -> RequestRecord:
     """Return one request's record."""
-    return RequestRecord(
-        index=message.index,
-        submitted_ns=message.submitted_ns,
-        intended_ns=optional(message, "intended_ns"),
-        first_token_ns=optional(message, "first_token_ns"),
-        finished_ns=optional(message, "finished_ns"),
-        prompt_tokens=optional(message, "prompt_tokens"),
-        cached_prompt_tokens=optional(message, "cached_prompt_tokens"),
-        output_tokens=optional(message, "output_tokens"),
-        finish_reason=message.finish_reason,
-        text=optional(message, "text"),
-        output_ids=tuple(message.output_ids.ids) if message.HasField("output_ids") else None,
-        replica=optional(message, "replica"),
-        token_gaps_ns=tuple(message.token_gaps_ns) or None,
-        max_output_tokens=optional(message, "max_output_tokens"),
-        prompt_hash=optional(message, "prompt_hash"),
-    )
+    values = figures(message)
+    values["token_gaps_ns"] = values["token_gaps_ns"] or None
+    return RequestRecord(**values, output_ids=tuple(message.output_ids.ids) if message.HasField("output_ids") else None)
 
 
 @dataclass
@@ -333,31 +323,22 @@ class PassParts:
             raise ValueError("a pass ended without a summary")
         if self.summary.requests != len(self.requests):
             raise ValueError(f"a pass was of {self.summary.requests} requests, {len(self.requests)} came")
+        values = figures(self.summary) | (figures(self.summary.serving) if self.summary.HasField("serving") else {})
+        values |= {
+            "requests": tuple(sorted(self.requests, key=lambda request: request.index)),
+            "template_asked_time": self.summary.template_asked_time,
+        }
         record = PassRecord(
+            **values,
             span=span(self.summary.span),
-            requests=tuple(sorted(self.requests, key=lambda request: request.index)),
             tokens=_columns(passes.TokenSeries, self.tokens),
             steps=_columns(passes.Steps, self.steps),
-            output_tokens=self.summary.output_tokens,
-            prompt_tokens=optional(self.summary, "prompt_tokens"),
-            cached_prompt_tokens=optional(self.summary, "cached_prompt_tokens"),
-            prompt_repeats=self.summary.prompt_repeats,
-            replicas=tuple(map(_replica_pass, self.summary.replicas)),
-            rendered_sha256=optional(self.summary, "rendered_sha256"),
-            template_asked_time=self.summary.template_asked_time,
-            **_serving(self.summary),
+            replicas=tuple(
+                passes.ReplicaPass(**figures(replica), span=span(replica.span)) for replica in self.summary.replicas
+            ),
         )
         record.require_possible()
         return record
-
-
-def _serving(summary: pb.PassSummary) -> dict[str, Any]:
-    if not summary.HasField("serving"):
-        return {}
-    client = {
-        name: getattr(summary.serving, name) for name in ("client_cpu_share", "client_late_s", "tokens_without_ids")
-    }
-    return client | {name: optional(summary.serving, name) for name in ("server_ttft_s", "server_itl_s")}
 
 
 def _columns(kind: type[S], chunks: Sequence[Message]) -> S:
@@ -367,14 +348,4 @@ def _columns(kind: type[S], chunks: Sequence[Message]) -> S:
             np.fromiter(chain.from_iterable(getattr(chunk, part.name) for chunk in chunks), dtype=np.int64)
             for part in fields(kind)
         )
-    )
-
-
-def _replica_pass(message: pb.ReplicaPass) -> passes.ReplicaPass:
-    return passes.ReplicaPass(
-        gpu_uuids=tuple(message.gpu_uuids),
-        span=span(message.span),
-        requests=message.requests,
-        output_tokens=message.output_tokens,
-        last_token_ns=optional(message, "last_token_ns"),
     )

@@ -82,9 +82,8 @@ def _cells(gpu: Gpu, host: GpuInventory) -> tuple[str, ...]:
 def _block(gpu: Gpu, snapshot: GpuSnapshot) -> View:
     """Yield the UUID and place of one GPU, then who uses it."""
     pcie = f"PCIe {gpu.pcie_generation or NOTHING} ×{gpu.pcie_width or NOTHING}"
-    numa = "" if gpu.numa_node is None else f", NUMA {gpu.numa_node}"
-    nvlink = f", {gpu.nvlinks} NVLinks {gpu.nvlink_version or ''}".rstrip() if gpu.nvlinks else ""
-    yield f"{gpu.index}  {gpu.uuid}  {pcie}{numa}{nvlink}"
+    nvlink = f", {gpu.nvlinks} NVLinks" if gpu.nvlinks else ""
+    yield f"{gpu.index}  {gpu.uuid}  {pcie}{nvlink}"
     if holder := snapshot.leases.get(gpu.uuid):
         yield f"   leased by {holder}"
     if gpu.mig_slices:

@@ -62,13 +62,21 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
             "write --secret id=NAME,src=FILE",
             cause=Cause.SECRET,
         )
-    base = base or default_base(name, variant)
+    if name not in image_names():
+        raise ConfigError(f"unknown image {name!r}", f"there are {', '.join(image_names())}")
+    if base is None:
+        named = DEFAULT_BASE.search((DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8"))
+        base = CPU_BASE if variant == "cpu" or named is None else named[1]
     runner = REPO / "runners" / name
     if runner.is_dir() and not (runner / f"requirements-{variant}.txt").exists():
         raise ConfigError(f"{name} has no packages for --variant {variant}", "take the other one of cpu and cuda")
-    labels = build_labels(base, _base_image(base, name))
+    try:
+        base_image = find_image(base, backend=name)
+    except NoImageError:
+        pull(base)
+        base_image = find_image(base, backend=name)
     # Docker takes the last of several values, so ours stand behind the caller's.
-    words = ["build", *more, *labels]
+    words = ["build", *more, *build_labels(base, base_image)]
     words += ["--build-arg", f"VARIANT={variant}", "--build-arg", f"VERSION={__version__}"]
     words += ["--file", str(DOCKER / f"{name}.Dockerfile"), "--tag", local_name(name)]
     with _sources() as sources:
@@ -87,27 +95,6 @@ def _sources() -> Iterator[Path]:
         yield shutil.copytree(REPO, scratch / "sources", ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def default_base(name: str, variant: str) -> str:
-    """Return the base image that is taken where none is named.
-
-    Raises:
-        ConfigError: There is no image of this name.
-    """
-    if name not in image_names():
-        raise ConfigError(f"unknown image {name!r}", f"there are {', '.join(image_names())}")
-    in_dockerfile = DEFAULT_BASE.search((DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8"))
-    return CPU_BASE if variant == "cpu" or in_dockerfile is None else in_dockerfile[1]
-
-
-def _base_image(base: str, name: str) -> Image:
-    """Return the base image, pulled where the engine does not have it."""
-    try:
-        return find_image(base, backend=name)
-    except NoImageError:
-        pull(base)
-        return find_image(base, backend=name)
-
-
 def build_labels(base: str, image: Image) -> list[str]:
     """Return the options of a build that name its base, by digest where a registry has it, and its commit."""
     _, _, base_digest = (image.digest or "").partition("@")
@@ -115,11 +102,10 @@ def build_labels(base: str, image: Image) -> list[str]:
     labels = {BASE_NAME_LABEL: base, BASE_DIGEST_LABEL: base_digest}
     # A tag may move while the image is built; a digest does not.
     arguments = {"BASE": image.digest or base, "REVISION": Machine.here().revision or "unknown"}
-    words = []
-    for option, values in (("--label", labels), ("--build-arg", arguments)):
-        for key, value in values.items():
-            words += [option, f"{key}={value}"]
-    return words
+    return [
+        *(word for label, value in labels.items() for word in ("--label", f"{label}={value}")),
+        *(word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")),
+    ]
 
 
 def pull(reference: str) -> None:

@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
     from wattdock.launch.engine import Image
 
-LOCK_VARIABLE = "WATTDOCK_IMAGES_LOCK"
-DEFAULT_LOCK = DOCKER / "images.lock"
 HEADER = """\
 # Images that `wattdock run --locked` starts, by digest. Written by `wattdock images lock`; see docs/publication.md.
 """
-# Wide enough that no value is folded.
-WIDTH = 4096
+# Width at which YAML folds a value; no value is as long.
+FOLD_WIDTH = 4096
 MAX_LOCK_BYTES = 1_000_000
 NOT_PUSHED = "no registry has the image; push it, then lock it again"
 ON_LOOPBACK = "its registry is on this machine only; push it to one that others reach"
@@ -65,16 +63,13 @@ class LockedImage(BaseModel):
     @property
     def warnings(self) -> list[str]:
         """Why nobody else could get or build this image, and what to do."""
-        return [
-            warning
-            for is_open, warning in (
-                (self.repo_digest is None, NOT_PUSHED),
-                (is_on_loopback(self.digest), ON_LOOPBACK),
-                (self.base_digest is None, NO_BASE_DIGEST),
-                (self.revision is None or self.revision.endswith("-dirty"), NOT_COMMITTED),
-            )
-            if is_open
-        ]
+        applies = {
+            NOT_PUSHED: self.repo_digest is None,
+            ON_LOOPBACK: is_on_loopback(self.digest),
+            NO_BASE_DIGEST: self.base_digest is None,
+            NOT_COMMITTED: self.revision is None or self.revision.endswith("-dirty"),
+        }
+        return [warning for warning, is_open in applies.items() if is_open]
 
 
 @dataclass(frozen=True)
@@ -138,9 +133,9 @@ def lock_path() -> Path:
     Raises:
         ConfigError: A ~ stands for no folder.
     """
-    if named := os.environ.get(LOCK_VARIABLE):
+    if named := os.environ.get("WATTDOCK_IMAGES_LOCK"):
         return expanded(named).absolute()
-    return folders.wattdock_home() / "images.lock" if REPO == PACKAGED else DEFAULT_LOCK
+    return folders.wattdock_home() / "images.lock" if REPO == PACKAGED else DOCKER / "images.lock"
 
 
 def read_lock(path: Path | None = None) -> ImagesLock:
@@ -159,12 +154,12 @@ def read_lock(path: Path | None = None) -> ImagesLock:
     try:
         content = read_regular(path, limit_bytes=MAX_LOCK_BYTES, follow=True) if path.exists() else b""
         images = _File.model_validate(yaml.safe_load(content.decode()) or {}).images
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: {where}: {first['msg']}", "mend or remove it") from error
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}", "mend or remove it") from error
+        problem = " ".join(str(error).split())
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ConfigError(f"cannot read {path}: {problem}", "correct or remove the file") from error
     return ImagesLock(path, images, hashlib.sha256(content).hexdigest())
 
 
@@ -173,7 +168,7 @@ def write_lock(path: Path, images: Mapping[str, LockedImage]) -> None:
     import yaml
 
     content = _File(images=dict(sorted(images.items()))).model_dump()
-    write_whole(path, (HEADER + yaml.safe_dump(content, sort_keys=False, width=WIDTH)).encode())
+    write_whole(path, (HEADER + yaml.safe_dump(content, sort_keys=False, width=FOLD_WIDTH)).encode())
 
 
 def lock_images(names: Sequence[str], lock: ImagesLock, *, registry: str | None) -> dict[str, LockedImage]:
@@ -195,22 +190,15 @@ def _entry(name: str, registry: str | None) -> LockedImage:
     image = find_image(local_name(name), backend=name, remedy=remedy)
     if image.base is None:
         raise PreflightError(f"image {image.name} does not say what it was built from", remedy)
-    digest = choose_digest(image.digests, registry) or image.id
+    digests = [digest for digest in image.digests if digest.startswith(registry or "")]
+    if len(digests) > 1 or (registry and not digests):
+        raise PreflightError(
+            f"{len(digests)} digests of image {image.name} begin with {registry or 'any registry'!r} (it has: "
+            f"{', '.join(image.digests) or 'none'})",
+            "choose one with --registry",
+        )
+    digest = digests[0] if digests else image.id
     return LockedImage(digest=digest, base=image.base, base_digest=image.base_digest, revision=image.revision)
-
-
-def choose_digest(digests: Sequence[str], registry: str | None) -> str | None:
-    """Return the digest to lock; None where no registry has the image. Pure.
-
-    Raises:
-        PreflightError: Several registries have it and none was named, or the named one does not have it.
-    """
-    matching = [digest for digest in digests if digest.startswith(registry or "")]
-    if len(matching) > 1:
-        raise PreflightError(f"several registries have it ({', '.join(matching)})", "choose with --registry")
-    if registry and not matching:
-        raise PreflightError(f"no digest of it begins with {registry} (there are: {', '.join(digests) or 'none'})")
-    return matching[0] if matching else None
 
 
 def find_locked(name: str, lock: ImagesLock, *, needs_gpu: bool = False) -> tuple[Image, Pin]:
@@ -220,10 +208,9 @@ def find_locked(name: str, lock: ImagesLock, *, needs_gpu: bool = False) -> tupl
         PreflightError: The lock names no such image, or the image is not here, or its labels are not those locked.
     """
     locked = _locked(name, lock)
+    remedy = f"only the machine that built it has it; build another, then: wattdock images lock {name}"
     if locked.repo_digest:
         remedy = f"get it with: wattdock images pull {name}"
-    else:
-        remedy = f"only the machine that built it has it; build another, then: wattdock images lock {name}"
     image = find_image(locked.digest, backend=name, needs_gpu=needs_gpu, remedy=remedy)
     if differences := _differences(locked, image):
         raise PreflightError(f"image {image.name} is not the locked one: {differences}")
@@ -273,14 +260,11 @@ def image_statuses(lock: ImagesLock) -> list[ImageStatus]:
 
 
 def _status(name: str, locked: LockedImage | None) -> ImageStatus:
-    image = _image(locked.digest, name) if locked else None
-    if locked is None:
-        state = "not locked"
-    elif image is None:
-        state = "the locked image is not on this engine"
-    else:
-        state = _differences(locked, image) or "as locked"
-    image = image or _image(local_name(name), name)
+    image, state = None, "not locked"
+    if locked:
+        image = _image_here(locked.digest, name)
+        state = _differences(locked, image) or "as locked" if image else "the locked image is not on this engine"
+    image = image or _image_here(local_name(name), name)
     return ImageStatus(
         name=name,
         id=image.id if image else None,
@@ -291,7 +275,7 @@ def _status(name: str, locked: LockedImage | None) -> ImageStatus:
     )
 
 
-def _image(reference: str, name: str) -> Image | None:
+def _image_here(reference: str, name: str) -> Image | None:
     try:
         return find_image(reference, backend=name)
     except NoImageError:
