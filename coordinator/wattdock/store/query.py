@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError, StoreError
 from wattdock.opening import open_data, proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
-from wattdock.store.row_index import read_rows
 from wattdock.store.table import Row, in_order, passes_of, passes_table, replacements
 
 if TYPE_CHECKING:
@@ -78,7 +77,8 @@ def select(
     Raises:
         ConfigError: The condition is wrong, or there are no results.
     """
-    rows = in_order(read_rows(_folders(output_dir), lambda problem: tell(f"{problem}; left out")))
+    stored_results = readable_results(_folders(output_dir), lambda problem: tell(f"{problem}; left out"))
+    rows = in_order([stored.row for stored in stored_results])
     return matching(rows, where, superseded=superseded)
 
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
-from wattdock.store.folders import RESTARTS, StoredResult, load_result, result_folders
-from wattdock.store.row_index import read_rows
+from wattdock.store.folders import RESTARTS, StoredResult, load_result, readable_results, result_folders
 from wattdock.store.table import replacements
 from wattdock.text import listed, meant, runs_of, typed, untimed
 
@@ -166,7 +165,7 @@ def _names(output_dir: Path) -> _Names:
     # A study's folder may have been left behind where its results were copied from.
     studies: dict[str, list[Path]] = {path.parent.name: [] for path in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")}
     unreadable: list[str] = []
-    rows = {Path(row.folder): row for row in read_rows(folders, unreadable.append)} if folders else {}
+    rows = {stored.folder: stored.row for stored in readable_results(folders, unreadable.append)}
     for folder in sorted(rows):
         row = rows[folder]
         if row.study_id:
