@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.opening import open_data, proc_path
+from wattdock.opening import proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
 from wattdock.store.table import Row, in_order, passes_of, passes_table, replacements
 
@@ -112,25 +112,10 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
         )
     files = {name: _parquet_files(folders, name, tell) for name in PARQUET if name in sql.lower()}
     try:
-        return _answered(tables, files, sql, tell)
-    except duckdb.Error as error:
-        raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
-
-
-def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str, tell: Tell) -> pa.Table:
-    """Return the answer from all files, or where that fails from those that are not damaged."""
-    import duckdb
-
-    # Errors about the SQL itself say nothing about files; a column whose name is no text is a RuntimeError.
-    try:
         return _answer(tables, files, sql)
-    except (duckdb.ParserException, duckdb.CatalogException, duckdb.DataError, duckdb.BinderException):
-        raise
-    except (duckdb.Error, RuntimeError):
-        if not (damaged := _damaged(files, tell)):
-            raise
-    readable = {name: [file for file in paths if file not in damaged] for name, paths in files.items()}
-    return _answer(tables, readable, sql)
+    # A name of a column that is no text is a RuntimeError.
+    except (duckdb.Error, RuntimeError) as error:
+        raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
 def _folders(output_dir: Path) -> list[Path]:
@@ -140,7 +125,10 @@ def _folders(output_dir: Path) -> list[Path]:
 
 
 def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]:
-    """Return the readable files of one view; `tell` hears of a lost one."""
+    """Return the readable files of one view; `tell` hears of a lost or damaged one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     paths = []
     for folder in folders:
         try:
@@ -148,12 +136,13 @@ def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]
                 file = restart.path / f"{name}.parquet"
                 try:
                     # A pipe would be waited for.
-                    restart.file(file.name).close()
+                    with restart.file(file.name) as content, pq.ParquetFile(proc_path(content)) as opened:
+                        _ = opened.schema_arrow.names
                     paths.append(file)
-                except OSError as error:
-                    missing = isinstance(error, FileNotFoundError)
-                    problem = "is missing" if missing else f"cannot be read ({error.strerror}); see its owner and mode"
-                    tell(f"{file}: {problem}; left out of {name}")
+                except FileNotFoundError:
+                    tell(f"{file}: is missing; left out of {name}")
+                except (OSError, ValueError, pa.ArrowException) as error:
+                    tell(f"{file}: cannot be read ({' '.join(str(error).split())}); left out of {name}")
         except StoreError as error:
             tell(f"{error}; left out of {name}")
     return paths
@@ -192,24 +181,6 @@ def _require_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None
     # A PIVOT is several statements, one of which is a SELECT.
     if [statement.type.name for statement in statements].count("SELECT") > 1:
         raise ConfigError(f"{sql!r} holds {len(statements)} queries", "write one at a time")
-
-
-def _damaged(files: dict[str, list[Path]], tell: Tell) -> set[Path]:
-    """Return the files that cannot be read to their end."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    damaged = set()
-    for name, paths in files.items():
-        for file in paths:
-            try:
-                with open_data(file) as opened, pq.ParquetFile(proc_path(opened)) as content:
-                    for _ in content.iter_batches():
-                        pass
-            except (OSError, ValueError, pa.ArrowException) as error:
-                tell(f"{file}: is not a whole Parquet file ({' '.join(str(error).split())}); left out of {name}")
-                damaged.add(file)
-    return damaged
 
 
 def _quoted(path: Path) -> str:
