@@ -206,11 +206,11 @@ LOOKED_ELSEWHERE = {
     "publish/reproduce.py: in a verified bundle": {"(bundle.folder / source).is_file"},
     "records/disk.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {
-        *("output_dir.glob", "place.rglob", "shutil.copytree", "shutil.copy2"),
+        *("output_dir.glob", "place.rglob", "shutil.copytree"),
     },
     "store/query.py: a name to compare": {"stored.folder.resolve"},
     "store/selection.py: a person's path, names to open": {
-        *("path.exists", "path.is_file", "folder.iterdir", "os.access"),
+        *("path.exists", "path.is_file", "os.access"),
         *("output_dir.glob", "(folder / RESTARTS).is_dir", "(place.parent / MANIFEST).exists"),
     },
 }

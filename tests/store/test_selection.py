@@ -24,19 +24,17 @@ def chosen(*named: Path) -> list[str]:
 
 
 def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_path: Path) -> None:
-    """Named itself, or by the folder that it alone lies in; one that was measured in it since is named by its own."""
+    """A result that was measured in it since is named by its own folder."""
     result = stored(tmp_path / "results")
     around = tmp_path / "around"
     around.mkdir()
     with tarfile.open(bundled(result, tmp_path / "b.tar").path) as file:
         file.extractall(around, filter="data")
     [bundle] = around.iterdir()
-    for named in (bundle, around):
-        assert chosen(named) == [result.name]
+    assert chosen(bundle) == [result.name]
     (bundle / "results" / result.name / "restarts/0/requests.parquet").write_bytes(b"other")
-    for named in (bundle, around):
-        with pytest.raises(StoreError, match=r"not as it was bundled: changed: .*requests\.parquet"):
-            chosen(named)
+    with pytest.raises(StoreError, match=r"not as it was bundled: changed: .*requests\.parquet"):
+        chosen(bundle)
     assert chosen(bundle / "results" / result.name) == [result.name]
 
 
@@ -46,7 +44,7 @@ def test_a_folder_of_results_may_hold_other_files(tmp_path: Path) -> None:
     (tmp_path / "results/runner.log").write_text("loaded\n")
     assert chosen(tmp_path / "results") == [result.name]
     (result / "result.json").unlink()
-    with pytest.raises(StoreError, match=r"result\.json: is missing"):
+    with pytest.raises(StoreError, match=r"result\.json: cannot be read \(No such file"):
         chosen(result)
 
 

@@ -6,7 +6,6 @@ A folder appears whole or not at all, and none is ever overwritten.
 from __future__ import annotations
 
 import errno
-import os
 import secrets
 import shutil
 import tempfile
@@ -167,16 +166,19 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
     file = folder.path / RESULT
     try:
         content = folder.read(RESULT, limit_bytes=MAX_JSON_BYTES)
-    except FileNotFoundError as error:
-        raise StoreError(f"{file}: is missing", "restore it, or move its folder away") from error
     except OSError as error:
-        raise StoreError(
-            f"{file}: cannot be read ({error.strerror or error})", "see its owner, mode and size"
-        ) from error
+        why = error.strerror or error
+        raise StoreError(f"{file}: cannot be read ({why})", "restore it, or move its folder away") from error
     try:
         return ExperimentResult.model_validate_json(content)
     except ValidationError as error:
-        raise StoreError(f"{file}: {_problem(error)}") from error
+        first, version = error.errors()[0], ExperimentResult.SCHEMA_VERSION
+        if first["loc"] == ("schema_version",):
+            why = f"has schema version {first['input']}, this wattdock reads {version}"
+            raise StoreError(f"{file}: {why}", "use the wattdock that wrote it") from error
+        place = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
+        why = f"is no result of schema version {version} ({place}{first['msg']})"
+        raise StoreError(f"{file}: {why}", "restore it from a copy, or move its folder away") from error
 
 
 def readable_results(folders: Iterable[Path], tell: Tell) -> Iterator[StoredResult]:
@@ -202,19 +204,18 @@ def result_folders(output_dir: Path) -> list[Path]:
     """
     try:
         with OwnedFolder.open(output_dir) as opened:
-            names = [name for name in opened.names() if name[0] != "." and _is_result_folder(opened, name)]
+            # A folder whose result.json is lost is still one.
+            return [
+                output_dir / name
+                for name in opened.names()
+                if name[0] != "." and any(opened.state(f"{name}/{file}") for file in (RESULT, RESTARTS, LOG))
+            ]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise
         raise StoreError(f"{output_dir}: {error.strerror}", "name another folder of results") from error
-    return [output_dir / name for name in names]
-
-
-def _is_result_folder(opened: OwnedFolder, name: str) -> bool:
-    """Whether a folder holds a file of a result, even if its result.json is lost."""
-    return any(opened.state(f"{name}/{file}") for file in (RESULT, RESTARTS, LOG))
 
 
 def opened_restarts(folder: Path) -> Iterator[OwnedFolder]:
@@ -238,19 +239,6 @@ def opened_restarts(folder: Path) -> Iterator[OwnedFolder]:
         raise StoreError(f"{error.filename or place}: {error.strerror}", "see its owner and mode") from error
 
 
-def _problem(error: ValidationError) -> str:
-    """Return why a file cannot be read as a result of this version, and what to do."""
-    first, version = error.errors()[0], ExperimentResult.SCHEMA_VERSION
-    if first["type"] == "json_invalid":
-        return "is not JSON; was it cut short? restore it from a copy, or move its folder away"
-    if not first["loc"]:
-        return "is not a result; name a result folder"
-    if first["loc"] == ("schema_version",):
-        return f"has schema version {first['input']}, this wattdock reads {version}; use the wattdock that wrote it"
-    place = ".".join(map(str, first["loc"]))
-    return f"not a result of schema version {version} ({place}: {first['msg']}); did another version write it?"
-
-
 def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> Path:
     """Write into a hidden folder beside the final one, then rename: readers never see half a result."""
     parent.mkdir(parents=True, exist_ok=True)
@@ -269,24 +257,13 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
 
 
 def _put_restarts(place: Path, restarts: Sequence[Measured]) -> None:
-    """Put each restart's folder below `place`, by its number in the order measured.
-
-    The files are linked, so that until the study drops its records, a crash finds them in both places or in one.
-    """
+    """Put each restart's folder below `place`, by its number in the order measured."""
     place.mkdir()
     for number, (record, folder) in enumerate(restarts):
         if folder is None:
             disk.write(record, place / str(number))
         else:
-            shutil.copytree(folder, place / str(number), copy_function=_link)
-
-
-def _link(source: str, target: str) -> None:
-    """Link a file, or copy it where the filesystem cannot link."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+            shutil.copytree(folder, place / str(number))
 
 
 def _finish(folder: NewFolder, final: Path) -> Path:

@@ -116,9 +116,7 @@ def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> 
     # A folder of results may hold other files, such as a log of the run.
     if (folder / RESTARTS).is_dir() and not result_folders(folder):
         return [folder]
-    # A bundle's files may stand in one folder of its name.
-    inside = [place for place in folder.iterdir() if os.access(place / BUNDLED, os.X_OK)]
-    for place in (folder / BUNDLED, folder, *(top / BUNDLED for top in inside if len(inside) == 1)):
+    for place in (folder / BUNDLED, folder):
         if folders := result_folders(place):
             if place != folder and (place.parent / MANIFEST).exists():
                 open_bundle(place.parent)
