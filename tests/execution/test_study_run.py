@@ -798,7 +798,7 @@ def test_no_runner_is_started_on_a_gpu_that_the_meter_does_not_find(tmp_path: Pa
     machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
 
     def without(timeline: Timeline) -> Timeline:
-        told = replace(timeline.gpus[OTHER], events=(MeterEvent(0, "clock_stepped", "the time of day was set"),))
+        told = replace(timeline.gpus[OTHER], events=(MeterEvent(0, "read_error", "busy"),))
         unread = GpuTimeline(
             "index-0", None, Ticks.from_rows(), events=(MeterEvent(0, "gpu_lost", "GPU 0: GPU is lost"),)
         )

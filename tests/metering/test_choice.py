@@ -2,22 +2,29 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from metering.powercap import two_sockets
 from unprivileged import run_as_user, user_home
 
+from wattdock.config import ExperimentConfig
 from wattdock.errors import PreflightError
 from wattdock.host import Gpu, GpuInventory
-from wattdock.metering import choice
-from wattdock.metering.choice import choose_meter
+from wattdock.metering import zeus
+from wattdock.metering.choice import SOURCES, choose_meter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NONE = GpuInventory((), reason="no NVIDIA driver: libnvidia-ml.so.1 was not found")
 ONE = GpuInventory((Gpu(index=0, uuid="GPU-1", name="NVIDIA H200"),))
+
+
+def test_every_source_of_gpu_counters_is_a_value_of_the_setting() -> None:
+    """A new source needs a file, its entry, and its name in the setting."""
+    values = get_args(ExperimentConfig.model_fields["meter"].annotation)
+    assert set(values) == {"auto", *SOURCES, "rapl", "none"}
 
 
 @pytest.mark.parametrize(
@@ -94,10 +101,10 @@ def test_zeus_that_is_missing_too_old_or_incomplete_is_refused_with_the_next_ste
     def absent(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(choice, "version", absent)
+    monkeypatch.setattr(zeus, "version", absent)
     with pytest.raises(PreflightError, match=r"not installed; install it with .*zeus>=0.16.*--meter nvml"):
         choose_meter("zeus", ONE, powercap=tmp_path)
-    monkeypatch.setattr(choice, "version", lambda _: "0.11.0")
+    monkeypatch.setattr(zeus, "version", lambda _: "0.11.0")
     with pytest.raises(PreflightError, match=r"0\.11\.0 is too old"):
         choose_meter("zeus", ONE, powercap=tmp_path)
     monkeypatch.undo()

@@ -142,7 +142,7 @@ def test_a_read_that_fails_is_tried_again_later_and_later_and_at_once_when_it_an
         assert np.diff(at_ms[at_ms > 28_000]) == pytest.approx(usual_ms, abs=25), name
 
 
-def test_an_error_that_repeats_within_a_minute_is_one_event_that_counts_it() -> None:
+def test_an_error_that_repeats_within_a_minute_is_one_event() -> None:
     """From the first to the last; one that comes later than that is another event, and so is another error."""
     bench = Bench()
     # Read once a second, at whole seconds and a little.
@@ -151,9 +151,9 @@ def test_an_error_that_repeats_within_a_minute_is_one_event_that_counts_it() -> 
     recording = bench.run(135, cheap=("hot",)).recording
     told = [(event.kind, event.message, event.end_ns is not None) for event in recording.events]
     assert told == [
-        ("read_error", "hot: busy (3 times, the last 60.4 s after the first)", True),
+        ("read_error", "hot: busy", True),
         ("read_error", "hot: odd", False),
-        ("read_error", "hot: busy (2 times, the last 1.1 s after the first)", True),
+        ("read_error", "hot: busy", True),
     ]
     at_ms = [(event.at_ns - START_NS) // MS for event in recording.events]
     assert at_ms == pytest.approx([5_000, 40_300, 127_500], abs=100)

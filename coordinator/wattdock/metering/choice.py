@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
 from wattdock.errors import Cause, PreflightError
-from wattdock.metering.cards import Cards
+from wattdock.metering.cards import read_cards
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.rapl import POWERCAP, Domains, find_domains
@@ -18,14 +15,13 @@ from wattdock.metering.zeus import ZeusSource
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from wattdock.host import Gpu, GpuInventory
 
-# The first version with the calls that `zeus` uses; zeus-ml, of the same import name, ended before it.
-ZEUS_MIN = "0.16"
-NO_DOMAINS = Domains()
+# Every source of GPUs' counters by its name in the setting `meter`.
+SOURCES: dict[str, type[Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
 WITHOUT = "use --meter none to run without energy"
 
 
@@ -43,7 +39,7 @@ class MeterChoice:
     name: str
     reason: str
     no_gpu_reason: str = ""
-    domains: Domains = NO_DOMAINS
+    domains: Domains = field(default_factory=Domains)
 
     def new_meter(
         self,
@@ -61,10 +57,9 @@ class MeterChoice:
             used: UUIDs of those that the measurement is about, all by default; the others are read less often.
             every_change: Look for every change of the counters, though the driver may keep samples of power.
         """
-        sources: dict[str, Callable[[], Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
-        make = sources.get(self.name, lambda: Source(self.no_gpu_reason, self.name))
-        cards = Cards.read(home, gpus) if home else None
-        return Meter(make(), self.domains.readable, cards=cards, used=used, every_change=every_change)
+        source = SOURCES[self.name]() if self.name in SOURCES else Source(self.no_gpu_reason, self.name)
+        cards = read_cards(home, gpus) if home else {}
+        return Meter(source, self.domains.readable, cards=cards, used=used, every_change=every_change)
 
 
 def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:
@@ -86,11 +81,10 @@ def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWE
 
 def _meter_for(setting: str, inventory: GpuInventory, domains: Domains) -> MeterChoice:
     no_gpu = None if inventory.gpus else inventory.reason or "no NVIDIA GPU on this machine"
-    if setting in ("nvml", "zeus"):
+    if setting in SOURCES:
         if no_gpu:
             raise PreflightError(f"meter: {setting}: {no_gpu}", WITHOUT, cause=Cause.NO_GPU)
-        if setting == "zeus":
-            _require_zeus()
+        SOURCES[setting].require_installed()
         return MeterChoice(setting, "asked for")
     if setting == "rapl":
         if not domains.readable:
@@ -100,19 +94,3 @@ def _meter_for(setting: str, inventory: GpuInventory, domains: Domains) -> Meter
         gpus = pluralize(len(inventory.gpus), "NVIDIA GPU")
         return MeterChoice("nvml", f"{gpus} found; checked against Zeus with --meter zeus")
     return MeterChoice("rapl" if domains.readable else "none", no_gpu, no_gpu)
-
-
-def _require_zeus() -> None:
-    """Raise PreflightError unless a Zeus that this version knows is installed and can be imported."""
-    how = f"install it with `.venv/bin/pip install 'zeus>={ZEUS_MIN}'`, or use --meter nvml"
-    try:
-        installed = version("zeus")
-    except PackageNotFoundError as error:
-        raise PreflightError("meter: zeus: Zeus is not installed", how) from error
-    if Version(installed) < Version(ZEUS_MIN):
-        raise PreflightError(f"meter: zeus: Zeus {installed} is too old", how, cause=Cause.VERSION)
-    try:
-        import zeus.device
-        import zeus.monitor  # noqa: F401  (what it needs may be missing)
-    except ImportError as error:
-        raise PreflightError(f"meter: zeus: Zeus {installed} cannot be imported: {error}", how) from error

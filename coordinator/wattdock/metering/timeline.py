@@ -181,7 +181,6 @@ EventKind = Literal[
     "read_error",
     "broke_off",
     "card_unused",
-    "clock_stepped",
 ]
 # Events that concern nothing before or after them; the others hold for the whole timeline.
 TEMPORARY = ("gap", "counter_reset", "counter_frozen", "samples_ceased")

@@ -9,9 +9,12 @@ import os
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from wattdock.errors import Cause, MeterError
+from packaging.version import Version
+
+from wattdock.errors import Cause, MeterError, PreflightError
 from wattdock.host import nvml
 from wattdock.metering.nvml import NvmlSource, nvml_meaning, nvml_reader
 from wattdock.metering.source import PowerRead
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from wattdock.clock import Clock
     from wattdock.metering.source import GpuReader
 
+# The first version with the calls that this file uses; zeus-ml, of the same import name, ended before it.
+ZEUS_MIN = "0.16"
 # Would hide GPUs of this host from Zeus, or put its daemon between us and NVML.
 HIDDEN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT")
 
@@ -39,6 +44,25 @@ class ZeusSource(NvmlSource):
         super().__init__()
         self.name = "zeus"
         self.windows: list[Window] = []
+
+    @classmethod
+    def require_installed(cls) -> None:
+        """Check that a Zeus with the calls that are used here is installed and can be imported.
+
+        Raises:
+            PreflightError: It is not there, too old, or lacks what it needs.
+        """
+        how = f"install it with `.venv/bin/pip install 'zeus>={ZEUS_MIN}'`, or use --meter nvml"
+        try:
+            installed = version("zeus")
+            if Version(installed) < Version(ZEUS_MIN):
+                raise PreflightError(f"meter: zeus: Zeus {installed} is too old", how, cause=Cause.VERSION)
+            import zeus.device
+            import zeus.monitor  # noqa: F401
+        except PackageNotFoundError as error:
+            raise PreflightError("meter: zeus: Zeus is not installed", how) from error
+        except ImportError as error:
+            raise PreflightError(f"meter: zeus: Zeus {installed} cannot be imported: {error}", how) from error
 
     def open(self) -> str | None:
         """Let Zeus take hold of all GPUs.

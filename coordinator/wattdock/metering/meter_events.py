@@ -38,7 +38,11 @@ def timeline_events(
         end_mj: What it showed then.
     """
     powers = [series[name] for name in POWER_SERIES if name in series]
-    events = [*_resets(ticks), *_standstills(ticks, powers, start_ns=start_ns, end_ns=end_ns, end_mj=end_mj)]
+    events = list(_standstills(ticks, powers, start_ns=start_ns, end_ns=end_ns, end_mj=end_mj))
+    for index in np.flatnonzero(np.diff(ticks.energy_mj) < 0):
+        change = f"{ticks.energy_mj[index]} to {ticks.energy_mj[index + 1]} mJ"
+        message = f"counter went from {change}; was the driver reloaded?"
+        events.append(MeterEvent(int(ticks.after_start_ns[index + 1]), "counter_reset", message))
     # Where there are samples, only some changes are looked for.
     events += _sample_gaps(series[SAMPLES], start_ns, end_ns) if SAMPLES in series else _gaps(ticks)
     return tuple(sorted(events, key=lambda event: event.at_ns))
@@ -56,31 +60,12 @@ def _sample_gaps(samples: Series, start_ns: int, end_ns: int) -> Iterator[MeterE
         yield MeterEvent(first_ns, kind, f"no power sample of the driver for {missing_s:.3f} s", end_ns=last_ns)
 
 
-def _gaps(ticks: Ticks) -> list[MeterEvent]:
-    usual_s = ticks.period_s
-    if usual_s is None:
-        return []
+def _gaps(ticks: Ticks) -> Iterator[MeterEvent]:
+    usual_s = ticks.period_s or 0.0
     intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
-    return [
-        MeterEvent(
-            at_ns=int(ticks.after_start_ns[index + 1]),
-            kind="gap",
-            message=f"{intervals_s[index]:.3f} s between two counter changes; usual {usual_s:.3f} s",
-        )
-        for index in np.flatnonzero(intervals_s > GAP_PERIODS * usual_s)
-    ]
-
-
-def _resets(ticks: Ticks) -> list[MeterEvent]:
-    return [
-        MeterEvent(
-            at_ns=int(ticks.after_start_ns[index + 1]),
-            kind="counter_reset",
-            message=f"counter went from {ticks.energy_mj[index]} to {ticks.energy_mj[index + 1]} mJ;"
-            " was the driver reloaded?",
-        )
-        for index in np.flatnonzero(np.diff(ticks.energy_mj) < 0)
-    ]
+    for index in np.flatnonzero(intervals_s > GAP_PERIODS * usual_s) if usual_s else ():
+        message = f"{intervals_s[index]:.3f} s between two counter changes; usual {usual_s:.3f} s"
+        yield MeterEvent(int(ticks.after_start_ns[index + 1]), "gap", message)
 
 
 def _standstills(
