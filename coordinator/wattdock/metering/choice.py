@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, PreflightError
@@ -75,22 +75,19 @@ def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWE
     if setting == "none":
         return MeterChoice("none", "asked for", "meter: none was asked for")
     domains = find_domains(powercap)
-    choice = _meter_for(setting, inventory, domains)
-    return replace(choice, reason=f"{choice.reason}; {domains}", domains=domains)
-
-
-def _meter_for(setting: str, inventory: GpuInventory, domains: Domains) -> MeterChoice:
-    no_gpu = None if inventory.gpus else inventory.reason or "no NVIDIA GPU on this machine"
+    no_gpu = "" if inventory.gpus else inventory.reason or "no NVIDIA GPU on this machine"
+    name, reason = setting, "asked for"
     if setting in SOURCES:
         if no_gpu:
             raise PreflightError(f"meter: {setting}: {no_gpu}", WITHOUT, cause=Cause.NO_GPU)
         SOURCES[setting].require_installed()
-        return MeterChoice(setting, "asked for")
-    if setting == "rapl":
+    elif setting == "rapl":
         if not domains.readable:
             raise PreflightError(f"meter: rapl: {domains.reason}", WITHOUT)
-        return MeterChoice("rapl", "asked for", "meter: rapl reads CPU packages and memory, no GPU")
-    if no_gpu is None:
+        no_gpu = "meter: rapl reads CPU packages and memory, no GPU"
+    elif no_gpu:
+        name, reason = "rapl" if domains.readable else "none", no_gpu
+    else:
         gpus = pluralize(len(inventory.gpus), "NVIDIA GPU")
-        return MeterChoice("nvml", f"{gpus} found; checked against Zeus with --meter zeus")
-    return MeterChoice("rapl" if domains.readable else "none", no_gpu, no_gpu)
+        name, reason = "nvml", f"{gpus} found; checked against Zeus with --meter zeus"
+    return MeterChoice(name, f"{reason}; {domains}", no_gpu, domains)

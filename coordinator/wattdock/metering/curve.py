@@ -200,7 +200,8 @@ class _PowerCurve:
         """Return joules and their standard uncertainty."""
         ends_s = (np.array([start_ns, end_ns]) - self._base_ns) / NS_PER_S + self._lag.mean_s
         energy_j = self._energy(ends_s)
-        lag_j = _lag_part(*(self._energy(ends_s + s) - energy_j for s in (self._lag.std_s, -self._lag.std_s)))
+        shifts_j = [self._energy(ends_s + shift_s) - energy_j for shift_s in (self._lag.std_s, -self._lag.std_s)]
+        lag_j = sqrt((shifts_j[0] ** 2 + shifts_j[1] ** 2) / 2)
         start_var_j2, end_var_j2 = np.interp(ends_s, self._at_s, self._var_j2)
         return energy_j, sqrt(float(end_var_j2 - start_var_j2) + lag_j**2)
 
@@ -260,8 +261,3 @@ def _power_curves(gpu: GpuTimeline) -> list[_PowerCurve]:
         (gpu.series.get("power_average_w"), POWER_AVERAGE_LAG),
     )
     return [_PowerCurve(power, lag) for power, lag in powers if power]
-
-
-def _lag_part(later_j: float, earlier_j: float) -> float:
-    """Return the root mean square of the changes from shifting a span either way."""
-    return sqrt((later_j**2 + earlier_j**2) / 2)

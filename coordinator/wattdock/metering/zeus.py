@@ -17,7 +17,6 @@ from packaging.version import Version
 from wattdock.errors import Cause, MeterError, PreflightError
 from wattdock.host import nvml
 from wattdock.metering.nvml import NvmlSource, nvml_meaning, nvml_reader
-from wattdock.metering.source import PowerRead
 from wattdock.metering.timeline import Span, Window
 
 if TYPE_CHECKING:
@@ -33,10 +32,7 @@ HIDDEN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT"
 
 
 class ZeusSource(NvmlSource):
-    """The GPUs of this host as Zeus's device layer holds them.
-
-    Zeus reads the counter, power and temperature; what it has no call for is read through NVML on Zeus's handles.
-    """
+    """The GPUs of this host as Zeus's device layer holds them: Zeus reads the counter, NVML the rest."""
 
     _errors: tuple[type[Exception], ...] = ()
 
@@ -104,20 +100,11 @@ class ZeusSource(NvmlSource):
         return None
 
     def reader(self, index: int) -> GpuReader:
-        """Return what can be read of one GPU: through Zeus where it has the call, else through NVML."""
+        """Return what can be read of one GPU."""
         gpu = self._gpus[index]
-        through_nvml = nvml_reader(gpu.handle)
         return replace(
-            through_nvml,
+            nvml_reader(gpu.handle),
             counter_mj=lambda: nvml.plausible_mj(gpu.get_total_energy_consumption()),
-            power=(
-                PowerRead("power_w", "get_instant_power_usage", lambda: gpu.get_instant_power_usage() / nvml.MW_PER_W),
-                PowerRead(
-                    "power_average_w", "get_average_power_usage", lambda: gpu.get_average_power_usage() / nvml.MW_PER_W
-                ),
-                *(way for way in through_nvml.power if way.call == "power_usage_w"),
-            ),
-            cheap={**through_nvml.cheap, "temperature_c": gpu.get_gpu_temperature},
             errors=self._errors,
             # Zeus wraps NVML's errors in its own.
             meaning=lambda error: nvml_meaning(error.__cause__ or error),

@@ -247,23 +247,19 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
         (place / RESULT).write_text(json_text(result, indent=2, ascii_only=False) + "\n", encoding="utf-8")
         with (place / LOG).open("wb") as copy, suppress(FileNotFoundError), open_data(log) as original:
             shutil.copyfileobj(original, copy)
-        _put_restarts(place / RESTARTS, restarts)
+        (place / RESTARTS).mkdir()
+        for number, (record, measured) in enumerate(restarts):
+            target = place / RESTARTS / str(number)
+            if measured is None:
+                disk.write(record, target)
+            else:
+                shutil.copytree(measured, target)
         for written in (*place.rglob("*"), place):
             sync(written)
         final = _finish(folder, parent / name)
     # The study's records go once this returns: a power cut must not take the name that replaces them.
     sync(parent)
     return final
-
-
-def _put_restarts(place: Path, restarts: Sequence[Measured]) -> None:
-    """Put each restart's folder below `place`, by its number in the order measured."""
-    place.mkdir()
-    for number, (record, folder) in enumerate(restarts):
-        if folder is None:
-            disk.write(record, place / str(number))
-        else:
-            shutil.copytree(folder, place / str(number))
 
 
 def _finish(folder: NewFolder, final: Path) -> Path:

@@ -77,7 +77,9 @@ def select(
     Raises:
         ConfigError: The condition is wrong, or there are no results.
     """
-    stored_results = readable_results(_folders(output_dir), lambda problem: tell(f"{problem}; left out"))
+    if not (folders := result_folders(output_dir)):
+        raise ConfigError(f"no results in {output_dir.absolute()}", "measure some (wattdock run), or name --output-dir")
+    stored_results = readable_results(folders, lambda problem: tell(f"{problem}; left out"))
     rows = in_order([stored.row for stored in stored_results])
     return matching(rows, where, superseded=superseded)
 
@@ -118,12 +120,6 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
-def _folders(output_dir: Path) -> list[Path]:
-    if folders := result_folders(output_dir):
-        return folders
-    raise ConfigError(f"no results in {output_dir.absolute()}", "measure some (wattdock run), or name --output-dir")
-
-
 def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]:
     """Return the readable files of one view; `tell` hears of a lost or damaged one."""
     import pyarrow as pa
@@ -159,9 +155,10 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
         connection.execute("CREATE VIEW results AS FROM all_results WHERE NOT superseded")
         for name, paths in files.items():
             if paths:
+                quoted = ", ".join("'" + glob.escape(str(path)).replace("'", "''") + "'" for path in paths)
                 connection.execute(
                     f"CREATE VIEW all_{name} AS SELECT {RESULT_FOLDER} AS folder, * EXCLUDE filename "
-                    f"FROM read_parquet([{', '.join(map(_quoted, paths))}], filename = true, union_by_name = true)"
+                    f"FROM read_parquet([{quoted}], filename = true, union_by_name = true)"
                 )
         views = ["passes"] * ("all_passes" in tables) + [name for name, paths in files.items() if paths]
         for name in views:
@@ -181,7 +178,3 @@ def _require_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None
     # A PIVOT is several statements, one of which is a SELECT.
     if [statement.type.name for statement in statements].count("SELECT") > 1:
         raise ConfigError(f"{sql!r} holds {len(statements)} queries", "write one at a time")
-
-
-def _quoted(path: Path) -> str:
-    return "'" + glob.escape(str(path)).replace("'", "''") + "'"
