@@ -233,7 +233,7 @@ def test_results_without_their_restarts_are_asked_all_the_same(tmp_path: Path) -
     """`requests` is a column of `results`, too."""
     put(tmp_path, "a")
     lines: list[str] = []
-    assert query(tmp_path, "SELECT requests FROM results", tell=lines.append).num_rows == 1
+    assert query(tmp_path, "SELECT requests FROM results", warn=lines.append).num_rows == 1
     lost = f"{tmp_path}/20260101T000000-a/restarts is missing or empty; restore it, or name another result"
     assert lines == [f"{lost}; left out of requests"]
 

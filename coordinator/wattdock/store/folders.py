@@ -42,7 +42,7 @@ Measured = tuple["RestartRecord", "Path | None"]
 
 
 # Receives a line about each result or file that an answer lacks.
-Tell = Callable[[str], None]
+Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -181,18 +181,18 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
         raise StoreError(f"{file}: {why}", "restore it from a copy, or move its folder away") from error
 
 
-def readable_results(folders: Iterable[Path], tell: Tell) -> Iterator[StoredResult]:
+def readable_results(folders: Iterable[Path], warn: Warn) -> Iterator[StoredResult]:
     """Yield the results that can be read.
 
     Args:
         folders: Of results, as `result_folders` returns them.
-        tell: Receives a line about each result that cannot be read, or whose result.json is lost.
+        warn: Receives a line about each result that cannot be read, or whose result.json is lost.
     """
     for folder in folders:
         try:
             yield StoredResult(folder, load_result(folder))
         except StoreError as error:
-            tell(str(error))
+            warn(str(error))
 
 
 def result_folders(output_dir: Path) -> list[Path]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from wattdock.store.folders import StoredResult, Tell
+    from wattdock.store.folders import StoredResult, Warn
 
 # Views over the restarts' Parquet files of that name.
 PARQUET = ("requests", "steps", "timeline")
@@ -66,20 +66,20 @@ def _folders_where(rows: Sequence[Row], condition: str) -> set[str]:
 
 
 def select(
-    output_dir: Path, where: str | None = None, *, superseded: bool = False, tell: Tell = lambda _: None
+    output_dir: Path, where: str | None = None, *, superseded: bool = False, warn: Warn = lambda _: None
 ) -> list[Row]:
     """Return the rows of the table of results that match, the latest first.
 
     Args:
         where, superseded: As `matching` takes them.
-        tell: Receives a line about each result that is left out because it cannot be read.
+        warn: Receives a line about each result that is left out because it cannot be read.
 
     Raises:
         ConfigError: The condition is wrong, or there are no results.
     """
     if not (folders := result_folders(output_dir)):
         raise ConfigError(f"no results in {output_dir.absolute()}", "measure some (wattdock run), or name --output-dir")
-    stored_results = readable_results(folders, lambda problem: tell(f"{problem}; left out"))
+    stored_results = readable_results(folders, lambda problem: warn(f"{problem}; left out"))
     rows = in_order([stored.row for stored in stored_results])
     return matching(rows, where, superseded=superseded)
 
@@ -93,11 +93,11 @@ def later_attempt(stored: StoredResult) -> Path | None:
     return Path(latest) if latest else None
 
 
-def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Table:
+def query(output_dir: Path, sql: str, *, warn: Warn = lambda _: None) -> pa.Table:
     """Return the answer to one SELECT over the views.
 
     Args:
-        tell: Receives a line about each result or file that the answer lacks.
+        warn: Receives a line about each result or file that the answer lacks.
 
     Raises:
         ConfigError: The SQL is wrong, with what DuckDB says of it, or is not one SELECT.
@@ -105,14 +105,14 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
     """
     import duckdb
 
-    rows = select(output_dir, superseded=True, tell=tell)
+    rows = select(output_dir, superseded=True, warn=warn)
     folders, tables = [Path(row.folder) for row in rows], {"all_results": Row.table(rows)}
     if "passes" in sql.lower():
         stored_results = readable_results(folders, lambda _: None)
         tables["all_passes"] = passes_table(
             [row for stored in stored_results for row in passes_of(stored.result, stored.folder)]
         )
-    files = {name: _parquet_files(folders, name, tell) for name in PARQUET if name in sql.lower()}
+    files = {name: _parquet_files(folders, name, warn) for name in PARQUET if name in sql.lower()}
     try:
         return _answer(tables, files, sql)
     # A name of a column that is no text is a RuntimeError.
@@ -120,8 +120,8 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
-def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]:
-    """Return the readable files of one view; `tell` hears of a lost or damaged one."""
+def _parquet_files(folders: Sequence[Path], name: str, warn: Warn) -> list[Path]:
+    """Return the readable files of one view; `warn` hears of a lost or damaged one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -136,11 +136,11 @@ def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]
                         _ = opened.schema_arrow.names
                     paths.append(file)
                 except FileNotFoundError:
-                    tell(f"{file}: is missing; left out of {name}")
+                    warn(f"{file}: is missing; left out of {name}")
                 except (OSError, ValueError, pa.ArrowException) as error:
-                    tell(f"{file}: cannot be read ({' '.join(str(error).split())}); left out of {name}")
+                    warn(f"{file}: cannot be read ({' '.join(str(error).split())}); left out of {name}")
         except StoreError as error:
-            tell(f"{error}; left out of {name}")
+            warn(f"{error}; left out of {name}")
     return paths
 
 

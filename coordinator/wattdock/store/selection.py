@@ -61,7 +61,7 @@ def find_results(
     named: Sequence[str],
     output_dir: Path,
     open_bundle: Callable[[Path], Path],
-    tell: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> list[StoredResult]:
     """Return the results that all of `named` mean, each once, in the order given.
 
@@ -72,24 +72,24 @@ def find_results(
             latest run.
         output_dir: The folder of results and studies that are named without a path.
         open_bundle: Verifies a bundle and returns the folder of its files, which stays as long as the results are read.
-        tell: Receives a line where one run of several was taken.
+        warn: Receives a line where one run of several was taken.
 
     Raises:
         ConfigError: A name means no result, or may mean several.
         StoreError: A result cannot be read, or an unreadable one may belong to a named study.
     """
-    folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle, tell)]
+    folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle, warn)]
     results = [StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
     latest_attempts = replacements(stored.row for stored in results)
     return [result for result in results if str(result.folder) not in latest_attempts]
 
 
 def _folders(
-    name: str, output_dir: Path, open_bundle: Callable[[Path], Path], tell: Callable[[str], None]
+    name: str, output_dir: Path, open_bundle: Callable[[Path], Path], warn: Callable[[str], None]
 ) -> list[Path]:
     path = Path(name)
     if not path.exists():
-        return _of_name(name, output_dir, tell)
+        return _of_name(name, output_dir, warn)
     if path.name == RESULT:
         return [path.parent]
     if path.is_file() and path.suffix != TAR:
@@ -124,7 +124,7 @@ def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> 
     raise ConfigError(f"{name}: holds no results", "name a result folder, a study, a bundle, or a folder of results")
 
 
-def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[Path]:
+def _of_name(text: str, output_dir: Path, warn: Callable[[str], None]) -> list[Path]:
     """Return the results that a folder's name or its beginning means; a whole name wins over beginnings."""
     # A whole name is found without reading any other result.
     if Path(text).name == text and not text.startswith(".") and os.access(output_dir / text / RESULT, os.F_OK):
@@ -133,7 +133,7 @@ def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[P
     folders = dict(sorted((names.results | names.studies).items()))
     matches, (study, colon, experiment) = meant(text, folders), text.partition(":")
     if not matches and colon:
-        of_study = _of_name(study, output_dir, tell)
+        of_study = _of_name(study, output_dir, warn)
         if named_so := [folder for folder in of_study if names.experiments.get(folder) == experiment]:
             return named_so
         raise ConfigError(
@@ -146,7 +146,7 @@ def _of_name(text: str, output_dir: Path, tell: Callable[[str], None]) -> list[P
             cause=Cause.UNKNOWN_NAME,
         )
     if len(runs := runs_of(text, names.studies)) > 1 and len(matches) == 1:
-        tell(f"{text}: {untimed(matches[0])}, the latest of {len(runs)} runs")
+        warn(f"{text}: {untimed(matches[0])}, the latest of {len(runs)} runs")
     # A run of one experiment is a study and a result; both mean the same.
     if len({tuple(folders[name]) for name in matches}) > 1:
         shortest = typed(folders)
