@@ -13,7 +13,7 @@ from wattdock.analysis.result import ExperimentResult
 from wattdock.metering import GpuTimeline, Span, Timeline
 from wattdock.metering.timeline import HostTimeline, Series, Ticks
 from wattdock.records import RestartRecord, disk
-from wattdock.records.disk import COUNTER
+from wattdock.records.tables import COUNTER
 from wattdock.store import StoredResult
 
 if TYPE_CHECKING:

@@ -145,7 +145,6 @@ OPENED_ELSEWHERE = {
     "launch/images/build.py: wattdock's own": {"(DOCKER / f'{name}.Dockerfile').read_text"},
     "reports/page.py: wattdock's own": {"resources.files('wattdock.reports').joinpath(ASSETS, name).read_text"},
     "live/server.py: wattdock's own": {"resources.files(package).joinpath(name).read_bytes"},
-    "store/row_index.py: wattdock's own": {"file.read_bytes"},
     "inputs/gguf.py: in a new folder": {"(folder / name).write_text"},
     "inputs/shapes.py: in a new folder": {"(scratch / 'config.json').write_text"},
     "launch/docker.py: in a new folder": {"spec.log_path.open", "self._log_path.open"},
@@ -206,17 +205,11 @@ LOOKED_ELSEWHERE = {
     "publish/reproduce.py: in a verified bundle": {"(bundle.folder / source).is_file"},
     "records/disk.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {
-        *("output_dir.glob", "place.rglob", "shutil.copytree", "shutil.copy2"),
+        *("output_dir.glob", "place.rglob", "shutil.copytree"),
     },
     "store/query.py: a name to compare": {"stored.folder.resolve"},
-    "store/row_index.py: whether a row is as it was": {"file.lstat", "os.access"},
-    "store/row_index.py: who may read a result": {"(folder / RESULT).lstat", "folder.lstat", "folder.parent.stat"},
-    "store/row_index.py: whether it is a bundle": {
-        *("file.parent.resolve", "(file.parent.resolve().parent / MANIFEST).exists"),
-    },
-    "store/row_index.py: wattdock's own": {"Path(__file__).parents[1].rglob"},
     "store/selection.py: a person's path, names to open": {
-        *("path.exists", "path.is_file", "folder.iterdir", "os.access"),
+        *("path.exists", "path.is_file", "os.access"),
         *("output_dir.glob", "(folder / RESTARTS).is_dir", "(place.parent / MANIFEST).exists"),
     },
 }

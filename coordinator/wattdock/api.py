@@ -206,7 +206,7 @@ def results(
     """
     lines: list[str] = []
     if name is None:
-        rows = select(Path(output_dir), where, say=lines.append)
+        rows = select(Path(output_dir), where, warn=lines.append)
     else:
         rows = matching([result.stored.row for result in load(name, output_dir)], where)
         rows.sort(key=attrgetter("started_utc"), reverse=True)

@@ -9,14 +9,27 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from wattdock.secrets import withheld, withheld_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from pydantic import ValidationInfo
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _when_made(withhold: Callable[[T], T]) -> AfterValidator:
+    """Withhold secrets from a new value; a value that is read from a file had none when it was written."""
+
+    def validate(value: T, info: ValidationInfo) -> T:
+        return value if info.mode == "json" else withhold(value)
+
+    return AfterValidator(validate)
+
+
 # What a machine, an engine or an error says, without its secrets.
-Said = Annotated[str, AfterValidator(withheld)]
-Settings = Annotated[dict[str, Any], AfterValidator(withheld_values)]
+Said = Annotated[str, _when_made(withheld)]
+Settings = Annotated[dict[str, Any], _when_made(withheld_values)]
 
 
 def all_known(values: Iterable[T | None]) -> list[T] | None:

@@ -26,8 +26,8 @@ from wattdock.metering.timeline import (
     Window,
 )
 from wattdock.records import disk
-from wattdock.records.disk import TIMELINE
 from wattdock.records.restart import RestartRecord
+from wattdock.records.tables import TIMELINE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -89,7 +89,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_
     answer = json.loads(sound.stdout)
     assert answer["sound"] is True
     names = {check["name"] for check in answer["checks"]}
-    assert {"driver", "GPU 0 energy counter", "leases", "results folder", "clock source"} <= names
+    assert {"driver", "GPU 0 energy counter", "leases", "results folder", "CPU load"} <= names
     done = on(gpus, "doctor", "--gpus", "1,7")
     assert done.returncode == 3
     for line in (
@@ -139,7 +139,7 @@ def test_a_driver_that_dies_under_the_doctor_fails_a_check_and_the_others_still_
     monkeypatch.setattr(NvmlSource, "open", broken)
     done = on((FakeGpu(uuid=FIRST),), "doctor")
     assert done.returncode == 3, done.stderr
-    for line in ("fail    GPU 0 energy counter: NVML cannot be read", "pass    GPU 0 in use", "pass    clock source"):
+    for line in ("fail    GPU 0 energy counter: NVML cannot be read", "pass    GPU 0 in use", "pass    shared memory"):
         assert line in done.stdout
 
 

@@ -129,9 +129,9 @@ def spoil(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "said", "verbs"),
     [
-        ("lost", "is missing; restore it", ("show a", "show results/a", "report results")),
-        ("cut", "is not JSON", ("show a", "report a")),
-        ("deep", "is not JSON", ("show a", "compare a a", "bundle create a")),
+        ("lost", "(No such file or directory); restore it", ("show a", "show results/a", "report results")),
+        ("cut", "Invalid JSON", ("show a", "report a")),
+        ("deep", "Invalid JSON", ("show a", "compare a a", "bundle create a")),
         ("deep record", "nested too deeply", ("show a --again",)),
         (
             "setting",
@@ -163,7 +163,7 @@ def test_a_study_with_a_result_that_cannot_be_read_is_refused_with_the_file(stud
     ):
         done = study(*verb.split())
         assert (done.returncode, done.stderr.count("\n")) == (7, 1), verb
-        assert f"results/{NAMES[0]}/result.json: is not JSON; was it cut short?" in done.stderr
+        assert f"results/{NAMES[0]}/result.json: is no result of schema version 1 (Invalid JSON" in done.stderr
     assert study("show", NAMES[1]).returncode == 0
 
 

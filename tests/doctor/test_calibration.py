@@ -13,7 +13,7 @@ from fake_nvml import FakeGpu, Segment, constant, square
 
 from wattdock.doctor.calibration import Pulse, card_of_pulses, recorded_card
 from wattdock.errors import MeterError
-from wattdock.metering.cards import MIN_PULSES, Cards, MeterCard
+from wattdock.metering.cards import MIN_PULSES, MeterCard, read_cards, with_card
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
@@ -153,13 +153,14 @@ def test_a_card_under_an_unknown_driver_is_not_used(sound: tuple[GpuTimeline, Me
     """Nobody knows whether it is the one that the card was made under; a card at its limits is."""
     gpu = gpu_info(0, loaded(0.012))
     sound[1].model_copy(update={"additivity": -0.005, "smoothing_periods": 0.99}).store(tmp_path)
-    assert list(Cards.read(tmp_path, [gpu]).fitting) == [gpu.uuid]
-    [problem] = Cards.read(tmp_path, [gpu.model_copy(update={"driver_version": None})]).problems.values()
-    assert problem.endswith("does not fit: the driver's version is unknown")
+    assert isinstance(read_cards(tmp_path, [gpu])[gpu.uuid], MeterCard)
+    [problem] = read_cards(tmp_path, [gpu.model_copy(update={"driver_version": None})]).values()
+    assert str(problem).endswith("and this is NVIDIA H200, driver None")
 
 
-def cards_in(home: Path) -> Cards:
-    return Cards.read(home, [gpu_info(0, loaded(0.012))])
+def with_card_of(home: Path, timeline: GpuTimeline) -> GpuTimeline:
+    [gpu] = gpus = [gpu_info(0, loaded(0.012))]
+    return with_card(timeline, read_cards(home, gpus).get(gpu.uuid), at_ns=0)
 
 
 def test_a_timeline_cites_the_card_that_its_lag_comes_from(
@@ -167,9 +168,9 @@ def test_a_timeline_cites_the_card_that_its_lag_comes_from(
 ) -> None:
     """A result that names a card says that its lag was measured; without a card nothing is said."""
     timeline, card = sound
-    assert cards_in(tmp_path).applied_to(timeline, at_ns=0) == timeline
+    assert with_card_of(tmp_path, timeline) == timeline
     card.store(tmp_path)
-    cited = cards_in(tmp_path).applied_to(timeline, at_ns=0)
+    cited = with_card_of(tmp_path, timeline)
     assert cited.lag is not None
     assert (cited.card, cited.lag.mean_s) == (card.measured_utc, card.lag_s)
 
@@ -181,12 +182,12 @@ def test_a_timeline_cites_the_card_that_its_lag_comes_from(
         ({"gpu_name": "NVIDIA A100"}, "made on NVIDIA A100, driver 580, and this is NVIDIA H200, driver 580"),
         ({"driver_version": "470.1"}, "driver 470.1, and this is NVIDIA H200, driver 580"),
         ({"pulses": 30}, "it has 30 pulses, fewer than 100"),
-        ({"additivity": -0.2}, "additivity is -20.00%, not within 0.5%"),
-        ({"smoothing_periods": 1.0}, "smoothing is 1.00 periods, not below 1"),
+        ({"additivity": -0.2}, "additivity (-0.2) is not within 0.005"),
+        ({"smoothing_periods": 1.0}, "smoothing (1.0 periods) is not below 1"),
         ({"lag_std_s": None}, "it has no lag"),
-        ({"additivity": None}, "additivity is unknown"),
-        ({"smoothing_periods": 9.0}, "smoothing is 9.00 periods, not below 1"),
-        ({"smoothing_periods": None}, "smoothing is unknown"),
+        ({"additivity": None}, "additivity (None) is not"),
+        ({"smoothing_periods": 9.0}, "smoothing (9.0 periods) is not below 1"),
+        ({"smoothing_periods": None}, "smoothing (None periods) is not"),
         ({"period_s": "cut off"}, "cannot be read (ValidationError)"),
     ],
 )
@@ -197,6 +198,6 @@ def test_a_card_that_does_not_fit_is_an_event_and_the_lag_is_assumed(
     """The reason stands among the events that the result holds."""
     timeline, card = sound
     card.model_copy(update=change).store(tmp_path)
-    timeline = cards_in(tmp_path).applied_to(timeline, at_ns=0)
+    timeline = with_card_of(tmp_path, timeline)
     assert (timeline.card, timeline.lag) == (None, None)
     assert [event.kind for event in timeline.events if message in event.said] == ["card_unused"]

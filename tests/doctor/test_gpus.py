@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
 
-from wattdock.doctor.gpus import DRIVER, EACH_GPU, GROUP, GpuSubject, GroupSubject, energy_counter
+from wattdock.doctor.gpus import DRIVER, EACH_GPU, GpuSubject, energy_counter
 from wattdock.host import GpuInventory
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.verdict import Check
 
-ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
+ONE = fake_nvml.uuid_of(1)
 # Four reads, of 3, 4, 5 and 9 ms.
 TICKS = Ticks(*np.array([[0, 100], [3, 105], [6, 109], [10, 118], [0, 0]], dtype=np.int64) * 1_000_000)
 
@@ -52,7 +52,6 @@ def not_passed(checks: Iterable[Check]) -> dict[str, str]:
         (FakeGpu(power_limit_w=450), {"power limit": "warn"}),
         (FakeGpu(unsupported="power_limit"), {"power limit": "warn"}),
         (FakeGpu(clocks_limited=1), {"clocks": "warn"}),
-        (FakeGpu(pcie_width=8), {"PCIe": "warn"}),
         (FakeGpu(ecc=0), {}),
         (FakeGpu(unsupported="ecc mig persistence pcie reasons"), {}),
     ],
@@ -71,28 +70,6 @@ def test_the_driver_is_named_and_without_one_there_is_no_energy(library: Path) -
     assert (driver.status, driver.figure) == ("pass", "580.159.03, NVML 13.580.159.03, CUDA up to 13.0, 1 GPU")
     [missing] = DRIVER.run(inventory_of(library, init_error=9))
     assert (missing.status, "no NVIDIA driver is loaded" in missing.figure) == ("fail", True)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "expected"),
-    [
-        ((FakeGpu(uuid=ONE, nvlink_peers=(1,) * 18), FakeGpu(uuid=TWO, nvlink_peers=(0,) * 18, numa_node=1)), {}),
-        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO)), {}),
-        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO, numa_node=1)), {"GPU group": "warn", "peer access": "warn"}),
-        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO, name="NVIDIA L4")), {"GPU group": "warn"}),
-        (
-            tuple(FakeGpu(uuid=uuid, name="NVIDIA GeForce RTX 5090", compute_major=12) for uuid in (ONE, TWO)),
-            {"tensor parallelism": "warn"},
-        ),
-        ((FakeGpu(uuid=ONE, name="NVIDIA GeForce RTX 5090", compute_major=12),), {}),
-    ],
-)
-def test_links_that_make_a_bad_group_are_named(
-    library: Path, gpus: tuple[FakeGpu, ...], expected: dict[str, str]
-) -> None:
-    """Slow ways, missing peer access, mixed models, and what is known not to work."""
-    host_gpus = inventory_of(library, *gpus)
-    assert not_passed(GROUP.run(GroupSubject(host_gpus.gpus, host_gpus))) == expected
 
 
 @pytest.mark.parametrize(

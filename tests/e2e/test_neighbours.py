@@ -76,15 +76,14 @@ def one_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> 
 
 
 def test_what_a_neighbour_puts_into_shared_folders_stops_no_run_and_no_list(shared: Command) -> None:
-    """In the place of a lock, an index, a result, a restart's tables, a journal."""
+    """In the place of a lock, a result, a restart's tables, a journal."""
     plant(
         shared,
         """cd ../tmp
         mkdir wattdock-run-x; mkfifo wattdock-run-x/lock; chmod -R 777 wattdock-run-x
         mkfifo "wattdock-run-${BOOT}0001"; ln -s /etc "wattdock-run-${BOOT}0002"
         mkdir -m 1700 "wattdock-run-${BOOT}0003"; mkdir -m 1777 "wattdock-${BOOT}0004"
-        cd ../work/results; mkfifo -m 666 .rows
-        mkdir 20260101T000000-fake-12345678; mkfifo -m 666 20260101T000000-fake-12345678/result.json
+        cd ../work/results; mkdir 20260101T000000-fake-12345678; mkfifo -m 666 20260101T000000-fake-12345678/result.json
         mkdir studies/20990101T000000-fake-12345678; mkfifo -m 666 studies/20990101T000000-fake-12345678/journal.jsonl
         mkdir -m 1700 ".20990101T000000-fake-12345678.${BOOT}0001"
         """,

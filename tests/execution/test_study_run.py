@@ -776,7 +776,7 @@ def test_no_runner_is_started_on_a_gpu_that_the_meter_does_not_find(tmp_path: Pa
     machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
 
     def without(timeline: Timeline) -> Timeline:
-        told = replace(timeline.gpus[OTHER], events=(MeterEvent(0, "clock_stepped", values={"stepped_s": 1.0}),))
+        told = replace(timeline.gpus[OTHER], events=(MeterEvent(0, "read_error", reading="power_w", said="busy"),))
         unread = GpuTimeline(
             "index-0", None, Ticks.from_rows(), events=(MeterEvent(0, "gpu_lost", reading="GPU 0", said="GPU is lost"),)
         )

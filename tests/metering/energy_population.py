@@ -14,10 +14,10 @@ import numpy as np
 from fake_nvml import FakeGpu, Segment
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.course import SAMPLE_LAG
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
+from wattdock.metering.power_profile import SAMPLE_LAG
 from wattdock.metering.timeline import SAMPLES, Series, Ticks
 
 if TYPE_CHECKING:

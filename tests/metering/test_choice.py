@@ -2,23 +2,30 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from metering.powercap import two_sockets
 from refused import raises
 from unprivileged import run_as_user, user_home
 
-from wattdock.errors import Cause, PreflightError
+from wattdock.config import ExperimentConfig
+from wattdock.errors import PreflightError
 from wattdock.host import Gpu, GpuInventory
-from wattdock.metering import choice
-from wattdock.metering.choice import choose_meter
+from wattdock.metering import zeus
+from wattdock.metering.choice import SOURCES, choose_meter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NONE = GpuInventory((), reason="no NVIDIA driver: libnvidia-ml.so.1 was not found")
 ONE = GpuInventory((Gpu(index=0, uuid="GPU-1", name="NVIDIA H200"),))
+
+
+def test_every_source_of_gpu_counters_is_a_value_of_the_setting() -> None:
+    """A new source needs a file, its entry, and its name in the setting."""
+    values = get_args(ExperimentConfig.model_fields["meter"].annotation)
+    assert set(values) == {"auto", *SOURCES, "rapl", "none"}
 
 
 @pytest.mark.parametrize(
@@ -43,16 +50,16 @@ def test_what_is_chosen(tmp_path: Path, setting: str, inventory: GpuInventory, r
     assert chosen.new_meter().peek().meter == name
     with_rapl = rapl and setting != "none"
     assert (chosen.new_meter().peek().host is not None) is with_rapl
-    assert ("package-1" in chosen.explanation) is with_rapl
+    assert ("package-1" in chosen.reason) is with_rapl
 
 
 def test_auto_says_why_and_how_zeus_would_be_chosen(tmp_path: Path) -> None:
     """The first line of a run holds the reason."""
     assert (
         "1 NVIDIA GPU found; checked against Zeus with --meter zeus"
-        in choose_meter("auto", ONE, powercap=tmp_path).explanation
+        in choose_meter("auto", ONE, powercap=tmp_path).reason
     )
-    reason = choose_meter("auto", NONE, powercap=tmp_path).explanation
+    reason = choose_meter("auto", NONE, powercap=tmp_path).reason
     assert "libnvidia-ml.so.1 was not found" in reason
     assert "no RAPL" in reason
 
@@ -77,7 +84,7 @@ def test_counters_for_root_only_are_named_with_what_would_open_them(tmp_path: Pa
 import pathlib
 from wattdock.host import GpuInventory
 from wattdock.metering.choice import choose_meter
-print(choose_meter("auto", GpuInventory((), reason="none"), powercap=pathlib.Path("powercap").absolute()).explanation)
+print(choose_meter("auto", GpuInventory((), reason="none"), powercap=pathlib.Path("powercap").absolute()).reason)
 choose_meter("rapl", GpuInventory((), reason="none"), powercap=pathlib.Path("powercap"))
 """
     done = run_as_user([sys.executable, "-c", code], env={"HOME": str(home)}, cwd=home)
@@ -95,11 +102,11 @@ def test_zeus_that_is_missing_too_old_or_incomplete_is_refused_with_the_next_ste
     def absent(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(choice, "version", absent)
+    monkeypatch.setattr(zeus, "version", absent)
     with raises(PreflightError, "zeus>=0.16", "--meter"):
         choose_meter("zeus", ONE, powercap=tmp_path)
-    monkeypatch.setattr(choice, "version", lambda _: "0.11.0")
-    with raises(PreflightError, "0.11.0", cause=Cause.VERSION):
+    monkeypatch.setattr(zeus, "version", lambda _: "0.11.0")
+    with raises(PreflightError, "0.11.0"):
         choose_meter("zeus", ONE, powercap=tmp_path)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "zeus.monitor", None)

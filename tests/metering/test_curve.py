@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wattdock.metering.course import resolution_mj, tick_instants
 from wattdock.metering.curve import EnergyCurve
+from wattdock.metering.power_profile import resolution_mj, tick_instants
 from wattdock.metering.timeline import SAMPLES, EnergySource, GpuTimeline, LagModel, Series, Ticks
 
 MS = 1_000_000

@@ -319,8 +319,7 @@ def test_a_dead_counter_is_told_once_and_costs_the_other_reads_nothing(metered: 
     (error,) = (event for event in gpu.events if event.kind == "counter_error")
     assert error.at_ns == pytest.approx(ORIGIN_NS + 4 * S, abs=0.2 * S)
     assert (error.reading, error.said) == (ENERGY_COUNTER, "Unknown Error")
-    assert 50 < error.values["count"] < 80
-    assert error.values["over_s"] == pytest.approx(61, abs=2)
+    assert error.end_ns == pytest.approx(ORIGIN_NS + 65 * S, abs=2 * S)
     assert np.median(np.diff(gpu.series["power_w"].at_ns)) / S == pytest.approx(0.05, abs=0.005)
     assert gpu.series["power_w"].at_ns[-1] > ORIGIN_NS + 60 * S
 
@@ -482,19 +481,19 @@ def test_what_passes_unseen_comes_from_the_samples(metered: Metered) -> None:
 
 
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0, 0.05, -0.05, -0.3, -1.0, -2.0])
-def test_a_time_of_day_that_is_set_moves_no_sample_and_is_told(library: Path, step_s: float) -> None:
-    """Samples are stamped with it; every sample comes once, where it was."""
+def test_a_time_of_day_that_is_set_moves_no_sample(library: Path, step_s: float) -> None:
+    """Samples are stamped with it; those read together with the step are left out."""
     profile = (fake_nvml.square(100.0, 600.0, 0.5, 0.5),)
     with fake_nvml.loaded(library, gpus=[FakeGpu(profile=profile)], wall_step=(5.3, step_s)) as fake:
         meter = Meter(NvmlSource(), clock=fake)
         meter.start()
         gpu = only(meter.stop(ORIGIN_NS + 10 * S))
-    [event] = [event for event in gpu.events if event.kind == "clock_stepped"]
-    assert event.values["stepped_s"] == pytest.approx(step_s, abs=5e-4)
+    assert "gap" in kinds(gpu)
     assert gpu.power_samples is not None
-    intervals_s = np.diff(gpu.power_samples.at_ns) / S
-    assert intervals_s.mean() == pytest.approx(0.02, rel=0.03)
-    assert intervals_s.max() < 0.1
+    intervals_s = np.sort(np.diff(gpu.power_samples.at_ns) / S)
+    assert intervals_s[:-1].mean() == pytest.approx(0.02, rel=0.03)
+    assert intervals_s[-2] < 0.1
+    assert intervals_s[-1] < 1
     for burst in range(8, 18):
         energy_j, timing_j, _ = energy_of(gpu, burst * 0.5, burst * 0.5 + 0.25)
         assert timing_j is not None

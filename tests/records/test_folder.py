@@ -23,9 +23,10 @@ from wattdock.host import GpuProcess
 from wattdock.metering.timeline import HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import EnvironmentSnapshot, Failure, disk
-from wattdock.records.disk import NEWER, RECORD, REQUESTS, STEPS, TIMELINE
+from wattdock.records.disk import NEWER, RECORD
 from wattdock.records.passes import Steps, WarmUpSample
 from wattdock.records.restart import RestartRecord
+from wattdock.records.tables import REQUESTS, STEPS, TIMELINE
 
 if TYPE_CHECKING:
     from pathlib import Path

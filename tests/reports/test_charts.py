@@ -12,7 +12,7 @@ from refused import raises
 from report_rows import row, with_timeline
 
 from wattdock.errors import ConfigError
-from wattdock.records.disk import COUNTER
+from wattdock.records.tables import COUNTER
 from wattdock.reports import draw, paper
 from wattdock.reports.chart_data import points_of
 from wattdock.reports.charts import CHARTS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from report_rows import row, with_timeline
 
-from wattdock.records.disk import COUNTER
+from wattdock.records.tables import COUNTER
 from wattdock.reports.page import page
 
 if TYPE_CHECKING:

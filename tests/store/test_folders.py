@@ -15,8 +15,8 @@ from wattdock.analysis import ExperimentResult
 from wattdock.analysis.energy import measured_energy
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, StoreError
-from wattdock.records.disk import TIMELINE
 from wattdock.records.restart import RestartRecord
+from wattdock.records.tables import TIMELINE
 from wattdock.store.folders import load_result, readable_results, store_result
 
 if TYPE_CHECKING:

@@ -134,17 +134,14 @@ def test_a_result_shown_by_name_says_what_replaces_it(called: Called) -> None:
 
 
 def damage(kind: str, file: Path) -> None:
-    """Lose a Parquet file, cut it short, empty it, or put wrong bytes into its data."""
-    data = bytearray(file.read_bytes())
-    if kind == "bytes":
-        data[8:40] = bytes(255 - byte for byte in data[8:40])
-    contents: dict[str, bytes] = {"cut": bytes(data[:-20]), "empty": b"", "bytes": bytes(data)}
+    """Lose a Parquet file, cut it short, or empty it."""
+    contents = {"cut": file.read_bytes()[:-20], "empty": b""}
     file.unlink()
     if kind in contents:
         file.write_bytes(contents[kind])
 
 
-@pytest.mark.parametrize("kind", ["cut", "empty", "bytes", "lost"])
+@pytest.mark.parametrize("kind", ["cut", "empty", "lost"])
 def test_a_damaged_or_lost_parquet_file_is_named_and_the_others_answer(called: Called, kind: str) -> None:
     """On standard error, with exit code 0: one file of thousands is no reason for no answer."""
     folders = [put(Path("results"), letter, restarts=True) for letter in "abc"]
@@ -153,7 +150,7 @@ def test_a_damaged_or_lost_parquet_file_is_named_and_the_others_answer(called: C
     asked = called("results", "query", "--json", "SELECT count(*) AS n, max(text) AS last FROM requests")
     assert (asked.returncode, json.loads(asked.stdout)) == (0, [{"n": 2_000, "last": "c 999"}])
     [line] = asked.stderr.splitlines()
-    problem = "is missing" if kind == "lost" else "is not a whole Parquet file ("
+    problem = "is missing" if kind == "lost" else "cannot be read ("
     assert line.startswith(f"wattdock: {file}: {problem}")
     assert line.endswith("; left out of requests")
     # A question about something else has nothing to do with it.
@@ -168,7 +165,7 @@ def test_a_file_with_a_column_whose_name_is_no_text_is_named_and_the_others_answ
     asked = called("results", "query", "--json", "SELECT * FROM requests")
     assert asked.returncode == 0, asked.stderr
     assert len(json.loads(asked.stdout)) == 1_000
-    assert asked.stderr.startswith(f"wattdock: {files[1]}: is not a whole Parquet file (")
+    assert asked.stderr.startswith(f"wattdock: {files[1]}: cannot be read (")
 
 
 @pytest.mark.parametrize("lacking", ["a", "c"])
@@ -204,22 +201,22 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     hidden = put(results, "o")
     hidden.rename(hidden.with_name(f".{hidden.name}"))
     (results / "plots").mkdir()
-    cut = "is not JSON; was it cut short? restore it from a copy, or move its folder away"
+    cut = "is no result of schema version 1 (Invalid JSON: "
     expected = {
         "b": f"has schema version {known + 1}, this wattdock reads {known}; use the wattdock that wrote it",
         "c": cut,
-        "d": "is not a result; name a result folder",
+        "d": "is no result of schema version 1 (Input should be an object",
         "e": cut,
         "f": cut,
-        "g": "not a result of schema version 1 (energy.",
-        "h": "not a result of schema version 1 (config.workload.rate_per_s: Input should be a valid number",
-        "i": "not a result of schema version 1 (",
-        "j": "is missing; restore it",
-        "k": "not a result of schema version 1 (colour: Extra inputs are not permitted",
-        "l": "not a result of schema version 1 (config.colour: Extra inputs are not permitted",
-        "m": "not a result of schema version 1 (spans: Input should be a valid array",
-        "n": "not a result of schema version 1 (spans.0.name: Field required",
-        "p": "not a result of schema version 1 (started_utc: Value error, it is no instant of this calendar",
+        "g": "is no result of schema version 1 (energy.",
+        "h": "is no result of schema version 1 (config.workload.rate_per_s: Input should be a valid number",
+        "i": "is no result of schema version 1 (",
+        "j": "cannot be read (No such file or directory); restore it",
+        "k": "is no result of schema version 1 (colour: Extra inputs are not permitted",
+        "l": "is no result of schema version 1 (config.colour: Extra inputs are not permitted",
+        "m": "is no result of schema version 1 (spans: Input should be a valid array",
+        "n": "is no result of schema version 1 (spans.0.name: Field required",
+        "p": "is no result of schema version 1 (started_utc: Value error, it is no instant of this calendar",
     }
     listed = called("results", "list", "--json", "--output-dir", str(results))
     assert (listed.returncode, len(json.loads(listed.stdout))) == (0, 1)
@@ -237,7 +234,7 @@ def test_results_without_their_restarts_are_asked_all_the_same(tmp_path: Path) -
     """`requests` is a column of `results`, too."""
     put(tmp_path, "a")
     lines: list[str] = []
-    assert query(tmp_path, "SELECT requests FROM results", say=lines.append).num_rows == 1
+    assert query(tmp_path, "SELECT requests FROM results", warn=lines.append).num_rows == 1
     lost = f"{tmp_path}/20260101T000000-a/restarts is missing or empty; restore it, or name another result"
     assert lines == [f"{lost}; left out of requests"]
 

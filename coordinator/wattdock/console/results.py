@@ -59,7 +59,7 @@ def list_(
     from wattdock.console.views import show
     from wattdock.store import matching, select
 
-    everything = select(output_dir, superseded=True, say=_say_left_out)
+    everything = select(output_dir, superseded=True, warn=_say_left_out)
     found = matching(everything, where, superseded=True)
     current = [row for row in found if show_all or not row.superseded]
     if as_json:
@@ -93,7 +93,7 @@ def query(
     from wattdock.console.views import show
     from wattdock.store import query as ask
 
-    show(ask(output_dir, sql, say=_say_left_out), as_json=as_json)
+    show(ask(output_dir, sql, warn=_say_left_out), as_json=as_json)
 
 
 @app.command(
@@ -115,7 +115,7 @@ def export(
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
-    results = Row.table(select(output_dir, where, superseded=show_all, say=_say_left_out))
+    results = Row.table(select(output_dir, where, superseded=show_all, warn=_say_left_out))
     content = io.BytesIO()
     if csv:
         pyarrow.csv.write_csv(results, content)

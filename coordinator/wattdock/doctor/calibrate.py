@@ -18,11 +18,10 @@ from wattdock.metering import MeterCard, choose_meter
 from wattdock.planning import choose_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from wattdock.config import ExperimentConfig
-    from wattdock.host import Gpu
 
 # A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.
 PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
@@ -45,7 +44,11 @@ def calibrate_meters(
         StoreError: A card cannot be written.
     """
     host_gpus = GpuInventory.here()
-    gpus = _free_gpus(config, host_gpus)
+    if not host_gpus.gpus:
+        what = f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}"
+        raise PreflightError(what, cause=Cause.NO_GPU)
+    named = config.gpus if isinstance(config.gpus, list) else [gpu.index for gpu in host_gpus.gpus]
+    gpus = choose_gpus(config.model_copy(update={"gpus": named}), host_gpus)
     meter = choose_meter("nvml", host_gpus)
     as_process = {"launcher": "process", "container": config.container.model_copy(update={"locked": False})}
     choice = choose_launcher(config.model_copy(update=as_process), on_gpu=True, home=home, lock=read_lock)
@@ -65,13 +68,3 @@ def calibrate_meters(
             )
             say(f"stored in {card.store(home)}")
             yield card
-
-
-def _free_gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Sequence[Gpu]:
-    indices = [gpu.index for gpu in host_gpus.gpus]
-    if not indices:
-        raise PreflightError(
-            f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}", cause=Cause.NO_GPU
-        )
-    named = config.gpus if isinstance(config.gpus, list) else indices
-    return choose_gpus(config.model_copy(update={"gpus": named}), host_gpus)

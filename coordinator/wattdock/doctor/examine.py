@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from wattdock.audit import Outcome
-from wattdock.doctor.gpus import DRIVER, EACH_GPU, GROUP, GpuSubject, GroupSubject
+from wattdock.doctor.gpus import DRIVER, EACH_GPU, GpuSubject
 from wattdock.doctor.machine import MACHINE, MachineSubject
 from wattdock.errors import MeterError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, folders, leases
@@ -78,7 +78,9 @@ def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
             # A measurement here would not choose this GPU, so what is wrong with it is only a warning.
             harmless = check.status == "fail" and bool(chosen) and gpu not in chosen
             yield check.model_copy(update={"status": "warn"}) if harmless else check
-    yield from GROUP.run(GroupSubject(gpus, host_gpus))
+    if warnings := host_gpus.warnings(gpus):
+        remedy = "choose GPUs of one model and well linked with --gpus, or run a copy on each"
+        yield Outcome("warn", "; ".join(warnings)).named("GPU group", remedy=remedy)
 
 
 def _chosen(config: ExperimentConfig, host_gpus: GpuInventory, visible: str | None) -> tuple[Check, Sequence[Gpu]]:

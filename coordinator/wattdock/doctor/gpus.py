@@ -1,4 +1,4 @@
-"""Checks on this machine's GPUs: their settings, their users, their counters, and how they work together. Pure."""
+"""Checks on this machine's GPUs: their settings, their users, their counters. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from wattdock.audit import Checklist, Outcome
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from wattdock.host import Gpu, GpuInventory
     from wattdock.metering import Timeline
 
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 SLOW_COUNTER_S = 1.0
 MAX_BUSY_SHARE = 0.5
 NS_PER_MS = 1e6
-# Source: NVIDIA CUDA GPUs list: compute capability 12.x is consumer and workstation Blackwell, without NVLink.
-CONSUMER_BLACKWELL = "12."
 
 
 @dataclass(frozen=True)
@@ -41,15 +37,7 @@ class GpuSubject:
         return f"as root: nvidia-smi -i {self.gpu.index} {options}"
 
 
-@dataclass(frozen=True)
-class GroupSubject:
-    """The GPUs that a model may be split over."""
-
-    gpus: Sequence[Gpu]
-    inventory: GpuInventory
-
-
-DRIVER, EACH_GPU, GROUP = Checklist["GpuInventory"](), Checklist[GpuSubject](), Checklist[GroupSubject]()
+DRIVER, EACH_GPU = Checklist["GpuInventory"](), Checklist[GpuSubject]()
 
 
 @DRIVER.check("driver", remedy="without a GPU wattdock measures speed, not energy; see that nvidia-smi works")
@@ -120,15 +108,6 @@ def clocks(subject: GpuSubject) -> Outcome | None:
     return Outcome("warn", "held down by a setting (locked or application clocks)", remedy=remedy)
 
 
-@EACH_GPU.check("PCIe", remedy="reseat the board or look at the slot; loading is slower")
-def pcie(subject: GpuSubject) -> Outcome | None:
-    """Whether all of the board's PCIe lanes are in use."""
-    width, width_max = subject.gpu.pcie_width, subject.gpu.pcie_width_max
-    if not width or not width_max or width >= width_max:
-        return None
-    return Outcome("warn", f"×{width} of ×{width_max} lanes")
-
-
 @EACH_GPU.check(
     "energy counter",
     threshold=f"steps every {SLOW_COUNTER_S:g} s or sooner, at most {MAX_BUSY_SHARE:.0%} of the meter's time in reads",
@@ -152,33 +131,3 @@ def energy_counter(subject: GpuSubject) -> Outcome:
         f"(longest {reads_ms.max():.1f}), {share:.1%} of the meter's time goes into NVML"
     )
     return Outcome("warn" if recorded.period_s > SLOW_COUNTER_S or share > MAX_BUSY_SHARE else "pass", figure)
-
-
-@GROUP.check("GPU group", remedy="choose GPUs of one model and well linked with --gpus, or run a copy on each")
-def group(subject: GroupSubject) -> Outcome | None:
-    """Whether the GPUs are alike and well linked."""
-    warnings = subject.inventory.warnings(subject.gpus)
-    return Outcome("warn", "; ".join(warnings)) if warnings else None
-
-
-@GROUP.check("peer access", remedy="set NCCL_P2P_DISABLE=1 should NCCL hang")
-def peer_access(subject: GroupSubject) -> Outcome | None:
-    """Whether the GPUs can read each other's memory."""
-    index = {gpu.uuid: gpu.index for gpu in subject.gpus}
-    links = subject.inventory.links_among(index.keys())
-    barred = [f"{index[link.a]}-{index[link.b]}" for link in links if link.peer_access is False]
-    return Outcome("warn", f"not between {', '.join(barred)}") if barred else None
-
-
-@GROUP.check(
-    "tensor parallelism",
-    remedy="tensor parallelism over peer-to-peer PCIe has been seen to hang there: take pipeline parallelism or one "
-    "copy per GPU",
-)
-def tensor_parallelism(subject: GroupSubject) -> Outcome | None:
-    """Whether the GPUs are of a kind that is known to hang without NVLink."""
-    consumer = [gpu for gpu in subject.gpus if (gpu.compute_capability or "").startswith(CONSUMER_BLACKWELL)]
-    links = subject.inventory.links_among({gpu.uuid for gpu in subject.gpus})
-    if len(consumer) < 2 or any(link.nvlinks for link in links):
-        return None
-    return Outcome("warn", f"{len(consumer)} × {consumer[0].name}: consumer Blackwell without NVLink")

@@ -1,15 +1,13 @@
-"""Checks on the rest of this machine: folders, leases, CPUs, clock, containers."""
+"""Checks on the rest of this machine: folders, leases, CPUs, containers."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from wattdock.audit import OTHERS_SHARE, Checklist, Outcome
-from wattdock.clock import host_clock
 from wattdock.host import folders, leases, processes
 from wattdock.launch import NoContainersError, find_image
 from wattdock.opening import PROC
@@ -18,9 +16,8 @@ SYSTEM = Path("/sys/devices/system")
 SHARED_MEMORY = Path("/dev/shm")
 # Engines' environments unpack to several gigabytes, models to tens.
 ROOM_BYTES, SHARED_MEMORY_BYTES = 20e9, 1e9
+# How long the CPUs are watched.
 WATCHED_S = 1.0
-# Reading these takes a system call, or microseconds.
-SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 
 
 @dataclass(frozen=True)
@@ -76,14 +73,6 @@ def _room(folder: Path, setting: str) -> Outcome:
     )
 
 
-@MACHINE.check("sockets")
-def sockets(_: MachineSubject) -> Outcome:
-    """Whether a private folder for sockets can be made."""
-    folder = folders.make_socket_folder(os.environ)
-    folder.remove()
-    return Outcome("pass", str(folder.path.parent))
-
-
 @MACHINE.check(
     "shared memory",
     threshold=f"{SHARED_MEMORY_BYTES / 1e9:g} GB",
@@ -126,23 +115,6 @@ def governor(subject: MachineSubject) -> Outcome:
     governors = {file.read_text(encoding="utf-8").strip() for file in files}
     figure = ", ".join(sorted(governors)) or "unknown, as on virtual machines"
     return Outcome("warn" if governors - {"performance"} else "pass", figure)
-
-
-@MACHINE.check("clock source", remedy="it is slow to read; the kernel log says why it replaced tsc")
-def clock_source(subject: MachineSubject) -> Outcome:
-    """Whether reading the clock is quick."""
-    file = subject.system / "clocksource/clocksource0/current_clocksource"
-    source = file.read_text(encoding="utf-8").strip() if file.is_file() else "unknown"
-    return Outcome("warn" if source in SLOW_CLOCKS else "pass", source)
-
-
-@MACHINE.check("clock identity", remedy="mount /proc: whether the runner shares the clock is unknown")
-def clock_identity(_: MachineSubject) -> Outcome:
-    """Whether this host's clock can be told from another's."""
-    clock = host_clock()
-    if not clock.boot_id:
-        return Outcome("fail", "no boot id")
-    return Outcome("pass", f"boot {clock.boot_id[:8]}, time namespace {clock.time_namespace or 'none'}")
 
 
 @MACHINE.check(

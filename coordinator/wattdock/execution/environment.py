@@ -69,7 +69,7 @@ def environment(
         seed=config.workload.seed,
         clock=RestartRecord.clock_facts([record]),
         meter=plan.meter.name,
-        meter_reason=plan.meter.explanation,
+        meter_reason=plan.meter.reason,
     )
 
 

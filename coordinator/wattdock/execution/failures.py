@@ -36,7 +36,7 @@ ADVICE = {
     "(batch_size), or weights in fewer bits (dtype, quantization)",
     Cause.MEMORY: "the runner's log may say of which memory; fewer requests in flight (batch_size), weights in fewer "
     "bits (dtype), or a split over more GPUs",
-    Cause.EXCHANGE: "see `wattdock doctor` for links and peer access; NCCL_DEBUG=INFO says more, and "
+    Cause.EXCHANGE: "see `wattdock doctor` for links; NCCL_DEBUG=INFO says more, and "
     "NCCL_P2P_DISABLE=1 goes through the host instead",
     Cause.HANG: "the runner's log says what it did last; if it is only slow, raise the limit: timeouts.heartbeat_s, "
     "timeouts.stall_s, or the engine's own",

@@ -3,7 +3,7 @@
 In: GPUs by UUID, a clock. Out: a `Meter` records a `Timeline`; `EnergyCurve` turns it and a `Span` into joules and
 their timing uncertainty. Load pulses make a `MeterCard` of a counter, which says how far the counter trails.
 Another counter of GPUs is a class derived from `source.Source` in a file of its own, as `nvml` and `zeus` have (`rapl`
-reads the host); its name goes into `choice` and into the `meter` setting. GPUs that NVML does not list begin in
+reads the host), an entry in `choice.SOURCES` and a value of the setting `meter`. GPUs that NVML does not list begin in
 `host.GpuInventory`.
 Must not know: runners, experiments, results.
 """

@@ -5,15 +5,15 @@ A door of its own for calibration, which makes cards: what it needs of a timelin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.files import write_whole
-from wattdock.metering.course import tick_instants
 from wattdock.metering.curve import COUNTER_LAG
+from wattdock.metering.power_profile import tick_instants
 from wattdock.metering.timeline import MJ_PER_J, LagModel, MeterEvent, Ticks
 from wattdock.opening import read_regular
 from wattdock.text import json_text
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wattdock.host import Gpu
     from wattdock.metering.timeline import GpuTimeline
 
-__all__ = ["COUNTER_LAG", "MJ_PER_J", "Cards", "LagModel", "MeterCard", "StepLag", "Ticks", "tick_instants"]
+__all__ = ["COUNTER_LAG", "MJ_PER_J", "LagModel", "MeterCard", "StepLag", "Ticks", "tick_instants"]
 
 
 # Fewer pulses do not fill a period's phases. A counter that does not add up, or that still moves a period after a
@@ -100,70 +100,48 @@ class MeterCard(Stored):
         if self.pulses < MIN_PULSES:
             return f"it has {self.pulses} pulses, fewer than {MIN_PULSES}"
         if self.additivity is None or abs(self.additivity) > MAX_ADDITIVITY:
-            figure = "unknown" if self.additivity is None else f"{self.additivity:+.2%}"
-            return f"its additivity is {figure}, not within {MAX_ADDITIVITY:.1%}"
+            return f"its additivity ({self.additivity}) is not within {MAX_ADDITIVITY}"
         if self.smoothing_periods is None or self.smoothing_periods >= MAX_SMOOTHING_PERIODS:
-            figure = "unknown" if self.smoothing_periods is None else f"{self.smoothing_periods:.2f} periods"
-            return f"its smoothing is {figure}, not below {MAX_SMOOTHING_PERIODS:g}"
+            return f"its smoothing ({self.smoothing_periods} periods) is not below {MAX_SMOOTHING_PERIODS:g}"
         return None
 
 
-@dataclass(frozen=True)
-class Cards:
-    """The cards of this machine's counters, as they stood when they were read.
+def read_cards(home: Path, gpus: Sequence[Gpu]) -> dict[str, MeterCard | str]:
+    """Return the cards of GPUs by UUID, or why a card is not used; a GPU may have none.
 
-    Attributes:
-        fitting: Cards that know their counter's lag, by GPU.
-        problems: Why the card of a GPU is not used.
+    Args:
+        home: WATTDOCK_HOME, where cards are stored.
+        gpus: The GPUs of this host now.
     """
-
-    fitting: dict[str, MeterCard]
-    problems: dict[str, str]
-
-    @classmethod
-    def read(cls, home: Path, gpus: Sequence[Gpu]) -> Cards:
-        """Return the cards of these GPUs; a GPU may have none.
-
-        Args:
-            home: WATTDOCK_HOME, where cards are stored.
-            gpus: The GPUs of this host now.
-        """
-        cards = cls({}, {})
-        for gpu in gpus:
-            file = _file(gpu.uuid, home)
-            if not file.exists():
-                continue
-            try:
-                card = MeterCard.model_validate_json(read_regular(file, owned=True))
-            except (OSError, ValidationError) as error:
-                cards.problems[gpu.uuid] = f"{file} cannot be read ({type(error).__name__})"
-                continue
-            if doubt := card.doubt or _mismatch(card, gpu):
-                cards.problems[gpu.uuid] = f"the card of {card.measured_utc} does not fit: {doubt}"
-            else:
-                cards.fitting[gpu.uuid] = card
-        return cards
-
-    def applied_to(self, timeline: GpuTimeline, *, at_ns: int) -> GpuTimeline:
-        """Return a GPU's timeline with what its card says, or with an event at `at_ns` that says why not.
-
-        A GPU without a card keeps the assumed lag.
-        """
-        card = self.fitting.get(timeline.uuid)
-        if card and card.lag_s is not None and card.lag_std_s is not None:
-            return replace(timeline, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
-        if (problem := self.problems.get(timeline.uuid)) is None:
-            return timeline
-        said = f"the counter's lag is assumed: {problem}; make a new card with wattdock doctor --calibrate"
-        return replace(timeline, events=(*timeline.events, MeterEvent(at_ns, "card_unused", said=said)))
+    cards: dict[str, MeterCard | str] = {}
+    for gpu in gpus:
+        file = _file(gpu.uuid, home)
+        if not file.exists():
+            continue
+        try:
+            card = MeterCard.model_validate_json(read_regular(file, owned=True))
+        except (OSError, ValidationError) as error:
+            cards[gpu.uuid] = f"{file} cannot be read ({type(error).__name__})"
+            continue
+        made, here = f"{card.gpu_name}, driver {card.driver_version}", f"{gpu.name}, driver {gpu.driver_version}"
+        doubt = card.doubt
+        if gpu.driver_version is None or made != here:
+            doubt = doubt or f"it was made on {made}, and this is {here}"
+        cards[gpu.uuid] = f"the card of {card.measured_utc} does not fit: {doubt}" if doubt else card
+    return cards
 
 
-def _mismatch(card: MeterCard, gpu: Gpu) -> str | None:
-    """Return why a card does not describe this GPU under this driver; None where it does."""
-    if gpu.driver_version is None:
-        return "the driver's version is unknown"
-    made, here = f"{card.gpu_name}, driver {card.driver_version}", f"{gpu.name}, driver {gpu.driver_version}"
-    return None if made == here else f"it was made on {made}, and this is {here}"
+def with_card(timeline: GpuTimeline, card: MeterCard | str | None, *, at_ns: int) -> GpuTimeline:
+    """Return a GPU's timeline with the lag of its card, or with an event at `at_ns` that says why not.
+
+    A GPU without a card keeps the assumed lag.
+    """
+    if card is None:
+        return timeline
+    if isinstance(card, MeterCard) and card.lag_s is not None and card.lag_std_s is not None:
+        return replace(timeline, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
+    said = f"the counter's lag is assumed: {card}; make a new card with wattdock doctor --calibrate"
+    return replace(timeline, events=(*timeline.events, MeterEvent(at_ns, "card_unused", said=said)))
 
 
 def _file(uuid: str, home: Path) -> Path:

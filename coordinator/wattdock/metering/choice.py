@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
 from wattdock.errors import Cause, PreflightError
-from wattdock.metering.cards import Cards
+from wattdock.metering.cards import read_cards
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.rapl import POWERCAP, Domains, find_domains
@@ -18,14 +15,13 @@ from wattdock.metering.zeus import ZeusSource
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from wattdock.host import Gpu, GpuInventory
 
-# The first version with the calls that `zeus` uses; zeus-ml, of the same import name, ended before it.
-ZEUS_MIN = "0.16"
-NO_DOMAINS = Domains()
+# Every source of GPUs' counters by its name in the setting `meter`.
+SOURCES: dict[str, type[Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
 WITHOUT = "use --meter none to run without energy"
 
 
@@ -38,20 +34,12 @@ class MeterChoice:
         reason: Why this meter.
         no_gpu_reason: Why no GPU is metered; empty where GPUs are.
         domains: RAPL's counters that are recorded too.
-        note: What else is to be known of it.
     """
 
     name: str
     reason: str
     no_gpu_reason: str = ""
-    domains: Domains = NO_DOMAINS
-    note: str = ""
-
-    @property
-    def explanation(self) -> str:
-        """Why this meter, and what RAPL adds to it or why it cannot."""
-        host = "" if self.domains is NO_DOMAINS else str(self.domains)
-        return "; ".join(filter(None, (self.reason, self.note, host)))
+    domains: Domains = field(default_factory=Domains)
 
     def new_meter(
         self,
@@ -69,10 +57,9 @@ class MeterChoice:
             used: UUIDs of those that the measurement is about, all by default; the others are read less often.
             every_change: Look for every change of the counters, though the driver may keep samples of power.
         """
-        sources: dict[str, Callable[[], Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
-        make = sources.get(self.name, lambda: Source(self.no_gpu_reason, self.name))
-        cards = Cards.read(home, gpus) if home else None
-        return Meter(make(), self.domains.readable, cards=cards, used=used, every_change=every_change)
+        source = SOURCES[self.name]() if self.name in SOURCES else Source(self.no_gpu_reason, self.name)
+        cards = read_cards(home, gpus) if home else {}
+        return Meter(source, self.domains.readable, cards=cards, used=used, every_change=every_change)
 
 
 def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:
@@ -88,38 +75,19 @@ def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWE
     if setting == "none":
         return MeterChoice("none", "asked for", "meter: none was asked for")
     domains = find_domains(powercap)
-    return replace(_meter_for(setting, inventory, domains), domains=domains)
-
-
-def _meter_for(setting: str, inventory: GpuInventory, domains: Domains) -> MeterChoice:
-    no_gpu = None if inventory.gpus else inventory.reason or "no NVIDIA GPU on this machine"
-    if setting in ("nvml", "zeus"):
+    no_gpu = "" if inventory.gpus else inventory.reason or "no NVIDIA GPU on this machine"
+    name, reason = setting, "asked for"
+    if setting in SOURCES:
         if no_gpu:
             raise PreflightError(f"meter: {setting}: {no_gpu}", WITHOUT, cause=Cause.NO_GPU)
-        if setting == "zeus":
-            _require_zeus()
-        return MeterChoice(setting, "asked for")
-    if setting == "rapl":
+        SOURCES[setting].require_installed()
+    elif setting == "rapl":
         if not domains.readable:
             raise PreflightError(f"meter: rapl: {domains.reason}", WITHOUT)
-        return MeterChoice("rapl", "asked for", "meter: rapl reads CPU packages and memory, no GPU")
-    if no_gpu is None:
+        no_gpu = "meter: rapl reads CPU packages and memory, no GPU"
+    elif no_gpu:
+        name, reason = "rapl" if domains.readable else "none", no_gpu
+    else:
         gpus = pluralize(len(inventory.gpus), "NVIDIA GPU")
-        return MeterChoice("nvml", f"{gpus} found", note="checked against Zeus with --meter zeus")
-    return MeterChoice("rapl" if domains.readable else "none", no_gpu, no_gpu)
-
-
-def _require_zeus() -> None:
-    """Raise PreflightError unless a Zeus that this version knows is installed and can be imported."""
-    how = f"install it with `.venv/bin/pip install 'zeus>={ZEUS_MIN}'`, or use --meter nvml"
-    try:
-        installed = version("zeus")
-    except PackageNotFoundError as error:
-        raise PreflightError("meter: zeus: Zeus is not installed", how) from error
-    if Version(installed) < Version(ZEUS_MIN):
-        raise PreflightError(f"meter: zeus: Zeus {installed} is too old", how, cause=Cause.VERSION)
-    try:
-        import zeus.device
-        import zeus.monitor  # noqa: F401  (what it needs may be missing)
-    except ImportError as error:
-        raise PreflightError(f"meter: zeus: Zeus {installed} cannot be imported: {error}", how) from error
+        name, reason = "nvml", f"{gpus} found; checked against Zeus with --meter zeus"
+    return MeterChoice(name, f"{reason}; {domains}", no_gpu, domains)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.course import SAMPLE_LAG, CounterCurve
+from wattdock.metering.power_profile import SAMPLE_LAG, EnergyInterpolation
 from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, LagModel, Span
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ class EnergyCurve:
     def __init__(self, gpu: GpuTimeline) -> None:
         self.source = gpu.energy_source
         self._gpu = gpu
-        self._curves: list[CounterCurve | _PowerCurve] = []
+        self._curves: list[EnergyInterpolation | _PowerCurve] = []
         if gpu.energy_source == "counter":
-            self._curves.append(CounterCurve(gpu, gpu.lag or COUNTER_LAG))
+            self._curves.append(EnergyInterpolation(gpu, gpu.lag or COUNTER_LAG))
         elif gpu.energy_source:
             self._curves += _power_curves(gpu)
 
@@ -98,7 +98,7 @@ class EnergyCurve:
     def changes(self) -> Ticks:
         """All of the counter's changes; where some were not looked for, as the power samples tell them."""
         curve = next(iter(self._curves), None)
-        if isinstance(curve, CounterCurve) and curve.has_samples and self._gpu.period_s:
+        if isinstance(curve, EnergyInterpolation) and curve.has_samples and self._gpu.period_s:
             return curve.changes(self._gpu.period_s)
         return self._gpu.ticks
 
@@ -163,7 +163,7 @@ class EnergyCurve:
             empty without an energy counter.
         """
         for curve in self._curves:
-            if isinstance(curve, CounterCurve) and not curve.why_not(start_ns, end_ns):
+            if isinstance(curve, EnergyInterpolation) and not curve.why_not(start_ns, end_ns):
                 return curve.bins(start_ns, end_ns)
         return np.empty(0, dtype=np.int64), np.empty(0)
 
@@ -200,7 +200,8 @@ class _PowerCurve:
         """Return joules and their standard uncertainty."""
         ends_s = (np.array([start_ns, end_ns]) - self._base_ns) / NS_PER_S + self._lag.mean_s
         energy_j = self._energy(ends_s)
-        lag_j = _lag_part(*(self._energy(ends_s + s) - energy_j for s in (self._lag.std_s, -self._lag.std_s)))
+        shifts_j = [self._energy(ends_s + shift_s) - energy_j for shift_s in (self._lag.std_s, -self._lag.std_s)]
+        lag_j = sqrt((shifts_j[0] ** 2 + shifts_j[1] ** 2) / 2)
         start_var_j2, end_var_j2 = np.interp(ends_s, self._at_s, self._var_j2)
         return energy_j, sqrt(float(end_var_j2 - start_var_j2) + lag_j**2)
 
@@ -260,8 +261,3 @@ def _power_curves(gpu: GpuTimeline) -> list[_PowerCurve]:
         (gpu.series.get("power_average_w"), POWER_AVERAGE_LAG),
     )
     return [_PowerCurve(power, lag) for power, lag in powers if power]
-
-
-def _lag_part(later_j: float, earlier_j: float) -> float:
-    """Return the root mean square of the changes from shifting a span either way."""
-    return sqrt((later_j**2 + earlier_j**2) / 2)

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 from wattdock.clock import NS_PER_S, HostClock
 from wattdock.errors import MeterError
 from wattdock.host import nvml
+from wattdock.metering.cards import with_card
 from wattdock.metering.nvml import nvml_meaning
 from wattdock.metering.rapl import RaplRecorder
 from wattdock.metering.sampler import CALL_PATIENCE_S, TAIL_LIMIT_NS, GpuSampler
-from wattdock.metering.schedule import LONGEST_PAUSE_NS
+from wattdock.metering.tick_schedule import LONGEST_PAUSE_NS
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from wattdock.clock import Clock
-    from wattdock.metering.cards import Cards
+    from wattdock.metering.cards import MeterCard
     from wattdock.metering.rapl import Domain
     from wattdock.metering.source import Meaning, Source
 
@@ -51,7 +52,7 @@ class Meter:
     Args:
         domains: The host's counters that are recorded too: CPU packages and memory.
         clock: CLOCK_MONOTONIC unless given.
-        cards: Where GPUs' lags come from; without a card a lag is assumed.
+        cards: Cards of GPUs by UUID, or why a card is not used; without a card the lag is assumed.
         used: UUIDs of the GPUs that the measurement is about, all by default; the others are read less often.
         every_change: Look for every change of the counters, though the driver may keep samples of power.
 
@@ -65,14 +66,14 @@ class Meter:
         domains: tuple[Domain, ...] = (),
         *,
         clock: Clock | None = None,
-        cards: Cards | None = None,
+        cards: Mapping[str, MeterCard | str] | None = None,
         used: Collection[str] | None = None,
         every_change: bool = False,
     ) -> None:
         self.clock: Clock = clock or HostClock()
         self.reason: str | None = None
         self._source = source
-        self._cards = cards
+        self._cards = cards or {}
         self._used = used
         self._every_change = every_change
         self._threads: list[_SamplerThread] = []
@@ -198,8 +199,7 @@ class Meter:
         for name, event in self._unreadable.items():
             gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=Ticks.from_rows(), events=(event,))
         start_ns = end_ns if self._start_ns is None else self._start_ns
-        if self._cards:
-            gpus = {uuid: self._cards.applied_to(gpu, at_ns=start_ns) for uuid, gpu in gpus.items()}
+        gpus = {uuid: with_card(gpu, self._cards.get(uuid), at_ns=start_ns) for uuid, gpu in gpus.items()}
         return Timeline(
             meter=self._source.name,
             start_ns=start_ns,

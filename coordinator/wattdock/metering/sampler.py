@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from operator import attrgetter
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 from wattdock.clock import NS_PER_S
 from wattdock.host import GpuProcess, nvml
 from wattdock.host import processes as host_processes
-from wattdock.metering.events import timeline_events
+from wattdock.metering.meter_events import timeline_events
 from wattdock.metering.samples import DriverSamples
-from wattdock.metering.schedule import TickSchedule
+from wattdock.metering.tick_schedule import TickSchedule
 from wattdock.metering.timeline import POWER_SERIES, SAMPLES, GpuTimeline, MeterEvent, ProcessSample, Series, Ticks
 
 if TYPE_CHECKING:
@@ -77,16 +77,6 @@ class _Task:
     due_ns: int
     expensive: bool
     run: Callable[[], None]
-
-
-@dataclass
-class _RepeatedError:
-    """One error that a read repeats; `place` is the index of its event in the recording."""
-
-    place: int
-    first_ns: int
-    last_ns: int
-    count: int = 0
 
 
 @dataclass
@@ -155,7 +145,7 @@ class GpuSampler:
         self._counter_due_ns = inf
         self._errors_in_a_row: Counter[str] = Counter()
         self._unanswered_in_a_row = 0
-        self._repeated: dict[tuple[str, str], _RepeatedError] = {}
+        self._error_places: dict[tuple[str, str], int] = {}
         self._tasks: list[_Task] = []
 
     def note_edge(self) -> None:
@@ -198,11 +188,10 @@ class GpuSampler:
     def _probe(self) -> None:
         """Try every read once, and set up tasks for those that the GPU supports."""
         has_samples = self._reader.samples is not None and self._ask(POWER_SAMPLES, self._read_samples)
-        if has_samples and (self._samples.doubt or not self._samples.has_read):
+        if has_samples and self._samples.doubt:
             has_samples = False
             self.recording.series.pop(SAMPLES, None)
-            if self._samples.doubt:
-                self._event("not_supported", POWER_SAMPLES, self._samples.doubt)
+            self._event("not_supported", POWER_SAMPLES, self._samples.doubt)
         if has_samples:
             self._add(POWER_SAMPLES, SAMPLES_PERIOD_NS if self._is_used else SLOW_PERIOD_NS, self._read_samples)
             self._follow_samples()
@@ -301,9 +290,7 @@ class GpuSampler:
                 self._previous = None
 
     def _read_samples(self) -> None:
-        rows, stepped_s = self._timed(self._samples.read)
-        if stepped_s is not None:
-            self._event("clock_stepped", stepped_s=stepped_s)
+        rows = self._timed(self._samples.read)
         self.recording.series[SAMPLES] += rows
         if rows:
             self.latest_power_w = rows[-1][1]
@@ -361,26 +348,22 @@ class GpuSampler:
         return min(self._errors_in_a_row[what] * RETRY_NS, RETRY_LIMIT_NS)
 
     def _note_error(self, what: str, error: Exception) -> None:
-        """Record an error; one that repeats soon is counted in the event of its first occurrence."""
-        now_ns, key = self._clock.now_ns(), (what, str(error))
-        kind: EventKind = "counter_error" if what == ENERGY_COUNTER else "read_error"
-        repeated = self._repeated.get(key)
-        if repeated is None or now_ns - repeated.last_ns > SAME_ERROR_NS:
-            repeated = self._repeated[key] = _RepeatedError(len(self.recording.events), now_ns, now_ns)
-            self._event(kind, *key)
-        repeated.last_ns = now_ns
-        repeated.count += 1
-        if repeated.count > 1:
-            over_s = (repeated.last_ns - repeated.first_ns) / NS_PER_S
-            values = {"count": repeated.count, "over_s": over_s}
-            self.recording.events[repeated.place] = MeterEvent(repeated.first_ns, kind, now_ns, values, *key)
+        """Record an error; the event of an error that repeats soon lasts until its last occurrence."""
+        now_ns, key, events = self._clock.now_ns(), (what, str(error)), self.recording.events
+        place = self._error_places.get(key, len(events))
+        first = events[place] if place < len(events) else None
+        if first and now_ns - (first.end_ns or first.at_ns) <= SAME_ERROR_NS:
+            events[place] = replace(first, end_ns=now_ns)
+        else:
+            self._error_places[key] = len(events)
+            self._event("counter_error" if what == ENERGY_COUNTER else "read_error", *key)
 
     def _check_lost(self, error: Exception) -> None:
         if self._reader.meaning(error) == "gpu_lost":
             raise _TimelineEndsError(str(error)) from error
 
-    def _event(self, kind: EventKind, reading: str = "", said: str = "", **values: float) -> None:
-        self.recording.events.append(MeterEvent(self._clock.now_ns(), kind, None, values, reading, said))
+    def _event(self, kind: EventKind, reading: str = "", said: str = "") -> None:
+        self.recording.events.append(MeterEvent(self._clock.now_ns(), kind, reading=reading, said=said))
 
     def _is_done(self) -> bool:
         """Return whether a second and a counter change have passed since the instant to stop after."""

@@ -20,8 +20,9 @@ STEP_NS = 5_000_000
 WIDEST_NS = 50_000_000
 # The newest sample is 1 to 20 ms old on an H200; one much older or younger is not stamped with the time of day.
 OLDEST_NS = NS_PER_S
+# Fewer samples say too little about their distance.
 MANY = 5
-# Of both clocks at once; a thread may be held up between them.
+# How often both clocks are read at once: a thread may be held up between them.
 READINGS = 3
 
 
@@ -29,49 +30,39 @@ class DriverSamples:
     """Reads a driver's buffer of power samples, each time those that came since.
 
     Attributes:
-        doubt: Why samples are not used, from the first buffer read; None where they fit.
+        doubt: Why samples are not used; None where the first buffer read was sound.
         latest_ns: The instant of the newest sample returned; of the start before the first one.
     """
 
     def __init__(self, read: Callable[[], list[tuple[int, float]]] | None, clock: Clock) -> None:
-        self.doubt: str | None = None
+        self.doubt: str | None = "the driver has not answered"
         self._read = read
         self._clock = clock
         self.latest_ns = clock.now_ns()
         self._latest: tuple[int, float] | None = None
         self._offset_ns: int | None = None
 
-    @property
-    def has_read(self) -> bool:
-        """Whether the driver has answered."""
-        return self._offset_ns is not None
+    def read(self) -> list[tuple[int, float]]:
+        """Return new samples since the start, each with its instant and watts; a sample read twice is returned once.
 
-    def read(self) -> tuple[list[tuple[int, float]], float | None]:
-        """Return new samples since the start, each with its instant and watts, and by how much the clock was set, s.
-
-        A sample read twice is returned once. Where the clock was set, either time of day is tried for each: what puts
-        the sample next to the one before it is right.
+        Where the clock was set since the last read, nobody knows on which side a sample was stamped: none is returned.
         """
         assert self._read is not None
-        offset_ns, offsets_ns, stepped_s = self._wall_offset_ns(), set[int](), None
-        if self._offset_ns is not None and abs(offset_ns - self._offset_ns) > STEP_NS:
-            offsets_ns, stepped_s = {self._offset_ns}, (offset_ns - self._offset_ns) / NS_PER_S
-        # All of them: what was stamped after the clock was set back looks older than what was seen.
-        stamped = self._read()
+        offset_ns, stamped = self._wall_offset_ns(), self._read()
         if self._offset_ns is None:
             self.doubt = self._doubt(stamped, offset_ns)
+        is_set = self._offset_ns is not None and abs(offset_ns - self._offset_ns) > STEP_NS
         self._offset_ns, newest_ns = offset_ns, self._clock.now_ns()
         places = (place for place in range(len(stamped), 0, -1) if stamped[place - 1] == self._latest)
+        new = [] if is_set else stamped[next(places, 0) :]
+        self._latest = stamped[-1] if stamped else self._latest
         rows = []
-        for at_us, watts in stamped[next(places, 0) :]:
-            instants_ns = (at_us * NS_PER_US - offset for offset in (offset_ns, *offsets_ns))
-            at_ns = min((at_ns for at_ns in instants_ns if self.latest_ns < at_ns <= newest_ns), default=None)
-            if at_ns is not None:
+        for at_us, watts in new:
+            at_ns = at_us * NS_PER_US - offset_ns
+            if self.latest_ns < at_ns <= newest_ns:
                 rows.append((at_ns, watts))
                 self.latest_ns = at_ns
-        if stamped:
-            self._latest = stamped[-1]
-        return rows, stepped_s
+        return rows
 
     def _wall_offset_ns(self) -> int:
         """Return the time of day less CLOCK_MONOTONIC, from the quickest of a few readings."""

@@ -1,7 +1,7 @@
 """What a source of energy counters offers: NVML, Zeus or another library derives from `Source`.
 
-A new source is a file beside `nvml` that makes a `GpuReader` for each GPU, and a line in `choice`. Says what can be
-called and what its errors mean; `sampler` decides when.
+A new source is a file beside `nvml` that makes a `GpuReader` for each GPU, and an entry in `choice.SOURCES`. Says what
+can be called and what its errors mean; `sampler` decides when.
 """
 
 from __future__ import annotations
@@ -68,6 +68,14 @@ class Source:
 
     name = "none"
     windows: Sequence[Window] = ()
+
+    @classmethod
+    def require_installed(cls) -> None:
+        """Check that this machine has the library.
+
+        Raises:
+            PreflightError: Says how to get the library.
+        """
 
     def __init__(self, reason: str = "", name: str = "none") -> None:
         """Make a source that reads no GPU; results hold the reason instead of a figure."""

@@ -154,6 +154,22 @@ class Series:
         keep = _inside(self.at_ns, spans)
         return Series(self.at_ns[keep], self.value[keep])
 
+    def increase(self, span: Span) -> tuple[float, float] | None:
+        """Return by how much a growing quantity grew, linear between samples, and the standard uncertainty.
+
+        None where samples do not surround the span, or are missing in it for longer than a second.
+        """
+        first = int(np.searchsorted(self.at_ns, span.start_ns, side="right")) - 1
+        last = int(np.searchsorted(self.at_ns, span.end_ns, side="left"))
+        if first < 0 or last >= len(self.at_ns):
+            return None
+        if float(np.diff(self.at_ns[first : last + 1]).max(initial=0)) > MAX_GAP_S * NS_PER_S:
+            return None
+        start, end = np.interp([span.start_ns, span.end_ns], self.at_ns, self.value)
+        # How growth was spread within the interval at either end is unknown: uniform over all that the interval holds.
+        at_start, at_end = (float(self.value[k + 1] - self.value[k]) for k in (first, last - 1))
+        return float(end - start), hypot(at_start, at_end) / sqrt(12)
+
 
 def _inside(at_ns: NDArray[np.int64], spans: Sequence[Span]) -> NDArray[np.bool_]:
     inside = np.zeros(len(at_ns), dtype=bool)
@@ -182,7 +198,6 @@ EventKind = Literal[
     "read_error",
     "broke_off",
     "card_unused",
-    "clock_stepped",
 ]
 # Events that concern nothing before or after them; the others hold for the whole timeline.
 TEMPORARY = ("gap", "sample_gap", "counter_reset", "counter_frozen", "samples_ceased")
@@ -338,24 +353,8 @@ class HostTimeline:
     events: tuple[MeterEvent, ...] = ()
 
     def joules(self, span: Span) -> dict[str, tuple[float, float] | None]:
-        """Return by domain a span's joules, linear between samples, and their standard uncertainty.
-
-        None where samples do not surround the span, or are missing in it for longer than a second.
-        """
-        return {name: _cumulative_joules(series, span) for name, series in self.energy_j.items()}
-
-
-def _cumulative_joules(energy_j: Series, span: Span) -> tuple[float, float] | None:
-    first = int(np.searchsorted(energy_j.at_ns, span.start_ns, side="right")) - 1
-    last = int(np.searchsorted(energy_j.at_ns, span.end_ns, side="left"))
-    if first < 0 or last >= len(energy_j.at_ns):
-        return None
-    if float(np.diff(energy_j.at_ns[first : last + 1]).max(initial=0)) > MAX_GAP_S * NS_PER_S:
-        return None
-    start_j, end_j = np.interp([span.start_ns, span.end_ns], energy_j.at_ns, energy_j.value)
-    # How the energy of the interval at either end was spread within it is unknown: uniform over all it holds.
-    at_start_j, at_end_j = (float(energy_j.value[k + 1] - energy_j.value[k]) for k in (first, last - 1))
-    return float(end_j - start_j), hypot(at_start_j, at_end_j) / sqrt(12)
+        """Return by domain a span's joules and their standard uncertainty, None where they are unknown."""
+        return {name: series.increase(span) for name, series in self.energy_j.items()}
 
 
 @dataclass(frozen=True)

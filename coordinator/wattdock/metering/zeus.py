@@ -9,12 +9,14 @@ import os
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from wattdock.errors import Cause, MeterError
+from packaging.version import Version
+
+from wattdock.errors import Cause, MeterError, PreflightError
 from wattdock.host import nvml
 from wattdock.metering.nvml import NvmlSource, nvml_meaning, nvml_reader
-from wattdock.metering.source import PowerRead
 from wattdock.metering.timeline import Span, Window
 
 if TYPE_CHECKING:
@@ -23,15 +25,14 @@ if TYPE_CHECKING:
     from wattdock.clock import Clock
     from wattdock.metering.source import GpuReader
 
+# The first version with the calls that this file uses; zeus-ml, of the same import name, ended before it.
+ZEUS_MIN = "0.16"
 # Would hide GPUs of this host from Zeus, or put its daemon between us and NVML.
 HIDDEN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT")
 
 
 class ZeusSource(NvmlSource):
-    """The GPUs of this host as Zeus's device layer holds them.
-
-    Zeus reads the counter, power and temperature; what it has no call for is read through NVML on Zeus's handles.
-    """
+    """The GPUs of this host as Zeus's device layer holds them: Zeus reads the counter, NVML the rest."""
 
     _errors: tuple[type[Exception], ...] = ()
 
@@ -39,6 +40,25 @@ class ZeusSource(NvmlSource):
         super().__init__()
         self.name = "zeus"
         self.windows: list[Window] = []
+
+    @classmethod
+    def require_installed(cls) -> None:
+        """Check that a Zeus with the calls that are used here is installed and can be imported.
+
+        Raises:
+            PreflightError: It is not there, too old, or lacks what it needs.
+        """
+        how = f"install it with `.venv/bin/pip install 'zeus>={ZEUS_MIN}'`, or use --meter nvml"
+        try:
+            installed = version("zeus")
+            if Version(installed) < Version(ZEUS_MIN):
+                raise PreflightError(f"meter: zeus: Zeus {installed} is too old", how, cause=Cause.VERSION)
+            import zeus.device
+            import zeus.monitor  # noqa: F401
+        except PackageNotFoundError as error:
+            raise PreflightError("meter: zeus: Zeus is not installed", how) from error
+        except ImportError as error:
+            raise PreflightError(f"meter: zeus: Zeus {installed} cannot be imported: {error}", how) from error
 
     def open(self) -> str | None:
         """Let Zeus take hold of all GPUs.
@@ -80,20 +100,11 @@ class ZeusSource(NvmlSource):
         return None
 
     def reader(self, index: int) -> GpuReader:
-        """Return what can be read of one GPU: through Zeus where it has the call, else through NVML."""
+        """Return what can be read of one GPU."""
         gpu = self._gpus[index]
-        through_nvml = nvml_reader(gpu.handle)
         return replace(
-            through_nvml,
+            nvml_reader(gpu.handle),
             counter_mj=lambda: nvml.plausible_mj(gpu.get_total_energy_consumption()),
-            power=(
-                PowerRead("power_w", "get_instant_power_usage", lambda: gpu.get_instant_power_usage() / nvml.MW_PER_W),
-                PowerRead(
-                    "power_average_w", "get_average_power_usage", lambda: gpu.get_average_power_usage() / nvml.MW_PER_W
-                ),
-                *(way for way in through_nvml.power if way.call == "power_usage_w"),
-            ),
-            cheap={**through_nvml.cheap, "temperature_c": gpu.get_gpu_temperature},
             errors=self._errors,
             # Zeus wraps NVML's errors in its own.
             meaning=lambda error: nvml_meaning(error.__cause__ or error),

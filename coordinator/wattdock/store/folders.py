@@ -6,7 +6,6 @@ A folder appears whole or not at all, and none is ever overwritten.
 from __future__ import annotations
 
 import errno
-import os
 import secrets
 import shutil
 import tempfile
@@ -43,7 +42,7 @@ Measured = tuple["RestartRecord", "Path | None"]
 
 
 # Receives a line about each result or file that an answer lacks.
-Say = Callable[[str], None]
+Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -167,30 +166,33 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
     file = folder.path / RESULT
     try:
         content = folder.read(RESULT, limit_bytes=MAX_JSON_BYTES)
-    except FileNotFoundError as error:
-        raise StoreError(f"{file}: is missing", "restore it, or move its folder away") from error
     except OSError as error:
-        raise StoreError(
-            f"{file}: cannot be read ({error.strerror or error})", "see its owner, mode and size"
-        ) from error
+        why = error.strerror or error
+        raise StoreError(f"{file}: cannot be read ({why})", "restore it, or move its folder away") from error
     try:
         return ExperimentResult.model_validate_json(content)
     except ValidationError as error:
-        raise StoreError(f"{file}: {_problem(error)}") from error
+        first, version = error.errors()[0], ExperimentResult.SCHEMA_VERSION
+        if first["loc"] == ("schema_version",):
+            why = f"has schema version {first['input']}, this wattdock reads {version}"
+            raise StoreError(f"{file}: {why}", "use the wattdock that wrote it") from error
+        place = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
+        why = f"is no result of schema version {version} ({place}{first['msg']})"
+        raise StoreError(f"{file}: {why}", "restore it from a copy, or move its folder away") from error
 
 
-def readable_results(folders: Iterable[Path], say: Say) -> Iterator[StoredResult]:
+def readable_results(folders: Iterable[Path], warn: Warn) -> Iterator[StoredResult]:
     """Yield the results that can be read.
 
     Args:
         folders: Of results, as `result_folders` returns them.
-        say: Receives a line about each result that cannot be read, or whose result.json is lost.
+        warn: Receives a line about each result that cannot be read, or whose result.json is lost.
     """
     for folder in folders:
         try:
             yield StoredResult(folder, load_result(folder))
         except StoreError as error:
-            say(str(error))
+            warn(str(error))
 
 
 def result_folders(output_dir: Path) -> list[Path]:
@@ -202,19 +204,18 @@ def result_folders(output_dir: Path) -> list[Path]:
     """
     try:
         with OwnedFolder.open(output_dir) as opened:
-            names = [name for name in opened.names() if name[0] != "." and _is_result_folder(opened, name)]
+            # A folder whose result.json is lost is still one.
+            return [
+                output_dir / name
+                for name in opened.names()
+                if name[0] != "." and any(opened.state(f"{name}/{file}") for file in (RESULT, RESTARTS, LOG))
+            ]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise
         raise StoreError(f"{output_dir}: {error.strerror}", "name another folder of results") from error
-    return [output_dir / name for name in names]
-
-
-def _is_result_folder(opened: OwnedFolder, name: str) -> bool:
-    """Whether a folder holds a file of a result, even if its result.json is lost."""
-    return any(opened.state(f"{name}/{file}") for file in (RESULT, RESTARTS, LOG))
 
 
 def opened_restarts(folder: Path) -> Iterator[OwnedFolder]:
@@ -238,19 +239,6 @@ def opened_restarts(folder: Path) -> Iterator[OwnedFolder]:
         raise StoreError(f"{error.filename or place}: {error.strerror}", "see its owner and mode") from error
 
 
-def _problem(error: ValidationError) -> str:
-    """Return why a file cannot be read as a result of this version, and what to do."""
-    first, version = error.errors()[0], ExperimentResult.SCHEMA_VERSION
-    if first["type"] == "json_invalid":
-        return "is not JSON; was it cut short? restore it from a copy, or move its folder away"
-    if not first["loc"]:
-        return "is not a result; name a result folder"
-    if first["loc"] == ("schema_version",):
-        return f"has schema version {first['input']}, this wattdock reads {version}; use the wattdock that wrote it"
-    place = ".".join(map(str, first["loc"]))
-    return f"not a result of schema version {version} ({place}: {first['msg']}); did another version write it?"
-
-
 def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> Path:
     """Write into a hidden folder beside the final one, then rename: readers never see half a result."""
     parent.mkdir(parents=True, exist_ok=True)
@@ -259,34 +247,19 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
         (place / RESULT).write_text(json_text(result, indent=2, ascii_only=False) + "\n", encoding="utf-8")
         with (place / LOG).open("wb") as copy, suppress(FileNotFoundError), open_data(log) as original:
             shutil.copyfileobj(original, copy)
-        _put_restarts(place / RESTARTS, restarts)
+        (place / RESTARTS).mkdir()
+        for number, (record, measured) in enumerate(restarts):
+            target = place / RESTARTS / str(number)
+            if measured is None:
+                disk.write(record, target)
+            else:
+                shutil.copytree(measured, target)
         for written in (*place.rglob("*"), place):
             sync(written)
         final = _finish(folder, parent / name)
     # The study's records go once this returns: a power cut must not take the name that replaces them.
     sync(parent)
     return final
-
-
-def _put_restarts(place: Path, restarts: Sequence[Measured]) -> None:
-    """Put each restart's folder below `place`, by its number in the order measured.
-
-    The files are linked, so that until the study drops its records, a crash finds them in both places or in one.
-    """
-    place.mkdir()
-    for number, (record, folder) in enumerate(restarts):
-        if folder is None:
-            disk.write(record, place / str(number))
-        else:
-            shutil.copytree(folder, place / str(number), copy_function=_link)
-
-
-def _link(source: str, target: str) -> None:
-    """Link a file, or copy it where the filesystem cannot link."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _finish(folder: NewFolder, final: Path) -> Path:

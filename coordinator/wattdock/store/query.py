@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.opening import open_data, proc_path
+from wattdock.opening import proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
-from wattdock.store.row_index import read_rows
 from wattdock.store.table import Row, in_order, passes_of, passes_table, replacements
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from wattdock.store.folders import Say, StoredResult
+    from wattdock.store.folders import StoredResult, Warn
 
 # Views over the restarts' Parquet files of that name.
 PARQUET = ("requests", "steps", "timeline")
@@ -67,18 +66,22 @@ def _folders_where(rows: Sequence[Row], condition: str) -> set[str]:
 
 
 def select(
-    output_dir: Path, where: str | None = None, *, superseded: bool = False, say: Say = lambda _: None
+    output_dir: Path, where: str | None = None, *, superseded: bool = False, warn: Warn = lambda _: None
 ) -> list[Row]:
     """Return the rows of the table of results that match, the latest first.
 
     Args:
         where, superseded: As `matching` takes them.
-        say: Receives a line about each result that is left out because it cannot be read.
+        warn: Receives a line about each result that is left out because it cannot be read.
 
     Raises:
         ConfigError: The condition is wrong, or there are no results.
     """
-    rows = in_order(read_rows(_folders(output_dir), lambda problem: say(f"{problem}; left out")))
+    if not (folders := result_folders(output_dir)):
+        remedy = "measure some (wattdock run), or name --output-dir"
+        raise ConfigError(f"no results in {output_dir.absolute()}", remedy, cause=Cause.EMPTY)
+    stored_results = readable_results(folders, lambda problem: warn(f"{problem}; left out"))
+    rows = in_order([stored.row for stored in stored_results])
     return matching(rows, where, superseded=superseded)
 
 
@@ -91,11 +94,11 @@ def later_attempt(stored: StoredResult) -> Path | None:
     return Path(latest) if latest else None
 
 
-def query(output_dir: Path, sql: str, *, say: Say = lambda _: None) -> pa.Table:
+def query(output_dir: Path, sql: str, *, warn: Warn = lambda _: None) -> pa.Table:
     """Return the answer to one SELECT over the views.
 
     Args:
-        say: Receives a line about each result or file that the answer lacks.
+        warn: Receives a line about each result or file that the answer lacks.
 
     Raises:
         ConfigError: The SQL is wrong, with what DuckDB says of it, or is not one SELECT.
@@ -103,45 +106,26 @@ def query(output_dir: Path, sql: str, *, say: Say = lambda _: None) -> pa.Table:
     """
     import duckdb
 
-    rows = select(output_dir, superseded=True, say=say)
+    rows = select(output_dir, superseded=True, warn=warn)
     folders, tables = [Path(row.folder) for row in rows], {"all_results": Row.table(rows)}
     if "passes" in sql.lower():
         stored_results = readable_results(folders, lambda _: None)
         tables["all_passes"] = passes_table(
             [row for stored in stored_results for row in passes_of(stored.result, stored.folder)]
         )
-    files = {name: _parquet_files(folders, name, say) for name in PARQUET if name in sql.lower()}
+    files = {name: _parquet_files(folders, name, warn) for name in PARQUET if name in sql.lower()}
     try:
-        return _answered(tables, files, sql, say)
-    except duckdb.Error as error:
+        return _answer(tables, files, sql)
+    # A name of a column that is no text is a RuntimeError.
+    except (duckdb.Error, RuntimeError) as error:
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
-def _answered(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str, say: Say) -> pa.Table:
-    """Return the answer from all files, or where that fails from those that are not damaged."""
-    import duckdb
+def _parquet_files(folders: Sequence[Path], name: str, warn: Warn) -> list[Path]:
+    """Return the readable files of one view; `warn` hears of a lost or damaged one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    # Errors about the SQL itself say nothing about files; a column whose name is no text is a RuntimeError.
-    try:
-        return _answer(tables, files, sql)
-    except (duckdb.ParserException, duckdb.CatalogException, duckdb.DataError, duckdb.BinderException):
-        raise
-    except (duckdb.Error, RuntimeError):
-        if not (damaged := _damaged(files, say)):
-            raise
-    readable = {name: [file for file in paths if file not in damaged] for name, paths in files.items()}
-    return _answer(tables, readable, sql)
-
-
-def _folders(output_dir: Path) -> list[Path]:
-    if folders := result_folders(output_dir):
-        return folders
-    remedy = "measure some (wattdock run), or name --output-dir"
-    raise ConfigError(f"no results in {output_dir.absolute()}", remedy, cause=Cause.EMPTY)
-
-
-def _parquet_files(folders: Sequence[Path], name: str, say: Say) -> list[Path]:
-    """Return the readable files of one view; `say` receives a line about each lost file."""
     paths = []
     for folder in folders:
         try:
@@ -149,14 +133,15 @@ def _parquet_files(folders: Sequence[Path], name: str, say: Say) -> list[Path]:
                 file = restart.path / f"{name}.parquet"
                 try:
                     # A pipe would be waited for.
-                    restart.file(file.name).close()
+                    with restart.file(file.name) as content, pq.ParquetFile(proc_path(content)) as opened:
+                        _ = opened.schema_arrow.names
                     paths.append(file)
-                except OSError as error:
-                    missing = isinstance(error, FileNotFoundError)
-                    problem = "is missing" if missing else f"cannot be read ({error.strerror}); see its owner and mode"
-                    say(f"{file}: {problem}; left out of {name}")
+                except FileNotFoundError:
+                    warn(f"{file}: is missing; left out of {name}")
+                except (OSError, ValueError, pa.ArrowException) as error:
+                    warn(f"{file}: cannot be read ({' '.join(str(error).split())}); left out of {name}")
         except StoreError as error:
-            say(f"{error}; left out of {name}")
+            warn(f"{error}; left out of {name}")
     return paths
 
 
@@ -171,9 +156,10 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
         connection.execute("CREATE VIEW results AS FROM all_results WHERE NOT superseded")
         for name, paths in files.items():
             if paths:
+                quoted = ", ".join("'" + glob.escape(str(path)).replace("'", "''") + "'" for path in paths)
                 connection.execute(
                     f"CREATE VIEW all_{name} AS SELECT {RESULT_FOLDER} AS folder, * EXCLUDE filename "
-                    f"FROM read_parquet([{', '.join(map(_quoted, paths))}], filename = true, union_by_name = true)"
+                    f"FROM read_parquet([{quoted}], filename = true, union_by_name = true)"
                 )
         views = ["passes"] * ("all_passes" in tables) + [name for name, paths in files.items() if paths]
         for name in views:
@@ -193,25 +179,3 @@ def _require_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None
     # A PIVOT is several statements, one of which is a SELECT.
     if [statement.type.name for statement in statements].count("SELECT") > 1:
         raise ConfigError(f"{sql!r} holds {len(statements)} queries", "write one at a time")
-
-
-def _damaged(files: dict[str, list[Path]], say: Say) -> set[Path]:
-    """Return the files that cannot be read to their end."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    damaged = set()
-    for name, paths in files.items():
-        for file in paths:
-            try:
-                with open_data(file) as opened, pq.ParquetFile(proc_path(opened)) as content:
-                    for _ in content.iter_batches():
-                        pass
-            except (OSError, ValueError, pa.ArrowException) as error:
-                say(f"{file}: is not a whole Parquet file ({' '.join(str(error).split())}); left out of {name}")
-                damaged.add(file)
-    return damaged
-
-
-def _quoted(path: Path) -> str:
-    return "'" + glob.escape(str(path)).replace("'", "''") + "'"

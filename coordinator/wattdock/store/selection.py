@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
-from wattdock.store.folders import RESTARTS, StoredResult, load_result, result_folders
-from wattdock.store.row_index import read_rows
+from wattdock.store.folders import RESTARTS, StoredResult, load_result, readable_results, result_folders
 from wattdock.store.table import replacements
 from wattdock.text import listed, matching_names, runs_of, shortest_unique_names, without_timestamp
 
@@ -62,7 +61,7 @@ def find_results(
     named: Sequence[str],
     output_dir: Path,
     open_bundle: Callable[[Path], Path],
-    say: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> list[StoredResult]:
     """Return the results that all of `named` mean, each once, in the order given.
 
@@ -73,24 +72,24 @@ def find_results(
             latest run.
         output_dir: The folder of results and studies that are named without a path.
         open_bundle: Verifies a bundle and returns the folder of its files, which stays as long as the results are read.
-        say: Receives a line where one run of several was taken.
+        warn: Receives a line where one run of several was taken.
 
     Raises:
         ConfigError: A name means no result, or may mean several.
         StoreError: A result cannot be read, or an unreadable one may belong to a named study.
     """
-    folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle, say)]
+    folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle, warn)]
     results = [StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
     latest_attempts = replacements(stored.row for stored in results)
     return [result for result in results if str(result.folder) not in latest_attempts]
 
 
 def _folders(
-    name: str, output_dir: Path, open_bundle: Callable[[Path], Path], say: Callable[[str], None]
+    name: str, output_dir: Path, open_bundle: Callable[[Path], Path], warn: Callable[[str], None]
 ) -> list[Path]:
     path = Path(name)
     if not path.exists():
-        return _of_name(name, output_dir, say)
+        return _of_name(name, output_dir, warn)
     if path.name == RESULT:
         return [path.parent]
     if path.is_file() and path.suffix != TAR:
@@ -117,9 +116,7 @@ def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> 
     # A folder of results may hold other files, such as a log of the run.
     if (folder / RESTARTS).is_dir() and not result_folders(folder):
         return [folder]
-    # A bundle's files may stand in one folder of its name.
-    inside = [place for place in folder.iterdir() if os.access(place / BUNDLED, os.X_OK)]
-    for place in (folder / BUNDLED, folder, *(top / BUNDLED for top in inside if len(inside) == 1)):
+    for place in (folder / BUNDLED, folder):
         if folders := result_folders(place):
             if place != folder and (place.parent / MANIFEST).exists():
                 open_bundle(place.parent)
@@ -127,7 +124,7 @@ def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> 
     raise ConfigError(f"{name}: holds no results", "name a result folder, a study, a bundle, or a folder of results")
 
 
-def _of_name(text: str, output_dir: Path, say: Callable[[str], None]) -> list[Path]:
+def _of_name(text: str, output_dir: Path, warn: Callable[[str], None]) -> list[Path]:
     """Return the results that a folder's name or its beginning means; a whole name wins over beginnings."""
     # A whole name is found without reading any other result.
     if Path(text).name == text and not text.startswith(".") and os.access(output_dir / text / RESULT, os.F_OK):
@@ -136,7 +133,7 @@ def _of_name(text: str, output_dir: Path, say: Callable[[str], None]) -> list[Pa
     folders = dict(sorted((names.results | names.studies).items()))
     matches, (study, colon, experiment) = matching_names(text, folders), text.partition(":")
     if not matches and colon:
-        of_study = _of_name(study, output_dir, say)
+        of_study = _of_name(study, output_dir, warn)
         if named_so := [folder for folder in of_study if names.experiments.get(folder) == experiment]:
             return named_so
         raise ConfigError(f"{text}: no experiment of {study} is called so", f"see `wattdock show {study}`")
@@ -146,7 +143,7 @@ def _of_name(text: str, output_dir: Path, say: Callable[[str], None]) -> list[Pa
             "`wattdock results list` shows what there is, and STUDY:EXPERIMENT is one of a study",
         )
     if len(runs := runs_of(text, names.studies)) > 1 and len(matches) == 1:
-        say(f"{text}: {without_timestamp(matches[0])}, the latest of {len(runs)} runs")
+        warn(f"{text}: {without_timestamp(matches[0])}, the latest of {len(runs)} runs")
     # A run of one experiment is a study and a result; both mean the same.
     if len({tuple(folders[name]) for name in matches}) > 1:
         shortest = shortest_unique_names(folders)
@@ -163,7 +160,7 @@ def _names(output_dir: Path) -> _Names:
     # A study's folder may have been left behind where its results were copied from.
     studies: dict[str, list[Path]] = {path.parent.name: [] for path in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")}
     unreadable: list[str] = []
-    rows = {Path(row.folder): row for row in read_rows(folders, unreadable.append)} if folders else {}
+    rows = {stored.folder: stored.row for stored in readable_results(folders, unreadable.append)}
     for folder in sorted(rows):
         row = rows[folder]
         if row.study_id:

@@ -144,16 +144,19 @@ class Row:
         """Return the row of a result in `folder`; only `in_order` knows whether it is superseded."""
         environment = result.environment
         energy_of, energy = result.energy, result.energy_figure
+        started, speed = datetime.fromisoformat(result.started_utc), result.performance
+        gpu_names = environment.gpu_names if environment else []
+        prompt_tokens, requests = (speed.prompt_tokens, speed.requests) if speed else (None, None)
         computed: dict[str, Any] = {
             "folder": str(folder),
-            "started_utc": _utc(result.started_utc),
+            "started_utc": started.astimezone(UTC).replace(tzinfo=None) if started.tzinfo else started,
             "name": result.config.label,
             "model": environment.model.name if environment else result.config.model.label,
-            "gpus": _gpus(environment.gpu_names) if environment else None,
+            "gpus": ", ".join(f"{count} × {name}" for name, count in Counter(gpu_names).items()) or None,
             "parallelism": Split.of(environment.runner.parallelism).label
             if environment and environment.gpu_count
             else None,
-            "input_tokens": _mean_prompt(result),
+            "input_tokens": prompt_tokens / requests if prompt_tokens is not None and requests else None,
             "cpu_others_share": known_max(part.cpu_others_share for part in energy_of.passes) if energy_of else None,
             "disturbed": Audit.disturbed_by(result.audit.checks) if result.audit else None,
             "reason": _reason(result),
@@ -216,12 +219,6 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
     return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
 
 
-def _utc(text: str) -> datetime:
-    """Return an instant in UTC, without a time zone, as the table holds it."""
-    instant = datetime.fromisoformat(text)
-    return instant.astimezone(UTC).replace(tzinfo=None) if instant.tzinfo else instant
-
-
 def passes_of(result: ExperimentResult, folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a result's measured passes, which hold `PASS_COLUMNS`."""
     key, energy = {"folder": str(folder), "experiment_id": result.experiment_id}, result.energy
@@ -249,17 +246,6 @@ def _value(result: ExperimentResult, path: Sequence[str]) -> Any:
         value = getattr(value, name)
     # A distribution of lengths counts as its mean.
     return round(value.mean_tokens) if hasattr(value, "mean_tokens") else value
-
-
-def _mean_prompt(result: ExperimentResult) -> float | None:
-    performance = result.performance
-    if performance is None or performance.prompt_tokens is None or not performance.requests:
-        return None
-    return performance.prompt_tokens / performance.requests
-
-
-def _gpus(names: Sequence[str]) -> str | None:
-    return ", ".join(f"{count} × {name}" for name, count in Counter(names).items()) or None
 
 
 def _reason(result: ExperimentResult) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wattdock.metering.course import CounterCurve, tick_instants
+from wattdock.metering.power_profile import EnergyInterpolation, tick_instants
 from wattdock.metering.timeline import GpuTimeline, LagModel, Series, Ticks
 
 MS = 1_000_000
@@ -18,13 +18,13 @@ def changes(at_ms: list[int], energy_mj: list[int]) -> Ticks:
     return Ticks(at_ns, at_ns, at_ns, at_ns, np.array(energy_mj, dtype=np.int64))
 
 
-def curve(ticks: Ticks, *, sampled_ms: list[int] | None = None, second_w: float = 100.0) -> CounterCurve:
+def curve(ticks: Ticks, *, sampled_ms: list[int] | None = None, second_w: float = 100.0) -> EnergyInterpolation:
     """Return the curve of a counter without lag, and of samples that end 4 ms before these instants: of 100 W, the
     second of others."""
     at_ns = np.array(sampled_ms or [], dtype=np.int64) * MS
     sampled_w = np.where(np.arange(len(at_ns)) == 1, second_w, 100.0)
     series = {"power_sample_w": Series(at_ns, sampled_w)} if sampled_ms else {}
-    return CounterCurve(GpuTimeline(uuid="", energy_source="counter", ticks=ticks, series=series), NO_LAG)
+    return EnergyInterpolation(GpuTimeline(uuid="", energy_source="counter", ticks=ticks, series=series), NO_LAG)
 
 
 def test_a_change_is_as_uncertain_as_its_bracket_and_the_reads_at_either_end() -> None:

@@ -38,7 +38,10 @@ def timeline_events(
         end_mj: What it showed then.
     """
     powers = [series[name] for name in POWER_SERIES if name in series]
-    events = [*_resets(ticks), *_standstills(ticks, powers, start_ns=start_ns, end_ns=end_ns, end_mj=end_mj)]
+    events = list(_standstills(ticks, powers, start_ns=start_ns, end_ns=end_ns, end_mj=end_mj))
+    for index in np.flatnonzero(np.diff(ticks.energy_mj) < 0):
+        values = {"before_mj": float(ticks.energy_mj[index]), "after_mj": float(ticks.energy_mj[index + 1])}
+        events.append(MeterEvent(int(ticks.after_start_ns[index + 1]), "counter_reset", values=values))
     # Where there are samples, only some changes are looked for.
     events += _sample_gaps(series[SAMPLES], start_ns, end_ns) if SAMPLES in series else _gaps(ticks)
     return tuple(sorted(events, key=lambda event: event.at_ns))
@@ -56,30 +59,12 @@ def _sample_gaps(samples: Series, start_ns: int, end_ns: int) -> Iterator[MeterE
         yield MeterEvent(first_ns, kind, last_ns, {"missing_s": missing_s})
 
 
-def _gaps(ticks: Ticks) -> list[MeterEvent]:
-    usual_s = ticks.period_s
-    if usual_s is None:
-        return []
+def _gaps(ticks: Ticks) -> Iterator[MeterEvent]:
+    usual_s = ticks.period_s or 0.0
     intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
-    return [
-        MeterEvent(
-            at_ns=int(ticks.after_start_ns[index + 1]),
-            kind="gap",
-            values={"interval_s": float(intervals_s[index]), "usual_s": usual_s},
-        )
-        for index in np.flatnonzero(intervals_s > GAP_PERIODS * usual_s)
-    ]
-
-
-def _resets(ticks: Ticks) -> list[MeterEvent]:
-    return [
-        MeterEvent(
-            at_ns=int(ticks.after_start_ns[index + 1]),
-            kind="counter_reset",
-            values={"before_mj": float(ticks.energy_mj[index]), "after_mj": float(ticks.energy_mj[index + 1])},
-        )
-        for index in np.flatnonzero(np.diff(ticks.energy_mj) < 0)
-    ]
+    for index in np.flatnonzero(intervals_s > GAP_PERIODS * usual_s) if usual_s else ():
+        values = {"interval_s": float(intervals_s[index]), "usual_s": usual_s}
+        yield MeterEvent(int(ticks.after_start_ns[index + 1]), "gap", values=values)
 
 
 def _standstills(

@@ -52,7 +52,7 @@ class _Instants(NamedTuple):
     energy_j: Floats
 
 
-class CounterCurve:
+class EnergyInterpolation:
     """Energy from counter changes and, where there are any, power samples; instants are seconds from the first change.
 
     Args:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from wattdock.metering.schedule import TickSchedule
+from wattdock.metering.tick_schedule import TickSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

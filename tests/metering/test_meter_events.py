@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.events import timeline_events
+from wattdock.metering.meter_events import timeline_events
 from wattdock.metering.timeline import MeterEvent, Series, Ticks
 
 MS = 1_000_000

@@ -1,0 +1,190 @@
+"""A record's three tables: requests, steps of the engine, and samples of the timeline.
+
+A field of `RequestRecord` or `Steps` is a column behind the restart and the pass; null is unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wattdock.records.passes import Steps
+from wattdock.records.request import RequestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from wattdock.records.passes import PassRecord
+    from wattdock.records.restart import RestartRecord
+
+    Plain = dict[str, Any]
+
+REQUESTS, STEPS, TIMELINE = "requests.parquet", "steps.parquet", "timeline.parquet"
+# Series that are not the meter's; the unit stands in the name.
+COUNTER, TOKENS = "energy_counter_mj", "output_tokens"
+BRACKETS = ("before_start_ns", "before_end_ns", "after_start_ns", "after_end_ns")
+
+
+@functools.cache
+def schemas() -> dict[str, pa.Schema]:
+    """Return the columns of each table by its file's name.
+
+    timeline.parquet has one row per sample: restart; pass (null outside the measured passes); clock (identity of the
+    clock of `at_ns`); gpu_uuid (null for the runner's tokens and for the host's own counters, host_…_j, in joules since
+    the meter began); series, whose name ends in its unit; at_ns; value; and the calls that bracket each change of the
+    energy counter.
+    """
+    import pyarrow as pa
+
+    restart, number = (pa.field(name, pa.int32(), nullable=False) for name in ("restart", "pass"))
+    kinds = {"int": pa.int64(), "str": pa.string(), "tuple[int, ...]": pa.list_(pa.int64())}
+    unsigned = {"prompt_hash": pa.uint64(), "output_ids": pa.list_(pa.uint32())}
+    request = [(field.name, kinds[str(field.type).removesuffix(" | None")]) for field in fields(RequestRecord)]
+    text = pa.dictionary(pa.int16(), pa.string())
+    sample = [
+        *(pa.field(name, text, nullable=name != "series") for name in ("clock", "gpu_uuid", "series")),
+        pa.field("at_ns", pa.int64(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+        *(pa.field(bracket, pa.int64()) for bracket in BRACKETS),
+    ]
+    return {
+        REQUESTS: pa.schema([restart, number, *((name, unsigned.get(name, kind)) for name, kind in request)]),
+        STEPS: pa.schema([restart, number, *((field.name, pa.int64()) for field in fields(Steps))]),
+        TIMELINE: pa.schema([restart, number.with_nullable(True), *sample]),
+    }
+
+
+def tables_of(record: RestartRecord) -> dict[str, pa.Table]:
+    """Return a record's tables by file."""
+    import pyarrow as pa
+
+    requests = [
+        {"restart": record.restart, "pass": measured.index, **vars(request)}
+        for measured in record.passes
+        for request in measured.requests
+    ]
+    parts = {STEPS: (_steps(record, measured) for measured in record.passes), TIMELINE: _samples(record)}
+    joined = {
+        name: pa.concat_tables([schemas()[name].empty_table(), *(part.cast(schemas()[name]) for part in tables)])
+        for name, tables in parts.items()
+    }
+    return {REQUESTS: pa.Table.from_pylist(requests, schema=schemas()[REQUESTS]), **joined}
+
+
+def _steps(record: RestartRecord, measured: PassRecord) -> pa.Table:
+    import pyarrow as pa
+
+    count = len(measured.steps.start_ns)
+    of_pass = {"restart": np.full(count, record.restart), "pass": np.full(count, measured.index)}
+    return pa.table(
+        of_pass | {name: values if len(values) else pa.nulls(count) for name, values in vars(measured.steps).items()}
+    )
+
+
+def _samples(record: RestartRecord) -> Iterator[pa.Table]:
+    """Yield a table for each series."""
+    part = functools.partial(_series, record)
+    for measured in record.passes:
+        yield part(None, TOKENS, measured.tokens.at_ns, measured.tokens.output_tokens, number=measured.index)
+    for uuid, gpu in record.gpus.items():
+        brackets = {name: getattr(gpu.ticks, name) for name in BRACKETS}
+        yield part(uuid, COUNTER, gpu.ticks.after_end_ns, gpu.ticks.energy_mj, brackets=brackets)
+        for name, series in gpu.series.items():
+            yield part(uuid, name, series.at_ns, series.value)
+    host = record.timeline.host if record.timeline else None
+    for domain, series in (host.energy_j if host else {}).items():
+        yield part(None, f"host_{domain}_j", series.at_ns, series.value)
+
+
+def _series(
+    record: RestartRecord,
+    uuid: str | None,
+    series: str,
+    at_ns: NDArray[np.int64],
+    value: NDArray[Any],
+    *,
+    brackets: Mapping[str, NDArray[np.int64]] | None = None,
+    number: int | None = None,
+) -> pa.Table:
+    import pyarrow as pa
+
+    count = len(at_ns)
+    return pa.table(
+        {
+            "restart": np.full(count, record.restart),
+            "pass": _pass_at(at_ns, record.passes) if number is None else np.full(count, number),
+            "clock": pa.array([record.clock] * count, pa.string()),
+            "gpu_uuid": pa.array([uuid] * count, pa.string()),
+            "series": pa.array([series] * count, pa.string()),
+            "at_ns": at_ns,
+            "value": np.asarray(value, dtype=np.float64),
+            **(brackets or {name: pa.nulls(count) for name in BRACKETS}),
+        }
+    )
+
+
+def _pass_at(at_ns: NDArray[np.int64], passes: Sequence[PassRecord]) -> pa.Array:
+    """Return the measured pass that each instant lies in, null outside all of them."""
+    import pyarrow as pa
+
+    index, outside = np.zeros(len(at_ns), dtype=np.int32), np.ones(len(at_ns), dtype=bool)
+    for measured in passes:
+        inside = (at_ns >= measured.span.start_ns) & (at_ns <= measured.span.end_ns)
+        index[inside] = measured.index
+        outside &= ~inside
+    return pa.array(index, mask=outside)
+
+
+def fill_in(plain: Plain, tables: Mapping[str, pa.Table]) -> None:
+    """Put the tables' content into what record.json holds, in place of the arrays' lengths.
+
+    Raises:
+        ValueError: A table holds another number of rows.
+    """
+    requests: dict[int, list[Plain]] = {}
+    for row in tables[REQUESTS].to_pylist():
+        del row["restart"]
+        requests.setdefault(row.pop("pass"), []).append(row)
+    steps, samples = _Rows(STEPS, tables[STEPS]), _Rows(TIMELINE, tables[TIMELINE])
+    for measured in plain["passes"]:
+        measured["requests"] = requests.get(measured["index"], [])
+        measured["steps"] = steps.take(measured["steps"], "pass", measured["index"])
+        measured["tokens"] = samples.take(measured["tokens"], "series", TOKENS)
+    timeline = plain["timeline"] or {"gpus": {}, "host": None}
+    for gpu in timeline["gpus"].values():
+        gpu["ticks"] = samples.take(gpu["ticks"], "series", COUNTER)
+        gpu["series"] = {name: samples.take(lengths, "series", name) for name, lengths in gpu["series"].items()}
+    if host := timeline["host"]:
+        host["energy_j"] = {
+            domain: samples.take(lengths, "series", f"host_{domain}_j") for domain, lengths in host["energy_j"].items()
+        }
+
+
+class _Rows:
+    """Hands out the rows of a table in the order in which they were written."""
+
+    def __init__(self, name: str, table: pa.Table) -> None:
+        self._name, self._table, self._first = name, table, 0
+
+    def take(self, lengths: Mapping[str, int], key: str, value: object) -> dict[str, NDArray[Any]]:
+        """Return the next arrays by field; `value` is what the column `key` holds in all of their rows.
+
+        Args:
+            lengths: The length of each array, as record.json has them; 0 where a figure is unknown.
+        """
+        count = max(lengths.values())
+        rows, self._first = self._table.slice(self._first, count), self._first + count
+        wrong_lengths = {*lengths.values()} - {len(rows)} - ({0} if self._name == STEPS else set())
+        if wrong_lengths or not {*rows[key].unique().to_pylist()} <= {value}:
+            raise ValueError(f"{self._name} holds {len(rows)} rows of {key} {value}, not {count}")
+        arrays = {}
+        for field, length in lengths.items():
+            column = rows[field if field in rows.column_names else "value"].slice(0, length)
+            arrays[field] = column.to_numpy().astype(np.float64 if field == "value" else np.int64)
+        return arrays
