@@ -18,7 +18,7 @@ ROOMS = (
     *("planning", "study", "execution", "fleet", "doctor", "reports", "publish", "live", "console"),
 )
 # Rooms within a room that have a door of their own.
-SUB_ROOMS = ("launch.images", "metering.cards", "study.tasks", "console.progress", "live.server", "reports.charts")
+SUB_ROOMS = ("launch.images", "metering.cards", "study.tasks", "console.progress", "reports.charts")
 # Above all rooms: what `import wattdock` offers.
 API = SOURCE / "api.py"
 AT_THE_ROOT = 10

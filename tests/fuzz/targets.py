@@ -27,7 +27,7 @@ from wattdock_llamacpp_weights import weights_of
 
 from wattdock.files import locked
 from wattdock.inputs.gguf import convert_gguf
-from wattdock.live import Feed
+from wattdock.live.feed import Feed
 from wattdock.live.metrics import exposition
 from wattdock.publish.bundle import sums_of
 from wattdock.study import events

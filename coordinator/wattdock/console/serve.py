@@ -20,6 +20,6 @@ def serve(
 
     Also for Prometheus, under /metrics. Runs until Ctrl-C; runs that it shows do not notice.
     """
-    from wattdock.live.server import serve as serve_page
+    from wattdock.live import serve as serve_page
 
     serve_page(output_dir, host=host, port=port, allow_run=allow_run, say=say)
