@@ -34,8 +34,9 @@ from wattdock.publish.bundle import (
     README,
     STUDY,
     SUMS,
-    BundleFile,
     Manifest,
+    bundle_json,
+    closing_lines,
     results_table,
     sums_of,
 )
@@ -53,18 +54,23 @@ TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
 
 
 @dataclass(frozen=True)
-class CreatedBundle(BundleFile):
+class CreatedBundle:
     """A new bundle.
 
     Attributes:
+        path: The tar file.
+        digest: SHA-256 of its SHA256SUMS, which stands for all of it; print it in a paper.
         identifying_files: Files that hold this user's name or home folder, or this machine's name.
     """
 
+    path: Path
+    manifest: Manifest
+    digest: str
     identifying_files: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
-        return super().as_json() | {"identifying_files": self.identifying_files}
+        return bundle_json(self.path, self.manifest, self.digest) | {"identifying_files": self.identifying_files}
 
     def as_view(self) -> Iterator[str]:
         """Yield what was written, and what to look at before it is handed out."""
@@ -73,7 +79,7 @@ class CreatedBundle(BundleFile):
         files = f": {', '.join(names[:FILES_SHOWN])}{more}" if names else ""
         yield f"your user name, home folder or this machine's name stands in {pluralize(len(names), 'file')}{files}"
         yield f"{self.path}: {pluralize(len(self.manifest.results), 'result')}"
-        yield from super().as_view()
+        yield from closing_lines(self.manifest, self.digest)
 
 
 @dataclass
@@ -325,9 +331,6 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 
 
 def _write(files: dict[str, Content], out: Path, name: str) -> None:
-    parent = out.absolute().parent
-    if not parent.is_dir():
-        raise ConfigError(f"cannot write {out}: there is no folder {out.parent}", "make it, or choose another --output")
     if out.exists():
         raise StoreError(f"{out} exists, and bundles are never overwritten", "choose another name with --output")
     try:
