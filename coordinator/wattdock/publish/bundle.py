@@ -76,12 +76,13 @@ class VerifiedBundle:
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
-        return bundle_json(self.path, self.manifest, self.digest)
+        return {"path": str(self.path), "digest": f"sha256:{self.digest}", **self.manifest.model_dump()}
 
     def as_view(self) -> Iterator[str]:
         """Yield that the bundle is whole, what is missing, and the digest."""
         yield f"{self.path}: whole, {self.file_count} files, {size_text(self.size_bytes)}"
-        yield from closing_lines(self.manifest, self.digest)
+        yield from (f"missing: {sentence}" for sentence in self.manifest.missing)
+        yield f"digest sha256:{self.digest}"
 
 
 @dataclass(frozen=True)
@@ -107,17 +108,6 @@ class Bundle(VerifiedBundle):
         """Yield that the bundle is whole, a table of its results, what is missing, and the digest."""
         whole, *rest = super().as_view()
         yield from (whole, "", *results_table(self.results()).splitlines(), *rest)
-
-
-def bundle_json(path: Path, manifest: Manifest, digest: str) -> dict[str, Any]:
-    """Return what `--json` prints of any bundle."""
-    return {"path": str(path), "digest": f"sha256:{digest}", **manifest.model_dump()}
-
-
-def closing_lines(manifest: Manifest, digest: str) -> Iterator[str]:
-    """Yield what is missing, then the digest."""
-    yield from (f"missing: {sentence}" for sentence in manifest.missing)
-    yield f"digest sha256:{digest}"
 
 
 def results_table(results: Sequence[StoredResult]) -> str:

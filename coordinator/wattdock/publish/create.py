@@ -35,13 +35,13 @@ from wattdock.publish.bundle import (
     STUDY,
     SUMS,
     Manifest,
-    bundle_json,
-    closing_lines,
+    VerifiedBundle,
     results_table,
     sums_of,
+    verify_bundle,
 )
 from wattdock.secrets import holds_secret
-from wattdock.text import json_text, pluralize
+from wattdock.text import json_text, listed, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,32 +54,25 @@ TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
 
 
 @dataclass(frozen=True)
-class CreatedBundle:
+class CreatedBundle(VerifiedBundle):
     """A new bundle.
 
     Attributes:
-        path: The tar file.
-        digest: SHA-256 of its SHA256SUMS, which stands for all of it; print it in a paper.
         identifying_files: Files that hold this user's name or home folder, or this machine's name.
     """
 
-    path: Path
-    manifest: Manifest
-    digest: str
     identifying_files: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
-        return bundle_json(self.path, self.manifest, self.digest) | {"identifying_files": self.identifying_files}
+        return super().as_json() | {"identifying_files": self.identifying_files}
 
     def as_view(self) -> Iterator[str]:
-        """Yield what was written, and what to look at before it is handed out."""
-        names = self.identifying_files
-        more = ", …" if len(names) > FILES_SHOWN else ""
-        files = f": {', '.join(names[:FILES_SHOWN])}{more}" if names else ""
-        yield f"your user name, home folder or this machine's name stands in {pluralize(len(names), 'file')}{files}"
-        yield f"{self.path}: {pluralize(len(self.manifest.results), 'result')}"
-        yield from closing_lines(self.manifest, self.digest)
+        """Yield what to look at before the bundle is handed out, and what was written."""
+        named = listed(self.identifying_files, FILES_SHOWN)
+        files = pluralize(len(self.identifying_files), "file")
+        yield f"your user name, home folder or this machine's name stands in {files}{named and f': {named}'}"
+        yield from super().as_view()
 
 
 @dataclass
@@ -138,7 +131,7 @@ def create_bundle(
             raise ConfigError(f"{unsafe[0]!r} cannot be a name in a bundle", "use letters, digits, . _ - only")
         texts = {file: _text(content) for file, content in gathered.files.items() if Path(file).suffix in TEXT_SUFFIXES}
         _refuse_secrets(gathered.files, texts)
-        manifest = _describe(results, name, gathered)
+        _describe(results, name, gathered)
         sums = sums_of({file: sha256_of(content) for file, content in gathered.files.items()}).encode()
         _write(gathered.files | {SUMS: sums}, out, name)
     except OSError as error:
@@ -147,7 +140,7 @@ def create_bundle(
         ) from error
     identifying = _identifying_names()
     files = tuple(name for name, text in texts.items() if identifying.search(text))
-    return CreatedBundle(out, manifest, hashlib.sha256(sums).hexdigest(), files)
+    return CreatedBundle(**vars(verify_bundle(out)), identifying_files=files)
 
 
 def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bool) -> _Gathered:
@@ -242,7 +235,7 @@ def _text(content: Content) -> str:
         return file.read(MAX_BYTES).decode("utf-8", errors="replace")
 
 
-def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -> Manifest:
+def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -> None:
     """Add study.yaml, the manifest and README.md to the files."""
     positions: dict[str, int] = {}
     experiments: dict[str, dict[str, Any]] = {}
@@ -264,7 +257,6 @@ def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -
         MANIFEST: (json_text(manifest, indent=2, ascii_only=False) + "\n").encode(),
         README: _readme(manifest, results).encode(),
     }
-    return manifest
 
 
 def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
