@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("b", "cannot be a bundle's name"), (".b.tar", "cannot be"), ("no/b.tar", "cannot write")]
+    ("name", "said"), [("b", "cannot be a bundle's name"), (".b.tar", "cannot be"), ("no/b.tar", "there is no folder")]
 )
 def test_a_name_that_no_bundle_can_have_is_refused(tmp_path: Path, name: str, said: str) -> None:
     """One file that ends in .tar, in a folder that is there."""

@@ -323,6 +323,8 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 
 
 def _write(files: dict[str, Content], out: Path, name: str) -> None:
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"cannot write {out}: there is no folder {out.parent}", "make it, or choose another --output")
     if out.exists():
         raise StoreError(f"{out} exists, and bundles are never overwritten", "choose another name with --output")
     try:
