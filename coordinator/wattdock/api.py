@@ -7,13 +7,14 @@ Whatever a user can do wrong is a `WattdockError` of one line. Nothing in wattdo
 from __future__ import annotations
 
 import atexit
-import importlib
 import io
 import os
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from wattdock.records import Failure
 
 FilePath: TypeAlias = str | os.PathLike[str]
-# Of which library a table is: "auto" is pandas where it is installed, else polars where it is, else Arrow.
-Frame = Literal["auto", "pandas", "polars", "arrow"]
+# Library of a table: "auto" is pandas where it is installed, else Arrow.
+Frame = Literal["auto", "arrow"]
 # Bundles stay unpacked for as long as their results may be read.
 _UNPACKED = ExitStack()
 atexit.register(_UNPACKED.close)
@@ -198,7 +199,7 @@ def results(
     Args:
         name: As `load` takes it; None is all in `output_dir`.
         where: A condition on the columns, in SQL, such as "backend = 'vllm' AND batch_size > 4".
-        frame: Library of the table: by default pandas where it is installed, else polars where it is, else Arrow.
+        frame: Library of the table: by default pandas where it is installed, else Arrow.
 
     Raises:
         ConfigError: There are no results, the condition is wrong, or the library is not installed.
@@ -221,21 +222,12 @@ def _error(failure: Failure) -> WattdockError:
 
 
 def _framed(table: pa.Table, frame: Frame) -> Any:
-    """Return a table as one of the library that was asked for."""
+    """Return a table as a frame of the library that was asked for."""
     if frame not in get_args(Frame):
         raise ConfigError(f"frame={frame!r}: there are {', '.join(get_args(Frame))}")
-    for name, convert in (("pandas", _to_pandas), ("polars", lambda table, polars: polars.from_arrow(table))):
-        if frame not in ("auto", name):
-            continue
-        try:
-            return convert(table, importlib.import_module(name))
-        except ModuleNotFoundError as error:
-            if frame == name:
-                raise ConfigError(f"frame={frame!r}: {error}", "install it, or leave frame out") from error
-    return table
-
-
-def _to_pandas(table: pa.Table, pandas: Any) -> Any:
-    # Where one is missing, pandas would make numbers of 53 bits of the others.
+    if frame == "arrow" or find_spec("pandas") is None:
+        return table
+    pandas = import_module("pandas")
+    # Where an integer is missing, pandas would make numbers of 53 bits of the others.
     integers = {"int64": pandas.Int64Dtype(), "int32": pandas.Int32Dtype()}
     return table.to_pandas(types_mapper=lambda kind: integers.get(str(kind)))

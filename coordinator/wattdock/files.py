@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING
 
 from wattdock.clock import BOOT_ID
 from wattdock.errors import ConfigError, StoreError
-from wattdock.opening import PROC, follow_links, is_kernels, is_trusted, open_data, open_regular, proc_path
+from wattdock.opening import PROC, follow_links, is_kernels, is_trusted, open_regular, proc_path
 from wattdock.output import harmless
 from wattdock.text import listed
 
@@ -356,7 +356,7 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
 
 def last_lines(path: Path, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a log, of its last 64 KiB at most; empty where there is no log, or a link to one."""
-    with suppress(OSError), open_data(path, follow=False) as file:
+    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(max(0, size_bytes - TAIL_BYTES))
         return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 PROC = Path("/proc")
 # The user of files whose owner this user namespace does not know: any neighbour's, seen from a rootless container.
 OVERFLOW_UID = PROC / "sys/kernel/overflowuid"
-# Far more than any file that is read into memory whole.
+# The largest file that is read into memory whole: far more than any of ours.
 MAX_BYTES = 1_000_000_000
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-# How many links the kernel follows, too (path_resolution(7)).
+# How many links a path may lead through: the kernel follows as many (path_resolution(7)).
 MOST_LINKS = 40
 # A descriptor that names a file and opens nothing: to open some devices is to start them.
 PATH_ONLY = os.O_PATH | os.O_CLOEXEC
@@ -201,18 +201,12 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, owned: bool = False, m
     return descriptor
 
 
-def open_data(path: Path, *, owned: bool = False, follow: bool = True) -> io.BufferedReader:
-    """Return a file to read from; waits for nobody.
-
-    Args:
-        owned: As in `open_regular`.
-        follow: Whether the path may be a link, as `follow_links` walks it.
+def open_data(path: Path) -> io.BufferedReader:
+    """Return the file that a path leads to, to read from; waits for nobody.
 
     Raises:
-        OSError: As `open_regular` or `follow_links`.
+        OSError: As `follow_links` or `open_descriptor`.
     """
-    if not follow:
-        return os.fdopen(open_regular(path, owned=owned), "rb")
     with follow_links(path) as resolved:
         return open_descriptor(resolved.found, path)
 
@@ -226,12 +220,16 @@ def proc_path(file: IO[bytes] | int) -> str:
 
 
 def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES, owned: bool = False, follow: bool = False) -> bytes:
-    """Return the content of a file, opened as `open_data` does.
+    """Return the content of a file.
+
+    Args:
+        owned: As in `open_regular`; for a path that is no link.
+        follow: Whether the path may lead through links, as in `open_data`.
 
     Raises:
-        OSError: As `open_data`, or it is larger than `limit_bytes`.
+        OSError: As `open_regular` or `open_data`, or it is larger than `limit_bytes`.
     """
-    with open_data(path, owned=owned, follow=follow) as file:
+    with open_data(path) if follow else os.fdopen(open_regular(path, owned=owned), "rb") as file:
         return read_bounded(file, path, limit_bytes)
 
 

@@ -39,7 +39,7 @@ def study(called: Called) -> Called:
         ("show two-sizes", "version three"),
         ("compare two-sizes two-sizes", "nothing else that was recorded differs"),
         ("plot table two-sizes -o t.csv", "2 results"),
-        ("bundle create two-sizes -o b.tar", "2 results"),
+        ("bundle create two-sizes -o b.tar", "b.tar: whole, "),
     ],
 )
 def test_the_beginning_of_a_studys_name_means_its_results(study: Called, words: str, said: str) -> None:

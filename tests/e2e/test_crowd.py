@@ -25,7 +25,7 @@ SILENT, HOSTILE = 100, 10
 CROWD = """
 import socket, sys, time
 port, silent, hostile = map(int, sys.argv[1:])
-paths = ["/events", "/results", "/report/20260101T000000-x", "/compare?a=2&b=2"]
+paths = ["/events", "/results", "/report/20260101T000000-x"]
 held, said = [], False
 def opened(number):
     link = socket.create_connection(("127.0.0.1", port), timeout=5)

@@ -148,7 +148,7 @@ def test_a_neighbour_s_result_shows_nothing_of_the_victim_s(victim: Command) -> 
 
 def shown(server: Any, *names: str) -> str:
     """Return all that the page shows of the results and of these names, to whoever asks."""
-    paths = ["/results", *(f"/report/{name}" for name in names), *(f"/compare?a={name}&b={name}" for name in names)]
+    paths = ["/results", *(f"/report/{name}" for name in names)]
     return "".join(server.get(path).text for path in paths)
 
 

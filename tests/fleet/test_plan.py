@@ -23,13 +23,12 @@ def test_jobs_their_gpus_and_scripts_are_shown_and_nothing_is_begun(called: Call
     assert done.returncode == 0, done.stderr
     for line in ("#SBATCH --partition=gpu", "#SBATCH --array=0-2%2", "#SBATCH --gres=gpu:1"):
         assert line in done.stdout.splitlines()
-    *_, prepare, array, total = done.stdout.splitlines()
-    assert prepare == "prepare.sh: models and environments, before any task"
+    *_, array, total = done.stdout.splitlines()
     assert array.startswith("gpus-1.sh: 3 tasks of 1 GPU, 6 passes, expected one after the other: ")
-    assert total.startswith("2 jobs, expected in all: ")
+    assert total.startswith("1 job, expected in all: ")
     assert not Path("results").exists()
     done = called("plan", "x.yaml", "--on", "slurm", "--json")
-    assert [job["tasks"] for job in json.loads(done.stdout)] == [[], [0, 1, 2]]
+    assert [job["tasks"] for job in json.loads(done.stdout)] == [[0, 1, 2]]
 
 
 def test_what_no_machine_could_measure_is_refused_before_anything_is_queued(called: Called) -> None:

@@ -13,7 +13,6 @@ from refused import raises
 from wattdock.config import Study, load_study
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.fleet import Job, jobs_of
-from wattdock.fleet.script import thousand_of
 from wattdock.study.tasks import tasks_of
 
 PATH = Path("/shared/re sults/studies/20260101T000000-x-1")
@@ -25,7 +24,7 @@ def study(*experiments: dict[str, Any], fleet: dict[str, Any] | None = None) -> 
 
 
 def jobs(of: Study) -> list[Job]:
-    return [job for job in jobs_of(of, tasks_of(of, PATH), path=PATH) if job.tasks]
+    return jobs_of(of, tasks_of(of, PATH), path=PATH)
 
 
 def options(job: Job) -> list[str]:
@@ -47,15 +46,13 @@ def test_tasks_of_equally_many_gpus_are_one_array() -> None:
     assert arrays == ["--array=2", "--gres=gpu:1", "--array=0,3", "--gres=gpu:2", "--array=1"]
 
 
-def test_an_array_is_as_large_as_slurm_takes_it() -> None:
-    """Places are below 1000, and a task's number is told from its script and its place; logs have that number."""
-    of = study(*({"name": f"{at}", "fake": {"step_s": at / 1e4}} for at in range(1, 1004)), fleet={"tasks_at_once": 8})
-    first, second = jobs(of)
-    assert (len(first.tasks), second.tasks) == (1000, (1000, 1001, 1002))
-    assert {"--array=0-999%8"} < set(options(first))
-    assert {"--array=0-2%8", f"--output='{PATH}/tasks/1%3a.log'"} < set(options(second))
-    assert (thousand_of(first.file_name), thousand_of(second.file_name)) == (0, 1)
-    assert '"$((1000 + SLURM_ARRAY_TASK_ID))"' in second.script
+def test_more_tasks_than_an_array_has_are_refused() -> None:
+    """A cluster's arrays end at 1001 unless it raises that."""
+    experiments = [{"name": f"{at}", "fake": {"step_s": at / 1e4}} for at in range(1, 1002)]
+    [array] = jobs(study(*experiments[:1000], fleet={"tasks_at_once": 8}))
+    assert {"--array=0-999%8", f"--output='{PATH}/tasks/%4a.log'"} < set(options(array))
+    with pytest.raises(PreflightError, match="1001 load groups are more than the 1000 of an array"):
+        jobs(study(*experiments))
 
 
 def test_a_folder_s_name_is_no_pattern_of_slurm_s() -> None:
@@ -105,21 +102,11 @@ def test_a_script_is_shell_and_holds_what_the_fleet_section_says() -> None:
     assert f"fleet task '{PATH}' " in task
 
 
-def test_a_first_job_makes_what_tasks_need_unless_that_is_done_elsewhere() -> None:
-    """It has no GPU; tasks ask no hub for what it has fetched; nothing left to measure needs nothing."""
-    fleet = {"partition": "gpu", "setup": ["module load cuda"], "prepare": "job"}
-    of = study({}, fleet=fleet)
-    first, array = jobs_of(of, tasks_of(of, PATH), path=PATH)
-    subprocess.run(["bash", "-n"], input=first.script, text=True, check=True)
-    log = f"--output='{PATH}/tasks/prepare.log'"
-    assert options(first) == ["--partition=gpu", f"--job-name={PATH.name}", log, "--open-mode=append", "--requeue"]
-    *_, module, made = first.script.splitlines()
-    assert (module, made.endswith(f" fleet prepare '{PATH}'")) == ("module load cuda", True)
-    assert array.script.index("export HF_HUB_OFFLINE=1") < array.script.index("module load cuda")
-    assert jobs_of(of, [], path=PATH) == []
+def test_tasks_ask_no_hub_for_what_was_fetched_before() -> None:
+    """The machine that submits fetches it, unless each task is to."""
+    assert jobs_of(study({}), [], path=PATH) == []
     for where, offline in (("here", True), ("none", False)):
-        of = study({}, fleet={"prepare": where})
-        [array] = jobs_of(of, tasks_of(of, PATH), path=PATH)
+        [array] = jobs(study({}, fleet={"prepare": where}))
         assert ("HF_HUB_OFFLINE" in array.script) == offline
 
 

@@ -55,8 +55,7 @@ fleet:
 """
 RUNNER, INTERRUPTED = 5, 130
 SLOW, TO_REQUEUE, TO_KILL = 0, 1, 2
-# The first job makes what the tasks need.
-ARRAY = 2
+ARRAY = 1
 
 
 @pytest.fixture
@@ -299,17 +298,11 @@ def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Comman
     assert [result["environment"]["job"]["exclusive"] for result in wattdock.results()] == [True, True]
 
 
-def test_tasks_whose_model_cannot_be_had_are_dropped_and_say_why(wattdock: Command, slurm: Cluster) -> None:
-    """The job that fetches it fails, and no task begins; a model that is there is fetched by none of them."""
-    lacking = ONE.replace("shape:tiny-llama", "nobody/nothing").replace(
-        "setup: [", "setup: ['export HF_HUB_OFFLINE=1', "
-    )
-    code, _, err = call(wattdock, slurm, "run", wattdock.write(lacking), "--on", "slurm")
+def test_a_model_that_cannot_be_had_is_one_line_and_nothing_is_queued(wattdock: Command, slurm: Cluster) -> None:
+    """The machine that submits fetches it, before the first task."""
+    slurm.env["HF_HUB_OFFLINE"] = "1"
+    lacking = wattdock.write(ONE.replace("shape:tiny-llama", "nobody/nothing"))
+    code, _, err = call(wattdock, slurm, "run", lacking, "--on", "slurm")
     assert (code, "Traceback" in err) == (3, False), err
-    assert "task 0: nobody/nothing" in err
-    [log] = wattdock.folder.glob("results/studies/*/tasks/prepare.log")
-    assert "wattdock: nobody/nothing" in log.read_text()
+    assert "nobody/nothing" in err
     assert (slurm("squeue", "--noheader").split(), wattdock.results()) == ([], [])
-    here = wattdock.write(ONE_PASS + "  prepare: here\n")
-    code, _, err = call(wattdock, slurm, "run", here, "--on", "slurm")
-    assert (code, "prepare.sh" in err, "begins anew" in err) == (0, False, False), err

@@ -36,9 +36,9 @@ class FleetSpec(StrictSettings):
         constraint: Features that a node must have.
         exclusive: Whether a task has its node to itself; by default, where an experiment has `exclusive: machine`.
         tasks_at_once: Most tasks of an array that run at one time; an array holds tasks with equally many GPUs.
-        prepare: Where models and the backends' environments are made before the first task, in WATTDOCK_HOME and the
-            checkout, which all nodes share: "job" is a job of its own, "here" the machine that submits, for nodes
-            without a network. With "none" each task makes what its node lacks.
+        prepare: Where models and the backends' environments are made, in WATTDOCK_HOME and the checkout, which all
+            nodes share: "here" is the machine that submits, before the first task, so that nodes need no network. With
+            "none" each task makes what its node lacks.
         setup: Shell lines before each task, as in `module load cuda`.
         more: Other options of sbatch, as in `--cpus-per-gpu=16`; those that a task depends on win over them.
     """
@@ -50,7 +50,7 @@ class FleetSpec(StrictSettings):
     constraint: Word | None = None
     exclusive: bool | None = None
     tasks_at_once: Annotated[int, Field(ge=1)] | None = None
-    prepare: Literal["job", "here", "none"] = "job"
+    prepare: Literal["here", "none"] = "here"
     setup: list[Line] = Field(default_factory=list)
     more: list[Option] = Field(default_factory=list)
 

@@ -44,9 +44,6 @@ def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
     tasks = require_tasks(study, path)
     jobs, lines = jobs_of(study, tasks, path=path), []
     for job in jobs:
-        if not job.tasks:
-            lines.append(f"{job.file_name}: {job.description}")
-            continue
         expected = forecast([config for number in job.tasks for config in tasks[number].study.experiments], output_dir)
         passes = pluralize(expected.passes, "pass", "passes")
         lines.append(f"{job.file_name}: {job.description}, {passes}, expected one after the other: {expected.total}")
@@ -164,16 +161,6 @@ def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) 
     fleet = _found(name, output_dir)
     shown = named(without_timestamp(fleet.path.name), output_dir)
     _ended(fleet, fleet.states(), shown, as_json=as_json, to_go_on=f"wattdock run --on slurm --resume {shown}")
-
-
-@app.command(hidden=True)
-def prepare(folder: Path, quiet: Quiet = False) -> None:
-    """Make models and environments for the tasks of a study: what its first job runs."""
-    from wattdock.console.progress import progress_for
-    from wattdock.fleet import prepare_tasks
-
-    with interruptible(lambda: "what was made stays"):
-        prepare_tasks(folder.resolve(), emit=progress_for(quiet=quiet))
 
 
 @app.command(hidden=True)

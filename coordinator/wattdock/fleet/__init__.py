@@ -2,8 +2,7 @@
 
 In: a `Study` with its `fleet:` section, a folder for results that every node shares. Out: scripts of job arrays
 (`jobs_of`), queued by Slurm (`Fleet.submit`); what each task does (`Fleet.states`, `TaskState`), and in the end the
-study's journal as if one coordinator had measured it. `prepare_tasks` and `run_task` are what
-scripts run.
+study's journal as if one coordinator had measured it. Scripts run `run_task`.
 Slurm says what is queued, the tasks' journals say what is done; nothing else is kept.
 Must not know: how experiments are measured, terminals.
 """
@@ -11,6 +10,6 @@ Must not know: how experiments are measured, terminals.
 from wattdock.fleet.fleet import Fleet
 from wattdock.fleet.script import Job, jobs_of
 from wattdock.fleet.states import TaskState, summary
-from wattdock.fleet.task import prepare_tasks, run_task
+from wattdock.fleet.task import run_task
 
-__all__ = ["Fleet", "Job", "TaskState", "jobs_of", "prepare_tasks", "run_task", "summary"]
+__all__ = ["Fleet", "Job", "TaskState", "jobs_of", "run_task", "summary"]

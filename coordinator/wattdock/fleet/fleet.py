@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.fleet.states import TaskState
     from wattdock.store import StoredResult
-    from wattdock.study.tasks import Task
 
-# Slurm waits for processes that it has told to end, and for its own scripts.
+# The longest wait for tasks that Slurm has told to end, and for its own scripts.
 LONGEST_END_S = 120.0
-# Whatever the umask says: whoever can change a script has it run as its owner.
+# The mode of scripts, whatever the umask: a user who can change a script has it run as its owner.
 SCRIPT_MODE = 0o644
 
 
@@ -39,7 +38,6 @@ class Fleet:
 
     def __init__(self, study: Study, path: Path, *, retry_failed: bool = False) -> None:
         self._study, self.path, self._retry_failed = study, path.resolve(), retry_failed
-        self._tasks: list[Task] = []
 
     @classmethod
     def begin(cls, study: Study, output_dir: Path) -> Fleet:
@@ -64,19 +62,16 @@ class Fleet:
         """
         with StudyFolder.at(self.path):
             waiting = {task.number for task in self._queued()}
-            tasks = [task for task in self._read() if task.number not in waiting]
+            tasks = [task for task in tasks_of(self._study, self.path) if task.number not in waiting]
             left = [task for task in tasks if not task.is_done(retry_failed=self._retry_failed)]
             if left and self._study.fleet.prepare == "here":
                 prepare(self._study, emit)
-            first = None
             for job in jobs_of(self._study, left, path=self.path, retry_failed=self._retry_failed):
                 script = self.path / job.file_name
                 with whole_file(script) as file:
                     os.fchmod(file.fileno(), SCRIPT_MODE)
                     file.write(job.script.encode())
-                number = slurm.submit(script, after=first)
-                first = first if job.tasks else number
-                emit(events.Note(f"job {number}: {job.description}, {script}"))
+                emit(events.Note(f"job {slurm.submit(script)}: {job.description}, {script}"))
 
     def _queued(self) -> list[slurm.QueuedTask]:
         """Return what Slurm has of this study, once it has cleaned up after tasks that it ends."""
@@ -87,15 +82,6 @@ class Fleet:
                 return queued
             time.sleep(1)
 
-    def _read(self) -> list[Task]:
-        """Return every task; journals are read anew but for those of tasks that are done."""
-        new = tasks_of(self._study, self.path)
-        before = self._tasks or new
-        self._tasks = [
-            old if old.is_done(retry_failed=self._retry_failed) else now for old, now in zip(before, new, strict=True)
-        ]
-        return self._tasks
-
     def states(self) -> list[TaskState]:
         """Return what each task does.
 
@@ -103,10 +89,8 @@ class Fleet:
             PreflightError, LaunchError: Slurm is not here, or does not answer.
         """
         # In this order: a task that ends between the two is done.
-        queued, tasks = slurm.queued(self.path), self._read()
-        preparing = Ending.read(self.path / TASKS)
-        endings = [Ending.read(task.path) or (None if task.begun.lines else preparing) for task in tasks]
-        return states_of(tasks, queued, endings)
+        queued, tasks = slurm.queued(self.path), tasks_of(self._study, self.path)
+        return states_of(tasks, queued, [Ending.read(task.path) for task in tasks])
 
     def collect(self) -> list[StoredResult]:
         """Note in the study's journal what its tasks have stored; return the study's results, in its order.
@@ -114,7 +98,7 @@ class Fleet:
         Raises:
             StoreError: Another process works on the study, or there is no room.
         """
-        tasks = self._read()
+        tasks = tasks_of(self._study, self.path)
         with StudyFolder.at(self.path) as folder:
             collect(folder, tasks)
         found = [stored for task in tasks for stored in task.results()]
@@ -127,9 +111,8 @@ class Fleet:
         return sorted(found, key=place)
 
     def log(self, task: int) -> Path:
-        """Return where the output of a task is, or of the job before it where it was not begun."""
-        own, before = (self.path / TASKS / name for name in (f"{task:04}.log", "prepare.log"))
-        return own if own.exists() or not before.exists() else before
+        """Return where the output of a task is."""
+        return self.path / TASKS / f"{task:04}.log"
 
     def cancel(self) -> bool:
         """End every task, waiting and running, and return whether there were any; `submit` goes on from there.

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError, PreflightError
-from wattdock.fleet.script import THOUSAND, thousand_of
 from wattdock.records import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# A busy controller answers late.
+# The longest wait for a command: a busy controller answers late.
 LONGEST_ANSWER_S = 120
-# Job, index in the array, state, why so, node, script; split at a character that no name of ours holds.
+# squeue's fields: job, index in the array, state, reason, node, script; no name of ours holds the separator.
 FORMAT = "%F_%K|%K|%T|%r|%N|%o"
 USERS_DEFAULTS = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
 # squeue's word for a job whose node takes no other.
@@ -37,14 +36,14 @@ class QueuedTask:
     """A task that Slurm knows of, waiting or running.
 
     Attributes:
-        number: Of the task in its study; None of the job that prepares the tasks.
+        number: Of the task in its study.
         job: As Slurm's commands take it: 12_3.
         state: Slurm's word for it, such as PENDING or RUNNING.
         reason: Why it waits, in Slurm's words.
         node: Where it runs; empty before.
     """
 
-    number: int | None
+    number: int
     job: str
     state: str
     reason: str
@@ -60,18 +59,14 @@ def check() -> None:
     _output_of("sbatch", "--version")
 
 
-def submit(script: Path, *, after: str | None = None) -> str:
-    """Queue a job or job array and return its id.
-
-    Args:
-        after: Id of a job that must have succeeded before; where it fails, the array is dropped.
+def submit(script: Path) -> str:
+    """Queue a job array and return its id.
 
     Raises:
         PreflightError: Slurm's commands are not here.
         LaunchError: Slurm refuses it; says why.
     """
-    order = (f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes") if after else ()
-    return _output_of("sbatch", "--parsable", *order, str(script)).strip().split(";")[0]
+    return _output_of("sbatch", "--parsable", str(script)).strip().split(";")[0]
 
 
 def queued(path: Path) -> list[QueuedTask]:
@@ -80,16 +75,13 @@ def queued(path: Path) -> list[QueuedTask]:
     Raises:
         PreflightError, LaunchError: As `submit`.
     """
-    named = f"--name={path.name}"
     tasks = []
-    for line in _output_of("squeue", named, "--me", "--noheader", "--array", f"--format={FORMAT}").splitlines():
+    words = ("squeue", f"--name={path.name}", "--me", "--noheader", "--array", f"--format={FORMAT}")
+    for line in _output_of(*words).splitlines():
         job, index, state, reason, node, script = line.split("|", maxsplit=5)
         # Another folder of results may hold a study of the same name and second.
         if script.startswith(f"{path}/"):
-            first = thousand_of(script.strip().removeprefix(f"{path}/")) * THOUSAND
-            is_task = index.isdigit()
-            number, job = (first + int(index), job) if is_task else (None, job.partition("_")[0])
-            tasks.append(QueuedTask(number, job, state, reason, node))
+            tasks.append(QueuedTask(int(index), job, state, reason, node))
     return tasks
 
 

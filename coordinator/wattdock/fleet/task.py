@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.config import load_study
-from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
+from wattdock.errors import ConfigError, ExitCode, WattdockError
 from wattdock.execution import Measurement, NodeTask, RunOptions, measure
 from wattdock.files import MAX_JSON_BYTES, write_whole
 from wattdock.fleet import slurm
-from wattdock.fleet.prepare import prepare
 from wattdock.fleet.script import gpus_of
 from wattdock.host import folders
 from wattdock.opening import read_regular
@@ -55,21 +53,6 @@ class Ending:
             return None
 
 
-def prepare_tasks(path: Path, *, emit: events.Emit) -> None:
-    """Make what the tasks of the study at `path` need; where that fails, they say why they were not begun.
-
-    Raises:
-        ConfigError, PreflightError, LaunchError: A model or environment cannot be had.
-    """
-    ending = path / TASKS / ENDING
-    ending.unlink(missing_ok=True)
-    try:
-        prepare(load_study(find_study(path.name, path.parents[1]).settings, {}), emit)
-    except WattdockError as error:
-        write_whole(ending, json_text(asdict(Ending(withheld(str(error)), int(error.exit_code), 0, 0))).encode())
-        raise
-
-
 def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) -> list[StoredResult]:
     """Measure what task `number` of the study at `path` has left, and return its results.
 
@@ -86,7 +69,6 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     if not 0 <= number < len(tasks):
         raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}")
     task, folder = tasks[number], path / TASKS / str(number)
-    _require_alone(path, number)
     folder.mkdir(0o755, exist_ok=True)
     restarted = bool(int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     # A job that somebody has queued since counts anew.
@@ -124,30 +106,6 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     if not replace(task).is_done():
         end("gave up: experiments failed alike, or one failed under on_failure: stop", ExitCode.RUNNER)
     return measurement.results
-
-
-def _require_alone(path: Path, number: int) -> None:
-    """Refuse where another job already measures a task: a file system of several machines may have no locks.
-
-    Raises:
-        StoreError: Another one does; names it.
-    """
-    queued: list[slurm.QueuedTask] = []
-    if own := os.environ.get("WATTDOCK_JOB"):
-        with suppress(LaunchError, PreflightError):
-            queued = slurm.queued(path)
-    for other in queued:
-        if other.number == number and other.node and _array(other.job) < _array(own or ""):
-            raise StoreError(
-                f"job {other.job} on {other.node} measures task {number} already",
-                "wait for it, or end it",
-                cause=Cause.IN_USE,
-            )
-
-
-def _array(job: str) -> int:
-    """Return the number of a task's array, which the next one's is greater than."""
-    return int(job.partition("_")[0])
 
 
 def _again(job: str) -> str:

@@ -1,4 +1,4 @@
-"""Watching: the machine and the runs on it as a page of this machine, for Prometheus, and for OpenTelemetry.
+"""Watching: the machine and the runs on it as a page of this machine, and for Prometheus.
 
 In: a folder of results, NVML. Out: a `GpuSnapshot`; `live.server.serve`, which answers until Ctrl-C. The
 page is in `assets`, plain HTML, style and script; it shows what `Feed.now` returns. What may be asked of it is an

@@ -7,8 +7,9 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
 
 from wattdock.errors import PreflightError
 from wattdock.host import leases, nvml
@@ -21,19 +22,17 @@ if TYPE_CHECKING:
 
     from wattdock.study import WatchedRun
 
-# How often leases and `READINGS` are looked at; and all else that a GPU tells, which takes a tenth of a second and
-# changes with leases, or seldom.
+# How often leases and `READINGS` are read; and all other properties of a GPU, which take a tenth of a second to read
+# and change with leases, or seldom.
 LEASES_S, VIEW_S = 10.0, 120.0
-# One a second: ten minutes.
+# How many points of power are kept: one a second, for ten minutes.
 MOST_POINTS = 600
 # How long passes of other users keep off what would disturb them; as long afterwards they do not. Whoever holds a lease
 # can say for ever that a pass is under way, and whoever holds none, measures nothing.
 COURTESY_S = 600.0
-# GPUs that this process cannot read and runs tell of; no machine has more.
-MOST_GPUS = 32
-# Of another user's run: intervals and failures, the latest.
+# How many of the latest intervals and failures of another user's run are shown.
 MOST_PARTS, MOST_FAILURES = 20, 1
-# Beside power, which is read at each look, as often as leases.
+# What is read of a GPU as often as leases; power is read at each look.
 READINGS: dict[str, Callable[[nvml.Device], float]] = {
     "hbm_power_w": nvml.hbm_power_w,
     "memory_used_bytes": nvml.memory_used_bytes,
@@ -42,10 +41,10 @@ READINGS: dict[str, Callable[[nvml.Device], float]] = {
     "busy_percent": nvml.gpu_utilization_percent,
     "energy_mj": nvml.counter_mj,
 }
-# Of a GPU, beside what it does now and who uses it.
-OF_GPU = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes", "nvlinks")
-# Of a run, beside its name and who runs it.
-SHOWN = (
+# Properties of a GPU that are shown, beside its readings and users.
+GPU_PROPERTIES = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes", "nvlinks")
+# Properties of a run's state that are shown, beside the run's name and user.
+RUN_PROPERTIES = (
     *("experiment", "doing", "stage", "restart", "restarts", "passes_left", "passes", "time_left", "elapsed_s"),
     *("output_tokens", "tokens_per_s", "power_w", "joules_per_token", "share", "left_s", "stored", "stopping"),
 )
@@ -59,10 +58,10 @@ class Feed:
         view: Every GPU, who uses and who leases it, as of when leases changed, or of `VIEW_S` seconds ago at most.
         trouble: Why the GPUs cannot be read; None where they can, or there is none.
         readings: What each GPU does now, by UUID.
-        power_w: By UUID at the latest look, of each GPU that this process or a run tells of.
+        power_w: By UUID at the latest look.
         points: Time in seconds since the epoch, and power by UUID, the latest last.
         runs: Under way, the caller's first.
-    measuring: Name of a study that measures a pass now, which must not be disturbed; None where none does.
+        measuring: Name of a study that measures a pass now, which must not be disturbed; None where none does.
     """
 
     output_dir: Path
@@ -101,11 +100,7 @@ class Feed:
         }
         self.runs = self._watch.look()
         self.measuring = self._measuring(clock_s)
-        # A GPU that this process cannot read may be told by its run; no machine has more than one run can tell of.
-        told = [each for run in self.runs for each in run.state.watts.items()][:MOST_GPUS]
-        own = {uuid: now["power_w"] for uuid, now in self.readings.items()}
-        # Of runs that tell of the same GPU the first counts.
-        self.power_w = own | dict(reversed(told)) | {uuid: watts for uuid, watts in own.items() if watts is not None}
+        self.power_w = {uuid: now["power_w"] for uuid, now in self.readings.items()}
         if self.power_w:
             self.points.append((now_s, self.power_w))
 
@@ -118,6 +113,17 @@ class Feed:
             self._courtesy_from_s = clock_s
         is_courteous = clock_s - self._courtesy_from_s < COURTESY_S
         return next((run.path.name for run in claims if run.is_ours or is_courteous), None)
+
+    def require_no_pass(self) -> None:
+        """Refuse what would take CPU time while a pass is measured.
+
+        Raises:
+            HTTPException: A pass is measured.
+        """
+        if study := self.measuring:
+            raise HTTPException(
+                409, f"{study} measures a pass, which this would disturb; try again when the pass is over"
+            )
 
     def now(self) -> dict[str, Any]:
         """Return what a page shows, as plain values."""
@@ -134,14 +140,6 @@ class Feed:
             "runs": [_run(run) for run in self.runs],
         }
 
-    def history(self) -> dict[str, Any]:
-        """Return power over the last minutes: what this process has seen, and before it what the runs tell."""
-        first_s = self.points[0][0] if self.points else time.time()
-        beats = [beat for run in self.runs for beat in run.state.beats if beat[0] < first_s]
-        known = [(at_s, {uuid: watts[uuid] for uuid in watts if uuid in self.power_w}) for at_s, watts in beats]
-        earlier = sorted((point for point in known if point[1]), key=itemgetter(0))
-        return {"points": [*earlier, *self.points][-MOST_POINTS:]}
-
     def _gpus(self) -> list[dict[str, Any]]:
         study_by_pid: dict[int | None, str] = {run.pid: run.path.name for run in self.runs}
         described = []
@@ -151,7 +149,7 @@ class Feed:
             is_silent = all(value is None for value in readings.values())
             described.append(
                 {
-                    **{name: getattr(gpu, name) for name in OF_GPU},
+                    **{name: getattr(gpu, name) for name in GPU_PROPERTIES},
                     **readings,
                     "occupied": "it does not answer" if is_silent else self.view.occupied.get(gpu.uuid),
                     "holder": holder and str(holder),
@@ -181,7 +179,7 @@ def _run(run: WatchedRun) -> dict[str, Any]:
         "study": run.path.name,
         "user": run.user,
         "ours": run.is_ours,
-        **{name: getattr(state, name) for name in SHOWN},
+        **{name: getattr(state, name) for name in RUN_PROPERTIES},
         "parts": [asdict(part) for part in state.parts][0 if run.is_ours else -MOST_PARTS :],
         "failures": list(state.failures)[0 if run.is_ours else -MOST_FAILURES :],
     }

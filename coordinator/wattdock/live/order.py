@@ -1,6 +1,6 @@
-"""What a page may ask for: one experiment of a few settings, as the arguments of `wattdock plan` and `run`.
+"""What a page may start: one experiment of a few settings, as the arguments of `wattdock run`.
 
-Whatever is asked runs as a command of its own, which outlives the page; no file is named by a request.
+A run is a command of its own, which outlives the page; no request names a file.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from wattdock.opening import open_regular
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A plan asks the container engine and reads the model's configuration.
-PLAN_TIMEOUT_S = 180
-# Of runs that were started from here.
+COMMAND = (sys.executable, "-P", "-m", "wattdock")
+# The longest that a command may take whose output a page waits for.
+ANSWER_TIMEOUT_S = 180
+# How many of the runs that were started from here a page shows.
 MOST_SHOWN = 5
 MODEL = re.compile(r"(shape:)?[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 COUNT = Annotated[int, Field(ge=1, le=100_000)]
@@ -72,12 +73,6 @@ class Order(BaseModel):
         given = {name.replace("_", "-"): value for name, value in values.items() if value}
         return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
-    def estimate(self) -> list[str]:
-        """Return the arguments of `wattdock estimate` for it."""
-        context = (self.input_tokens or 512) + self.max_output_tokens
-        name = self.model.removeprefix("shape:")
-        return [name, "--backend", self.backend, "--batch-size", str(self.batch_size), "--context", str(context)]
-
 
 def choices() -> dict[str, Any]:
     """Return what can be chosen, whether or not it would run here."""
@@ -88,45 +83,43 @@ def choices() -> dict[str, Any]:
     }
 
 
-def ask(words: list[str], *, columns: int = 110, pass_fds: tuple[int, ...] = ()) -> str:
-    """Return what a wattdock command, which has these descriptors, prints in so many columns; its errors, too."""
+def output_of(words: list[str], *, pass_fds: tuple[int, ...] = ()) -> str:
+    """Return what a wattdock command prints, its errors too; it inherits these descriptors."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "wattdock", *words],
+            [*COMMAND, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            timeout=PLAN_TIMEOUT_S,
-            env=os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1"},
+            timeout=ANSWER_TIMEOUT_S,
+            env=os.environ | {"NO_COLOR": "1"},
             pass_fds=pass_fds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"wattdock {words[0]} did not answer within {PLAN_TIMEOUT_S} s"
+        return f"wattdock {words[0]} did not answer within {ANSWER_TIMEOUT_S} s"
     return done.stdout
 
 
 @dataclass
-class Started:
-    """A run that was started from here, in words, and what it printed goes into `log`."""
+class StartedRun:
+    """A run that was started from here; what it prints goes into `log`."""
 
-    what: str
+    label: str
     process: subprocess.Popen[bytes]
     log: Path
-    _outcome: str = ""
 
-    def outcome(self) -> str:
-        """Return what became of it; its last line where it failed."""
+    def __str__(self) -> str:
+        """What became of it; its last line where it failed."""
         code = self.process.poll()
-        if code is not None and not self._outcome:
-            said = last_lines(self.log, 1) if code else ""
-            self._outcome = f"{said} (exit code {code}; {self.log})" if code else "done"
-        return self._outcome or "running"
+        if code:
+            return f"{self.label}: {last_lines(self.log, 1)} (exit code {code}; {self.log})"
+        return f"{self.label}: {'running' if code is None else 'done'}"
 
 
-class Orders:
-    """Runs that were started from here; they go on when this process ends.
+class StartedRuns:
+    """Runs that were started from here, the latest; they go on when this process ends.
 
     Args:
         cpus: Those that a run may use; this process keeps to fewer.
@@ -134,7 +127,7 @@ class Orders:
 
     def __init__(self, output_dir: Path, cpus: set[int]) -> None:
         self._output_dir, self._cpus = output_dir, cpus
-        self._started: deque[Started] = deque(maxlen=MOST_SHOWN)
+        self.latest: deque[StartedRun] = deque(maxlen=MOST_SHOWN)
 
     def start(self, order: Order) -> None:
         """Start `wattdock run` in a session of its own; what it prints goes into a file in the folder of results.
@@ -142,16 +135,16 @@ class Orders:
         Raises:
             ConfigError: The folder of results cannot be written to.
         """
-        log = self._output_dir / f"serve-{datetime.now(UTC):%Y%m%dT%H%M%S-%f}.log"
-        # Of this thread, which the child takes after.
+        at = f"{datetime.now(UTC):%Y%m%dT%H%M%S-%f}"
+        log = self._output_dir / f"serve-{at}.log"
+        # The child inherits the CPUs of this thread.
         kept = os.sched_getaffinity(0)
         try:
             os.sched_setaffinity(0, self._cpus)
             self._output_dir.mkdir(parents=True, exist_ok=True)
             with os.fdopen(open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-                words = [sys.executable, "-P", "-m", "wattdock", "run", *order.flags(), "--output-dir"]
                 process = subprocess.Popen(
-                    [*words, str(self._output_dir.absolute())],
+                    [*COMMAND, "run", *order.flags(), "--output-dir", str(self._output_dir.absolute())],
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -164,9 +157,5 @@ class Orders:
             ) from error
         finally:
             os.sched_setaffinity(0, kept)
-        what = f"{order.backend} {order.model}, {order.batch_size} in flight"
-        self._started.append(Started(f"{log.stem.removeprefix('serve-')}: {what}", process, log))
-
-    def lines(self) -> list[str]:
-        """Return what became of the latest, a line each."""
-        return [f"{started.what}: {started.outcome()}" for started in self._started]
+        label = f"{at}: {order.backend} {order.model}, {order.batch_size} in flight"
+        self.latest.append(StartedRun(label, process, log))

@@ -6,6 +6,8 @@ import socket
 import struct
 from contextlib import suppress
 
+from wattdock.opening import is_trusted
+
 # sock_diag(7): the request and its answer, a connection that is open, no cookie.
 SOCK_DIAG_BY_FAMILY, NETLINK_SOCK_DIAG, ESTABLISHED, ANY = 20, 4, 1, 0xFFFFFFFF
 HEADER, REQUEST = struct.Struct("=IHHII"), struct.Struct("=BBBxI")
@@ -33,3 +35,8 @@ def peer_of(client: tuple[str, int | None], server: tuple[str, int | None]) -> i
         if struct.unpack_from("=H", answer, KIND_AT)[0] == SOCK_DIAG_BY_FAMILY and answer[STATE_AT] == ESTABLISHED:
             return int(struct.unpack_from("=I", answer, UID_AT)[0])
     return client[0]
+
+
+def is_owner(peer: int | str) -> bool:
+    """Whether a peer is the serving user, or root."""
+    return isinstance(peer, int) and is_trusted(peer)

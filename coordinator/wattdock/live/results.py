@@ -1,21 +1,27 @@
-"""Stored results for a page: a row each, the report of one or of its study, two of them compared."""
+"""Stored results for a page: a row each, and the report of a result or of its study."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette.exceptions import HTTPException
+
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import STUDIES
 from wattdock.host import folders
-from wattdock.live.order import ask
+from wattdock.live.order import output_of
 from wattdock.opening import proc_path, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.store import select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from wattdock.live.feed import Feed
 
 COLUMNS = (
     *("name", "status", "publishable", "backend", "model", "gpus", "batch_size", "restarts", "study_id"),
@@ -23,25 +29,65 @@ COLUMNS = (
     *("output_tokens_per_s", "mean_power_w"),
 )
 MOST_ROWS = 1_000
-# Of a text in a row; a result that somebody wrote may hold megabytes.
+# Longest text in a row; a result that somebody wrote may hold megabytes.
 MOST_CHARACTERS = 300
-# Room for every column of a comparison.
-COMPARED_COLUMNS = 150
+# Most requests of other users that wait for results to be read.
+MOST_WAITING = 2
+# The pause before the rows are read again, as a multiple of how long the last reading took.
+REST = 9
 
 
 class ServedResults:
-    """The results in a folder, for everybody who can reach a page: of the folder's first owner only.
+    """The results in a folder, of the folder's first owner only, read one request after the other."""
 
-    Args:
-        output_dir: The folder, which may be made later.
-    """
-
-    def __init__(self, output_dir: Path) -> None:
-        self.output_dir = output_dir
+    def __init__(self, feed: Feed) -> None:
+        self._feed, self._output_dir = feed, feed.output_dir
+        self._turn, self._waiting = asyncio.Lock(), 0
         self._owner: int | None = None
+        self._rows, self._rest_until_s = self._read_rows(), 0.0
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the latest results, the latest first; none where there is none."""
+    async def rows(self, *, for_owner: bool) -> dict[str, Any]:
+        """Return the latest rows; the earlier ones while a pass is measured, or where reading takes long."""
+        if study := self._feed.measuring:
+            return {"rows": self._rows, "note": f"as they were before {study} began a pass"}
+        if time.monotonic() >= self._rest_until_s:
+            began_s = time.monotonic()
+            self._rows = await self._in_turn(self._read_rows, for_owner=for_owner)
+            self._rest_until_s = time.monotonic() + REST * (time.monotonic() - began_s)
+        return {"rows": self._rows, "note": ""}
+
+    async def report(self, name: str, *, for_owner: bool) -> str:
+        """Return the report of a result or a study as HTML.
+
+        Raises:
+            ConfigError: There is none of this name, or it cannot be shown.
+        """
+
+        def read() -> str:
+            with folders.scratch_folder() as scratch, self._opened() as folder:
+                file = scratch / "report.html"
+                words = ["report", _path_of(folder, name), "--title", name, "-o", str(file)]
+                said = output_of(words, pass_fds=(int(folder.name),))
+                if not file.is_file():
+                    raise ConfigError(said.replace(str(folder), str(self._output_dir)).strip())
+                return read_regular(file).decode()
+
+        page: str = await self._in_turn(read, for_owner=for_owner)
+        return page
+
+    async def _in_turn(self, read: Callable[[], Any], *, for_owner: bool) -> Any:
+        """Read on another thread, and not while a pass is measured; others' requests leave room for the owner's."""
+        if self._waiting >= MOST_WAITING and not for_owner:
+            raise HTTPException(503, "others are waiting for results already; try again")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                self._feed.require_no_pass()
+                return await asyncio.to_thread(read)
+        finally:
+            self._waiting -= 1
+
+    def _read_rows(self) -> list[dict[str, Any]]:
         with suppress(ConfigError), self._opened() as folder:
             return [
                 {name: _short(getattr(row, name)) for name in COLUMNS}
@@ -49,29 +95,6 @@ class ServedResults:
                 for row in select(folder)[:MOST_ROWS]
             ]
         return []
-
-    def report(self, name: str) -> str:
-        """Return the report of a result or a study as HTML.
-
-        Raises:
-            ConfigError: There is none of this name, or it cannot be shown.
-        """
-        with folders.scratch_folder() as scratch, self._opened() as folder:
-            file = scratch / "report.html"
-            said = self._ask(folder, ["report", _known(folder, name), "--title", name, "-o", str(file)])
-            if not file.is_file():
-                raise ConfigError(said.strip())
-            return read_regular(file).decode()
-
-    def comparison(self, first: str, second: str) -> str:
-        """Return what `wattdock compare` prints of two results or studies.
-
-        Raises:
-            ConfigError: There is none of one of the names.
-        """
-        with self._opened() as folder:
-            names = [_known(folder, name) for name in (first, second)]
-            return self._ask(folder, ["compare", *names], columns=COMPARED_COLUMNS)
 
     @contextmanager
     def _opened(self) -> Iterator[Path]:
@@ -81,30 +104,25 @@ class ServedResults:
             ConfigError: There is no such folder, or another user's has its path by now.
         """
         try:
-            folder = OwnedFolder.open(self.output_dir)
+            folder = OwnedFolder.open(self._output_dir)
         except OSError as error:
-            raise ConfigError(f"{self.output_dir}: {error.strerror}", "measure something first") from error
+            raise ConfigError(f"{self._output_dir}: {error.strerror}", "measure something first") from error
         with folder:
             self._owner = folder.owner if self._owner is None else self._owner
             if folder.owner != self._owner:
                 raise ConfigError(
-                    f"{self.output_dir} belongs to user {folder.owner} by now",
+                    f"{self._output_dir} belongs to user {folder.owner} by now",
                     "start `serve` anew",
                     cause=Cause.OTHERS_COULD_WRITE,
                 )
             yield Path(proc_path(folder.descriptor))
-
-    def _ask(self, folder: Path, words: list[str], *, columns: int = 110) -> str:
-        """Return what a command prints of what is in the folder."""
-        said = ask(words, columns=columns, pass_fds=(int(folder.name),))
-        return said.replace(str(folder), str(self.output_dir))
 
 
 def _short(value: Any) -> Any:
     return value[:MOST_CHARACTERS] if isinstance(value, str) else value
 
 
-def _known(folder: Path, name: str) -> str:
+def _path_of(folder: Path, name: str) -> str:
     """Return the path of a result or a study by its exact name, which comes from a stranger."""
     for place in (folder, folder / STUDIES):
         with suppress(OSError), OwnedFolder.open(place) as opened:

@@ -12,7 +12,6 @@ import re
 import secrets
 import signal
 import socket
-import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import resources
@@ -33,10 +32,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from wattdock.errors import ConfigError, PreflightError, WattdockError
 from wattdock.live.feed import Feed
 from wattdock.live.metrics import exposition
-from wattdock.live.order import Order, Orders, ask, choices
-from wattdock.live.peers import peer_of
+from wattdock.live.order import Order, StartedRuns, choices
+from wattdock.live.peers import is_owner, peer_of
 from wattdock.live.results import ServedResults
-from wattdock.opening import is_trusted
 from wattdock.text import COMPACT, from_json, json_text
 
 if TYPE_CHECKING:
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["serve"]
-
 # Less often while a pass is measured: what an update costs here and in a browser could slow it.
 UPDATE_S, PASS_UPDATE_S = 1.0, 5.0
 # Viewers go with the next update after Ctrl-C.
@@ -58,10 +54,6 @@ STALLED_S, SILENT_S = 20.0, 10.0
 # Connections in all, of all other users, and of one of them: the serving user always finds room.
 MOST_CONNECTIONS, MOST_OF_OTHERS, MOST_OF_USER = 200, 150, 50
 MOST_BODY_BYTES = 16_000
-# Other users' requests that wait for results to be read.
-MOST_WAITING = 2
-# A list of results is not read again before nine times as long as reading took.
-REST = 9
 TOKEN = "x-wattdock-token"
 ASSETS = {
     "/": ("wattdock.live", "assets/live.html", "text/html"),
@@ -81,7 +73,6 @@ HEADERS = {
 PORT = re.compile(r":\d+$")
 EVERYWHERE = ("", "0.0.0.0", "::")
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-DISTURBS = "{} measures a pass, which this would disturb; try again when the pass is over"
 
 
 @dataclass
@@ -97,7 +88,7 @@ class Service:
     """
 
     feed: Feed
-    orders: Orders
+    started: StartedRuns
     names: tuple[str, ...]
     token: str | None
     is_ending: Callable[[], bool] = lambda: False
@@ -111,16 +102,16 @@ class Service:
         while True:
             await asyncio.to_thread(self.feed.look)
             if self.viewers:
-                self.update = _event("now", self.feed.now() | {"orders": self.orders.lines()})
+                self.update = _event("now", self.feed.now() | {"started": [str(run) for run in self.started.latest]})
                 async with self.news:
                     self.news.notify_all()
             await asyncio.sleep(PASS_UPDATE_S if self.feed.measuring else UPDATE_S)
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield what has happened so far, then each update; whoever is slow misses some."""
+        """Yield the power so far, then each update; a slow viewer misses some."""
         self.viewers += 1
         try:
-            yield _event("history", self.feed.history())
+            yield _event("history", {"points": list(self.feed.points)})
             while not self.is_ending():
                 async with self.news:
                     await self.news.wait()
@@ -133,11 +124,6 @@ class Service:
         if not task.cancelled():
             self.fault = task.exception()
             signal.raise_signal(signal.SIGINT)
-
-    def undisturbed(self) -> None:
-        """Refuse what would take CPU time while a pass is measured."""
-        if study := self.feed.measuring:
-            raise HTTPException(409, DISTURBS.format(study))
 
     async def trusted(self, request: Request) -> Any:
         """Return the body of a request that may change something."""
@@ -166,16 +152,11 @@ class TimedConnection(H11Protocol):
         super().connection_made(transport)
         if self.client and self.server:
             self.peer = peer_of(self.client, self.server)
-        if not _is_owner(self.peer):
-            peers = [peer for each in self.connections if not _is_owner(peer := getattr(each, "peer", ""))]
+        if not is_owner(self.peer):
+            peers = [peer for each in self.connections if not is_owner(peer := getattr(each, "peer", ""))]
             if len(peers) > MOST_OF_OTHERS or peers.count(self.peer) > MOST_OF_USER:
                 transport.abort()
         self.loop.call_later(SILENT_S, lambda: None if self.cycle else transport.close())
-
-
-def _is_owner(peer: int | str) -> bool:
-    """Whether a peer is the serving user, or root."""
-    return isinstance(peer, int) and is_trusted(peer)
 
 
 class SlowTickServer(uvicorn.Server):
@@ -227,7 +208,10 @@ class Guard:
 
 def application(service: Service) -> Starlette:
     """Return the web application."""
-    results = _Results(service)
+    results = ServedResults(service.feed)
+
+    def for_owner(request: Request) -> bool:
+        return is_owner(peer_of(request.scope["client"], request.scope["server"]))
 
     async def asset(request: Request) -> Response:
         package, name, kind = ASSETS[request.url.path]
@@ -244,27 +228,18 @@ def application(service: Service) -> Starlette:
         return JSONResponse(choices() | told)
 
     async def listed(request: Request) -> Response:
-        return Response(json_text(await results.rows(request)), media_type="application/json")
+        rows = await results.rows(for_owner=for_owner(request))
+        return Response(json_text(rows), media_type="application/json")
 
     async def report(request: Request) -> Response:
-        page = await results.read(request, results.stored.report, request.path_params["name"])
+        page = await results.report(request.path_params["name"], for_owner=for_owner(request))
         # It brings a policy of its own.
         return Response(page, media_type="text/html", headers={"content-security-policy": "frame-ancestors 'none'"})
 
-    async def compared(request: Request) -> Response:
-        names = [request.query_params.get(side, "") for side in ("a", "b")]
-        return PlainTextResponse(await results.read(request, results.stored.comparison, *names))
-
-    async def plan(request: Request) -> Response:
-        order = Order.model_validate(await service.trusted(request))
-        commands = (["plan", *order.flags()], ["estimate", *order.estimate()])
-        texts = [await results.read(request, ask, words) for words in commands]
-        return PlainTextResponse("\n".join(texts))
-
     async def start(request: Request) -> Response:
         order = Order.model_validate(await service.trusted(request))
-        service.undisturbed()
-        await asyncio.to_thread(service.orders.start, order)
+        service.feed.require_no_pass()
+        await asyncio.to_thread(service.started.start, order)
         return PlainTextResponse("handed over; what becomes of it stands below\n")
 
     async def stop(request: Request) -> Response:
@@ -290,10 +265,9 @@ def application(service: Service) -> Starlette:
         "/metrics": metrics,
         "/choices": offered,
         "/results": listed,
-        "/compare": compared,
         "/report/{name}": report,
     }
-    changes = {"/plan": plan, "/start": start, "/stop": stop}
+    changes = {"/start": start, "/stop": stop}
     return Starlette(
         routes=[
             *(Route(path, endpoint, methods=["GET"]) for path, endpoint in reads.items()),
@@ -303,41 +277,6 @@ def application(service: Service) -> Starlette:
         exception_handlers={WattdockError: _refused, ValidationError: _refused},
         lifespan=lifespan,
     )
-
-
-class _Results:
-    """Stored results, read one after the other, and not while a pass is measured."""
-
-    def __init__(self, service: Service) -> None:
-        self._service, self._turn = service, asyncio.Lock()
-        self.stored = ServedResults(service.feed.output_dir)
-        self._rows, self._rest_until_s, self._waiting = self.stored.rows(), 0.0, 0
-
-    async def rows(self, request: Request) -> dict[str, Any]:
-        """Return the rows; those that were read last while a pass is measured, or where reading them takes long."""
-        if study := self._service.feed.measuring:
-            return {"rows": self._rows, "note": f"as they were before {study} began a pass"}
-        if time.monotonic() >= self._rest_until_s:
-            self._rows = await self.read(request, self._timed_rows)
-        return {"rows": self._rows, "note": ""}
-
-    def _timed_rows(self) -> list[dict[str, Any]]:
-        began_s = time.monotonic()
-        rows = self.stored.rows()
-        self._rest_until_s = time.monotonic() + REST * (time.monotonic() - began_s)
-        return rows
-
-    async def read(self, request: Request, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function of this room reads, on another thread; others' requests leave room for the owner's."""
-        if self._waiting >= MOST_WAITING and not _is_owner(peer_of(request.scope["client"], request.scope["server"])):
-            raise HTTPException(503, "others are waiting for results already; try again")
-        self._waiting += 1
-        try:
-            async with self._turn:
-                self._service.undisturbed()
-                return await asyncio.to_thread(function, *arguments)
-        finally:
-            self._waiting -= 1
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -383,7 +322,7 @@ def serve(output_dir: Path, *, host: str, port: int, allow_run: bool, say: Calla
     cpus = os.sched_getaffinity(0)
     # Before any thread: all of them stay off the others, which runs have.
     os.sched_setaffinity(0, {max(cpus)})
-    service = Service(Feed(output_dir), Orders(output_dir, cpus), tuple(dict.fromkeys((*LOCAL, name))), token)
+    service = Service(Feed(output_dir), StartedRuns(output_dir, cpus), tuple(dict.fromkeys((*LOCAL, name))), token)
     config = uvicorn.Config(
         application(service),
         http=TimedConnection,

@@ -6,7 +6,7 @@ be measured here, and its results to compare with.
 Must not know: the command line; how runners are started or metered. Nothing in a bundle is executed.
 """
 
-from wattdock.publish.bundle import Bundle, WholeBundle, open_bundle, results_table, verify_bundle
+from wattdock.publish.bundle import Bundle, VerifiedBundle, open_bundle, results_table, verify_bundle
 from wattdock.publish.create import CreatedBundle, create_bundle
 from wattdock.publish.reproduce import LocalChoices, Reproduction, prepare_reproduction
 
@@ -15,7 +15,7 @@ __all__ = [
     "CreatedBundle",
     "LocalChoices",
     "Reproduction",
-    "WholeBundle",
+    "VerifiedBundle",
     "create_bundle",
     "open_bundle",
     "prepare_reproduction",

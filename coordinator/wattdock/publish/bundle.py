@@ -35,9 +35,9 @@ BUNDLE_SCHEMA: Final = 1
 SUMS, README, STUDY, LOCK = "SHA256SUMS", "README.md", "study.yaml", "images.lock"
 PROMPTS, CARDS = "prompts", "meter-cards"
 DIFFERENCES_SHOWN = 3
-# The longest list of hashes or manifest, which are read as a whole: a hundred times that of a study of 1000 results.
+# The longest list of hashes, and the longest manifest: a hundred times those of a study of 1000 results.
 MOST_BYTES = 20_000_000
-# What a file's line in the list of hashes has beside the file's name.
+# Length of a line in the list of hashes without the file's name.
 LINE_BYTES = len(f"{hashlib.sha256().hexdigest()}  \n")
 
 
@@ -58,17 +58,21 @@ class Manifest(BaseModel):
 
 
 @dataclass(frozen=True)
-class BundleFile:
-    """A bundle as its user named it.
+class VerifiedBundle:
+    """A bundle with unchanged files.
 
     Attributes:
         path: The tar file, or the folder that it was unpacked to.
         digest: SHA-256 of its SHA256SUMS, which stands for all of it; print it in a paper.
+        file_count: Number of files, SHA256SUMS included.
+        size_bytes: Sum of their sizes.
     """
 
     path: Path
     manifest: Manifest
     digest: str
+    file_count: int
+    size_bytes: int
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
@@ -76,20 +80,7 @@ class BundleFile:
 
 
 @dataclass(frozen=True)
-class WholeBundle(BundleFile):
-    """A bundle with unchanged files.
-
-    Attributes:
-        file_count: Number of files, SHA256SUMS included.
-        size_bytes: Sum of their sizes.
-    """
-
-    file_count: int
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class Bundle(WholeBundle):
+class Bundle(VerifiedBundle):
     """An unpacked bundle with unchanged files.
 
     Attributes:
@@ -121,7 +112,7 @@ def sums_of(hashes: Mapping[str, str]) -> str:
     return "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
 
 
-def verify_bundle(path: Path) -> WholeBundle:
+def verify_bundle(path: Path) -> VerifiedBundle:
     """Check every byte of the bundle at `path`, a tar file or the folder that one was unpacked to; writes nothing.
 
     Raises:
@@ -230,8 +221,8 @@ def _read_folder(folder: Path) -> _Files:
     return files
 
 
-def _checked(path: Path, files: _Files) -> WholeBundle:
-    """Return the bundle that is made of these files after comparing every hash with the list of hashes."""
+def _checked(path: Path, files: _Files) -> VerifiedBundle:
+    """Return the bundle of these files after comparing every hash with the list of hashes."""
     for name in (SUMS, MANIFEST, STUDY):
         if name not in files.hashes:
             raise StoreError(f"has no {name}", "it is not a bundle, or was cut short")
@@ -243,7 +234,7 @@ def _checked(path: Path, files: _Files) -> WholeBundle:
     for name in manifest.results:
         if f"{BUNDLED}/{name}/{RESULT}" not in files.hashes:
             raise StoreError(f"{MANIFEST} names the result {name!r}, which is not in the bundle", AGAIN)
-    return WholeBundle(path, manifest, files.hashes[SUMS], len(files.hashes), files.size_bytes)
+    return VerifiedBundle(path, manifest, files.hashes[SUMS], len(files.hashes), files.size_bytes)
 
 
 def _difference(listed: str, actual: str) -> str:

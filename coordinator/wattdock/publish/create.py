@@ -34,10 +34,11 @@ from wattdock.publish.bundle import (
     README,
     STUDY,
     SUMS,
-    BundleFile,
     Manifest,
+    VerifiedBundle,
     results_table,
     sums_of,
+    verify_bundle,
 )
 from wattdock.secrets import holds_secret
 from wattdock.text import json_text
@@ -52,7 +53,7 @@ TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
 
 
 @dataclass(frozen=True)
-class CreatedBundle(BundleFile):
+class CreatedBundle(VerifiedBundle):
     """A new bundle.
 
     Attributes:
@@ -122,7 +123,7 @@ def create_bundle(
             raise ConfigError(f"{unsafe[0]!r} cannot be a name in a bundle", "use letters, digits, . _ - only")
         texts = {file: _text(content) for file, content in gathered.files.items() if Path(file).suffix in TEXT_SUFFIXES}
         _refuse_secrets(gathered.files, texts)
-        manifest = _describe(results, name, gathered)
+        _describe(results, name, gathered)
         sums = sums_of({file: sha256_of(content) for file, content in gathered.files.items()}).encode()
         _write(gathered.files | {SUMS: sums}, out, name)
     except OSError as error:
@@ -131,7 +132,7 @@ def create_bundle(
         ) from error
     identifying = _identifying_names()
     files = tuple(name for name, text in texts.items() if identifying.search(text))
-    return CreatedBundle(out, manifest, hashlib.sha256(sums).hexdigest(), files)
+    return CreatedBundle(**vars(verify_bundle(out)), identifying_files=files)
 
 
 def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bool) -> _Gathered:
@@ -226,7 +227,7 @@ def _text(content: Content) -> str:
         return file.read(MAX_BYTES).decode("utf-8", errors="replace")
 
 
-def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -> Manifest:
+def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -> None:
     """Add study.yaml, the manifest and README.md to the files."""
     positions: dict[str, int] = {}
     experiments: dict[str, dict[str, Any]] = {}
@@ -248,7 +249,6 @@ def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -
         MANIFEST: (json_text(manifest, indent=2, ascii_only=False) + "\n").encode(),
         README: _readme(manifest, results).encode(),
     }
-    return manifest
 
 
 def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
@@ -315,8 +315,7 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 
 
 def _write(files: dict[str, Content], out: Path, name: str) -> None:
-    parent = out.absolute().parent
-    if not parent.is_dir():
+    if not out.absolute().parent.is_dir():
         raise ConfigError(f"cannot write {out}: there is no folder {out.parent}", "make it, or choose another --output")
     if out.exists():
         raise StoreError(f"{out} exists, and bundles are never overwritten", "choose another name with --output")

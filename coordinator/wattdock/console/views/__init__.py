@@ -34,7 +34,7 @@ VIEWS = {
     "StoredResult": "results.results_view",
     "Table": "tables.table_view",
     "TaskState": "tables.tasks_view",
-    "WholeBundle": "bundles.whole_view",
+    "VerifiedBundle": "bundles.whole_view",
     "WindowSummary": "tables.windows_view",
 }
 

@@ -11,7 +11,7 @@ from wattdock.text import listed, pluralize
 
 if TYPE_CHECKING:
     from wattdock.console.views.terminal import View
-    from wattdock.publish import Bundle, CreatedBundle, WholeBundle
+    from wattdock.publish import Bundle, CreatedBundle, VerifiedBundle
 
 FILES_SHOWN = 3
 
@@ -21,11 +21,10 @@ def created_view(bundle: CreatedBundle) -> View:
     names = bundle.identifying_files
     files = f": {listed(names, FILES_SHOWN)}" if names else ""
     yield f"your user name, home folder or this machine's name stands in {pluralize(len(names), 'file')}{files}"
-    yield f"{bundle.path}: {pluralize(len(bundle.manifest.results), 'result')}"
-    yield from _missing_and_digest(bundle)
+    yield from whole_view(bundle)
 
 
-def whole_view(bundle: WholeBundle) -> View:
+def whole_view(bundle: VerifiedBundle) -> View:
     """Yield that the bundle is whole, what is missing, and its digest."""
     yield _whole_line(bundle)
     yield from _missing_and_digest(bundle)
@@ -37,10 +36,10 @@ def bundle_view(bundle: Bundle) -> View:
     yield from _missing_and_digest(bundle)
 
 
-def _whole_line(bundle: WholeBundle) -> str:
+def _whole_line(bundle: VerifiedBundle) -> str:
     return f"{bundle.path}: whole, {bundle.file_count} files, {size_text(bundle.size_bytes)}"
 
 
-def _missing_and_digest(bundle: CreatedBundle | WholeBundle) -> View:
+def _missing_and_digest(bundle: VerifiedBundle) -> View:
     yield from (f"missing: {sentence}" for sentence in bundle.manifest.missing)
     yield f"digest sha256:{bundle.digest}"

@@ -2,7 +2,7 @@
 // Everything that comes from elsewhere becomes text, never markup.
 const at = (id) => document.getElementById(id);
 const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#882255"];
-const state = { now: { gpus: [], runs: [] }, points: [], hidden: new Set(), chosen: [], rows: [], allowed: false, defaults: null };
+const state = { now: { gpus: [], runs: [] }, points: [], hidden: new Set(), rows: [], allowed: false, defaults: null };
 
 function make(tag, text, attributes = {}) {
   const element = document.createElement(tag);
@@ -157,7 +157,7 @@ function show(now) {
   say(at("host"), now.host);
   at("trouble").hidden = !now.trouble;
   say(at("trouble"), now.trouble || "");
-  fill(at("orders"), (line) => line.split(":")[0], now.orders || [], () => make("li"), (item, line) => say(item, `started ${line}`));
+  fill(at("started"), (line) => line.split(":")[0], now.started, () => make("li"), (item, line) => say(item, `started ${line}`));
   showAll();
 }
 function showAll() {
@@ -181,29 +181,17 @@ function order() {
 function showResults() {
   const wanted = at("filter").value.trim().toLowerCase();
   const rows = state.rows.filter((row) => (!at("publishable").checked || row.publishable) && Object.values(row).join(" ").toLowerCase().includes(wanted));
-  at("compare").disabled = state.chosen.length !== 2;
   fill(at("result-rows"), (row) => row.folder, rows, (row) => {
-    const line = make("tr"), cell = make("td"), title = make("th", undefined, { scope: "row" }), study = make("td");
-    const box = make("input", undefined, { type: "checkbox", "aria-label": `choose ${row.name} of ${row.started_utc} to compare` });
-    box.addEventListener("change", () => {
-      state.chosen = [...state.chosen.filter((folder) => folder !== row.folder), ...(box.checked ? [row.folder] : [])];
-      at("comparison").hidden = true;
-      showResults();
-    });
-    cell.append(box, make("span"));
+    const line = make("tr"), title = make("th", undefined, { scope: "row" }), study = make("td");
     title.append(make("a", row.name, { href: `/report/${encodeURIComponent(row.folder)}` }));
     if (row.study_id) study.append(make("a", row.study_id, { href: `/report/${encodeURIComponent(row.study_id)}` }));
     const ends = [row.energy_per_output_token_low_j, row.energy_per_output_token_high_j];
     const interval = ends.every((end) => typeof end === "number") ? ` (${precise(ends[0])} to ${precise(ends[1])})` : "";
-    line.append(cell, title, make("td", row.started_utc), make("td", row.status !== "ok" ? row.status : row.publishable ? "yes" : "no"),
+    line.append(title, make("td", row.started_utc), make("td", row.status !== "ok" ? row.status : row.publishable ? "yes" : "no"),
       make("td", precise(row.energy_per_output_token_j) + interval, { class: "number" }), make("td", number(row.output_tokens_per_s, 1), { class: "number" }),
       make("td", number(row.mean_power_w), { class: "number" }), make("td", row.gpus || "–"), study);
     return line;
-  }, (line, row) => {
-    const [box, letter] = line.children[0].children, place = state.chosen.indexOf(row.folder);
-    box.checked = place >= 0;
-    say(letter, place < 0 ? "" : place < 2 ? ` ${"AB"[place]}` : " ?");
-  });
+  }, () => {});
   say(at("results-note"), [`${rows.length} of ${state.rows.length} results`, state.note].filter(Boolean).join("; "));
 }
 async function readResults() {
@@ -212,11 +200,6 @@ async function readResults() {
     [state.rows, state.note] = [answer.rows, answer.note];
     showResults();
   } catch { say(at("results-note"), "results cannot be read now"); }
-}
-async function compareChosen() {
-  const [a, b] = [...state.chosen], reply = await fetch(`/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`);
-  at("comparison").hidden = false;
-  say(at("comparison"), await reply.text());
 }
 async function begin() {
   const offered = await (await fetch("/choices")).json();
@@ -235,10 +218,8 @@ at("token").value = sessionStorage.getItem("token") || "";
 at("token").addEventListener("input", () => sessionStorage.setItem("token", at("token").value));
 at("theme").addEventListener("change", () => { document.documentElement.dataset.theme = at("theme").value; draw(); });
 at("order").addEventListener("submit", (event) => { event.preventDefault(); post("/start", order(), at("answer")); });
-at("plan").addEventListener("click", () => post("/plan", order(), at("answer")));
 at("filter").addEventListener("input", showResults);
 at("publishable").addEventListener("change", showResults);
-at("compare").addEventListener("click", compareChosen);
 at("again").addEventListener("click", readResults);
 document.querySelectorAll("input[name=mode]").forEach((choice) => choice.addEventListener("change", draw));
 document.addEventListener("visibilitychange", showAll);
