@@ -96,7 +96,7 @@ class Workers:
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run a pass in all processes from a common start, and record it."""
-        self._board.common[0] = self._board.common[1] = 0
+        self._board.clear()
         self._ready = []
         orders = [(GENERATE, workload, list(prompts))] * len(self._orders)
         recorder.adopt(self._whole(self._call(orders, recorder=recorder)))

@@ -44,7 +44,8 @@ class Board:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        numbers = memoryview(mmap.mmap(descriptor, 0)).cast("Q")
+        self._memory = mmap.mmap(descriptor, 0)
+        numbers = memoryview(self._memory).cast("Q")
         self.common, self.tokens, self.finished = numbers[:2], numbers[2::2], numbers[3::2]
 
     @classmethod
@@ -53,6 +54,10 @@ class Board:
         descriptor = os.memfd_create("wattdock-board")
         os.ftruncate(descriptor, (2 + 2 * count) * 8)
         return cls(descriptor)
+
+    def clear(self) -> None:
+        """Begin a pass: nothing is cancelled, taken, generated or finished."""
+        self._memory[:] = bytes(len(self._memory))
 
     def is_cancelled(self) -> bool:
         """Whether workers shall end the pass early."""
