@@ -5,21 +5,19 @@ Imports no engine, so that the runner can describe itself at once.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Backend
 from wattdock_runner.errors import InvalidRequest
-from wattdock_runner.process import garbage_collection_suspended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wattdock_pytorch_engine import PyTorchEngine
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Report, Workload
+    from wattdock_runner.backend import LoadOrder, Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
 
 
@@ -29,6 +27,7 @@ class PyTorchBackend(Backend):
     name = "pytorch"
     framework = "pytorch"
     framework_package = "torch"
+    engine_module = "wattdock_pytorch_engine"
     packages: tuple[str, ...] = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy")
     supported_versions: str | None = ">=2.9,<3"
     arrivals: tuple[Arrival, ...] = (Arrival.BATCH, Arrival.SINGLE)
@@ -57,18 +56,6 @@ class PyTorchBackend(Backend):
             raise InvalidRequest(f"tp_plan: auto splits the model over at least 2 GPUs, not {count}; see tp_size, gpus")
         return count
 
-    def load(self, order: LoadOrder, report: Report) -> LoadedModel:
-        """Load or draw the model, or this rank's part, on the first GPU or the CPU.
-
-        `device_map: auto` spreads the model over all visible GPUs.
-        """
-        report("importing torch and transformers")
-        with garbage_collection_suspended():
-            from wattdock_pytorch_engine import load_engine
-
-        self.engine, loaded = load_engine(order, report)
-        return loaded
-
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run static batches of `in_flight` requests until the minima of the pass are met."""
         if self.engine and self.engine.ranks > 1:
@@ -76,11 +63,3 @@ class PyTorchBackend(Backend):
 
             workload = replace(workload, tickets=RankTickets(self.engine.devices[0]))
         super().generate(workload, prompts, recorder)
-
-    def unload(self) -> None:
-        """Drop the model and give its memory back to the device."""
-        self.engine = None
-        # A runner that has loaded nothing must not import torch to stop.
-        if "wattdock_pytorch_engine" in sys.modules:
-            sys.modules["wattdock_pytorch_engine"].free_memory()
-            sys.modules["wattdock_pytorch_ranks"].leave()

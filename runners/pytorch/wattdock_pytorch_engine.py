@@ -22,6 +22,7 @@ from wattdock_pytorch_ranks import (
     exchange_named,
     is_split,
     join,
+    leave,
     local_part,
     require_split,
     require_splittable,
@@ -39,11 +40,11 @@ from wattdock_runner.linear import linear_facts, unpacked_warnings
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wattdock_runner.backend import Gpu, LoadOrder, RandomWeights, Rank, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.recorder import PassRecorder, RequestRecord, Step
+    from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
@@ -88,7 +89,9 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     for device in engine.devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    leave_out_of_collections()
+    # A full collection takes tenths of a second in the middle of a pass. vLLM does the same once it has started.
+    gc.collect()
+    gc.freeze()
     return engine, _describe(engine, order, gpus, generation.to_diff_dict() | {"eos_token_id": eos})
 
 
@@ -177,11 +180,11 @@ def _describe(
         parallelism=split | {"devices": _layers_per_gpu(model, gpus)},
         parameter_count=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-        versions=cuda_versions(torch, gpus),
         warnings=(
             *checkpoint.settings_warnings(generation, engine.vocab_size),
             *unpacked_warnings(order, linear, "transformers"),
         ),
+        **cuda_versions(torch, gpus),
     )
 
 
@@ -377,21 +380,19 @@ class PyTorchEngine(Engine):
                 request.steps = [(at_ns, 1) for at_ns in instants[batch.first_step : batch.first_step + length]]
                 request.output_ids = ids[:length]
                 request.finish_reason = "stop" if ids[length - 1] in self._ends else "length"
-            self.steps.extend(self._steps_of(batch, instants))
+            sequences, width = batch.output.shape
+            # By the device's clock, the batch before may have ended microseconds later than by the host's.
+            start_ns = max(batch.start_ns, self.steps[-1].end_ns if self.steps else 0)
+            self.steps.extend(
+                steps_of_batch(
+                    start_ns,
+                    instants[batch.first_step : batch.first_step + width - batch.prompt_width],
+                    prompt_tokens=sum(request.prompt_tokens or 0 for request, _ in batch.requests),
+                    sequences=sequences,
+                    context_tokens=batch.prompt_width if self._reads_whole_context else None,
+                )
+            )
         self._batches = []
-
-    def _steps_of(self, batch: _Batch, instants: Sequence[int]) -> Iterator[Step]:
-        sequences, width = batch.output.shape
-        ends_ns = instants[batch.first_step : batch.first_step + width - batch.prompt_width]
-        # By the device's clock, the batch before may have ended microseconds later than by the host's.
-        start_ns = max(batch.start_ns, self.steps[-1].end_ns if self.steps else 0)
-        return steps_of_batch(
-            start_ns,
-            ends_ns,
-            prompt_tokens=sum(request.prompt_tokens or 0 for request, _ in batch.requests),
-            sequences=sequences,
-            context_tokens=batch.prompt_width if self._reads_whole_context else None,
-        )
 
 
 def left_pad(prompts: list[torch.Tensor], pad_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -447,13 +448,10 @@ def freeing_memory(what: str, work: Callable[[], T]) -> T:
     raise OutOfMemory(f"out of memory while {what}: {reason}", cause)
 
 
-def leave_out_of_collections() -> None:
-    """Exclude all that is loaded from Python's garbage collection, until memory is freed.
-
-    A full collection takes tenths of a second in the middle of a pass. vLLM does the same once its engine has started.
-    """
-    gc.collect()
-    gc.freeze()
+def release() -> None:
+    """Give memory back, and part from the other ranks."""
+    free_memory()
+    leave()
 
 
 def free_memory() -> None:

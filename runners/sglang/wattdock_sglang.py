@@ -6,28 +6,18 @@ runner can describe itself at once.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING
-
-from wattdock_runner.arguments import Argument, source_fields
+from wattdock_runner.arguments import source_arguments
 from wattdock_runner.backend import Backend, Finding
-from wattdock_runner.errors import WrongState
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Report
-
-# wattdock sets these from other parts of an experiment, or needs them as they are.
-SET_BY_WATTDOCK = {"dtype", "host", "incremental_streaming_output", "model_path", "port", "served_model_name"}
-SET_BY_WATTDOCK |= {"skip_tokenizer_init", "tokenizer_path", "trust_remote_code"}
-# Secrets and Python's objects do not belong into a study, and a runner has one engine on one host that speaks HTTP.
-ELSEWHERE = {"admin_api_key", "api_key", "custom_sigquit_handler", "stat_loggers", "use_ray"}
-ELSEWHERE |= {"dp_size", "enable_dp_attention", "enable_http2", "encoder_only", "grpc_mode", "is_embedding"}
-ELSEWHERE_PREFIXES = (
-    *("dist_", "disaggregation_", "encoder_", "gated_", "grpc_", "nnodes", "node_"),
-    *("remote_instance_", "sidecar", "smg_", "ssl_", "watermark_"),
+LEFT_OUT = (
+    # wattdock sets these from other parts of an experiment, or needs them as they are.
+    *("dtype", "host", "incremental_streaming_output", "model_path", "port", "served_model_name"),
+    *("skip_tokenizer_init", "tokenizer_path", "trust_remote_code"),
+    # Secrets and Python's objects do not belong into a study, and a runner has one engine on one host that speaks HTTP.
+    *("admin_api_key", "api_key", "custom_sigquit_handler", "stat_loggers", "use_ray"),
+    *("dp_size", "enable_dp_attention", "enable_http2", "encoder_only", "grpc_mode", "is_embedding"),
+    *("dist_*", "disaggregation_*", "encoder_*", "gated_*", "grpc_*", "nnodes*", "node_*"),
+    *("remote_instance_*", "sidecar*", "smg_*", "ssl_*", "watermark_*"),
 )
 # FLOPs, memory and revision of a result describe the model of the folder's config.json, and its safetensors.
 OTHER_MODEL = "another model would run than the one that the result describes; leave it out, and give that as model"
@@ -50,25 +40,8 @@ class SglangBackend(Backend):
     can_replicate = True
     caveats = (Finding("sglang runner", "warn", NEVER_RUN, FIRST_RUN),)
 
-    @cached_property
-    def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
-        """Server arguments of the installed SGLang that wattdock does not set, some refused; None without SGLang.
-
-        Source: the classes of sglang/srt/arg_groups/fields, of whose fields sglang/srt/server_args.py makes ServerArgs.
-        """
-        fields = source_fields("sglang", "srt/arg_groups/fields/*.py")
-        return fields and {
-            name: replace(argument, refused=OTHER_MODEL if name in REFUSED else "")
-            for name, argument in fields.items()
-            if name not in SET_BY_WATTDOCK | ELSEWHERE and not name.startswith(ELSEWHERE_PREFIXES)
-        }
-
-    def load(self, order: LoadOrder, report: Report) -> LoadedModel:
-        """Start the server with the model on the order's GPUs."""
-        if (arguments := self.engine_arguments) is None:
-            raise WrongState("SGLang is not installed here; run the backend in its image")
-        report("importing torch")
-        from wattdock_sglang_engine import load_engine
-
-        self.engine, loaded = load_engine(order, report, sorted(arguments))
-        return loaded
+    engine_module = "wattdock_sglang_engine"
+    # Source: the classes of sglang/srt/arg_groups/fields, of whose fields sglang/srt/server_args.py makes ServerArgs.
+    engine_arguments = source_arguments(
+        "sglang", "srt/arg_groups/fields/*.py", left_out=LEFT_OUT, refused=dict.fromkeys(REFUSED, OTHER_MODEL)
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from safetensors.torch import save_file
-from wattdock_sglang import DEFAULTS
+from wattdock_sglang import DEFAULTS, SglangBackend
 
 from wattdock_runner.engine_server import loading, mean_of
 from wattdock_runner.errors import CacheTooSmall
@@ -17,7 +17,7 @@ from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
@@ -100,11 +100,8 @@ class SglangApi(Api):
         return first_s, mean_of(grown, "sglang:inter_token_latency_seconds")
 
 
-def load_engine(order: LoadOrder, report: Report, arguments: Sequence[str]) -> tuple[ServedEngine, LoadedModel]:
+def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedModel]:
     """Start the server, and return when it has answered its own first request.
-
-    Args:
-        arguments: Names of the server's arguments that a result tells.
 
     Raises:
         WrongState: Torch sees other GPUs than requested.
@@ -132,7 +129,7 @@ def load_engine(order: LoadOrder, report: Report, arguments: Sequence[str]) -> t
             engine.block_tokens = info["page_size"] or 1
             engine.cache_blocks = told["max_total_num_tokens"] // engine.block_tokens
             engine.cache_arguments = "mem_fraction_static"
-            effective = {name: info[name] for name in arguments if name in info} | told
+            effective = {name: info[name] for name in SglangBackend.engine_arguments or () if name in info} | told
             return engine, model.loaded(info["tp_size"], info["pp_size"], effective)
 
 

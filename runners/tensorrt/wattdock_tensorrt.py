@@ -5,36 +5,25 @@ Imports no engine, so that the runner can describe itself at once.
 
 from __future__ import annotations
 
-import importlib
 import os
-from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.arguments import Argument, json_ready, source_fields
+from wattdock_runner.arguments import Argument, json_ready, source_arguments
 from wattdock_runner.backend import Backend, Finding
-from wattdock_runner.errors import WrongState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
-# wattdock sets these from other parts of an experiment.
-SET_BY_WATTDOCK = {
-    "dtype",
-    "model",
-    "pipeline_parallel_size",
-    "skip_tokenizer_init",
-    "tensor_parallel_size",
-    "trust_remote_code",
-}
-# Texts are encoded outside the engine, the runner is offline, and a study file cannot hold Python objects.
-ELSEWHERE = {"tokenizer", "tokenizer_mode", "custom_tokenizer", "revision", "tokenizer_revision"}
-ELSEWHERE |= {"postprocess_tokenizer_dir", "num_postprocess_workers", "batched_logits_processor", "checkpoint_loader"}
-# A runner has a single engine on a single host, with MPI.
-ELSEWHERE |= {"backend", "mpi_session", "orchestrator_type", "gpus_per_node", "env_overrides", "load_format"}
-ELSEWHERE |= {"otlp_traces_endpoint", "decoding_config"}
+LEFT_OUT = (
+    # wattdock sets these from other parts of an experiment.
+    *("dtype", "model", "pipeline_parallel_size", "skip_tokenizer_init", "tensor_parallel_size", "trust_remote_code"),
+    # Texts are encoded outside the engine, the runner is offline, and a study file cannot hold Python objects.
+    *("tokenizer", "tokenizer_mode", "custom_tokenizer", "revision", "tokenizer_revision"),
+    *("postprocess_tokenizer_dir", "num_postprocess_workers", "batched_logits_processor", "checkpoint_loader"),
+    # A runner has a single engine on a single host, with MPI.
+    *("backend", "mpi_session", "orchestrator_type", "gpus_per_node", "env_overrides", "load_format"),
+    *("otlp_traces_endpoint", "decoding_config"),
+)
 # model_kwargs changes values of config.json: FLOPs, memory and revision would be those of a model that did not run.
 REFUSED = {
     "model_kwargs": "another model would run than the one that the result describes; write it into a folder's "
@@ -55,17 +44,6 @@ ENVIRONMENT = {
 }
 NEVER_RUN = "this runner has been run with a stand-in only, never yet with the real TensorRT-LLM"
 FIRST_RUN = "docs/tensorrt.md has the ten minutes that the first person with its image is asked for"
-
-
-def engine_arguments() -> dict[str, Argument] | None:
-    """Return the arguments that a caller may set, or None where TensorRT-LLM is not installed.
-
-    Source: class TorchLlmArgs in tensorrt_llm/llmapi/llm_args.py.
-    """
-    fields = source_fields("tensorrt_llm", "llmapi/llm_args.py", "TorchLlmArgs")
-    if fields is None:
-        return None
-    return {name: argument for name, argument in fields.items() if name not in SET_BY_WATTDOCK | ELSEWHERE} | ADDED
 
 
 def engine_settings(order: LoadOrder, dtype: str) -> dict[str, Any]:
@@ -90,7 +68,7 @@ def effective_engine_args(args: Any) -> dict[str, Any]:
 
     Workers do not report what they make of an argument without a value.
     """
-    names = sorted(engine_arguments() or ())
+    names = sorted(TensorrtBackend.engine_arguments or ())
     return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None)) for name in names}
 
 
@@ -104,21 +82,14 @@ class TensorrtBackend(Backend):
     supported_versions: str | None = ">=1.2,<1.3"
     caveats = (Finding("tensorrt runner", "warn", NEVER_RUN, FIRST_RUN),)
 
-    @cached_property
-    def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
-        """Arguments of the installed TensorRT-LLM that wattdock does not set; None without TensorRT-LLM."""
-        return engine_arguments()
+    engine_module = "wattdock_tensorrt_engine"
+    # Source: class TorchLlmArgs in tensorrt_llm/llmapi/llm_args.py.
+    engine_arguments = source_arguments(
+        "tensorrt_llm", "llmapi/llm_args.py", "TorchLlmArgs", left_out=LEFT_OUT, refused={}, added=ADDED
+    )
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Start an engine with the model on the order's GPUs."""
-        if find_spec("tensorrt_llm") is None:
-            raise WrongState("TensorRT-LLM is not installed here; run the backend in its image")
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        report("importing tensorrt_llm")
-        module = importlib.import_module("wattdock_tensorrt_engine")
-        loaded: LoadedModel
-        self.engine, loaded = module.load_engine(order, report)
-        assert self.engine is not None
-        self.engine.drain()
-        return loaded
+        return super().load(order, report)

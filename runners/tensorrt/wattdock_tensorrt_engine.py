@@ -14,7 +14,6 @@ import queue
 import threading
 import time
 from concurrent.futures import wait
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # mpi4py runs this module in each worker that TensorRT-LLM starts.
 WORKER_MODULE = b"mpi4py.futures"
-NO_WORKERS = (
-    "TensorRT-LLM's worker processes could not be told from others; one that is killed would show as a pass that hangs"
-)
 # How soon a dead worker is noticed, and a cancelled pass ends.
 WATCH_S = 0.1
 DRAIN_S = 120.0
@@ -71,8 +67,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
     engine.vocab_size = model.text.vocab_size
     engine.context_tokens = effective["max_seq_len"] or getattr(model.text, "max_position_embeddings", None)
     engine.max_in_flight, engine.in_flight_argument = effective["max_batch_size"], "max_batch_size"
-    loaded = model.loaded(effective["tp_size"], effective["pp_size"], effective)
-    return engine, loaded if engine.workers else replace(loaded, warnings=(*loaded.warnings, NO_WORKERS))
+    return engine, model.loaded(effective["tp_size"], effective["pp_size"], effective)
 
 
 def _start(order: LoadOrder, model: FolderModel, report: Report) -> Any:

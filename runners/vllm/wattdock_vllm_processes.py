@@ -33,7 +33,6 @@ MEMORY_KINDS = {"MemoryError", "OutOfMemoryError"}
 # Raised for values that vLLM does not take, or not together.
 REFUSALS = {"AssertionError", "NotImplementedError", "OSError", "TypeError", "ValueError", "VLLMClientError"}
 NO_WEIGHTS = "Cannot find any model weights"
-DEATH = "EngineDeadError"
 # How vLLM's executor ends a step whose workers have not answered in time.
 SILENCE = "RPC call to "
 SEGMENTS = Path("/dev/shm")  # where shm_open(3) puts them
@@ -64,11 +63,6 @@ class Fault:
     def is_refusal(self) -> bool:
         """Whether vLLM refuses a value."""
         return bool(REFUSALS.intersection(self.kinds)) or NO_WEIGHTS in self.message
-
-    @property
-    def is_death(self) -> bool:
-        """Whether vLLM says that the engine is gone."""
-        return DEATH in self.kinds
 
     @property
     def is_silence(self) -> bool:

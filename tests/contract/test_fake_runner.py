@@ -78,7 +78,7 @@ def test_unexpected_error_is_one_line_for_the_client_and_a_traceback_in_the_log(
     assert "\n" not in detail
     log = fake.log.read_text()[before:]
     assert "Traceback" in log
-    assert "Load: INTERNAL after" in log
+    assert "Load: INTERNAL: " in log
 
 
 def test_failed_load_leaves_nothing_loaded(fake: Runner, model_path: Path) -> None:

@@ -23,7 +23,6 @@ from wattdock_runner.backend import find_backend
 from wattdock_runner.interceptor import FaultInterceptor
 from wattdock_runner.process import die_with_parent, log_to_stderr
 from wattdock_runner.servicer import RunnerServicer
-from wattdock_runner.spread import SpreadBackend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getpid() != 1:
         die_with_parent()
     try:
-        backend = SpreadBackend(find_backend(options.backend))
+        backend = find_backend(options.backend)
     except LookupError as error:
         log.error("%s", error)
         return EXIT_USAGE

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.errors import InvalidRequest
@@ -61,7 +63,7 @@ def _unknown_argument(name: str, valid: Sequence[str]) -> InvalidRequest:
     return InvalidRequest(f"unknown engine argument {name!r}; {hint}")
 
 
-def parse_engine_args(text: str) -> dict[str, object]:
+def parse_engine_args(text: str) -> dict[str, Any]:
     """Return the JSON object in `text`; an empty text holds no arguments.
 
     Raises:
@@ -96,11 +98,11 @@ def takeable(declared: Mapping[str, Argument]) -> list[str]:
 
 
 def _check_value(name: str, value: object, argument: Argument) -> None:
-    types = argument.types + ((int,) if float in argument.types else ())
+    types = (*argument.types, int) if float in argument.types else argument.types
     # bool is an int in Python, but `true` is no number to whoever wrote it.
     right_type = isinstance(value, types) and (not isinstance(value, bool) or bool in argument.types)
     if not right_type:
-        wanted = " or ".join(sorted(_json_name(kind) for kind in argument.types))
+        wanted = " or ".join(sorted({_json_name(kind) for kind in argument.types}))
         raise InvalidRequest(f"engine argument {name!r} must be {wanted}, not {_json_name(type(value))} ({value!r})")
     if argument.choices and value not in argument.choices:
         choices = ", ".join(json.dumps(choice) for choice in argument.choices)
@@ -112,23 +114,38 @@ def _json_name(kind: type) -> str:
     return names.get(kind, kind.__name__)
 
 
-def source_fields(package: str, files: str, *classes: str) -> dict[str, Argument] | None:
+def source_arguments(
+    package: str,
+    files: str,
+    *classes: str,
+    left_out: Sequence[str],
+    refused: Mapping[str, str],
+    added: Mapping[str, Argument] = MappingProxyType({}),
+) -> dict[str, Argument] | None:
     """Return the public annotated fields of classes in files of an installed package; None without such a file.
 
     Args:
         files: A path, or a pattern of paths.
-        classes: None is all.
+        classes: Whose fields, and whose bases' fields in the same file; none is all classes.
+        left_out: Patterns of names that do not exist for a caller.
+        refused: By name, why a caller may not set it.
+        added: Arguments beside the fields.
     """
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
     arguments: dict[str, Argument] = {}
     for source in sorted(Path(spec.submodule_search_locations[0]).glob(files)):
-        arguments |= fields_in(source.read_text(encoding="utf-8"), *classes)
-    return arguments or None
+        arguments |= _fields_in(source.read_text(encoding="utf-8"), *classes)
+    taken = {
+        name: replace(argument, refused=refused.get(name, ""))
+        for name, argument in arguments.items()
+        if not any(fnmatchcase(name, pattern) for pattern in left_out)
+    }
+    return {**taken, **added} if arguments else None
 
 
-def fields_in(source: str, *classes: str) -> dict[str, Argument]:
+def _fields_in(source: str, *classes: str) -> dict[str, Argument]:
     """Return the public annotated fields of classes in `source`, inherited fields included; of all without names.
 
     A class or a base that `source` does not define has no fields.
@@ -137,44 +154,30 @@ def fields_in(source: str, *classes: str) -> dict[str, Argument]:
     arguments: dict[str, Argument] = {}
     for node in (defined[name] for name in classes or defined if name in defined):
         if bases := [base.id for base in node.bases if isinstance(base, ast.Name)]:
-            arguments |= fields_in(source, *bases)
+            arguments |= _fields_in(source, *bases)
         fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
         kinds = {field.target.id: field.annotation for field in fields if isinstance(field.target, ast.Name)}
-        arguments |= {name: argument_for(kind) for name, kind in kinds.items() if not name.startswith("_")}
+        arguments |= {name: Argument(_types(kind)) for name, kind in kinds.items() if not name.startswith("_")}
     return arguments
 
 
-def argument_for(annotation: ast.expr) -> Argument:
-    """Return the JSON types and choices of an annotation; any type where only the engine can judge."""
-    types, literals = _alternatives(annotation)
-    choices = tuple(literals) if literals and set(types) <= {str, type(None)} else ()
-    return Argument(types, (*choices, None) if choices and type(None) in types else choices)
-
-
-def _alternatives(annotation: ast.expr) -> tuple[tuple[type, ...], list[object]]:
-    """Return the types of an annotation, and its values where the annotation consists of literals only."""
+def _types(annotation: ast.expr) -> tuple[type, ...]:
+    """Return the JSON types of an annotation; any type where only the engine can judge."""
     if isinstance(annotation, ast.BinOp):
-        return _united([annotation.left, annotation.right])
+        return _types(annotation.left) + _types(annotation.right)
     if isinstance(annotation, ast.Subscript):
         name = getattr(annotation.value, "id", "")
         inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
         if name == "Literal":
-            values = [item.value for item in inner if isinstance(item, ast.Constant)]
-            return tuple(dict.fromkeys(type(value) for value in values)), list(values)
+            return tuple(type(item.value) for item in inner if isinstance(item, ast.Constant))
         if name in METADATA:
-            return _alternatives(inner[0])
+            return _types(inner[0])
         if name in ("Union", "Optional"):
-            return _united([*inner, ast.Constant(None)] if name == "Optional" else inner)
-        return JSON_TYPES.get(name, ANY_JSON), []
+            types = tuple(kind for part in inner for kind in _types(part))
+            return (*types, type(None)) if name == "Optional" else types
+        return JSON_TYPES.get(name, ANY_JSON)
     name = str(annotation.value) if isinstance(annotation, ast.Constant) else getattr(annotation, "id", "")
-    return JSON_TYPES.get(name, ANY_JSON), []
-
-
-def _united(parts: list[ast.expr]) -> tuple[tuple[type, ...], list[object]]:
-    alternatives = [_alternatives(part) for part in parts]
-    types = tuple(dict.fromkeys(kind for kinds, _ in alternatives for kind in kinds))
-    has_free_text = any(str in kinds and not values for kinds, values in alternatives)
-    return types, [] if has_free_text else [value for _, values in alternatives for value in values]
+    return JSON_TYPES.get(name, ANY_JSON)
 
 
 def json_ready(value: Any) -> Any:

@@ -6,9 +6,6 @@ Knows no engine and reads no clock: every instant is an argument.
 from __future__ import annotations
 
 import fcntl
-import mmap
-import os
-import struct
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import Workload
 
 T = TypeVar("T")
-
-COUNTER = struct.Struct("=Q")
 
 
 class Tickets:
@@ -42,24 +37,24 @@ class Tickets:
 
 
 class SharedTickets(Tickets):
-    """Tickets of a pass that several processes serve: a counter in shared memory behind a lock of the kernel.
+    """Tickets of a pass that several processes serve: a number in shared memory behind a lock of the kernel.
 
     Args:
-        descriptor: The file descriptor of `open_counter`.
+        descriptor: The file descriptor of the memory.
+        numbers: The memory, whose first number counts.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._memory = mmap.mmap(descriptor, COUNTER.size)
+    def __init__(self, descriptor: int, numbers: memoryview[int]) -> None:
+        self._descriptor, self._numbers = descriptor, numbers
 
     @property
     def taken(self) -> int:
         """Number of requests taken so far, by any engine."""
-        return int(COUNTER.unpack_from(self._memory)[0])
+        return self._numbers[0]
 
     @taken.setter
     def taken(self, count: int) -> None:
-        COUNTER.pack_into(self._memory, 0, count)
+        self._numbers[0] = count
 
     def take(self, wanted: Callable[[int], int]) -> range:
         """Return the next numbers, which no other process gets."""
@@ -69,13 +64,6 @@ class SharedTickets(Tickets):
             return super().take(wanted)
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
-
-
-def open_counter() -> int:
-    """Return a file descriptor of memory for `SharedTickets`, which child processes may inherit."""
-    descriptor = os.memfd_create("wattdock-tickets")
-    os.ftruncate(descriptor, COUNTER.size)
-    return descriptor
 
 
 class Admission(Generic[T]):

@@ -6,21 +6,27 @@ Must not know: protobuf, gRPC.
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wattdock_runner.arguments import Argument
+from wattdock_runner.process import garbage_collection_suspended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from wattdock_runner.arguments import Argument
     from wattdock_runner.arrivals import Tickets
     from wattdock_runner.recorder import PassRecorder
     from wattdock_runner.serving import Engine
 
     # Takes the name of each stage of a load.
     Report = Callable[[str], None]
+
+# The engine argument of every backend that can replicate.
+REPLICAS = "data_parallel_size"
 
 
 class Arrival(Enum):
@@ -66,6 +72,7 @@ class LoadOrder:
         engine_args: Checked against `Backend.engine_arguments`.
         gpu_uuids: The GPUs that the engine must see, in NVML's form and in this order; empty for a CPU.
         rank: The place of this process, where several processes hold the model together.
+        replicas: Number of processes that each hold a copy.
     """
 
     model_path: Path
@@ -75,6 +82,7 @@ class LoadOrder:
     trust_remote_code: bool = False
     gpu_uuids: tuple[str, ...] = ()
     rank: Rank | None = None
+    replicas: int = 1
 
 
 @dataclass(frozen=True)
@@ -87,15 +95,6 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class CudaVersions:
-    """Versions of what an engine computes with on a GPU; None is unknown, or means no GPU."""
-
-    driver: str | None = None
-    cuda: str | None = None
-    nccl: str | None = None
-
-
-@dataclass(frozen=True)
 class LoadedModel:
     """What the engine runs with, read back from the engine after loading; None is unknown.
 
@@ -103,6 +102,7 @@ class LoadedModel:
         effective_engine_args: JSON-ready; without arguments that cannot be read back.
         parallelism: JSON-ready, for instance {"kind": "tensor", "tensor_parallel_size": 2, "devices": {…}}; see
             `RunnerEnvironment` in runner.proto.
+        driver_version, cuda_version, nccl_version: Of what the engine computes with; None without a GPU.
         weight_bytes: Size of the parameters of a single copy of the model, as loaded.
         warnings: What the user should know of the load.
     """
@@ -113,7 +113,9 @@ class LoadedModel:
     parallelism: Mapping[str, Any]
     parameter_count: int | None = None
     weight_bytes: int | None = None
-    versions: CudaVersions = CudaVersions()
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    nccl_version: str | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -142,7 +144,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Workload:
-    """A pass to serve. runner.proto explains the fields; their values have been checked.
+    """A pass to serve. runner.proto explains the fields.
 
     Attributes:
         chat_template_kwargs: Variables for the chat template, as a JSON object has them.
@@ -179,7 +181,7 @@ class Finding:
 
 
 class Backend:
-    """Loads models into an engine. A backend is a subclass with `load`; its module must not import the engine.
+    """Loads models into an engine. A backend is a subclass; its module must not import the engine.
 
     All methods are called on the same thread, one at a time. They raise `InvalidRequest`, `WrongState` or `OutOfMemory`
     for what a caller can act on; any other exception counts as a defect of the backend.
@@ -190,6 +192,8 @@ class Backend:
         framework_package: The distribution that has the framework's version.
         packages: Distributions whose versions belong in a result.
         supported_versions: PEP 440 specifier of the framework's versions that the backend was written for, or None.
+        engine_module: The module whose `load_engine` makes the engine, imported at the first load; its `release`, if
+            any, gives back what engines held.
         arrivals: The kinds of arrival that the engine can serve.
         engine_arguments: Valid names and types; None where the engine that declares them is not installed.
         can_replicate: Whether several processes may serve a workload, each with its copy (`data_parallel_size`).
@@ -200,6 +204,7 @@ class Backend:
     name: str
     framework: str
     framework_package: str
+    engine_module: str = ""
     packages: tuple[str, ...] = ()
     supported_versions: str | None = None
     arrivals: tuple[Arrival, ...] = tuple(Arrival)
@@ -218,7 +223,12 @@ class Backend:
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Load a model into `self.engine`, and return when the accelerators are idle."""
-        raise NotImplementedError
+        report(f"importing {self.framework}")
+        with garbage_collection_suspended():
+            module = importlib.import_module(self.engine_module)
+        loaded: LoadedModel
+        self.engine, loaded = module.load_engine(order, report)
+        return loaded
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run a pass and record it."""
@@ -231,6 +241,11 @@ class Backend:
         engine, self.engine = self.engine, None
         if engine is not None:
             engine.end()
+        # Memory is free only once nothing refers to the engine.
+        del engine
+        # A runner that has loaded nothing must not import an engine to stop.
+        if release := getattr(sys.modules.get(self.engine_module), "release", None):
+            release()
 
 
 def find_backend(name: str) -> Backend:
@@ -250,4 +265,7 @@ def find_backend(name: str) -> Backend:
     classes = [kind for kind in types if issubclass(kind, Backend) and kind.__module__ == module_name]
     if len(classes) != 1:
         raise LookupError(f"{module_name} must hold one backend class, and holds {len(classes)}")
-    return classes[0]()
+    backend: Backend = classes[0]()
+    if backend.can_replicate and backend.engine_arguments is not None:
+        backend.engine_arguments = {**backend.engine_arguments, REPLICAS: Argument((int,))}
+    return backend

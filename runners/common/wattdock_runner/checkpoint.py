@@ -6,8 +6,7 @@ Transformers, tokenizers and torch are duck-typed: nothing is imported.
 from __future__ import annotations
 
 import hashlib
-import sys
-from array import array
+import struct
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,9 @@ def encode_prompts(
     texts = any(isinstance(prompt.content, (str, Chat)) for prompt in prompts)
     if texts and tokenizer is None:
         raise InvalidRequest("this model folder has no tokenizer; send prompts as token ids")
-    template = _chat_template(tokenizer, workload) if texts else None
+    template = None
+    if texts and workload.chat_template and tokenizer.chat_template:
+        template = ChatTemplate(tokenizer, workload.chat_template_kwargs, workload.template_time_s)
     if workload.chat_template_kwargs and not template:
         raise InvalidRequest("no chat template wraps these prompts; leave out workload.prompts.chat_template_kwargs")
     encoded, rendered = [], hashlib.sha256()
@@ -96,10 +97,7 @@ def hash_of(ids: Sequence[int]) -> int:
 
 def _packed(numbers: Sequence[int]) -> bytes:
     """Return numbers as little-endian uint32s."""
-    packed = array("I", numbers)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
 def first_requests(prompts: Sequence[EncodedPrompt], limits: Sequence[int]) -> tuple[EncodedPrompt, ...]:
@@ -150,17 +148,6 @@ def _reach(positions: int, rope: Mapping[str, Any], original: int | None) -> int
         return positions
     possible = isinstance(trained, int) and trained <= 10**9 and 1 <= factor <= 10**9
     return max(positions, int(trained * factor)) if possible else positions
-
-
-def decode(tokenizer: Any, ids: Sequence[int]) -> str | None:
-    """Return ids as text without special tokens; None without a tokenizer."""
-    return None if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
-
-
-def _chat_template(tokenizer: Any, workload: Workload) -> ChatTemplate | None:
-    if not (workload.chat_template and tokenizer.chat_template):
-        return None
-    return ChatTemplate(tokenizer, workload.chat_template_kwargs, workload.template_time_s)
 
 
 def _encode(tokenizer: Any, content: str | Chat, template: ChatTemplate | None, name: str) -> list[int]:

@@ -5,6 +5,7 @@ Must not know: engines. Imports no torch: who has it passes `torch.cuda`.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.clock import now_ns
@@ -73,16 +74,15 @@ class DeviceClock:
 
     def _dated_event(self) -> tuple[Any, int]:
         """Record several events on a drained device; return the event dated best and its host instant (ns)."""
-        tries = [self._bracketed_event() for _ in range(DATING_TRIES)]
-        event, before_ns, after_ns = min(tries, key=lambda tried: tried[2] - tried[1])
-        return event, (before_ns + after_ns) // 2
-
-    def _bracketed_event(self) -> tuple[Any, int, int]:
-        """Record an event and wait for it; its instant lies between the two host readings (ns)."""
-        before_ns = now_ns()
-        event = self._event()
-        event.synchronize()
-        return event, before_ns, now_ns()
+        tries = []
+        for _ in range(DATING_TRIES):
+            before_ns = now_ns()
+            event = self._event()
+            event.synchronize()
+            # Its instant lies between the two readings.
+            tries.append((now_ns() - before_ns, before_ns, event))
+        wait_ns, before_ns, event = min(tries, key=itemgetter(0))
+        return event, before_ns + wait_ns // 2
 
 
 def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, closing_ns: int) -> list[int]:

@@ -14,8 +14,6 @@ import threading
 import time
 from collections import defaultdict, deque
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -24,14 +22,13 @@ from wattdock_runner.process import Processes, descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
 T = TypeVar("T")
 
 # END_S and GRACE_S together are less than the coordinator gives a runner to end.
 READY_POLL_S, ANSWER_S, END_S, GRACE_S = 0.2, 30.0, 3.0, 1.0
 LAST_LINES, ERROR_LINES = 50, 3
-PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-FIRST_PORT, PORT_TRIES = 10_000, 20
 # Between fork and exec of a process that has gRPC's threads no Python may run, so the new program ties itself.
 TIED = """
 import os, sys
@@ -39,26 +36,6 @@ from wattdock_runner.process import die_with_parent
 die_with_parent(int(sys.argv[1]))
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody takes before an engine has started, if that can be had.
-
-    The kernel gives the ports of its range to connections of any program; others only a server takes, by their number.
-
-    Source: ip(7), ip_local_port_range.
-    """
-    below = range(0)
-    with suppress(OSError, ValueError, IndexError):
-        below = range(FIRST_PORT, int(PORT_RANGE.read_text(encoding="ascii").split()[0]))
-    with socket.socket() as probe:
-        # Not from the generator that engines seed: replicas would all take the same.
-        for port in SystemRandom().sample(below, min(PORT_TRIES, len(below))):
-            with suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Server:
@@ -74,7 +51,9 @@ class Server:
     """
 
     def __init__(self, program: Path, argument: str, variables: Mapping[str, str]) -> None:
-        port = free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
         self.url = f"http://127.0.0.1:{port}"
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.process = subprocess.Popen(

@@ -22,7 +22,7 @@ from wattdock_runner.gpus import cuda_versions, parallelism, require_gpus, torch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wattdock_runner.backend import CudaVersions, Gpu, LoadOrder, Report
+    from wattdock_runner.backend import Gpu, LoadOrder, Report
 
 KEPT_SUFFIXES = (".json", ".model", ".py", ".txt")
 
@@ -42,7 +42,7 @@ class FolderModel:
     """
 
     gpus: tuple[Gpu, ...]
-    versions: CudaVersions
+    versions: Mapping[str, str | None]
     text: Any
     meta: Any
     tokenizer: Any
@@ -72,8 +72,8 @@ class FolderModel:
             parallelism=parallelism(tensor, pipeline, layers_by_gpu),
             parameter_count=self.parameters,
             weight_bytes=self.weight_bytes,
-            versions=self.versions,
             warnings=checkpoint.settings_warnings(self.generation, self.text.vocab_size),
+            **self.versions,
         )
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.backend import CudaVersions, Finding, Gpu
+from wattdock_runner.backend import Finding, Gpu
 from wattdock_runner.errors import WrongState
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ def parallelism(tensor: int, pipeline: int, layers_by_gpu: Mapping[str, int]) ->
     return {"kind": "+".join(split) or "none", **sizes, "devices": dict(layers_by_gpu)}
 
 
-def cuda_versions(torch: Any, gpus: Sequence[Gpu]) -> CudaVersions:
-    """Return the versions of driver, CUDA and NCCL that an engine on torch computes with."""
+def cuda_versions(torch: Any, gpus: Sequence[Gpu]) -> dict[str, str | None]:
+    """Return the versions of driver, CUDA and NCCL that an engine on torch computes with, as `LoadedModel` has them."""
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus else None
-    return CudaVersions(driver_version(), torch.version.cuda, nccl)
+    return {"driver_version": driver_version(), "cuda_version": torch.version.cuda, "nccl_version": nccl}
 
 
 def driver_version() -> str | None:

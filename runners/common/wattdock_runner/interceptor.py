@@ -78,22 +78,19 @@ def _guarded_stream(method: str, behaviour: Callable[[Any, Any], Any]) -> Callab
 @contextmanager
 def _mapped(method: str, context: Any) -> Iterator[None]:
     """Log a call from begin to end, and end it with a status if it raises."""
-    started_ns = now_ns()
+    started_ns, outcome = now_ns(), "client went away"
     log.info("%s: began", method)
     try:
         yield
-    except GeneratorExit:
-        log.info("%s: client went away after %.3f s", method, (now_ns() - started_ns) / NS_PER_S)
-        raise
+        outcome = "ok"
     except Exception as error:  # noqa: BLE001 - any exception becomes a status
         code, detail = _status(error)
+        outcome = f"{code.name}: {detail}"
         cause = HOST_MEMORY if isinstance(error, MemoryError) else getattr(error, "cause", None)
         context.set_trailing_metadata(((CAUSE_KEY, cause),) if cause else ())
-    else:
-        log.info("%s: ok after %.3f s", method, (now_ns() - started_ns) / NS_PER_S)
-        return
-    log.info("%s: %s after %.3f s: %s", method, code.name, (now_ns() - started_ns) / NS_PER_S, detail)
-    context.abort(code, detail)
+        context.abort(code, detail)
+    finally:
+        log.info("%s: %s, after %.3f s", method, outcome, (now_ns() - started_ns) / NS_PER_S)
 
 
 def _status(error: Exception) -> tuple[grpc.StatusCode, str]:

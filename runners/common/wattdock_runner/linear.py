@@ -36,33 +36,31 @@ def class_name(module: Any) -> str | None:
 def linear_facts(model: Any, dtype: str, kernel_of: Callable[[Any], str | None] = class_name) -> dict[str, object]:
     """Return effective engine arguments that say how a model's matrices are held and multiplied; empty without any.
 
-    `linear_weights` and `linear_kernels` are names, those of most bytes first; `linear_operands_bits` is that of most
-    bytes, None where it is unknown.
+    `linear_weights` are types, those of most bytes first; `linear_operands_bits` is the width of most bytes, None where
+    it is unknown.
 
     Args:
         dtype: Of activations.
         kernel_of: Returns what multiplies a module's matrices; None for a module that multiplies none.
     """
-    weights, kernels, bits = Counter[str](), Counter[str](), Counter[int | None]()
-    hidden = set[str]()
+    weights, bits, is_known = Counter[str](), Counter[int | None](), True
     for module in model.modules():
         if (kernel := kernel_of(module)) is None:
             continue
         for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None and not tensor.numel():
-                hidden.add(kernel)
-            elif tensor is not None and tensor.dim() >= 2:
+            if tensor is None:
+                continue
+            if not tensor.numel():
+                # On a CPU, vLLM's kernels keep packed weights of their own and leave empty ones.
+                is_known = is_known and kernel.startswith("Unquantized")
+            elif tensor.dim() >= 2:
                 size_bytes, kind = tensor.numel() * tensor.element_size(), _type_of(tensor)
                 weights[kind] += size_bytes
-                kernels[kernel] += size_bytes
                 bits[_operand_bits(kernel, kind, dtype)] += size_bytes
     if not weights:
         return {}
-    # On a CPU, vLLM's kernels keep packed weights of their own and leave empty ones.
-    is_known = all(name.startswith("Unquantized") for name in hidden)
     return {
         "linear_weights": [name for name, _ in weights.most_common()],
-        "linear_kernels": [*(name for name, _ in kernels.most_common()), *sorted(hidden - kernels.keys())],
         "linear_operands_bits": bits.most_common(1)[0][0] if is_known else None,
     }
 

@@ -3,51 +3,50 @@
 from __future__ import annotations
 
 import json
-import math
 import platform
 from array import array
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner import PROTOCOL_VERSION
-from wattdock_runner.arguments import parse_engine_args, takeable
-from wattdock_runner.backend import Arrival, Chat, LoadOrder, Prompt, RandomWeights, Sampling, Workload
+from wattdock_runner.arguments import check_engine_args, parse_engine_args, takeable
+from wattdock_runner.backend import REPLICAS, Arrival, Chat, LoadOrder, Prompt, RandomWeights, Sampling, Workload
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.process import package_version, package_versions
 from wattdock_runner.recorder import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from google.protobuf.message import Message
 
+    from wattdock_runner.arguments import Argument
     from wattdock_runner.backend import Backend, LoadedModel
     from wattdock_runner.clock import Span
-    from wattdock_runner.recorder import PassRecorder, ReplicaPass, RequestRecord
+    from wattdock_runner.recorder import PassRecorder, RequestRecord
 
     M = TypeVar("M", bound=Message)
 
 CHUNK_BYTES = 1 << 20
-# 146 years.
-MAX_NS = 1 << 62
 # One point of a packed series takes at most 9 bytes for an instant, and 6 for any count below 2**42.
 SERIES_POINTS_PER_CHUNK = CHUNK_BYTES // 16
 STEPS_PER_CHUNK = CHUNK_BYTES // 42
 _ARRIVAL_NUMBERS: dict[Arrival, Any] = {arrival: pb.Arrival.Value(f"ARRIVAL_{arrival.name}") for arrival in Arrival}
 # Fields that have the same name in runner.proto and in a plain value.
 _WORKLOAD_FIELDS = ("max_output_tokens", "ignore_eos", "seed", "chat_template", "return_text", "return_token_ids")
-_REQUEST_FIELDS: tuple[str, ...] = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "text")
-_REQUEST_FIELDS += ("prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "replica")
-_REQUEST_FIELDS += ("max_output_tokens", "prompt_hash")
-_REPLICA_FIELDS = ("gpu_uuids", "requests", "output_tokens", "last_token_ns")
+_REQUEST_FIELDS: set[str] = {*pb.RequestRecord.DESCRIPTOR.fields_by_name} - {"output_ids", "token_gaps_ns"}
+_LOADED_FIELDS: tuple[str, ...] = ("used_gpu_uuids", "parameter_count", "weight_bytes", "warnings")
+_LOADED_FIELDS += ("driver_version", "cuda_version", "nccl_version")
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def load_order_from(request: pb.LoadRequest) -> LoadOrder:
+def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument]) -> LoadOrder:
     """Return what a backend must load.
+
+    Args:
+        declared: The backend's engine arguments.
 
     Raises:
         InvalidRequest: No model folder at that path, pickled weights, unknown dtype, bad engine arguments or an
@@ -56,15 +55,19 @@ def load_order_from(request: pb.LoadRequest) -> LoadOrder:
     path = Path(request.model_path)
     if not (path / "config.json").is_file():
         raise InvalidRequest(f"no model at {request.model_path!r}: that folder holds no config.json")
-    if not _optional(request, "random_weights") and (pickled := _pickled_only(path)):
+    weights: pb.RandomWeights | None = _optional(request, "random_weights")
+    if weights is None and (pickled := _pickled_only(path)):
         raise InvalidRequest(f"the weights in {pickled} would run code when they are read; give *.safetensors")
     if request.dtype and request.dtype not in DTYPES:
         raise InvalidRequest(f"unknown dtype {request.dtype!r}; valid: {', '.join(DTYPES)}")
+    engine_args: dict[str, Any] = parse_engine_args(request.engine_args_json)
+    check_engine_args(engine_args, declared)
     return LoadOrder(
         model_path=path,
         dtype=request.dtype or "auto",
-        engine_args=parse_engine_args(request.engine_args_json),
-        random_weights=_random_weights_from(_optional(request, "random_weights")),
+        replicas=engine_args.pop(REPLICAS, 1),
+        engine_args=engine_args,
+        random_weights=None if weights is None else RandomWeights(weights.low, weights.high, weights.seed),
         trust_remote_code=request.trust_remote_code,
         gpu_uuids=tuple(request.gpu_uuids),
     )
@@ -77,43 +80,27 @@ def _pickled_only(path: Path) -> str | None:
     return next((file.name for kind in PICKLED for file in sorted(path.glob(kind))), None)
 
 
-def _random_weights_from(message: pb.RandomWeights | None) -> RandomWeights | None:
-    if message is None:
-        return None
-    if not (math.isfinite(message.low) and math.isfinite(message.high) and message.low < message.high):
-        raise InvalidRequest(f"random weights need low < high, not [{message.low}, {message.high})")
-    return RandomWeights(message.low, message.high, message.seed)
-
-
 def workload_from(message: pb.Workload) -> Workload:
-    """Return the workload with its figures checked.
+    """Return the workload; the coordinator has checked its figures.
 
     Raises:
-        InvalidRequest: Holds the field and its value.
+        InvalidRequest: The kind of arrival is unknown.
     """
-    arrival = _arrival_from(message.arrival)
-    _require(message.in_flight > 0, f"in_flight must be at least 1, not {message.in_flight}")
-    _require(message.max_output_tokens > 0, f"max_output_tokens must be at least 1, not {message.max_output_tokens}")
-    _require(message.min_duration_s >= 0, f"min_duration_s must not be negative: {message.min_duration_s}")
-    _require(math.isfinite(message.min_duration_s), f"min_duration_s must be finite, not {message.min_duration_s}")
-    _require(0 not in message.first_output_tokens, "first_output_tokens must be at least 1 each")
-    arrival_ns = tuple(message.arrival_ns)
-    if arrival is Arrival.OPEN:
-        in_order = all(earlier <= later for earlier, later in pairwise(arrival_ns))
-        _require(
-            len(arrival_ns) > 0 and in_order and arrival_ns[0] >= 0 and arrival_ns[-1] < MAX_NS,
-            f"an open loop needs instants from 0 in order as arrival_ns, not {arrival_ns[:3]}",
-        )
+    by_number = {int(value): arrival for arrival, value in _ARRIVAL_NUMBERS.items()}
+    valid = ", ".join(arrival.value for arrival in Arrival)
+    _require(message.arrival in by_number, f"arrival {message.arrival} is unknown; valid: {valid}")
+    arrival = by_number[message.arrival]
+    sampling = message.sampling
     return Workload(
         arrival=arrival,
         in_flight=1 if arrival is Arrival.SINGLE else message.in_flight,
-        arrival_ns=arrival_ns,
+        arrival_ns=tuple(message.arrival_ns),
         min_duration_s=_optional(message, "min_duration_s"),
         min_requests=_optional(message, "min_requests"),
-        sampling=_sampling_from(message.sampling),
+        sampling=Sampling(sampling.temperature, sampling.top_p if sampling.HasField("top_p") else 1.0, sampling.top_k),
         settle_s=max(0.0, message.settle_s),
         first_output_tokens=tuple(message.first_output_tokens),
-        chat_template_kwargs=_template_kwargs_from(message.chat_template_kwargs_json),
+        chat_template_kwargs=json.loads(message.chat_template_kwargs_json or "{}"),
         template_time_s=_optional(message, "template_time_s"),
         **{name: getattr(message, name) for name in _WORKLOAD_FIELDS},
     )
@@ -122,28 +109,6 @@ def workload_from(message: pb.Workload) -> Workload:
 def _optional(message: Message, name: str) -> Any:
     """Return an optional field, None where it is not set."""
     return getattr(message, name) if message.HasField(name) else None
-
-
-def _template_kwargs_from(text: str) -> dict[str, Any]:
-    try:
-        settings = json.loads(text or "{}")
-    except ValueError as error:
-        raise InvalidRequest(f"chat_template_kwargs_json is not JSON ({error})") from error
-    _require(isinstance(settings, dict), f"chat_template_kwargs_json must be an object, not {text[:80]}")
-    return dict(settings)
-
-
-def _sampling_from(message: pb.Sampling) -> Sampling:
-    top_p = _optional(message, "top_p")
-    _require(message.temperature >= 0, f"temperature must not be negative: {message.temperature}")
-    _require(top_p is None or 0 < top_p <= 1, f"top_p must be in (0, 1], not {top_p}")
-    return Sampling(message.temperature, 1.0 if top_p is None else top_p, message.top_k)
-
-
-def _arrival_from(number: int) -> Arrival:
-    by_number = {int(value): arrival for arrival, value in _ARRIVAL_NUMBERS.items()}
-    _require(number in by_number, f"arrival {number} is unknown; valid: {', '.join(a.value for a in Arrival)}")
-    return by_number[number]
 
 
 def _require(condition: bool, message: str) -> None:
@@ -171,9 +136,7 @@ def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Pr
 
 def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
     kind = message.WhichOneof("content")
-    _require(kind is not None, f"prompt {position} holds no text, messages or token ids")
     limit = _optional(message, "max_output_tokens")
-    _require(limit != 0, f"max_output_tokens of prompt {position} must be at least 1")
     if kind == "text":
         return Prompt(message.text, limit)
     if kind == "messages_json":
@@ -214,29 +177,18 @@ def loaded_message(backend: Backend, loaded: LoadedModel, span: Span) -> pb.Load
     """Return the last event of a load."""
     runner_environment = pb.RunnerEnvironment(
         visible_gpus=[pb.Gpu(**vars(gpu)) for gpu in loaded.visible_gpus],
-        used_gpu_uuids=loaded.used_gpu_uuids,
-        driver_version=loaded.versions.driver,
-        cuda_version=loaded.versions.cuda,
-        nccl_version=loaded.versions.nccl,
         framework=backend.framework,
         framework_version=package_version(backend.framework_package),
         python_version=platform.python_version(),
         package_versions=package_versions(backend.packages),
         parallelism_json=json.dumps(loaded.parallelism),
-        parameter_count=loaded.parameter_count,
-        weight_bytes=loaded.weight_bytes,
-        warnings=loaded.warnings,
+        **{name: getattr(loaded, name) for name in _LOADED_FIELDS},
     )
     return pb.Loaded(
         environment=runner_environment,
         effective_engine_args_json=json.dumps(loaded.effective_engine_args),
-        span=span_message(span),
+        span=pb.Span(**vars(span)),
     )
-
-
-def span_message(span: Span) -> pb.Span:
-    """Return a span as a message."""
-    return pb.Span(**vars(span))
 
 
 def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEvent]:
@@ -254,13 +206,15 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         yield pb.GenerateEvent(tokens=pb.TokenSeries(at_ns=instants[part], output_tokens=counts[part]))
     yield from _step_events(recorder.steps)
     summary = pb.PassSummary(
-        span=span_message(recorder.span),
+        span=pb.Span(**vars(recorder.span)),
         requests=len(requests),
         prompt_tokens=_sum_if_all_known([request.prompt_tokens for request in requests]),
         cached_prompt_tokens=_sum_if_all_known([request.cached_prompt_tokens for request in requests]),
         output_tokens=sum(request.output_tokens for request in requests),
         prompt_repeats=max(0, len(requests) - 1) // prompts,
-        replicas=map(_replica_message, recorder.replicas),
+        replicas=[
+            pb.ReplicaPass(**{**vars(replica), "span": pb.Span(**vars(replica.span))}) for replica in recorder.replicas
+        ],
         serving=None if recorder.serving is None else pb.Serving(**recorder.serving._asdict()),
         rendered_sha256=recorder.rendered_sha256,
         template_asked_time=recorder.template_asked_time,
@@ -274,11 +228,6 @@ def _step_events(steps: Sequence[Step]) -> Iterator[pb.GenerateEvent]:
     for first in range(0, len(steps), STEPS_PER_CHUNK):
         part = slice(first, first + STEPS_PER_CHUNK)
         yield pb.GenerateEvent(steps=pb.StepSeries(**{name: column[part] for name, column in columns.items()}))
-
-
-def _replica_message(replica: ReplicaPass) -> pb.ReplicaPass:
-    fields = {name: getattr(replica, name) for name in _REPLICA_FIELDS}
-    return pb.ReplicaPass(span=span_message(replica.span), **fields)
 
 
 def _request_message(request: RequestRecord, *, with_gaps: bool) -> pb.RequestRecord:

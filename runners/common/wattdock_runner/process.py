@@ -64,9 +64,6 @@ class Processes:
             with suppress(ProcessLookupError):
                 self._handles.append(os.pidfd_open(pid))
 
-    def __len__(self) -> int:
-        return len(self._handles)
-
     def all_live(self) -> bool:
         """Return whether none of them has ended."""
         return not any(_has_ended(handle) for handle in self._handles)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,8 +18,8 @@ from wattdock_runner.errors import PassCancelled
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    # What another process recorded of a pass.
-    Part = tuple[Span, Sequence["RequestRecord"], Sequence["Step"], "Serving | None", "str | None", bool]
+
+NO_SPAN = Span("pass", 0, 0)
 
 
 @dataclass
@@ -120,56 +120,27 @@ class ReplicaPass:
     last_token_ns: int | None
 
 
-class PassRecorder:
-    """The record of a pass.
+@dataclass
+class PassRecord:
+    """What is known of a pass once it is over.
 
     Attributes:
-        cancelled: Set when the client has gone.
-        tokens_so_far: For heartbeats; an upper bound where sequences of a static batch end before their limit.
-        requests_finished: For heartbeats.
-        requests: In order of submission, once the pass is over.
-        steps: The engine's steps in order of their start, once the pass is over; empty where it does not tell.
+        span: From just before the first request until the engine had drained.
+        requests: In order of submission.
+        steps: The engine's steps in order of their start; empty where it does not tell.
         replicas: What each replica did; empty without replicas.
         serving: None for an engine in the runner's own processes.
         rendered_sha256: Of the ids of the pass's text prompts; None where none is text.
         template_asked_time: Whether the chat template asked for the present.
     """
 
-    def __init__(self) -> None:
-        self.cancelled = threading.Event()
-        self.tokens_so_far = 0
-        self.requests_finished = 0
-        self.requests: Sequence[RequestRecord] = ()
-        self.steps: Sequence[Step] = ()
-        self.replicas: tuple[ReplicaPass, ...] = ()
-        self.serving: Serving | None = None
-        self.rendered_sha256: str | None = None
-        self.template_asked_time = False
-        self._start_ns: int | None = None
-        self._span: Span | None = None
-
-    def check_cancelled(self) -> None:
-        """Raise `PassCancelled` if the client has gone; call it at least once per engine step."""
-        if self.cancelled.is_set():
-            raise PassCancelled("the client cancelled the pass")
-
-    def open(self) -> int:
-        """Open the span of the pass on a drained engine, just before the first request; return the instant."""
-        self._start_ns = now_ns()
-        return self._start_ns
-
-    def close(self) -> None:
-        """Close the span of the pass on a drained engine."""
-        if self._start_ns is None:
-            raise RuntimeError("the backend closed a pass that it never opened")
-        self._span = Span("pass", self._start_ns, now_ns())
-
-    @property
-    def span(self) -> Span:
-        """The closed span of the pass."""
-        if self._span is None:
-            raise RuntimeError("the backend ended a pass without closing its span")
-        return self._span
+    span: Span = NO_SPAN
+    requests: Sequence[RequestRecord] = ()
+    steps: Sequence[Step] = ()
+    replicas: Sequence[ReplicaPass] = ()
+    serving: Serving | None = None
+    rendered_sha256: str | None = None
+    template_asked_time: bool = False
 
     def token_series(self) -> tuple[list[int], list[int]]:
         """Return instants (ns, ascending) and the cumulative number of output tokens at each; equal lengths."""
@@ -192,34 +163,73 @@ class PassRecorder:
                 tokens_at[request.steps[0][0]] -= 1
         self.steps = [step._replace(decoded_tokens=tokens_at[step.end_ns]) for step in steps]
 
-    def adopt(self, part: Part) -> None:
-        """Take over the record of another process."""
-        self._span, self.requests, self.steps, self.serving, self.rendered_sha256, self.template_asked_time = part
 
-    def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Part]]) -> None:
-        """Merge the records of replicas, each with the UUIDs of its GPUs; the last drained replica ends the pass."""
-        for number, (_, (_, requests, *_)) in enumerate(parts):
-            for request in requests:
-                request.replica = number
-        everything = [request for _, part in parts for request in part[1]]
-        spans = [span for _, (span, *_) in parts]
-        whole = Span("pass", min(span.start_ns for span in spans), max(span.end_ns for span in spans))
-        steps = sorted((step for _, part in parts for step in part[2]), key=lambda step: step.start_ns)
-        # Each replica has a server, and a client, of its own: the worst count.
-        servings = [part[3] for _, part in parts if part[3]]
-        serving = None
-        if servings:
-            shares, late_s, _, _, without_ids = zip(*servings, strict=True)
-            serving = Serving(max(shares), max(late_s), tokens_without_ids=sum(without_ids))
-        # Each replica renders all prompts.
-        self.adopt((whole, sorted(everything, key=lambda request: request.index), steps, serving, *parts[0][1][4:]))
-        self.replicas = tuple(
+class PassRecorder(PassRecord):
+    """Records a pass.
+
+    Attributes:
+        cancelled: Set when the client has gone.
+        tokens_so_far: For heartbeats; an upper bound where sequences of a static batch end before their limit.
+        requests_finished: For heartbeats.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled = threading.Event()
+        self.tokens_so_far = 0
+        self.requests_finished = 0
+        self._start_ns = 0
+
+    def check_cancelled(self) -> None:
+        """Raise `PassCancelled` if the client has gone; call it at least once per engine step."""
+        if self.cancelled.is_set():
+            raise PassCancelled("the client cancelled the pass")
+
+    def open(self) -> int:
+        """Open the span of the pass on a drained engine, just before the first request; return the instant."""
+        self._start_ns = now_ns()
+        return self._start_ns
+
+    def close(self) -> None:
+        """Close the span of the pass on a drained engine."""
+        self.span = Span("pass", self._start_ns, now_ns())
+
+    def record(self) -> PassRecord:
+        """Return what was recorded, for another process."""
+        return PassRecord(*(getattr(self, each.name) for each in fields(PassRecord)))
+
+    def adopt(self, record: PassRecord) -> None:
+        """Take over what another process recorded."""
+        vars(self).update(vars(record))
+
+
+def merged(parts: Sequence[PassRecord], gpu_uuids: Sequence[tuple[str, ...]]) -> PassRecord:
+    """Return the record of a pass that replicas served, each on its GPUs; the last drained replica ends the pass."""
+    for number, part in enumerate(parts):
+        for request in part.requests:
+            request.replica = number
+    # Each replica has a server, and a client, of its own: the worst count.
+    servings = [part.serving for part in parts if part.serving]
+    serving = None
+    if servings:
+        shares, late_s, _, _, without_ids = zip(*servings, strict=True)
+        serving = Serving(max(shares), max(late_s), tokens_without_ids=sum(without_ids))
+    return PassRecord(
+        span=Span("pass", min(part.span.start_ns for part in parts), max(part.span.end_ns for part in parts)),
+        requests=sorted((request for part in parts for request in part.requests), key=lambda request: request.index),
+        steps=sorted((step for part in parts for step in part.steps), key=lambda step: step.start_ns),
+        replicas=[
             ReplicaPass(
                 gpu_uuids=uuids,
-                span=span,
-                requests=len(requests),
-                output_tokens=sum(request.output_tokens for request in requests),
-                last_token_ns=max((request.finished_ns or 0 for request in requests), default=0) or None,
+                span=part.span,
+                requests=len(part.requests),
+                output_tokens=sum(request.output_tokens for request in part.requests),
+                last_token_ns=max((request.finished_ns or 0 for request in part.requests), default=0) or None,
             )
-            for uuids, (span, requests, *_) in parts
-        )
+            for uuids, part in zip(gpu_uuids, parts, strict=True)
+        ],
+        serving=serving,
+        # Each replica renders all prompts.
+        rendered_sha256=parts[0].rendered_sha256,
+        template_asked_time=parts[0].template_asked_time,
+    )

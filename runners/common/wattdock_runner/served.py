@@ -19,10 +19,9 @@ import aiohttp
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, RunnerFault, WorkerDied
 from wattdock_runner.recorder import Serving
-from wattdock_runner.serving import Engine
+from wattdock_runner.serving import LOOK_S, Engine
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from wattdock_runner.backend import Workload
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The loop looks for a cancelled pass at least so often.
-LOOK_S = 0.5
 PROBE_S, DRAIN_S = 0.02, 10.0
 # Servers close idle connections after a few seconds (vLLM 5), and a request that meets that is lost.
 KEEP_S = 2.0
@@ -249,9 +246,9 @@ class ServedEngine(Engine):
             self._fault = self._fault or error
             self._news.set()
 
-    def rest(self, seconds: float, cancelled: threading.Event) -> None:  # noqa: ARG002
+    def rest(self, seconds: float) -> None:
         """Let the loop run meanwhile, which sees what the server closes."""
-        self._loop.run_until_complete(self._wait(min(seconds, LOOK_S)))
+        self._loop.run_until_complete(self._wait(seconds))
 
     def drain(self) -> None:
         """Return when all answers have been read to their ends: what comes after an answer's last token, too."""

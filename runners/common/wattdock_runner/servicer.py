@@ -11,25 +11,26 @@ import queue
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 from wattdock_runner import clock, messages
-from wattdock_runner.arguments import check_engine_args
-from wattdock_runner.backend import Finding
+from wattdock_runner.backend import REPLICAS, Finding
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
 from wattdock_runner.gpus import cuda_findings
 from wattdock_runner.process import package_version
 from wattdock_runner.recorder import PassRecorder
+from wattdock_runner.spread import start_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from wattdock_runner.backend import Backend, LoadedModel, LoadOrder, Report, Workload
+    from wattdock_runner.backend import Backend, LoadedModel, LoadOrder, Report
     from wattdock_runner.clock import Span
+    from wattdock_runner.spread import Workers
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._engine = EngineThread()
+        self._workers: Workers | None = None
         self._is_loaded = False
 
     def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:  # noqa: N802, ARG002
@@ -64,9 +66,9 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             InvalidRequest: Model folder, dtype or an engine argument is wrong.
             WrongState: A model is loaded already, the runner is busy, or it sees other GPUs than requested.
         """
-        order = messages.load_order_from(request)
-        if self._backend.engine_arguments is not None:
-            check_engine_args(order.engine_args, self._backend.engine_arguments)
+        if package_version(self._backend.framework_package) is None or self._backend.engine_arguments is None:
+            raise WrongState(f"{self._backend.framework} is not installed here; {INSTALL}")
+        order = messages.load_order_from(request, self._backend.engine_arguments)
         self._engine.require_idle()
         if self._is_loaded:
             raise WrongState("a model is loaded already; Unload it first")
@@ -88,14 +90,17 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         """Load on the engine's thread; a load that fails or is cancelled leaves nothing loaded."""
         start_ns = clock.now_ns()
         try:
-            loaded = self._backend.load(order, report)
+            self._workers = start_workers(self._backend, order)
+            loaded = self._workers.load(report) if self._workers else self._backend.load(order, report)
             span = clock.Span("load", start_ns, clock.now_ns())
             if cancelled.is_set():
                 raise PassCancelled("the client cancelled the load")
             self._is_loaded = True
         finally:
             if not self._is_loaded:
-                self._backend.unload()
+                self._free()
+        if self._backend.can_replicate:
+            loaded = replace(loaded, effective_engine_args={**loaded.effective_engine_args, REPLICAS: order.replicas})
         return loaded, span
 
     def Generate(self, request_iterator: Iterator[pb.GenerateRequest], context: Any) -> Iterator[pb.GenerateEvent]:  # noqa: N802
@@ -109,26 +114,29 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         if not self._is_loaded:
             raise WrongState("no model is loaded; Load one first")
         workload, prompts = messages.pass_from(request_iterator)
-        self._require_arrival(workload)
-        recorder = PassRecorder()
-        work = partial(self._backend.generate, workload, prompts, recorder)
-        job = self._engine.submit("Generate", work, recorder.cancelled)
-        _cancel_with(context, recorder.cancelled)
-        yield from _heartbeats_until_done(job, recorder)
-        job.result()
-        yield from _heartbeats_until(recorder.span.end_ns + round(workload.settle_s * clock.NS_PER_S), recorder)
-        yield from messages.pass_events(recorder, len(prompts))
-
-    def _require_arrival(self, workload: Workload) -> None:
         if workload.arrival not in self._backend.arrivals:
             valid = ", ".join(arrival.value for arrival in self._backend.arrivals)
             raise InvalidRequest(
                 f"{self._backend.name} cannot serve arrival {workload.arrival.value!r}; valid: {valid}"
             )
+        recorder = PassRecorder()
+        work = partial((self._workers or self._backend).generate, workload, prompts, recorder)
+        job = self._engine.submit("Generate", work, recorder.cancelled)
+        _cancel_with(context, recorder.cancelled)
+        yield _heartbeat(recorder)
+        while not wait([job], timeout=HEARTBEAT_S).done:
+            yield _heartbeat(recorder)
+        job.result()
+        yield from _heartbeats_until(recorder.span.end_ns + round(workload.settle_s * clock.NS_PER_S), recorder)
+        yield from messages.pass_events(recorder, len(prompts))
 
     def Diagnose(self, request: pb.DiagnoseRequest, context: Any) -> pb.DiagnoseResponse:  # noqa: N802, ARG002
         """Return findings about installed packages, engine arguments, CUDA, and the backend's own caveats."""
-        findings = [_package_finding(name) for name in self._backend.packages]
+        versions = {name: package_version(name) for name in self._backend.packages}
+        findings = [
+            Finding(name, "ok", version) if version else Finding(name, "fail", "not installed", INSTALL)
+            for name, version in versions.items()
+        ]
         if (arguments := self._backend.engine_arguments) is None:
             findings.append(Finding("engine arguments", "fail", "the engine's source cannot be found", INSTALL))
         else:
@@ -148,8 +156,15 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
 
     def _unload(self) -> None:
         if self._is_loaded:
-            self._backend.unload()
+            self._free()
             self._is_loaded = False
+
+    def _free(self) -> None:
+        """Free the model, and end the processes that hold it."""
+        if self._workers:
+            self._workers.end()
+            self._workers = None
+        self._backend.unload()
 
     def shut_down(self, timeout_s: float) -> bool:
         """End a running job and free the model; return False if the engine did not end within `timeout_s`."""
@@ -160,13 +175,6 @@ def _cancel_with(context: Any, cancelled: threading.Event) -> None:
     """Set `cancelled` when the call ends, however it ends."""
     if not context.add_callback(cancelled.set):
         cancelled.set()
-
-
-def _heartbeats_until_done(job: Future[None], recorder: PassRecorder) -> Iterator[pb.GenerateEvent]:
-    while True:
-        yield _heartbeat(recorder)
-        if wait([job], timeout=HEARTBEAT_S).done:
-            return
 
 
 def _heartbeats_until(deadline_ns: int, recorder: PassRecorder) -> Iterator[pb.GenerateEvent]:
@@ -186,13 +194,6 @@ def _heartbeat(recorder: PassRecorder, *, pass_over: bool = False) -> pb.Generat
             pass_over=pass_over,
         )
     )
-
-
-def _package_finding(name: str) -> Finding:
-    version = package_version(name)
-    if version is None:
-        return Finding(name, "fail", "not installed", INSTALL)
-    return Finding(name, "ok", version)
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ Whatever is not inference happens before the span of the pass opens or after it 
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival
-from wattdock_runner.checkpoint import decode, encode_prompts, first_requests, require_servable
+from wattdock_runner.checkpoint import encode_prompts, first_requests, require_servable
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import CacheTooSmall, InvalidRequest, WrongState
 from wattdock_runner.recorder import RequestRecord
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable, Sequence
 
     from wattdock_runner.backend import Prompt, Workload
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     Answer = tuple[RequestRecord, int, Sequence[int], str | None]
 
 T = TypeVar("T")
+
+# Longest rest between two looks at whether the pass is cancelled.
+LOOK_S = 0.5
 
 
 class Engine:
@@ -77,9 +80,9 @@ class Engine:
         """
         raise NotImplementedError
 
-    def rest(self, seconds: float, cancelled: threading.Event) -> None:
-        """Wait with nothing to do, until `cancelled` is set at most; it may return sooner."""
-        cancelled.wait(seconds)
+    def rest(self, seconds: float) -> None:
+        """Wait with nothing to do; it may return sooner."""
+        time.sleep(seconds)
 
     def end(self) -> None:
         """Stop what it started."""
@@ -118,7 +121,8 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
     requests = engine.guarded(doing, lambda: _run(engine, workload, encoded, first, recorder))
     engine.complete(requests)
     for request in requests:
-        request.text = decode(engine.tokenizer, request.output_ids) if workload.return_text else None
+        if workload.return_text and engine.tokenizer is not None:
+            request.text = str(engine.tokenizer.decode(request.output_ids, skip_special_tokens=True))
         request.output_ids = request.output_ids if workload.return_token_ids else []
     recorder.requests = requests
     recorder.take_steps(engine.steps)
@@ -172,8 +176,16 @@ def _run(
         for index, prompt, intended_ns in admission.due(running, due_ns):
             # A static batch is submitted at a single instant, though an engine takes its requests one by one.
             at_ns = due_ns if workload.arrival is Arrival.BATCH else now_ns()
-            requests.append(_record_of(index, at_ns, intended_ns, prompt))
-            engine.add(requests[-1], prompt)
+            request = RequestRecord(
+                index,
+                at_ns,
+                prompt_tokens=len(prompt.ids),
+                intended_ns=intended_ns,
+                max_output_tokens=prompt.max_output_tokens,
+                prompt_hash=prompt.hash,
+            )
+            requests.append(request)
+            engine.add(request, prompt)
         running = len(requests) - recorder.requests_finished
         wake_ns = admission.wake_ns(running)
         if running:
@@ -181,21 +193,10 @@ def _run(
         elif admission.exhausted:
             break
         else:
-            engine.rest(max(0, (wake_ns or 0) - now_ns()) / NS_PER_S, recorder.cancelled)
+            engine.rest(min(LOOK_S, max(0, (wake_ns or 0) - now_ns()) / NS_PER_S))
     engine.drain()
     recorder.close()
     return requests
-
-
-def _record_of(index: int, at_ns: int, intended_ns: int | None, prompt: EncodedPrompt) -> RequestRecord:
-    return RequestRecord(
-        index,
-        at_ns,
-        prompt_tokens=len(prompt.ids),
-        intended_ns=intended_ns,
-        max_output_tokens=prompt.max_output_tokens,
-        prompt_hash=prompt.hash,
-    )
 
 
 def _note(answers: Iterable[Answer], recorder: PassRecorder) -> None:

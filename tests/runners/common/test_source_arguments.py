@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.arguments import ANY_JSON, argument_for, fields_in, json_ready
+from wattdock_runner.arguments import ANY_JSON, Argument, json_ready, source_arguments
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NONE = type(None)
 SOURCE = """
@@ -24,37 +27,55 @@ class TorchLlmArgs(Base):
 """
 
 
-def test_fields_are_those_of_the_class_and_its_bases() -> None:
-    """The nearest declaration wins, as in Python."""
-    fields = fields_in(SOURCE, "TorchLlmArgs")
-    assert fields.keys() == {"model", "max_batch_size", "load"}
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file of an engine's package that declares its arguments."""
+    package = tmp_path / "some_engine"
+    package.mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    return package / "arguments.py"
+
+
+def declared(*classes: str, **changes: Any) -> dict[str, Argument]:
+    options: dict[str, Any] = {"left_out": (), "refused": {}, **changes}
+    return source_arguments("some_engine", "arg*.py", *classes, **options) or {}
+
+
+def test_fields_are_those_of_the_class_and_its_bases(engine: Path) -> None:
+    """The nearest declaration wins, as in Python; some are left out, some refused, some added."""
+    engine.write_text(SOURCE)
+    fields = declared("TorchLlmArgs")
+    assert fields.keys() == {"model", "max_batch_size", "load"} == declared().keys()
     assert fields["max_batch_size"].types == (int,)
-    assert fields_in(SOURCE, "Removed") == {}
-    assert fields_in(SOURCE).keys() == fields.keys()
+    assert declared("Removed") == {}
+    fields = declared(left_out=("mo*",), refused={"load": "no"}, added={"serve": Argument((bool,))})
+    assert fields.keys() == {"max_batch_size", "load", "serve"}
+    assert fields["load"].refused == "no"
+    assert source_arguments("no_engine", "arguments.py", left_out=(), refused={}) is None
 
 
 @pytest.mark.parametrize(
-    ("annotation", "types", "choices"),
+    ("annotation", "types"),
     [
-        ("Optional[int]", {int, NONE}, set()),
-        ("PositiveInt", {int}, set()),
-        ("Optional[List[int]]", {list, NONE}, set()),
-        ("Optional[Dict[str, str]]", {dict, NONE}, set()),
-        ("Optional[Literal['AUTO', 'NCCL']]", {str, NONE}, {"AUTO", "NCCL", None}),
-        ("Union[str, SamplerType]", set(ANY_JSON), set()),
-        ("bool | Literal['auto']", {bool, str}, set()),
-        ("int | None", {int, NONE}, set()),
-        ("A[Optional[int], Arg(help='of SGLang')]", {int, NONE}, set()),
-        ("Annotated[bool, 'help']", {bool}, set()),
-        ("list[str]", {list}, set()),
-        ("dict[str, int] | None", {dict, NONE}, set()),
-        ("'dict[str, int] | Other'", set(ANY_JSON), set()),
+        ("Optional[int]", {int, NONE}),
+        ("PositiveInt", {int}),
+        ("Optional[List[int]]", {list, NONE}),
+        ("Optional[Dict[str, str]]", {dict, NONE}),
+        ("Optional[Literal['AUTO', 'NCCL']]", {str, NONE}),
+        ("Union[str, SamplerType]", set(ANY_JSON)),
+        ("bool | Literal['auto']", {bool, str}),
+        ("int | None", {int, NONE}),
+        ("A[Optional[int], Arg(help='of SGLang')]", {int, NONE}),
+        ("Annotated[bool, 'help']", {bool}),
+        ("list[str]", {list}),
+        ("dict[str, int] | None", {dict, NONE}),
+        ("'dict[str, int] | Other'", set(ANY_JSON)),
     ],
 )
-def test_types_are_what_json_may_bring(annotation: str, types: set[type], choices: set[object]) -> None:
+def test_types_are_what_json_may_bring(engine: Path, annotation: str, types: set[type]) -> None:
     """A name that only the engine knows may stand for anything."""
-    argument = argument_for(ast.parse(annotation, mode="eval").body)
-    assert (set(argument.types), set(argument.choices)) == (types, choices)
+    engine.write_text(f"class Arguments:\n    argument: {annotation}\n")
+    assert set(declared()["argument"].types) == types
 
 
 def test_a_set_is_written_in_one_order_whatever_the_process() -> None:

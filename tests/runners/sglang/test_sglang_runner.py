@@ -206,4 +206,4 @@ def test_without_sglang_the_runner_says_what_is_missing(folder: Path) -> None:
         described = runner.stub.Describe(pb.DescribeRequest())
         assert (described.framework, described.framework_version) == ("sglang", "")
         code, detail = runner.refused_load(folder)
-        assert (code, "SGLang is not installed here" in detail) == ("FAILED_PRECONDITION", True), detail
+        assert (code, "sglang is not installed here" in detail) == ("FAILED_PRECONDITION", True), detail

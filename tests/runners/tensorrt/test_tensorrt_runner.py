@@ -126,7 +126,7 @@ def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(
         ({"engine_args": {"load_format": "dummy"}}, "INVALID_ARGUMENT", "unknown engine argument 'load_format'"),
         ({"engine_args": {"model_kwargs": {"num_hidden_layers": 1}}}, "INVALID_ARGUMENT", "another model would run"),
         ({"engine_args": {"speculative_config": {"decoding_type": "Eagle"}}}, "INVALID_ARGUMENT", "a draft model's"),
-        ({"engine_args": {"allreduce_strategy": "NCLL"}}, "INVALID_ARGUMENT", '"NCCL"'),
+        ({"engine_args": {"allreduce_strategy": "NCLL"}}, "INVALID_ARGUMENT", "'NCCL'"),
         ({"engine_args": {"kv_cache_config": {"max_token": 1}}}, "INVALID_ARGUMENT", "kv_cache_config.max_token"),
         ({"engine_args": {"kv_cache_config": {"max_tokens": "x"}}}, "INVALID_ARGUMENT", "kv_cache_config.max_tokens"),
         ({"engine_args": {"backend": "tensorrt"}}, "INVALID_ARGUMENT", "unknown engine argument 'backend'"),
@@ -209,4 +209,4 @@ def test_without_tensorrt_llm_the_runner_says_what_is_missing(folder: Path) -> N
         findings = {finding.name: finding for finding in runner.stub.Diagnose(pb.DiagnoseRequest()).findings}
         assert (findings["tensorrt runner"].status, findings["engine arguments"].status) == ("warn", "fail")
         code, detail = runner.refused_load(folder)
-        assert (code, "TensorRT-LLM is not installed here" in detail) == ("FAILED_PRECONDITION", True), detail
+        assert (code, "tensorrt-llm is not installed here" in detail) == ("FAILED_PRECONDITION", True), detail

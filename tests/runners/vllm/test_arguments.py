@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import VLLM_FOLDER
 
-from wattdock_runner.arguments import check_engine_args, fields_in, takeable
+from wattdock_runner.arguments import check_engine_args, takeable
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from types import ModuleType
 
 SOURCE = '''
-@dataclass
 class EngineArgs:
     """Arguments for vLLM engine."""
 
@@ -27,48 +28,55 @@ class EngineArgs:
     enforce_eager: bool = False
     hf_token: bool | str | None = None
     data_parallel_size: int = 1
+    data_parallel_rank: int = 1
     _api_process_count: int = 1
     load_format: str | LoadFormats = "auto"
     plugins: list[str] | None = None
+    hf_overrides: HfOverrides = 1
+    hf_config_path: str | None = None
+    model_weights: str = ""
+    speculative_config: dict = 1
+    spec_model: str = ""
+    spec_method: str = ""
 
     def from_cli_args(cls, args): ...
 '''
 
 
 @pytest.fixture
-def arguments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return the module, which imports no vLLM."""
+def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """Return the module, which imports no vLLM, as it is beside a vLLM of that source."""
+    file = tmp_path / "vllm/engine/arg_utils.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(VLLM_FOLDER)
-    return importlib.import_module("wattdock_vllm")
+    monkeypatch.delitem(sys.modules, "wattdock_vllm", raising=False)
+    module = importlib.import_module("wattdock_vllm")
+    monkeypatch.delitem(sys.modules, "wattdock_vllm")
+    return module
 
 
 def test_arguments_are_the_fields_that_wattdock_does_not_set_itself(arguments: Any) -> None:
-    """Secrets, other machines and private fields are left out."""
-    declared = arguments.settable(fields_in(SOURCE, "EngineArgs"))
-    assert set(declared) == {"max_model_len", "enforce_eager", "load_format", "plugins"}
+    """Secrets, other machines, private fields and what would swap the model are left out."""
+    offered = ["enforce_eager", "load_format", "max_model_len", "plugins", "serve", "spec_method"]
+    assert takeable(arguments.VllmBackend.engine_arguments) == offered
 
 
-def test_no_argument_swaps_the_model_or_its_config(arguments: Any) -> None:
-    """One expert per token instead of two is another model, and FLOPs and revision would be of the one on disk."""
-    source = "class EngineArgs:\n    hf_overrides: HfOverrides = 1\n    hf_config_path: str | None = None\n"
-    source += "    model_weights: str = ''\n    seed: int = 0\n"
-    declared = arguments.settable(fields_in(source, "EngineArgs"))
-    for name in ("hf_overrides", "hf_config_path", "model_weights"):
-        with pytest.raises(InvalidRequest, match=rf"'{name}' is not taken: another model would run .* model\.path"):
-            check_engine_args({name: {"num_experts_per_tok": 1}}, declared)
-    assert takeable(declared) == ["seed"]
-
-
-def test_no_argument_brings_a_draft_model(arguments: Any) -> None:
-    """Its weights could be a pickle, and its arithmetic would be in no FLOPs."""
-    source = (
-        "class EngineArgs:\n    speculative_config: dict = 1\n    spec_model: str = ''\n    spec_method: str = ''\n"
-    )
-    declared = arguments.settable(fields_in(source, "EngineArgs"))
-    for name in ("speculative_config", "spec_model"):
-        with pytest.raises(InvalidRequest, match=rf"'{name}' is not taken: nobody would check a draft model's weights"):
-            check_engine_args({name: "x"}, declared)
-    assert takeable(declared) == ["spec_method"]
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        # One expert per token instead of two is another model, and FLOPs and revision would be of the one on disk.
+        (("hf_overrides", "hf_config_path", "model_weights"), r"another model would run .* model\.path"),
+        # A draft's weights could be a pickle, and its arithmetic would be in no FLOPs.
+        (("speculative_config", "spec_model"), "nobody would check a draft model's weights"),
+    ],
+)
+def test_no_argument_swaps_the_model_or_brings_a_draft(arguments: Any, names: tuple[str, ...], reason: str) -> None:
+    """Refused by name, with the way out."""
+    for name in names:
+        with pytest.raises(InvalidRequest, match=rf"'{name}' is not taken: {reason}"):
+            check_engine_args({name: "x"}, arguments.VllmBackend.engine_arguments)
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
