@@ -53,7 +53,7 @@ def test_the_table_holds_every_gpu_within_eighty_columns(on: Called, monkeypatch
     done = on(gpus, "gpus")
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines()[1:10])) <= 80
-    for said in ("2 × NVIDIA H200", FIRST, "process 1 (root, ", "18 NVLinks 4.0", "NV18", "SYS", "0.0/150.8"):
+    for said in ("2 × NVIDIA H200", FIRST, "process 1 (root, ", "18 NVLinks", "NV18", "SYS", "0.0/150.8"):
         assert said in done.stdout
     assert "MIG slices" in done.stdout
 

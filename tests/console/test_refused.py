@@ -61,7 +61,7 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
             CONFIG,
             ("closed is not among what pytorch can serve (batch, single);",),
         ),
-        (("--backend", "pytorch,vllm"), CONFIG, ("put `backend: [pytorch, vllm]` under `sweep:`",)),
+        (("--backend", "pytorch,vllm"), CONFIG, ("pytorch,vllm", "did you mean")),
         (
             ("--model", "~nobody-here/x"),
             CONFIG,

@@ -488,7 +488,7 @@ def test_a_time_of_day_that_is_set_moves_no_sample(library: Path, step_s: float)
         meter = Meter(NvmlSource(), clock=fake)
         meter.start()
         gpu = only(meter.stop(ORIGIN_NS + 10 * S))
-    assert "gap" in kinds(gpu)
+    assert "sample_gap" in kinds(gpu)
     assert gpu.power_samples is not None
     intervals_s = np.sort(np.diff(gpu.power_samples.at_ns) / S)
     assert intervals_s[:-1].mean() == pytest.approx(0.02, rel=0.03)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+__all__ = ["serve"]
+
 # Less often while a pass is measured: what an update costs here and in a browser could slow it.
 UPDATE_S, PASS_UPDATE_S = 1.0, 5.0
 # Viewers go with the next update after Ctrl-C.
