@@ -22,7 +22,7 @@ import numpy as np
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "tests"))
 
-from traffic import LENGTHS, KnownJoules, closed_loop  # noqa: E402
+from make.traffic import LENGTHS, KnownJoules, closed_loop  # noqa: E402
 
 from wattdock.analysis.drift import Drift, drift  # noqa: E402
 from wattdock.analysis.measured import Measured  # noqa: E402

@@ -16,7 +16,7 @@ from wattdock.launch.runners import REPO
 
 sys.path.append(str(REPO / "tests"))
 
-from stored_results import store_golden
+from make.stored import store_golden
 
 RECORDED = [f"h200-{backend}-{batch}" for backend in ("pytorch", "vllm") for batch in (32, 128)]
 RUNS, RESULTS = 50, 1_000

@@ -194,7 +194,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def library(common: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a freshly built fake libnvidia-ml.so.1, to which each process adds its own configuration."""
-    from wattdock.inputs.build_once import build_once
+    from seams.inputs import build_once
 
     build_once(common / "fake_nvml", fake_nvml.build, progress=print)
     return shutil.copytree(common / "fake_nvml", tmp_path_factory.mktemp("fake_nvml"), dirs_exist_ok=True)
@@ -235,7 +235,7 @@ def built(app: Any) -> Any:
 @pytest.fixture
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Called:
     """Call the command line in this process, in an empty current folder and with a home of its own."""
-    from wattdock.console import exits, main
+    from seams.console import exits, main
 
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

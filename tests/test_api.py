@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from make.stored import bundled
 from refused import raises
-from stored_results import bundled
 
 import wattdock
 from wattdock.errors import RunnerError, StoreError

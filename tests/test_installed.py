@@ -11,8 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-
-from wattdock.console.main import EXTRAS
+from seams.console import EXTRAS
 
 REPO = Path(__file__).resolve().parents[1]
 UV = (sys.executable, "-I", str(REPO / "coordinator/wattdock/launch/uv.py"))

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_rows import document
+from make.rows import document
+from make.stored import stored
 from sources import nodes
-from stored_results import stored
 
-from wattdock.analysis.result import ExperimentResult
-from wattdock.store.folders import load_result, store_result
+from wattdock.analysis import ExperimentResult
+from wattdock.store import load_result, store_result
 from wattdock.text import dotted, from_json, json_text
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 from rich.text import Text
+from seams.console import Sheet, pairs, print_view
 from sources import calls
 from steering import CODES, HOSTILE, steers
 
-from wattdock.console.views.terminal import Sheet, pairs, print_view
 from wattdock.output import MARK, guard_output, harmless, one_line, print_json, say
 
 SOURCE = Path(__file__).resolve().parents[1] / "coordinator/wattdock"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattdock.errors import LaunchError
-from wattdock.launch.engine import NoContainersError
+from wattdock.launch import NoContainersError
 from wattdock.records import Failure
 from wattdock.secrets import WITHHELD, holds_secret, is_secret_name, withheld, withheld_values
 from wattdock.study import events

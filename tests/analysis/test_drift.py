@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import experiment, measured, request, stepped_power, timeline
-from traffic import ClosedLoop, KnownJoules, closed_loop
+from make.records import experiment, measured, request, stepped_power, timeline
+from make.traffic import ClosedLoop, KnownJoules, closed_loop
+from seams.analysis import Change, Drift, Measured, SpanJoules, drift, pooled, slope
+from seams.records import TokenSeries
 
-from wattdock.analysis.drift import Drift, drift
-from wattdock.analysis.joules import SpanJoules
-from wattdock.analysis.measured import Measured
-from wattdock.analysis.trend import Change, pooled, slope
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.records import PassRecord, RestartRecord
-from wattdock.records.passes import TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

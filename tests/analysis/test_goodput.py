@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, experiment, measured, request, timeline
+from make.records import constant_power, experiment, measured, request, timeline
+from seams.analysis import NO_INSTANTS, Goodput, goodput, windows
+from seams.records import TokenSeries
 
-from wattdock.analysis.goodput import NO_INSTANTS, Goodput, goodput
-from wattdock.analysis.windows import windows
 from wattdock.clock import NS_PER_S
-from wattdock.records.passes import TokenSeries
-from wattdock.records.restart import RestartRecord
+from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
-    from wattdock.records.passes import PassRecord
+    from wattdock.records import PassRecord
 
 GPU = "GPU-a"
 # TTFT 0.5, 1 and 5 s; TPOT 0.1, 0.2 and 0.1 s; end to end 10.5, 19 and 9 s: 200 J/s for 20 s.

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, experiment, measured, request, timeline
+from make.records import constant_power, experiment, measured, request, timeline
+from seams.analysis import gpu_results, listed_processes
+from seams.metering import ProcessSample, Series
 
-from wattdock.analysis.gpus import gpu_results, listed_processes
 from wattdock.clock import NS_PER_S
 from wattdock.host import GpuProcess
-from wattdock.metering.timeline import ProcessSample, Series, Span
-from wattdock.records.restart import RestartRecord
+from wattdock.metering import Span
+from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.gpus import GpuResult
+    from seams.analysis import GpuResult
+
     from wattdock.metering import GpuTimeline
 
 GPU = "GPU-a"

@@ -9,30 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from merge_samples import constant_power, experiment, measured, request, timeline
+from make.records import constant_power, experiment, measured, request, timeline
+from seams.analysis import measured_energy
+from seams.audit import Subject, meters_agree
+from seams.metering import HostTimeline, Series, Ticks, Window
+from seams.records import TIMELINE
 
-from wattdock.analysis.energy import measured_energy
-from wattdock.audit.check import Outcome, Subject
-from wattdock.audit.gpus import meters_agree
+from wattdock.audit import Outcome
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import (
-    GpuTimeline,
-    HostTimeline,
-    MeterEvent,
-    Series,
-    Span,
-    Ticks,
-    Timeline,
-    Window,
-)
-from wattdock.records import disk
-from wattdock.records.restart import RestartRecord
-from wattdock.records.tables import TIMELINE
+from wattdock.metering import GpuTimeline, MeterEvent, Span, Timeline
+from wattdock.records import RestartRecord, disk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.energy import EnergyResult
+    from seams.analysis import EnergyResult
 
 PASS = measured(0, 10, 20, (request(0, 10, 10.5, 20, 100),))
 SECONDS = np.arange(0, 40, 0.1)

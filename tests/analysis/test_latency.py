@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import measured, request, speed_of
+from make.records import measured, request, speed_of
+from seams.analysis import Quantiles, inter_token_latency
+from seams.records import NO_STEPS, ReplicaPass, Steps
 
-from wattdock.analysis.performance import Quantiles, inter_token_latency
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import Span
-from wattdock.records.passes import NO_STEPS, PassRecord, ReplicaPass, Steps
+from wattdock.metering import Span
+
+if TYPE_CHECKING:
+    from wattdock.records import PassRecord
 
 
 def stepped(done: PassRecord, *steps: tuple[float, int]) -> PassRecord:

@@ -7,21 +7,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, experiment, measured, request, stepped_power, timeline
+from make.records import constant_power, experiment, measured, request, stepped_power, timeline
+from seams.analysis import (
+    Restarts,
+    difference,
+    drift,
+    holm,
+    mean_interval,
+    phases,
+    quantiles,
+    rounds_of,
+    token_disagreements,
+    undrained,
+    warm_up_steadiness,
+    windows,
+)
+from seams.records import TokenSeries
 
-from wattdock.analysis.drift import drift
-from wattdock.analysis.performance import quantiles, token_disagreements, undrained
-from wattdock.analysis.statistics import Restarts, difference, holm, mean_interval
-from wattdock.analysis.steadiness import warm_up_steadiness
-from wattdock.analysis.windows import phases, rounds_of, windows
 from wattdock.clock import NS_PER_S
 from wattdock.config import WarmUpSpec
-from wattdock.metering.timeline import Span
-from wattdock.records.passes import PassRecord, TokenSeries, WarmUpSample
-from wattdock.records.restart import RestartRecord
+from wattdock.metering import Span
+from wattdock.records import PassRecord, RestartRecord, WarmUpSample
 
 if TYPE_CHECKING:
-    from wattdock.records.request import RequestRecord
+    from wattdock.records import RequestRecord
 
 GPU = "GPU-a"
 

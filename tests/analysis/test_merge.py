@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, experiment, measured, request, speed_of, timeline
+from make.records import constant_power, experiment, measured, request, speed_of, timeline
+from seams.analysis import data_parallel, measured_energy, multi_gpu, tpot_s, ttft_s
+from seams.analysis import statistics_statistics as statistics
+from seams.metering import HBM_POWER, Series
+from seams.records import ReplicaPass
 
-from wattdock.analysis.energy import measured_energy
-from wattdock.analysis.multi_gpu import data_parallel, multi_gpu
-from wattdock.analysis.performance import tpot_s, ttft_s
-from wattdock.analysis.statistics import statistics
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import HBM_POWER, Series, Span
-from wattdock.records.passes import ReplicaPass
-from wattdock.records.restart import RestartRecord
+from wattdock.metering import Span
+from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.energy import EnergyResult
+    from seams.analysis import EnergyResult
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))
 BUSY, IDLE = constant_power("GPU-busy", 600, start_s=0, end_s=40), constant_power("GPU-idle", 80, start_s=0, end_s=40)

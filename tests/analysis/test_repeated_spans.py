@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from merge_samples import experiment, measured, request, stepped_power, timeline
+from make.records import experiment, measured, request, stepped_power, timeline
+from seams.analysis import Joules, combined_timing_j, measured_energy, phases
 
-from wattdock.analysis.energy import measured_energy
-from wattdock.analysis.joules import Joules, combined_timing_j
-from wattdock.analysis.windows import phases
-from wattdock.records.restart import RestartRecord
+from wattdock.records import RestartRecord
 
 GPU = "GPU-a"
 START_S, BURST_S, PASS_S = 3.0, 0.1, 5.013

@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from merge_samples import experiment, measured, request
+from make.records import experiment, measured, request
+from make.rows import document
 from pydantic import ValidationError
-from report_rows import document
+from seams.analysis import NO_BITS, Compute, Roofline, compute
+from seams.host import Peak
+from seams.inputs import shape_config
 
-from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
-from wattdock.analysis.result import ExperimentResult
-from wattdock.host.gpu_models import Peak
-from wattdock.inputs.shapes import shape_config
-from wattdock.records.restart import RestartRecord
+from wattdock.analysis import ExperimentResult
+from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wattdock.records.passes import PassRecord
+    from wattdock.records import PassRecord
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 REQUESTS, SECONDS, POWER_W = 128, 6.3, 690.0

@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 from scipy.stats import theilslopes
-
-from wattdock.analysis.pass_energy import PassEnergy
-from wattdock.analysis.statistics import (
+from seams.analysis import (
     CONFIDENCE,
     T_FACTORS,
     Figure,
     Interval,
+    PassEnergy,
     Restarts,
     difference,
     mean_interval,
+    median_slope,
     statistical_j,
-    statistics,
 )
-from wattdock.analysis.trend import median_slope
-from wattdock.reports.cells import plus_minus
+from seams.analysis import statistics_statistics as statistics
+from seams.reports import plus_minus
 
 ROUNDS = Path(__file__).parents[1] / "data/h200-rounds.json"
 RECORDED: dict[str, list[float]] = json.loads(ROUNDS.read_text())["rounds"]

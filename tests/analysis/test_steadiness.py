@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, experiment, measured, request, stepped_power, timeline
-
-from wattdock.analysis.drift import drift
-from wattdock.analysis.procedure import procedure
-from wattdock.analysis.steadiness import (
+from make.records import constant_power, experiment, measured, request, stepped_power, timeline
+from seams.analysis import (
+    drift,
     idle_baselines,
     idle_energy_j,
     idle_unsettled,
     late_temperatures_c,
+    procedure,
     warm_up_steadiness,
 )
+from seams.metering import Series
+from seams.records import TokenSeries
+
 from wattdock.clock import NS_PER_S
 from wattdock.config import IdleSpec, WarmUpSpec
-from wattdock.metering.curve import EnergyCurve
-from wattdock.metering.timeline import MeterEvent, Series, Span
-from wattdock.records.passes import TokenSeries, WarmUpSample
-from wattdock.records.restart import RestartRecord
+from wattdock.metering import EnergyCurve, MeterEvent, Span
+from wattdock.records import RestartRecord, WarmUpSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.metering.timeline import GpuTimeline
+    from wattdock.metering import GpuTimeline
 
 GPU = "GPU-a"
 LIMITS = WarmUpSpec(profile="steady")

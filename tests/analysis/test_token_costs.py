@@ -9,27 +9,16 @@ import fake_nvml
 import numpy as np
 import pytest
 from fake_nvml import VIRTUAL_ORIGIN_NS, FakeGpu, constant
-from merge_samples import experiment, measured, request, sampled_power, stepped_power, timeline
+from make.records import experiment, measured, request, sampled_power, stepped_power, timeline
+from make.traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
 from refused import raises
-from traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
+from seams.analysis import KINDS, Bins, MeteredWork, NoCostsError, TokenCosts, costs, phases, token_costs
+from seams.metering import COUNTER_LAG, NvmlSource, Ticks
+from seams.records import NO_STEPS, ReplicaPass, Steps
 
-from wattdock.analysis.token_costs import (
-    KINDS,
-    Bins,
-    MeteredWork,
-    NoCostsError,
-    TokenCosts,
-    costs,
-    token_costs,
-)
-from wattdock.analysis.windows import phases
 from wattdock.clock import NS_PER_S
-from wattdock.metering.curve import COUNTER_LAG
-from wattdock.metering.meter import Meter
-from wattdock.metering.nvml import NvmlSource
-from wattdock.metering.timeline import GpuTimeline, Span, Ticks
-from wattdock.records.passes import NO_STEPS, ReplicaPass, Steps
-from wattdock.records.restart import RestartRecord
+from wattdock.metering import GpuTimeline, Meter, Span
+from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
     from pathlib import Path

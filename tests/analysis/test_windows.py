@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, experiment, measured, request, stepped_power, timeline
+from make.records import constant_power, experiment, measured, request, stepped_power, timeline
+from seams.analysis import WINDOWS, measured_energy, performance, windows
+from seams.metering import Series, Ticks
+from seams.records import TokenSeries
 
-from wattdock.analysis.energy import measured_energy
-from wattdock.analysis.performance import performance
-from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.clock import NS_PER_S
 from wattdock.metering import GpuTimeline
-from wattdock.metering.timeline import Series, Ticks
-from wattdock.records.passes import PassRecord, TokenSeries
-from wattdock.records.restart import RestartRecord
+from wattdock.records import PassRecord, RestartRecord
 
 if TYPE_CHECKING:
-    from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowFigure
-    from wattdock.records.request import RequestRecord
+    from seams.analysis import Measured, WindowFigure
+
+    from wattdock.records import RequestRecord
 
 GPU = "GPU-a"
 

@@ -6,23 +6,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from audit_world import IMAGE, OTHER, POWER, RUNNER, USED, World, launched, result_of
 from fake_nvml import FakeProcess, constant
+from make.audit_world import IMAGE, OTHER, POWER, RUNNER, USED, World, launched, result_of
+from seams.analysis import NORMAL95, GpuResult, Performance, WarmUp, serving
+from seams.audit import Subject, arrivals_kept_up_with, client_keeps_up, gpus_fed, warm_up_converged
 
-from wattdock.analysis.gpus import GpuResult
-from wattdock.analysis.joules import NORMAL95
-from wattdock.analysis.performance import Performance, serving
-from wattdock.analysis.procedure import WarmUp
-from wattdock.audit.check import Subject
-from wattdock.audit.procedure import arrivals_kept_up_with, client_keeps_up, gpus_fed, warm_up_converged
 from wattdock.config import ExperimentConfig
-from wattdock.launch.choice import LauncherChoice
+from wattdock.launch import LauncherChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.result import ExperimentResult
-    from wattdock.analysis.verdict import Check
+    from wattdock.analysis import Check, ExperimentResult
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,15 @@ import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING
 
-import audit_world
 import numpy as np
 import pytest
-from audit_world import OTHER, POWER, RUNNER, USED, World, result_of
 from fake_nvml import FakeGpu, constant
+from make import audit_world
+from make.audit_world import OTHER, POWER, RUNNER, USED, World, result_of
+from seams.analysis import DIFFERENT_GPUS
+from seams.metering import Series, Ticks
 
-from wattdock.analysis.measured import DIFFERENT_GPUS
-from wattdock.metering.timeline import MeterEvent, Series, Ticks
+from wattdock.metering import MeterEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.result import ExperimentResult
-    from wattdock.analysis.verdict import Check
-    from wattdock.metering.timeline import GpuTimeline
-    from wattdock.records.restart import RestartRecord
+    from wattdock.analysis import Check, ExperimentResult
+    from wattdock.metering import GpuTimeline
+    from wattdock.records import RestartRecord
 
     Change = Callable[[RestartRecord], RestartRecord]
 

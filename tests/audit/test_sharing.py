@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from seams.analysis import GpuResult, ListedProcess
+from seams.audit import Subject, cpus_alone, gpus_alone, machine_alone, node_alone, other_gpus_idle
 
-from wattdock.analysis.gpus import GpuResult, ListedProcess
-from wattdock.audit.audit import cpus_alone, gpus_alone, machine_alone, node_alone, other_gpus_idle
-from wattdock.audit.check import Outcome, Subject
 from wattdock.records import snapshot
+
+if TYPE_CHECKING:
+    from wattdock.audit import Outcome
 
 SHARING = {
     "other measurements": machine_alone,

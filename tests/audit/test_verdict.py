@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from audit_world import World, launched, result_of
 from golden.replay import analysed, load
+from make.audit_world import World, launched, result_of
+from seams.analysis import GROUPS
 
-from wattdock.analysis.verdict import GROUPS, Audit, Check
+from wattdock.analysis import Audit, Check
 from wattdock.config import ExperimentConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.verdict import Reason
+    from seams.analysis import Reason
 
 
 def reasons(*checks: Check, loose: dict[str, str] | None = None) -> list[tuple[str, str, list[str]]]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from seams.config import LengthSpec
 
 from wattdock.config import load_study
-from wattdock.config.lengths import LengthSpec
 from wattdock.errors import ConfigError
 
 COUNT = 20_000

@@ -7,13 +7,11 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, get_args
 
-from wattdock.analysis.windows import WINDOWS
+from seams.analysis import WINDOWS
+from seams.console import COMMANDS, SUB_APPS, SettingFlags, Width, Window, study_of
+from seams.reports import WIDTHS
+
 from wattdock.config import ExperimentConfig
-from wattdock.console.main import COMMANDS, SUB_APPS
-from wattdock.console.options import SettingFlags, study_of
-from wattdock.console.reports import Width
-from wattdock.console.results import Window
-from wattdock.reports.paper import WIDTHS
 
 if TYPE_CHECKING:
     import pytest

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from inputs import tiny
 from inputs.hub_server import serve
+from make import models as tiny
 from safetensors.numpy import save
-
-from wattdock.inputs.shapes import shape_config
+from seams.inputs import shape_config
 
 if TYPE_CHECKING:
     from conftest import Called

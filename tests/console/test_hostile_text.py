@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
+from make.rows import document
+from make.stored import bundled, complete, sealed, stored
 from pydantic import ValidationError
-from report_rows import document
 from steering import CODES, HOSTILE, steers
-from stored_results import bundled, complete, sealed, stored
 
 from wattdock.analysis import ExperimentResult
 from wattdock.host import leases

@@ -10,11 +10,9 @@ import fake_nvml
 import pynvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
-
-from wattdock.doctor import machine as doctor_machine
-from wattdock.host.nvml import NvmlError
-from wattdock.metering import meter
-from wattdock.metering.nvml import NvmlSource
+from seams.doctor import machine as doctor_machine
+from seams.host import NvmlError
+from seams.metering import NvmlSource, meter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from seams.console import JsonLines, Notebook, Plain, describe
 from steering import HOSTILE, steers
 
-from wattdock.console.progress import JsonLines, Notebook, Plain, describe, progress_for
+from wattdock.console.progress import progress_for
 from wattdock.study import events
 
 BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from report_rows import split_document
-from stored_results import store_golden, stored
+from make.rows import split_document
+from make.stored import store_golden, stored
 
 if TYPE_CHECKING:
     from conftest import Called

@@ -15,16 +15,14 @@ from command import WATTDOCK, Command
 from containers.engines import BASE, build_on, engine_address, home_and_folder, image_there, tagged
 from containers.registry import serving
 from docker.errors import APIError
-
-from wattdock.launch.engine import connect
+from seams.launch import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from docker import DockerClient
     from docker.models.containers import Container
-
-    from wattdock.launch.engine import Image
+    from seams.launch import Image
 
 TESTS = Path(__file__).parents[1]
 PATIENCE_S = 120

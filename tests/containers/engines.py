@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from docker.errors import ImageNotFound
+from seams.launch import DEFAULT_ENGINE, connect, require_socket
 from unprivileged import give_to_user, user_home
 
 from wattdock.errors import PreflightError
-from wattdock.launch.engine import DEFAULT_ENGINE, connect, find_image, require_socket
+from wattdock.launch import find_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wattdock.launch.engine import Image
+    from seams.launch import Image
 
 BASE = "wattdock-test-base"
 HOW = ".ci/run starts a private engine and makes the images"

@@ -17,18 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from containers.engines import image_there
+from seams.launch import LockedImage, place_of, write_lock
 from unprivileged import UID, popen_as_user
-
-from wattdock.launch.engine import place_of
-from wattdock.launch.images.lock import LockedImage, write_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from docker import DockerClient
     from docker.models.containers import Container
-
-    from wattdock.launch.engine import Image
+    from seams.launch import Image
 
 DOCKER = Path(__file__).parents[2] / "docker"
 SMALL = "--model shape:tiny-llama --passes 1 --batch-size 2 --max-output-tokens 4 --wait 120 --set warmup.passes=0"

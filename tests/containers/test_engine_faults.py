@@ -19,12 +19,11 @@ import pytest
 from command import WATTDOCK, Command, on_gpus
 from containers.engines import engine_address, home_and_folder
 from fake_nvml import FakeGpu
+from seams.launch import DockerLauncher, Image, connect
 from unprivileged import popen_as_user
 
 from wattdock.config import ContainerSpec
-from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.engine import Image, connect, find_image, reap
-from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch import LaunchSpec, find_image, reap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,19 +10,18 @@ import pytest
 from command import SMALL, WATTDOCK
 from containers.conftest import InContainers
 from containers.engines import build_on, home_and_folder, image_labels, tagged
+from seams.launch import LockedImage, write_lock
 from unprivileged import give_to_user
 
-from wattdock.launch.engine import find_image
+from wattdock.launch import find_image
 from wattdock.launch.images import read_lock
-from wattdock.launch.images.lock import LockedImage, write_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from docker import DockerClient
-
-    from wattdock.launch.engine import Image
+    from seams.launch import Image
 
 REVISION = "6550c3b"
 RUN = ("run", *SMALL, "--locked")

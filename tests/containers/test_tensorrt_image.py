@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from docker import DockerClient
-
-    from wattdock.launch.engine import Image
+    from seams.launch import Image
 
 REPO = Path(__file__).resolve().parents[2]
 # The Python of NVIDIA's image.

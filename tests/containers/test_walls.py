@@ -14,7 +14,7 @@ from unprivileged import UID, give_to_user, run_as_user, user_home
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wattdock.launch.engine import Image
+    from seams.launch import Image
 
 LAUNCH = """
 import os, sys, time

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from seams.launch import descendants, end_group
+from seams.runner import CAUSE_KEY
 
-from wattdock.launch.keeper import descendants, end_group
-from wattdock.runner.client import CAUSE_KEY
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from contract.runner_process import FAKE_FOLDER, ids_prompt, running, workload
+from seams.launch import failure, uv_call
 
-from wattdock.launch.uv import failure, uv_call
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from contract.runner_process import PATIENCE_S, ids_prompt, refusal, token_bytes, workload
 from contract.subjects import TINY_LLAMA, write_config
+from seams.config import section_class
 
-from wattdock.config.sections import section_class
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:

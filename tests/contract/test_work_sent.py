@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from contract.runner_process import ids_prompt, workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from seams.records import hash_of
+from seams.runner import wire
 
 from wattdock.config import ExperimentConfig
 from wattdock.inputs import load_prompts
-from wattdock.records.declared import hash_of
-from wattdock.runner import PassRequest, wire
+from wattdock.runner import PassRequest
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.checkpoint import hash_of as runners_hash_of
 from wattdock_runner.clock import now_ns

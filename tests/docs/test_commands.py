@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from docs.blocks import blocks
+from seams.launch import DEFAULT_ENGINE
 
 from wattdock.host import GpuInventory
-from wattdock.launch.engine import DEFAULT_ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 from docs.blocks import FENCE
+from seams.console import UsageError, app
 
-from wattdock.console.main import UsageError, app
 from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 import fake_nvml
 import numpy as np
 import pytest
-from audit_world import gpu_info
 from fake_nvml import FakeGpu, Segment, constant, square
+from make.audit_world import gpu_info
+from seams.doctor import Pulse, card_of_pulses, recorded_card
+from seams.metering import COUNTER_LAG, MIN_PULSES, NvmlSource, read_cards, with_card
 
-from wattdock.doctor.calibration import Pulse, card_of_pulses, recorded_card
 from wattdock.errors import MeterError
-from wattdock.metering.cards import MIN_PULSES, MeterCard, read_cards, with_card
-from wattdock.metering.curve import COUNTER_LAG
-from wattdock.metering.meter import Meter
-from wattdock.metering.nvml import NvmlSource
+from wattdock.metering import Meter
+from wattdock.metering.cards import MeterCard
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.metering.timeline import GpuTimeline
+    from wattdock.metering import GpuTimeline
 
 PULSES, PERIOD_S, DUTY = 60, 1.3713, 0.45
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from audit_world import gpu_info
 from fake_nvml import FakeGpu
+from make.audit_world import gpu_info
+from seams.doctor import Pulse, apparent_lag_s, card_of_pulses
+from seams.metering import Ticks
 
 from wattdock.clock import NS_PER_S
-from wattdock.doctor.calibration import Pulse, apparent_lag_s, card_of_pulses
-from wattdock.metering.timeline import GpuTimeline, Ticks
+from wattdock.metering import GpuTimeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

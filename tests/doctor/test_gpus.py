@@ -9,16 +9,17 @@ import fake_nvml
 import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
+from seams.doctor import DRIVER, EACH_GPU, GpuSubject, energy_counter
+from seams.metering import Ticks
 
-from wattdock.doctor.gpus import DRIVER, EACH_GPU, GpuSubject, energy_counter
 from wattdock.host import GpuInventory
-from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
+from wattdock.metering import GpuTimeline, MeterEvent, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from wattdock.analysis.verdict import Check
+    from wattdock.analysis import Check
 
 ONE = fake_nvml.uuid_of(1)
 # Four reads, of 3, 4, 5 and 9 ms.

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-
-from wattdock.doctor import machine as doctor_machine
-from wattdock.doctor.machine import MACHINE, MachineSubject, containers, cpu_load, governor, lease_folder
-from wattdock.host.leases import LeaseRequest, hold
+from seams.doctor import MACHINE, MachineSubject, containers, cpu_load, governor, lease_folder
+from seams.doctor import machine as doctor_machine
+from seams.host import LeaseRequest, hold
 
 if TYPE_CHECKING:
     from pathlib import Path

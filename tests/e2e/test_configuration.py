@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from command import SMALL, WATTDOCK, Command
 from launch.local_index import LocalIndex, make_wheel
+from seams.launch import uv
 from unprivileged import OTHER_UID, UID, popen_as_user, run_as_user
-
-from wattdock.launch import uv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

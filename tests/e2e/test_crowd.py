@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import Command, wait_for
-from served import Served, served
+from make.served import Served, served
 from unprivileged import OTHER_UID, UID, popen_as_user
 
 if TYPE_CHECKING:

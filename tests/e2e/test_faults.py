@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import SMALL, on_gpus, wait_for
 from fake_nvml import FakeGpu, constant, uuid_of
-from inputs import tiny
+from make import models as tiny
 from unprivileged import popen_as_user
 
 if TYPE_CHECKING:

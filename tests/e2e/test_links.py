@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import SMALL, Command
-from inputs import tiny
-from served import served
+from make import models as tiny
+from make.served import served
 from unprivileged import OTHER_UID, give_to_user, kernel_protection, popen_as_user
 
 from wattdock.config import load_study

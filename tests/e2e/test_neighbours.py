@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import SMALL, Command, wait_for
-from inputs import tiny
+from make import models as tiny
 from unprivileged import UID, kernel_protection, popen_as_user
 
 from wattdock.files import new_folder

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 from command import SMALL
-from inputs import tiny
 from inputs.hub_server import serve
-
-from wattdock.inputs.shapes import shape_config
+from make import models as tiny
+from seams.inputs import shape_config
 
 if TYPE_CHECKING:
     from command import Command

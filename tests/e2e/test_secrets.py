@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from command import REPO, SMALL, Command, wait_for
-from served import served
+from make.served import served
 from unprivileged import give_to_user
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from command import SMALL, Command, on_gpus
+from make.served import FIRST, GPUS, SECOND, Served, served
 from prometheus_client.parser import text_string_to_metric_families
-from served import FIRST, GPUS, SECOND, Served, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable

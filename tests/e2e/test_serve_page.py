@@ -12,10 +12,10 @@ from axe_core_python.selenium import Axe
 from command import REPO, SMALL, Command, on_gpus
 from contract.runner_process import PYTORCH_PYTHON
 from fake_nvml import FakeGpu, constant, uuid_of
+from make.served import GPUS, served
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
-from served import GPUS, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from command import wait_in_pass
 from contract.runner_process import VLLM_PYTHON
-
-from wattdock.launch.keeper import descendants
+from seams.launch import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from execution.test_study_run import begins, send, statuses
-from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
+from make.machine import VirtualMachine, VirtualRunner, experiment, study
 from refused import raises
+from seams.analysis import differing, everything
+from seams.runner import generate_requests
 
-from wattdock.analysis.conditions import differing, everything
 from wattdock.errors import Cause, ExitCode, StoreError
-from wattdock.runner.wire import generate_requests
-from wattdock.study.folder import StudyFolder
+from wattdock.study import StudyFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from seams.execution import ADVICE, WORDS, cause_of
 
 from wattdock.errors import Cause, LaunchError, RunnerError
-from wattdock.execution.failures import ADVICE, WORDS, cause_of
 from wattdock_runner import errors
 
 # Seen in the tests of the runners, or written in the sources of vLLM (v1/core/kv_cache_utils.py, v1/worker/utils.py)

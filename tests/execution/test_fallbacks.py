@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from seams.execution import fallbacks
+
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause
-from wattdock.execution.failures import fallbacks
 
 TENSOR = {"backend": "vllm", "vllm": {"tensor_parallel_size": 4}}
 FOUR_BY_FOUR = ["vllm.tensor_parallel_size: 2, vllm.pipeline_parallel_size: 2"]

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from wattdock.execution.interrupts import Interrupts
+from wattdock.execution import Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP])

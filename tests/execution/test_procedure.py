@@ -12,31 +12,28 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import pytest
-from execution.virtual import VirtualClock
-from merge_samples import measured, request, stepped_power, timeline
+from make.machine import VirtualClock
+from make.records import measured, request, stepped_power, timeline
 from refused import raises
+from seams.analysis import IdleState, not_cooled_down
+from seams.execution import SETTLE_S, LoadedRunner, Recording, measured_passes, wait_until_idle
+from seams.inputs import shape_config
+from seams.metering import Source
+from seams.study import Event, IdleStarted, Note, WarmUpFinished
 
-from wattdock.analysis.steadiness import IdleState, not_cooled_down
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
-from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.loaded import LoadedRunner
-from wattdock.execution.procedure import SETTLE_S, measured_passes, wait_until_idle
-from wattdock.execution.recording import Recording
+from wattdock.execution import Interrupts
 from wattdock.inputs import ModelFolder
-from wattdock.inputs.shapes import shape_config
-from wattdock.metering.meter import Meter
-from wattdock.metering.source import Source
-from wattdock.metering.timeline import MeterEvent
+from wattdock.metering import Meter, MeterEvent
 from wattdock.records import RestartRecord
-from wattdock.study.events import Event, IdleStarted, Note, WarmUpFinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from wattdock.metering.timeline import Timeline
-    from wattdock.records.passes import PassRecord
+    from wattdock.metering import Timeline
+    from wattdock.records import PassRecord
     from wattdock.runner import PassRequest
 
 GPU = "GPU-a"

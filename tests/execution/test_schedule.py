@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from seams.execution import CircuitBreaker, schedule
+from seams.planning import Remaining, duration, pass_seconds, words
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, Study
-from wattdock.execution.schedule import CircuitBreaker, schedule
-from wattdock.metering.timeline import Span
-from wattdock.planning.eta import Remaining, duration, load_groups, pass_seconds, words
-from wattdock.records.failure import Failure
+from wattdock.metering import Span
+from wattdock.planning import load_groups
+from wattdock.records import Failure
 
 
 def experiments(*settings: dict[str, Any]) -> list[ExperimentConfig]:

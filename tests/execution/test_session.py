@@ -9,23 +9,24 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
+from make.machine import VirtualMachine, VirtualRunner, experiment, study
 from refused import raises
+from seams.host import LeaseRequest, hold
+from seams.store import LOG
+from seams.study import Loading, PassFinished, PassStarted, RunnerReady, UnexpectedError
 
 from wattdock.errors import Cause, ExitCode, PreflightError, StoreError
-from wattdock.host.leases import LeaseRequest, hold
 from wattdock.records import RestartRecord, disk
-from wattdock.store.folders import LOG
-from wattdock.study.events import Loading, PassFinished, PassStarted, RunnerReady, UnexpectedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from seams.study import Event
+
     from wattdock.config import Study
     from wattdock.owned_folder import OwnedFolder
     from wattdock.records import Failure
-    from wattdock.study.events import Event
 
 GPU, OTHER = "GPU-1", "GPU-2"
 # One load group.

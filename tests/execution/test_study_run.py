@@ -14,17 +14,11 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from execution.virtual import Snapshot, VirtualMachine, VirtualRunner, experiment, study
-from inputs import tiny
+from make import models as tiny
+from make.machine import Snapshot, VirtualMachine, VirtualRunner, experiment, study
 from refused import raises
-
-from wattdock.clock import NS_PER_S
-from wattdock.config import ModelSpec
-from wattdock.errors import Cause, ConfigError, ExitCode, PreflightError
-from wattdock.metering import MeterChoice
-from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks
-from wattdock.planning.eta import forecast
-from wattdock.study.events import (
+from seams.metering import Ticks
+from seams.study import (
     BackendGivenUp,
     ExperimentFailed,
     FallbackSkipped,
@@ -38,15 +32,22 @@ from wattdock.study.events import (
     StudyStarted,
     TokensSeen,
 )
-from wattdock.study.folder import StudyFolder
+
+from wattdock.clock import NS_PER_S
+from wattdock.config import ModelSpec
+from wattdock.errors import Cause, ConfigError, ExitCode, PreflightError
+from wattdock.metering import GpuTimeline, MeterChoice, MeterEvent
+from wattdock.planning import forecast
+from wattdock.study import StudyFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from seams.study import Event
+
     from wattdock.metering import Timeline
     from wattdock.store import StoredResult
-    from wattdock.study.events import Event
 
 GPU, OTHER = "GPU-1", "GPU-2"
 # Three load groups of two experiments, two restarts of two passes.

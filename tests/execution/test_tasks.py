@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from execution.virtual import VirtualMachine, experiment, study
+from make.machine import VirtualMachine, experiment, study
 from refused import raises
+from seams.fleet import prepare
+from seams.study import PassFinished, PassStarted
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.fleet.prepare import prepare
 from wattdock.launch import LauncherChoice
-from wattdock.study.events import PassFinished, PassStarted
-from wattdock.study.find import EarlierStudy, find_study, study_to_resume
+from wattdock.study import EarlierStudy, find_study, study_to_resume
 from wattdock.study.tasks import TASKS, begin_tasks, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from wattdock.study.events import Event
+    from seams.study import Event
 
 ONE, OTHER = "GPU-1", "GPU-2"
 PAIR = study(*(experiment(f"{step}", fake={"step_s": step}, repeats={"restarts": 2}) for step in (0.1, 0.2)))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from execution.virtual import VirtualMachine, VirtualRunner, experiment, study
 from golden.replay import analysed, load
+from make.machine import VirtualMachine, VirtualRunner, experiment, study
 
 from wattdock_runner.arrivals import Admission
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from execution.virtual import VirtualMachine, experiment, study
+from make.machine import VirtualMachine, experiment, study
 
 from wattdock.clock import NS_PER_S
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fleet.test_script import study
+from seams.fleet import Ending, QueuedTask, states_of
+from seams.study import STORED
 
 from wattdock.fleet import summary
-from wattdock.fleet.slurm import QueuedTask
-from wattdock.fleet.states import states_of
-from wattdock.fleet.task import Ending
-from wattdock.study.folder import StudyFolder
-from wattdock.study.journal import STORED
+from wattdock.study import StudyFolder
 from wattdock.study.tasks import TASKS, begin_tasks, collect, tasks_of
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Group
+from seams.console import Plain, tasks_view
 from steering import HOSTILE, steers
 
-from wattdock.console.progress import Plain, progress_for
+from wattdock.console.progress import progress_for
 from wattdock.console.views import show
-from wattdock.console.views.tables import tasks_view
 from wattdock.fleet import TaskState, summary
 
 if TYPE_CHECKING:

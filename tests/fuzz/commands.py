@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from seams.console import exits, main
+from seams.study import Note
 from typer.main import get_command
 
-from wattdock.console import exits, main
 from wattdock.errors import ExitCode
-from wattdock.study.events import Note
 
 if TYPE_CHECKING:
-    from execution.virtual import VirtualMachine
+    from make.machine import VirtualMachine
 
     from wattdock.config import Study
 

@@ -16,13 +16,14 @@ from unittest.mock import patch
 
 import grpc
 import numpy as np
-from execution.virtual import VirtualClock, VirtualMachine, VirtualRunner, experiment, study
 from fuzz.commands import BrokenError, command, run_virtual
 from fuzz.messages import MESSAGES, delimited, parted
 from google.protobuf.message import DecodeError
+from make.machine import VirtualClock, VirtualMachine, VirtualRunner, experiment, study
+from seams.runner import wire
 
 from wattdock.clock import NS_PER_S
-from wattdock.runner import RunnerClient, wire
+from wattdock.runner import RunnerClient
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 

@@ -15,22 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from execution.virtual import Snapshot, VirtualMachine, experiment, study
 from fuzz.commands import REFUSALS, command, run_virtual
 from fuzz.mutators import Files, files
 from fuzz.scripted import run_runner, runner_seeds
 from hypothesis import strategies as st
-from inputs import tiny
+from make import models as tiny
+from make.machine import Snapshot, VirtualMachine, experiment, study
+from make.stored import bundled, store_golden
 from safetensors.numpy import save
-from stored_results import bundled, store_golden
+from seams.live import exposition
+from seams.publish import sums_of
+from seams.study import PassFinished
 from wattdock_llamacpp_weights import weights_of
 
 from wattdock.files import locked
 from wattdock.live import Feed
-from wattdock.live.metrics import exposition
-from wattdock.publish.bundle import sums_of
 from wattdock.study import events
-from wattdock.study.events import PassFinished
 from wattdock.text import json_text
 from wattdock_runner.errors import InvalidRequest
 

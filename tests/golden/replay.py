@@ -18,37 +18,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from seams.execution import environment
+from seams.launch import Engine, Image, Pin
+from seams.metering import HostTimeline, LagModel, ProcessSample, Series, Ticks, Window
+from seams.records import DeclaredWork, ReplicaPass, TokenSeries
 
-from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts
-from wattdock.audit.audit import audited
+from wattdock.analysis import ExperimentResult, Fallback, StudyFacts
+from wattdock.audit import audited
 from wattdock.clock import ClockCheck
 from wattdock.config import ExperimentConfig
-from wattdock.execution.environment import environment
 from wattdock.host import Gpu, GpuInventory, GpuProcess, Link, Machine
 from wattdock.inputs import ModelFolder
-from wattdock.launch.choice import LauncherChoice
-from wattdock.launch.engine import Engine, Image
-from wattdock.launch.images.lock import Pin
-from wattdock.metering.choice import MeterChoice
-from wattdock.metering.timeline import (
-    GpuTimeline,
-    HostTimeline,
-    LagModel,
-    MeterEvent,
-    ProcessSample,
-    Series,
-    Span,
-    Ticks,
-    Timeline,
-    Window,
-)
-from wattdock.planning.preflight import ExecutionPlan
-from wattdock.records.declared import DeclaredWork
-from wattdock.records.failure import Failure
-from wattdock.records.passes import PassRecord, ReplicaPass, TokenSeries, WarmUpSample
-from wattdock.records.request import RequestRecord
-from wattdock.records.restart import RestartRecord
-from wattdock.records.snapshot import RunnerEnvironment
+from wattdock.launch import LauncherChoice
+from wattdock.metering import GpuTimeline, MeterChoice, MeterEvent, Span, Timeline
+from wattdock.planning import ExecutionPlan
+from wattdock.records import Failure, PassRecord, RequestRecord, RestartRecord, RunnerEnvironment, WarmUpSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,35 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from execution.virtual import VirtualMachine, experiment, study
-from merge_samples import measured, request, sampled_power, stepped_power
+from make.machine import VirtualMachine, experiment, study
+from make.records import measured, request, sampled_power, stepped_power
+from seams.execution import environment
+from seams.inputs import shape_config
+from seams.metering import HBM_POWER, HostTimeline, LagModel, ProcessSample, Series, Ticks, Window
+from seams.records import DeclaredWork, ReplicaPass, Steps, TokenSeries
 
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig
-from wattdock.execution.environment import environment
 from wattdock.host import GpuProcess
-from wattdock.inputs.shapes import shape_config
-from wattdock.metering.timeline import (
-    HBM_POWER,
-    GpuTimeline,
-    HostTimeline,
-    LagModel,
-    MeterEvent,
-    ProcessSample,
-    Series,
-    Span,
-    Ticks,
-    Timeline,
-    Window,
-)
-from wattdock.records.declared import DeclaredWork
-from wattdock.records.passes import PassRecord, ReplicaPass, Steps, TokenSeries, WarmUpSample
-from wattdock.records.restart import RestartRecord
-from wattdock.records.snapshot import RunnerEnvironment
+from wattdock.metering import GpuTimeline, MeterEvent, Span, Timeline
+from wattdock.records import PassRecord, RestartRecord, RunnerEnvironment, WarmUpSample
 
 if TYPE_CHECKING:
-    from wattdock.records.request import RequestRecord
-    from wattdock.records.snapshot import EnvironmentSnapshot
+    from wattdock.records import EnvironmentSnapshot, RequestRecord
 
 SAMPLED, COUNTED, UNUSED = "GPU-0", "GPU-1", "GPU-2"
 # Seconds: idle without a runner, idle with the model, the passes, idle again; the recording is longer.

@@ -15,7 +15,7 @@ import pytest
 from golden.replay import differences, flatten, load, merged, names, write
 from golden.scenes import KINDS, scene
 
-from wattdock.audit.audit import audited
+from wattdock.audit import audited
 
 if TYPE_CHECKING:
     from collections.abc import Callable

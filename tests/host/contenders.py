@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from wattdock.host.leases import LeaseRequest, hold
+from seams.host import LeaseRequest, hold
 
 GPUS = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
 WAIT_S, MOST_HELD_S = 100.0, 0.03

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from launch.standins import wait_until
-
-from wattdock.host.processes import CpuTimes, cpu_times, times_around
+from seams.host import CpuTimes, cpu_times, times_around
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,10 @@ import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant
 from refused import raises
+from seams.host import user_name
 
 from wattdock.errors import Cause, PreflightError
 from wattdock.host import GpuInventory
-from wattdock.host.processes import user_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from refused import raises
+from seams.host import CPU, MACHINE, HeldLeases, LeaseRequest, hold, holders, user_name
 from unprivileged import UID, alone, kernel_protection, popen_as_user, unable, user_home
 
 from wattdock.errors import PreflightError
 from wattdock.host import leases
-from wattdock.host.leases import CPU, MACHINE, HeldLeases, LeaseRequest, hold, holders
-from wattdock.host.processes import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

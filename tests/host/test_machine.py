@@ -6,9 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-
-from wattdock.host.gpu_models import peak_of, why_no_peak
-from wattdock.host.machine import checkout
+from seams.host import checkout, peak_of, why_no_peak
 
 if TYPE_CHECKING:
     from pathlib import Path

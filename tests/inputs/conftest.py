@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, printed_by
-from inputs.forms import CONFIGS, LENGTHS, WITH_FLOPS
+from make.architectures import CONFIGS, LENGTHS, WITH_FLOPS
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inputs.forms import CONFIGS, EXPERTS, LENGTHS, SMALL, WITH_FLOPS
+from make.architectures import CONFIGS, EXPERTS, LENGTHS, SMALL, WITH_FLOPS
 
 from wattdock.errors import UnknownArchitectureError
 from wattdock.inputs import Architecture, presets

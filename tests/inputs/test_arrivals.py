@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from refused import raises
+from seams.inputs import arrival_instants
 
 from wattdock.config import WorkloadSpec
 from wattdock.errors import ConfigError
-from wattdock.inputs.prompts.arrivals import arrival_instants
 
 TRACE: dict[str, Any] = {"arrival": "trace", "prompts": "trace.csv"}
 

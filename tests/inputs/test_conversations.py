@@ -6,10 +6,10 @@ from array import array
 from typing import Any
 
 import pytest
+from seams.inputs import conversations
 
 from wattdock.config import ExperimentConfig
 from wattdock.inputs import PromptSet, load_prompts
-from wattdock.inputs.prompts.ids import conversations
 
 CACHED = {"backend": "vllm", "model": "shape:tiny-llama", "vllm": {"enable_prefix_caching": True}}
 

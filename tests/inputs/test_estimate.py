@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from refused import raises
+from seams.inputs import requests_of
 
 from wattdock.config import EngineMemory, ExperimentConfig, Split
 from wattdock.errors import Cause, ConfigError, PreflightError
-from wattdock.inputs.estimate import memory_fit, requests_of
+from wattdock.inputs import memory_fit
 
 H200, H100 = 150_754_820_096, 81559 << 20
 

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inputs import tiny
+from make import models as tiny
 from refused import raises
+from seams.inputs import build_once, file_digests, fingerprint, weight_data_bytes, weight_files
 from unprivileged import alone, run_as_user, user_home
 
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
-from wattdock.inputs import check_model, resolve_model
-from wattdock.inputs.build_once import build_once
-from wattdock.inputs.model_folder import ModelFolder, file_digests, fingerprint, weight_data_bytes, weight_files
+from wattdock.inputs import ModelFolder, check_model, resolve_model
 
 BUILD = f"""{alone("inputs")}
 from pathlib import Path

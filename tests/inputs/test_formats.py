@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refused import raises
+from seams.inputs import FORMATS, Source, read_source
+from seams.runner import wire
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError
-from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
-from wattdock.inputs.prompts.formats import FORMATS
-from wattdock.inputs.prompts.source import Source, read_source
-from wattdock.runner import PassRequest, wire
+from wattdock.inputs import PromptSet, check_prompts, load_prompts
+from wattdock.runner import PassRequest
 from wattdock_runner.backend import Chat
 from wattdock_runner.messages import pass_from
 

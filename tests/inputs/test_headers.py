@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bounded import within_bounds
-from inputs import tiny
+from make import models as tiny
 from refused import raises
 
 from wattdock.config import ModelSpec

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from inputs import tiny
 from inputs.hub_server import COMMIT, Hub, serve
+from make import models as tiny
 
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inputs.forms import CONFIGS
+from make.architectures import CONFIGS
 from refused import raises
+from seams.inputs import MemoryEstimate, ModelMemory, Requests
 
 from wattdock.config import EngineMemory, Split
 from wattdock.errors import UnknownArchitectureError
 from wattdock.inputs import Architecture, presets
-from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests
 
 # A window keeps one token less than it looks back at, which is much of a small one; transformers' grouped Falcon keeps
 # each key/value head several times, which no other engine does.

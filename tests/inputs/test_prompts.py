@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refused import raises
+from seams.inputs import output_limits
 
 from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.errors import Cause, ConfigError
-from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
-from wattdock.inputs.prompts.passes import output_limits
+from wattdock.inputs import PromptSet, check_prompts, load_prompts
 
 BUNDLED_COUNT = 200
 

@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from seams.inputs import preset_of, shape_config
 
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError
-from wattdock.inputs import Architecture, check_model, resolve_model
-from wattdock.inputs.shapes import preset_of, presets, shape_config
+from wattdock.inputs import Architecture, check_model, presets, resolve_model
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch import LaunchSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

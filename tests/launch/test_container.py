@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 from refused import raises
+from seams.launch import Engine, Image, bind, create_arguments, model_mounts
 from unprivileged import OTHER_UID
 
 from wattdock.config import ContainerSpec
 from wattdock.errors import Cause, LaunchError
-from wattdock.launch.container import bind, create_arguments
-from wattdock.launch.docker import model_mounts
-from wattdock.launch.engine import Engine, Image
-from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch import LaunchSpec
 
 DOCKER = Engine("unix:///x", "28.0")
 ROOTLESS = Engine("unix:///x", "28.0", rootless=True)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import unprivileged
+from seams.launch import engine_from
 
 from wattdock.config import ContainerSpec, ExperimentConfig
 from wattdock.host import Machine
-from wattdock.launch.choice import LauncherChoice, choose_launcher
-from wattdock.launch.engine import NoContainersError, engine_from, find_image
+from wattdock.launch import LauncherChoice, NoContainersError, choose_launcher, find_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,15 +18,14 @@ import pytest
 import unprivileged
 from launch.local_index import LocalIndex, make_wheel
 from launch.standins import wait_until
+from seams.launch import Environment, check_python, environment, find_python, uv
 
 from wattdock.errors import ConfigError, LaunchError, PreflightError
-from wattdock.launch import environment, uv
-from wattdock.launch.environment import Environment, check_python, find_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wattdock.launch.environment import Variant
+    from seams.launch import Variant
 
 pytestmark = pytest.mark.slow
 

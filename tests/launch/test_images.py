@@ -9,15 +9,24 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from refused import raises
+from seams.launch import (
+    BASE_NAME_LABEL,
+    REPO,
+    Engine,
+    Image,
+    LockedImage,
+    build_image,
+    build_labels,
+    lock,
+    lock_images,
+    run_docker,
+    write_lock,
+)
+from seams.planning import _Host
 
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import GpuInventory
-from wattdock.launch.engine import BASE_NAME_LABEL, Engine, Image
-from wattdock.launch.images import lock, read_lock
-from wattdock.launch.images.build import build_image, build_labels, run_docker
-from wattdock.launch.images.lock import LockedImage, lock_images, write_lock
-from wattdock.launch.runners import REPO
-from wattdock.planning.preflight import _Host
+from wattdock.launch.images import read_lock
 
 if TYPE_CHECKING:
     from pathlib import Path

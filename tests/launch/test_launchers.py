@@ -13,17 +13,16 @@ import pytest
 from containers.conftest import standin_image  # noqa: F401  (a fixture)
 from launch.standins import folder_of, wait_until, write_standin
 from refused import raises
+from seams.launch import DockerLauncher, ProcessLauncher
 
 from wattdock.config import ContainerSpec
 from wattdock.errors import LaunchError, PreflightError
-from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.process import ProcessLauncher
-from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch import LaunchSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.launch.protocol import Launcher
+    from wattdock.launch import Launcher
 
     Spec = Callable[[str], LaunchSpec]
 

@@ -6,8 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
-
-from wattdock.launch.keeper import memory_bytes
+from seams.launch import memory_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from seams.launch import OomKills
 
 from wattdock.launch import LauncherChoice
-from wattdock.launch.oom import OomKills
 
 if TYPE_CHECKING:
     from pathlib import Path

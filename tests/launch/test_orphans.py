@@ -12,11 +12,10 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from seams.launch import KEEPER, is_orphan, place_of, remove_socket_folder
 from unprivileged import OTHER_UID, UID
 
 from wattdock.files import is_held, new_folder
-from wattdock.launch.engine import is_orphan, place_of, remove_socket_folder
-from wattdock.launch.process import KEEPER
 
 
 def test_a_locked_folder_is_a_living_coordinator_and_asking_does_not_lock_it(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 from launch.standins import folder_of, left, state_of, wait_until, write_standin, zombies
 from refused import raises
+from seams.launch import ProcessLauncher
 
 from wattdock.errors import LaunchError
-from wattdock.launch.process import ProcessLauncher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wattdock.launch.protocol import LaunchSpec
+    from wattdock.launch import LaunchSpec
 
     Spec = Callable[[str], LaunchSpec]
 

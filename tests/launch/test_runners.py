@@ -9,18 +9,12 @@ from pathlib import Path
 
 import pytest
 from refused import raises
+from seams.launch import REPO, container_variables, engine_settings, process_variables
 from unprivileged import UID
 
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import folders
-from wattdock.launch.runners import (
-    REPO,
-    backends,
-    container_variables,
-    engine_settings,
-    find_runner,
-    process_variables,
-)
+from wattdock.launch import backends, find_runner
 
 FAKE = Path("/runners/fake")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from wattdock.launch.uv import failure, pip_settings, run_uv, uv_call, uv_variables
+from seams.launch import failure, pip_settings, run_uv, uv_call, uv_variables
 
 if TYPE_CHECKING:
     from pathlib import Path

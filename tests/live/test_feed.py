@@ -7,12 +7,11 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from seams.live import feed as feeds
+from seams.live import peer_of
 
 from wattdock.host import leases
-from wattdock.live import GpuSnapshot
-from wattdock.live import feed as feeds
-from wattdock.live.feed import Feed
-from wattdock.live.peers import peer_of
+from wattdock.live import Feed, GpuSnapshot
 from wattdock.study import WatchedRun
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 import fake_nvml
 import pytest
 from metering.fresh_zeus import fresh_zeus
+from seams.metering import NvmlSource, ZeusSource
 
-from wattdock.metering.meter import Meter
-from wattdock.metering.nvml import NvmlSource
-from wattdock.metering.zeus import ZeusSource
+from wattdock.metering import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from fake_nvml import FakeGpu
 
-    from wattdock.metering.timeline import Timeline
+    from wattdock.metering import Timeline
 
 
 @pytest.fixture(params=[NvmlSource, ZeusSource], ids=["nvml", "zeus"])

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING
 import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, Segment
+from seams.metering import COUNTER_LAG, SAMPLE_LAG, SAMPLES, NvmlSource, Series, Ticks
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
-from wattdock.metering.meter import Meter
-from wattdock.metering.nvml import NvmlSource
-from wattdock.metering.power_profile import SAMPLE_LAG
-from wattdock.metering.timeline import SAMPLES, Series, Ticks
+from wattdock.metering import EnergyCurve, Meter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.metering.timeline import GpuTimeline
+    from wattdock.metering import GpuTimeline
 
 RECORDED_S = 75.0
 SHORTEST_S, LONGEST_S = 0.03, 60.0

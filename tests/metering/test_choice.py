@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 from metering.powercap import two_sockets
 from refused import raises
+from seams.metering import SOURCES, zeus
 from unprivileged import run_as_user, user_home
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import PreflightError
 from wattdock.host import Gpu, GpuInventory
-from wattdock.metering import zeus
-from wattdock.metering.choice import SOURCES, choose_meter
+from wattdock.metering import choose_meter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from seams.metering import SAMPLES, EnergySource, LagModel, Series, Ticks, resolution_mj, tick_instants
 
-from wattdock.metering.curve import EnergyCurve
-from wattdock.metering.power_profile import resolution_mj, tick_instants
-from wattdock.metering.timeline import SAMPLES, EnergySource, GpuTimeline, LagModel, Series, Ticks
+from wattdock.metering import EnergyCurve, GpuTimeline
 
 MS = 1_000_000
 BASE_NS = 10_000_000_000_000

@@ -9,13 +9,11 @@ import fake_nvml
 import numpy as np
 import pytest
 from fake_nvml import FakeGpu, constant
-from merge_samples import constant_power
+from make.records import constant_power
+from seams.metering import HBM_POWER, GpuSampler, NvmlSource, Series, nvml_reader
 
 from wattdock.host import nvml
-from wattdock.metering.curve import EnergyCurve
-from wattdock.metering.nvml import NvmlSource, nvml_reader
-from wattdock.metering.sampler import GpuSampler
-from wattdock.metering.timeline import HBM_POWER, GpuTimeline, Series
+from wattdock.metering import EnergyCurve, GpuTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,21 +10,27 @@ import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant
 from refused import raises
+from seams.metering import (
+    ENERGY_COUNTER,
+    POWER_SAMPLES,
+    GpuReader,
+    GpuSampler,
+    LagModel,
+    NvmlSource,
+    Recording,
+    Source,
+    nvml_reader,
+)
 
 from wattdock.errors import Cause, MeterError
 from wattdock.host import nvml
-from wattdock.metering.curve import EnergyCurve
-from wattdock.metering.meter import Meter
-from wattdock.metering.nvml import NvmlSource, nvml_reader
-from wattdock.metering.sampler import ENERGY_COUNTER, POWER_SAMPLES, GpuSampler, Recording
-from wattdock.metering.source import GpuReader, Source
-from wattdock.metering.timeline import LagModel, Span
+from wattdock.metering import EnergyCurve, Meter, Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from wattdock.metering.timeline import GpuTimeline, Timeline
+    from wattdock.metering import GpuTimeline, Timeline
 
     Metered = Callable[[Sequence[FakeGpu], float], Timeline]
 

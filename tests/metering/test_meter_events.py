@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from seams.metering import Series, Ticks, timeline_events
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.meter_events import timeline_events
-from wattdock.metering.timeline import MeterEvent, Series, Ticks
+from wattdock.metering import MeterEvent
 
 MS = 1_000_000
 END_S = 20.0

@@ -6,11 +6,10 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
+from seams.metering import PEEK_PATIENCE_NS, PEEK_POLL_S, GpuReader, Source
 
 from wattdock.clock import NS_PER_S, Clock
-from wattdock.metering.curve import EnergyCurve
-from wattdock.metering.meter import PEEK_PATIENCE_NS, PEEK_POLL_S, Meter
-from wattdock.metering.source import GpuReader, Source
+from wattdock.metering import EnergyCurve, Meter
 
 POWER_W, PERIOD_NS, SAMPLE_NS, READ_NS = 100, NS_PER_S // 10, NS_PER_S // 50, NS_PER_S // 1000
 

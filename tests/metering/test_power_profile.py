@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from seams.metering import EnergyInterpolation, LagModel, Series, Ticks, tick_instants
 
-from wattdock.metering.power_profile import EnergyInterpolation, tick_instants
-from wattdock.metering.timeline import GpuTimeline, LagModel, Series, Ticks
+from wattdock.metering import GpuTimeline
 
 MS = 1_000_000
 NO_LAG = LagModel(mean_s=0.0, std_s=0.0)

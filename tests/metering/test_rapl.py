@@ -4,16 +4,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import experiment, measured, request
+from make.records import experiment, measured, request
 from metering.powercap import add_domain, set_uj, two_sockets
+from seams.analysis import host_energy
+from seams.metering import Domain, HostTimeline, RaplRecorder, Series, Source, find_domains
 
-from wattdock.analysis.other_meters import host_energy
 from wattdock.clock import NS_PER_S, Clock
-from wattdock.metering.meter import Meter
-from wattdock.metering.rapl import Domain, RaplRecorder, find_domains
-from wattdock.metering.source import Source
-from wattdock.metering.timeline import HostTimeline, Series, Span, Timeline
-from wattdock.records.restart import RestartRecord
+from wattdock.metering import Meter, Span, Timeline
+from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
     import threading

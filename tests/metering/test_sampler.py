@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from seams.metering import POWER_SAMPLES, SAMPLES, GpuReader, GpuSampler, PowerRead
 
 from wattdock.clock import NS_PER_S, Clock
-from wattdock.metering.sampler import POWER_SAMPLES, GpuSampler
-from wattdock.metering.source import GpuReader, PowerRead
-from wattdock.metering.timeline import SAMPLES
 
 if TYPE_CHECKING:
     import threading

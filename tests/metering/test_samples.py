@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from seams.metering import DriverSamples
 
 from wattdock.clock import NS_PER_S, Clock
-from wattdock.metering.samples import DriverSamples
 
 if TYPE_CHECKING:
     import threading

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-
-from wattdock.metering.tick_schedule import TickSchedule
+from seams.metering import TickSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant, ramp, square
-from merge_samples import experiment
+from make.records import experiment
 from metering.fresh_zeus import fresh_zeus
 from metering.powercap import add_domain
 from refused import raises
+from seams.analysis import cross_check
+from seams.metering import ZeusSource
+from seams.records import TokenSeries
 
-from wattdock.analysis.other_meters import cross_check
 from wattdock.errors import Cause, MeterError
-from wattdock.metering.meter import Meter
-from wattdock.metering.timeline import Span
-from wattdock.metering.zeus import ZeusSource
+from wattdock.metering import Meter, Span
 from wattdock.records import PassRecord, RestartRecord
-from wattdock.records.passes import TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from fake_nvml import FakeNvml
+    from seams.analysis import WindowCheck
+    from seams.metering import Window
 
-    from wattdock.analysis.other_meters import WindowCheck
-    from wattdock.metering.timeline import Timeline, Window
+    from wattdock.metering import Timeline
 
 ORIGIN_NS = fake_nvml.VIRTUAL_ORIGIN_NS
 S = 1_000_000_000

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from refused import raises
+from seams.host import GpuActivity, Holder
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, PreflightError
-from wattdock.host import Gpu, GpuInventory, Link
-from wattdock.host.gpu import GpuActivity, GpuProcess
-from wattdock.host.leases import Holder
-from wattdock.planning.gpu_choice import choose_gpus
+from wattdock.host import Gpu, GpuInventory, GpuProcess, Link
+from wattdock.planning import choose_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

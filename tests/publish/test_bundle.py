@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from make.rows import document
+from make.stored import bundled, sealed, stored
 from refused import raises
-from report_rows import document
-from stored_results import bundled, sealed, stored
+from seams.console import bundle_view
+from seams.publish import MTIME_S, pack
 from unprivileged import UID
 
 from wattdock.config import load_study
-from wattdock.console.views.bundles import bundle_view
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.publish import Bundle, open_bundle, verify_bundle
-from wattdock.publish.archive import MTIME_S, pack
-from wattdock.publish.bundle import results_table
+from wattdock.publish import Bundle, open_bundle, results_table, verify_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from execution.virtual import VirtualMachine, experiment, study
+from make.machine import VirtualMachine, experiment, study
+from make.rows import document
+from make.stored import bundled, stored
 from refused import raises
-from report_rows import document
-from stored_results import bundled, stored
+from seams.publish import pack, sha256_of, sums_of
 
 from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.execution import measure
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
-from wattdock.publish.archive import pack, sha256_of
-from wattdock.publish.bundle import sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

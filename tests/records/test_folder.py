@@ -13,20 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from golden.replay import HERE, load_inputs, restarts_of
-from merge_samples import constant_power, measured, request, timeline
+from make.records import constant_power, measured, request, timeline
+from make.rows import document
 from refused import raises
-from report_rows import document
+from seams.metering import HostTimeline, LagModel, ProcessSample, Series
+from seams.records import NEWER, RECORD, REQUESTS, STEPS, TIMELINE, Steps
 
 from wattdock.clock import ClockCheck
 from wattdock.errors import Cause, StoreError
 from wattdock.host import GpuProcess
-from wattdock.metering.timeline import HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
+from wattdock.metering import MeterEvent, Span
 from wattdock.owned_folder import OwnedFolder
-from wattdock.records import EnvironmentSnapshot, Failure, disk
-from wattdock.records.disk import NEWER, RECORD
-from wattdock.records.passes import Steps, WarmUpSample
-from wattdock.records.restart import RestartRecord
-from wattdock.records.tables import REQUESTS, STEPS, TIMELINE
+from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord, WarmUpSample, disk
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import pytest
-from execution.virtual import VirtualMachine
+from make.machine import VirtualMachine
 
 from wattdock.config import load_study
 

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from report_rows import row
+from make.rows import row
+from seams.analysis import Restarts
+from seams.console import results_view
+from seams.reports import Pool, latex, markdown
 
-from wattdock.analysis.statistics import Restarts
 from wattdock.console.views import show
-from wattdock.console.views.results import results_view
-from wattdock.reports import compare
-from wattdock.reports.boards import Pool, pools
-from wattdock.reports.chart_data import points_of
-from wattdock.reports.paper import latex, markdown
+from wattdock.reports import compare, points_of, pools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe_core_python.selenium import Axe
+from make.stored import rows, store_golden
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
-from stored_results import rows, store_golden
 
-from wattdock.reports.page import write_report
+from wattdock.reports import write_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from make.rows import row, with_timeline
 from refused import raises
-from report_rows import row, with_timeline
+from seams.records import COUNTER
+from seams.reports import paper
 
 from wattdock.errors import ConfigError
-from wattdock.records.tables import COUNTER
-from wattdock.reports import draw, paper
-from wattdock.reports.chart_data import points_of
+from wattdock.reports import draw, points_of
 from wattdock.reports.charts import CHARTS
 
 if TYPE_CHECKING:

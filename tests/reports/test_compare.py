@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from report_rows import document, row
-from stored_results import bundled, complete
+from make.rows import document, row
+from make.stored import bundled, complete
+from seams.analysis import SPEED, Restarts, holm
+from seams.analysis import difference as difference_of
+from seams.console import comparison_view
+from seams.reports import PRIMARY, Regression, is_equivalent
 
-from wattdock.analysis.statistics import SPEED, Restarts, holm
-from wattdock.analysis.statistics import difference as difference_of
 from wattdock.console.views import show
-from wattdock.console.views.comparisons import comparison_view
 from wattdock.reports import compare
-from wattdock.reports.comparison import PRIMARY, Regression, is_equivalent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from conftest import Called
+    from seams.analysis import Difference
 
-    from wattdock.analysis.statistics import Difference
     from wattdock.store import StoredResult
 
 REPO = Path(__file__).parents[2]

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from make.rows import document, reason, row
+from make.stored import opener
 from refused import raises
-from report_rows import document, reason, row
 from rich.console import Console
-from stored_results import opener
+from seams.console import results_view
+from seams.reports import Trace, hold_last_value, page, pareto_front, thin, timelines
 
 from wattdock.analysis import ExperimentResult
-from wattdock.console.views.results import results_view
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.reports.chart_data import Trace, hold_last_value, pareto_front, points_of, thin, timelines
-from wattdock.reports.page import page, write_report
+from wattdock.reports import points_of, write_report
 from wattdock.store import StoredResult, find_results
 
 if TYPE_CHECKING:

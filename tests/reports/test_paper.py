@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from report_rows import row
+from make.rows import row
+from seams.reports import comma_separated, latex, markdown
 
-from wattdock.reports.chart_data import points_of
-from wattdock.reports.paper import comma_separated, draw, latex, markdown
+from wattdock.reports import draw, points_of
 from wattdock.store import load_result
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from make.rows import split_document, split_result
 from refused import raises
-from report_rows import split_document, split_result
+from seams.analysis import SPEED, Figure
+from seams.reports import Setting, SplitPoint, optimum
 
-from wattdock.analysis.result import ExperimentResult
-from wattdock.analysis.statistics import SPEED, Figure
+from wattdock.analysis import ExperimentResult
 from wattdock.console.views import show
 from wattdock.errors import ConfigError
-from wattdock.reports import scale
-from wattdock.reports.scaling import Scaling, Setting, SplitPoint, optimum
+from wattdock.reports import Scaling, scale
 from wattdock.store import StoredResult
 
 # 5 % of the work is serial, and restarts differ by 1 %.

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from report_rows import row, with_timeline
-
-from wattdock.records.tables import COUNTER
-from wattdock.reports.page import page
+from make.rows import row, with_timeline
+from seams.records import COUNTER
+from seams.reports import page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

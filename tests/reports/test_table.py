@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from report_rows import reason, row
+from make.rows import reason, row
 
 from wattdock.console.views import show
 from wattdock.store import StoredResult

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rich.console import Console
-
-from wattdock.console.views.terminal import Listing, Sheet
+from seams.console import Listing, Sheet
 
 SIZES = [("one experiment of a long name", "0.05312", "12,383"), ("two", "0.08061", "7,640")]
 SHEET = Sheet(("experiment", "J/token", "tokens/s"), SIZES)

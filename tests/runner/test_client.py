@@ -17,7 +17,7 @@ from refused import raises
 
 from wattdock.config import WorkloadSpec
 from wattdock.errors import Cause, LaunchError, RunnerError
-from wattdock.inputs.prompts import PromptSet
+from wattdock.inputs import PromptSet
 from wattdock.runner import Heartbeat, LoadRequest, PassRequest, RunnerClient
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from wattdock.launch.protocol import LaunchedRunner
+    from wattdock.launch import LaunchedRunner
 
 PROMPTS = PromptSet(
     items=(array("I", (1, 2)), array("I", (3, 4))),

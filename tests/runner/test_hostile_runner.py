@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import pytest
 from refused import raises
+from seams.runner import wire
 
 from wattdock.config import WorkloadSpec
 from wattdock.errors import Cause, LaunchError, RunnerError
-from wattdock.inputs.prompts import PromptSet
-from wattdock.runner import LoadRequest, PassRequest, RunnerClient, wire
+from wattdock.inputs import PromptSet
+from wattdock.runner import LoadRequest, PassRequest, RunnerClient
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 

@@ -9,8 +9,7 @@ from contract.runner_process import PYTORCH_PYTHON
 from contract.shared_runners import BY_NAME
 from contract.subjects import SMALL_UNIFORM
 from runners.checkpoints import Reference, make_checkpoint, read_reference, run
-
-from wattdock.inputs.build_once import build_once
+from seams.inputs import build_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

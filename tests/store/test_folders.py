@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from merge_samples import constant_power, experiment, measured, request, timeline
+from make.records import constant_power, experiment, measured, request, timeline
+from make.rows import document
 from refused import raises
-from report_rows import document
+from seams.analysis import measured_energy
+from seams.records import TIMELINE
+from seams.store import readable_results
 
 from wattdock.analysis import ExperimentResult
-from wattdock.analysis.energy import measured_energy
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, StoreError
-from wattdock.records.restart import RestartRecord
-from wattdock.records.tables import TIMELINE
-from wattdock.store.folders import load_result, readable_results, store_result
+from wattdock.records import RestartRecord
+from wattdock.store import load_result, store_result
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from make.rows import document
 from refused import raises
-from report_rows import document
+from seams.store import PARQUET
 
 import wattdock
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import Cause, ConfigError
 from wattdock.store import COLUMNS, Row, StoredResult, later_attempt, load_result, query, select
-from wattdock.store.query import PARQUET
 
 if TYPE_CHECKING:
     from conftest import Called

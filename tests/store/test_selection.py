@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from make.stored import bundled, opener, stored
 from refused import raises
-from stored_results import bundled, opener, stored
 
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.store import find_results

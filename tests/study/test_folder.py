@@ -13,17 +13,15 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from merge_samples import measured
+from make.records import measured
 from refused import raises
+from seams.study import History, Journal, histories, read_journal
 from unprivileged import UID
 
 from wattdock.config import ExperimentConfig, Study, load_study
 from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.records import RestartRecord
-from wattdock.study.find import EarlierStudy, find_study, study_to_resume
-from wattdock.study.folder import StudyFolder
-from wattdock.study.journal import History, Journal, histories, read_journal
-from wattdock.study.resume import open_study
+from wattdock.study import EarlierStudy, StudyFolder, find_study, open_study, study_to_resume
 from wattdock.text import without_timestamp
 
 

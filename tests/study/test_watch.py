@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seams.study import EVENTS, LOCK, RECORDS, EventLog
 
 from wattdock.files import locked
 from wattdock.study import RunState, RunWatch, events
-from wattdock.study.event_log import EVENTS, EventLog
-from wattdock.study.journal import LOCK, RECORDS
 
 BEGUN = (
     events.StudyStarted("s-1", None, 0, 2, 2, "9 s"),

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, VLLM_FOLDER, VLLM_PYTHON, printed_by
 from contract.subjects import write_config, write_tokenizer
-
-from wattdock.config.workload import OWN_TEMPLATE_KWARGS
+from seams.config import OWN_TEMPLATE_KWARGS
 
 if TYPE_CHECKING:
     Case = dict[str, Any]

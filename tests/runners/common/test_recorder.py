@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from seams.runner import wire
 
-from wattdock.runner import wire
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.errors import PassCancelled
 from wattdock_runner.messages import CHUNK_BYTES, chunked, pass_events

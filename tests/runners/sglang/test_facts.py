@@ -12,10 +12,9 @@ from contract.runner_process import SGLANG_FOLDER
 from facts.sglang_source import TEXTS, USED
 from facts.vllm_source import key
 from packaging.specifiers import SpecifierSet
+from seams.config import ReplicableSection
+from seams.config import sglang_Section as Section
 from wattdock_sglang import DEFAULTS, LEFT_OUT, REFUSED, SglangBackend
-
-from wattdock.config.sections import ReplicableSection
-from wattdock.config.sections.sglang import Section
 
 FACTS = json.loads((Path(__file__).parents[2] / "facts/sglang.json").read_text(encoding="utf-8"))
 VERSIONS: list[str] = FACTS["versions"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from contract.runner_process import SGLANG_FOLDER, ids_prompt, output_ids, refusal, running, token_bytes, workload
 from contract.subjects import SGLANG, SMALL_UNIFORM, write_config, write_tokenizer
+from seams.launch import descendants
 
-from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:

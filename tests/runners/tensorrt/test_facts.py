@@ -10,8 +10,8 @@ import wattdock_tensorrt
 from contract.runner_process import TENSORRT_FOLDER
 from facts import tensorrt_source
 from runners.tensorrt.make_standin import BEHAVIOUR, FACTS
-
-from wattdock.config.sections.tensorrt import KvCacheSettings, Section
+from seams.config import KvCacheSettings
+from seams.config import tensorrt_Section as Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

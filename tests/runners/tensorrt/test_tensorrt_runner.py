@@ -18,8 +18,8 @@ from contract.runner_process import (
     workload,
 )
 from contract.subjects import SMALL_UNIFORM, TENSORRT, write_config, write_tokenizer
+from seams.launch import descendants
 
-from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:

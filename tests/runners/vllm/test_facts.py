@@ -11,9 +11,8 @@ import pytest
 from contract.runner_process import VLLM_FOLDER
 from facts.vllm_source import key, used
 from packaging.specifiers import SpecifierSet
-
-from wattdock.config.sections import ReplicableSection
-from wattdock.config.sections.vllm import Section
+from seams.config import ReplicableSection
+from seams.config import vllm_Section as Section
 
 FACTS = json.loads((Path(__file__).parents[2] / "facts/vllm.json").read_text(encoding="utf-8"))
 VERSIONS: list[str] = FACTS["versions"]

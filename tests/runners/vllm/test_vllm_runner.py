@@ -11,9 +11,9 @@ from contract.runner_process import ids_prompt, output_ids, workload
 from contract.shared_runners import BY_NAME
 from contract.subjects import SMALL_UNIFORM, TINY_LLAMA, write_config
 from runners.checkpoints import run
+from seams.inputs import ModelMemory
 
 from wattdock.config import EngineMemory
-from wattdock.inputs.memory import ModelMemory
 
 if TYPE_CHECKING:
     from contract.runner_process import Pass, Runner

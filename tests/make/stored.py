@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from golden.replay import analysed, load
-from report_rows import document
+from make.rows import document
 
 from wattdock.publish import CreatedBundle, create_bundle, open_bundle
 from wattdock.records import EnvironmentSnapshot, RestartRecord, disk

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from seams.metering import HostTimeline, Series, Ticks
+from seams.records import COUNTER
 
-from wattdock.analysis.result import ExperimentResult
+from wattdock.analysis import ExperimentResult
 from wattdock.metering import GpuTimeline, Span, Timeline
-from wattdock.metering.timeline import HostTimeline, Series, Ticks
 from wattdock.records import RestartRecord, disk
-from wattdock.records.tables import COUNTER
 from wattdock.store import StoredResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SAMPLE = Path(__file__).parent / "data/result.json"
+SAMPLE = Path(__file__).parents[1] / "data/result.json"
 TOKENS = 1000
 STEP_NS = 100_000_000
 PASS_S = 20.0

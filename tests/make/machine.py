@@ -16,22 +16,20 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import numpy as np
-from merge_samples import PERIOD_S
+from make.records import PERIOD_S
+from seams.execution import MachineAccess
+from seams.metering import COUNTER_LAG, Series, Ticks
+from seams.records import Steps, TokenSeries
 
 from wattdock.clock import NS_PER_S, Clock, ClockCheck, ClockIdentity
 from wattdock.config import ExperimentConfig, Study
 from wattdock.errors import Cause, MeterError, RunnerError
 from wattdock.execution import Measurement, NodeTask, RunOptions, measure
-from wattdock.execution.context import MachineAccess
-from wattdock.host import Gpu, GpuInventory
-from wattdock.host.machine import Machine
+from wattdock.host import Gpu, GpuInventory, Machine
 from wattdock.launch import LauncherChoice
-from wattdock.metering import MeterChoice, Span, Timeline
-from wattdock.metering.curve import COUNTER_LAG
-from wattdock.metering.timeline import GpuTimeline, Series, Ticks
+from wattdock.metering import GpuTimeline, MeterChoice, Span, Timeline
 from wattdock.planning import ExecutionPlan
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
-from wattdock.records.passes import Steps, TokenSeries
 from wattdock.runner import Heartbeat, RunnerDescription
 from wattdock.study import events, find_study
 from wattdock_runner.arrivals import Admission

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from seams.analysis import Bins, Joules, MeteredWork, SpanJoules, Work
+from seams.records import TokenSeries
 
-from wattdock.analysis.joules import Joules, SpanJoules
-from wattdock.analysis.token_costs import Bins, MeteredWork, Work
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
-from wattdock.records.passes import PassRecord, TokenSeries
-from wattdock.records.request import RequestRecord
+from wattdock.records import PassRecord, RequestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,17 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from seams.analysis import Measured, Performance, performance, windows
+from seams.metering import COUNTER_LAG, SAMPLES, Series, Ticks
+from seams.records import TokenSeries
 
-from wattdock.analysis.measured import Measured
-from wattdock.analysis.performance import Performance, performance
-from wattdock.analysis.windows import windows
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
-from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
-from wattdock.metering.timeline import SAMPLES, GpuTimeline, Series, Span, Ticks, Timeline
-from wattdock.records.passes import PassRecord, TokenSeries
-from wattdock.records.request import RequestRecord
-from wattdock.records.restart import RestartRecord
+from wattdock.metering import EnergyCurve, GpuTimeline, Span, Timeline
+from wattdock.records import PassRecord, RequestRecord, RestartRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

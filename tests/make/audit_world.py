@@ -14,27 +14,21 @@ from typing import TYPE_CHECKING, Any
 import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
+from seams.execution import environment
+from seams.inputs import shape_config
+from seams.launch import Engine, Image, Pin
+from seams.metering import NvmlSource
+from seams.records import DeclaredWork, TokenSeries
 
-from wattdock.audit.audit import audited
+from wattdock.audit import audited
 from wattdock.clock import NS_PER_S, Clock, ClockCheck
 from wattdock.config import ExperimentConfig
-from wattdock.execution.environment import environment
 from wattdock.host import Gpu, GpuInventory, Machine
 from wattdock.inputs import ModelFolder
-from wattdock.inputs.shapes import shape_config
-from wattdock.launch.choice import LauncherChoice
-from wattdock.launch.engine import Engine, Image
-from wattdock.launch.images.lock import Pin
-from wattdock.metering.choice import MeterChoice
-from wattdock.metering.meter import Meter
-from wattdock.metering.nvml import NvmlSource
-from wattdock.metering.timeline import Span
-from wattdock.planning.preflight import ExecutionPlan
-from wattdock.records.declared import DeclaredWork
-from wattdock.records.passes import PassRecord, TokenSeries, WarmUpSample
-from wattdock.records.request import RequestRecord
-from wattdock.records.restart import RestartRecord
-from wattdock.records.snapshot import RunnerEnvironment
+from wattdock.launch import LauncherChoice
+from wattdock.metering import Meter, MeterChoice, Span
+from wattdock.planning import ExecutionPlan
+from wattdock.records import PassRecord, RequestRecord, RestartRecord, RunnerEnvironment, WarmUpSample
 
 if TYPE_CHECKING:
     import threading
@@ -42,9 +36,9 @@ if TYPE_CHECKING:
 
     from fake_nvml import FakeNvml
 
-    from wattdock.analysis.result import ExperimentResult
-    from wattdock.metering.timeline import Timeline
-    from wattdock.records.snapshot import EnvironmentSnapshot
+    from wattdock.analysis import ExperimentResult
+    from wattdock.metering import Timeline
+    from wattdock.records import EnvironmentSnapshot
 
 USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 DIGEST = f"registry.example/wattdock-pytorch@sha256:{'d' * 64}"

