@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from seams.host import LeaseRequest, hold
+from wattdock.host import leases
 
 GPUS = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
 WAIT_S, MOST_HELD_S = 100.0, 0.03
@@ -22,7 +22,7 @@ WAIT_S, MOST_HELD_S = 100.0, 0.03
 def contend(folder: Path, number: int, seed: int) -> None:
     chance = random.Random(seed * 1_000 + number)
     names = tuple(chance.sample(GPUS, chance.choice((1, 1, 2, 4))))
-    with hold(LeaseRequest(names, "gpus", WAIT_S), lambda line: None, folder):
+    with leases.hold(leases.LeaseRequest(names, "gpus", WAIT_S), lambda line: None, folder):
         start_ns = time.monotonic_ns()
         time.sleep(chance.uniform(0, MOST_HELD_S))
         end_ns = time.monotonic_ns()
