@@ -35,6 +35,8 @@ own=$home/users/$me
 longest=$own/run/wattdock-00000000/r.sock
 [ ${#longest} -le 100 ] || refuse "$home is too long for sockets' paths; name a shorter folder with WATTDOCK_HOME"
 for shared in "$home/users" "$home/leases"; do
+  # A link is judged itself: the kernel may forbid to look through it.
+  [ ! -L "$shared" ] || case $(stat -c %u "$shared") in 0 | "$me") ;; *) refuse "$shared belongs to somebody else; its owner or root can remove it" ;; esac
   [ -d "$shared" ] || { [ -O "$home" ] && mkdir -m 1777 "$shared"; } || refuse "$shared is not there; as root: $make_them"
   # Its owner could put away what others have in it.
   case $(stat -c %u "$shared") in 0 | "$me") ;; *) refuse "$shared belongs to somebody else; its owner or root can remove it" ;; esac

@@ -76,6 +76,10 @@ def own_engine(folder: Path) -> Iterator[str]:
     shutil.rmtree(folder)
 
 
+# What builds wattdock itself, in place: no lock names it.
+BUILD_PACKAGES = ("hatchling", "editables")
+
+
 def lent_wheels() -> dict[str, str]:
     """Return what lets pip and uv take the suite's wheels and ask no index.
 
@@ -84,9 +88,17 @@ def lent_wheels() -> dict[str, str]:
     folders = [WHEELS / name for name in ("llamacpp", "coordinator", "pytorch")]
     if not all(list(folder.glob("*.whl")) for folder in folders):
         pytest.skip(f"{WHEELS} has no wheels; .ci/run fetches them")
-    # No lock names what builds wattdock itself.
     folders.append(WHEELS / "hatchling")
-    fetch: list[Path | str] = [sys.executable, "-m", "pip", "--quiet", "download", "--dest", folders[-1], "hatchling"]
+    fetch: list[Path | str] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "download",
+        "--dest",
+        folders[-1],
+        *BUILD_PACKAGES,
+    ]
     subprocess.run(fetch, check=True)
     alone = {} if GpuInventory.here().gpus else {"PIP_NO_INDEX": "1"}
     return {"PIP_FIND_LINKS": " ".join(map(str, folders)), **alone}

@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,9 @@ def make_own(folder: Path) -> None:
         PreflightError: It cannot be made, or others could change what is in it, and so what is run from it.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Not `exist_ok`: it looks through a link, which the kernel may forbid.
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
         state = folder.lstat()
     except OSError as error:
         raise PreflightError(f"cannot make {folder}: {error.strerror}", OWN_HOME) from error
