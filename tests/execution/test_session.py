@@ -227,7 +227,7 @@ def test_a_bug_in_the_analysis_costs_the_figures_and_nothing_that_was_measured(
     def broken(*_: object) -> None:
         raise KeyError("power")
 
-    monkeypatch.setattr(importlib.import_module("wattdock.execution.measure"), "audit", broken)
+    monkeypatch.setattr(importlib.import_module("wattdock.execution.measure"), "audited", broken)
     error = failure(machine, TWO)
     assert statuses(machine) == [("a", "failed"), ("b", "failed")]
     assert (error.kind, error.stage, error.exit_code) == ("KeyError", "analysis", ExitCode.BUG)

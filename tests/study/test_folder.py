@@ -322,3 +322,16 @@ def test_what_is_no_file_in_a_journals_or_its_locks_place_is_refused(tmp_path: P
     make[kind](file)
     with raises(StoreError, cause=Cause.NOT_A_FILE):
         resume(tmp_path, study({}))
+
+
+def test_an_open_journal_says_the_same_as_one_that_is_opened_anew(tmp_path: Path) -> None:
+    """Its histories follow each line that is added."""
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    for added in (FAILED, line("retried"), INTERRUPTED, OK):
+        journal.append(**added)
+        assert journal.histories == histories(journal.lines)
+    journal.close()
+    again = Journal(path)
+    assert again.histories == journal.histories == {"e": History(["failed", "interrupted", "ok"], "ok")}
+    again.close()

@@ -11,8 +11,8 @@ import traceback
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import ExperimentResult, analyse
-from wattdock.audit import audit
+from wattdock.analysis import ExperimentResult
+from wattdock.audit import audited
 from wattdock.errors import ExitCode
 from wattdock.execution.context import HERE
 from wattdock.execution.interrupts import Interrupts
@@ -75,8 +75,7 @@ def _store(run: Run, experiments: Iterable[ExperimentState]) -> None:
             restarts = experiment.restarts()
             records = [record for record, _ in restarts]
             try:
-                result = analyse(experiment.config, records)
-                result = result.model_copy(update={"audit": audit(result)})
+                result = audited(experiment.config, records)
             except Exception as error:  # noqa: BLE001  (what was measured is still worth storing)
                 run.context.emit(events.UnexpectedError(traceback.format_exc()))
                 started_utc = min(record.started_utc for record in records)

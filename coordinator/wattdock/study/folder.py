@@ -30,7 +30,6 @@ from wattdock.study.journal import (
     UNFINISHED,
     History,
     Journal,
-    histories,
 )
 from wattdock.text import without_timestamp
 
@@ -198,7 +197,7 @@ class StudyFolder:
 
     def history(self, experiment_id: str) -> History:
         """Return what the journal says of an experiment."""
-        return histories(self.lines).get(experiment_id, History())
+        return self._journal.histories.get(experiment_id, History())
 
     def result(self, experiment_id: str) -> StoredResult:
         """Return the last result of an experiment that the study has stored.

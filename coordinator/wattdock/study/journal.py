@@ -52,7 +52,7 @@ Line = dict[str, Any]
 
 
 class Journal:
-    """An open journal.jsonl; `lines` are all its lines.
+    """An open journal.jsonl; `lines` are all its lines, and `histories` what they say of each experiment.
 
     Who can read a file can lock it, so the lock is another one beside it.
     """
@@ -80,6 +80,7 @@ class Journal:
             whole = content[: content.rfind(b"\n") + 1]
             self._file.truncate(len(whole))
             self.lines = parse(whole, path)
+            self.histories = histories(self.lines)
             sync(path.parent)
             self._closing = stack.pop_all()
 
@@ -100,6 +101,7 @@ class Journal:
             self._file.truncate(end)
             raise
         self.lines.append(line)
+        _add(line, self.histories)
 
     def close(self) -> None:
         """Close and unlock the journal."""
@@ -186,13 +188,17 @@ class History:
         return self.status == OK or (self.status == FAILED and not retry_failed)
 
 
-def histories(lines: Iterable[Line]) -> dict[str, History]:
+def histories(lines: Iterable[Line]) -> defaultdict[str, History]:
     """Return what a journal says of each experiment that it names, by experiment id."""
     by_id: defaultdict[str, History] = defaultdict(History)
     for line in lines:
-        if line["event"] == STORED:
-            by_id[line["experiment"]].folders.append(line["folder"])
-            by_id[line["experiment"]].status = line["status"]
-        elif line["event"] == RETRIED:
-            by_id[line["experiment"]].status = UNFINISHED
+        _add(line, by_id)
     return by_id
+
+
+def _add(line: Line, by_id: defaultdict[str, History]) -> None:
+    if line["event"] == STORED:
+        by_id[line["experiment"]].folders.append(line["folder"])
+        by_id[line["experiment"]].status = line["status"]
+    elif line["event"] == RETRIED:
+        by_id[line["experiment"]].status = UNFINISHED
