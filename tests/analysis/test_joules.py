@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from make.records import constant_power, experiment, measured, request, timeline
 from seams.analysis import measured_energy
-from seams.audit import Subject, meters_agree
+from seams.audit import AuditInput, meters_agree
 from seams.metering import HostTimeline, Series, Ticks, Window
 from seams.records import TIMELINE
 
@@ -63,7 +63,7 @@ def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span(
 
 def agreement(energy: Any) -> Outcome | None:
     result: Any = SimpleNamespace(config={}, environment="", energy=energy, procedure="")
-    return meters_agree(Subject(result))
+    return meters_agree(AuditInput(result))
 
 
 def test_without_a_second_meter_there_is_no_check() -> None:

@@ -9,7 +9,7 @@ import pytest
 from fake_nvml import FakeProcess, constant
 from make.audit_world import IMAGE, OTHER, POWER, RUNNER, USED, World, launched, result_of
 from seams.analysis import NORMAL95, GpuResult, Performance, WarmUp, serving
-from seams.audit import Subject, arrivals_kept_up_with, client_keeps_up, gpus_fed, warm_up_converged
+from seams.audit import AuditInput, arrivals_kept_up_with, client_keeps_up, gpus_fed, warm_up_converged
 
 from wattdock.config import ExperimentConfig
 from wattdock.launch import LauncherChoice
@@ -93,7 +93,7 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
     figures |= {"schedule_lag_share": share, "backlog_slope": slope, "offered_rate_per_s": 2.0, "requests_per_s": 1.9}
     speed = Performance.model_construct(**figures)
     result: Any = SimpleNamespace(config=OPEN, environment="", energy="", procedure="", performance=speed)
-    outcome = arrivals_kept_up_with(Subject(result))
+    outcome = arrivals_kept_up_with(AuditInput(result))
     assert outcome is not None
     assert outcome.status == status
 
@@ -120,7 +120,7 @@ def test_a_client_that_is_busy_or_late_is_what_is_measured(
     found = serving(passes)
     speed = SimpleNamespace(serving=found, itl=gap_s and SimpleNamespace(p50_s=gap_s))
     result: Any = SimpleNamespace(config=OPEN, environment="", energy="", procedure="", performance=speed)
-    outcome = client_keeps_up(Subject(result))
+    outcome = client_keeps_up(AuditInput(result))
     assert (outcome and outcome.status) == status
     if found:
         assert found.server_ttft_s == pytest.approx(0.2)
@@ -155,7 +155,7 @@ def test_a_gpu_that_waits_for_its_host_is_named_and_what_steadies_it(
     )
     procedure = SimpleNamespace(warm_up=[drifting])
     result: Any = SimpleNamespace(config=config, environment="", energy="", procedure=procedure, used_gpus=gpus)
-    outcome, warm_up = gpus_fed(Subject(result)), warm_up_converged(Subject(result))
+    outcome, warm_up = gpus_fed(AuditInput(result)), warm_up_converged(AuditInput(result))
     assert (outcome and outcome.status) == status
     assert outcome is None or outcome.figure.endswith("of the worst pass, mean 178 of 700 W")
     assert ("wait for their host" in str(warm_up.remedy)) == (status == "warn")

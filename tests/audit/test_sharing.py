@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from seams.analysis import GpuResult, ListedProcess
-from seams.audit import Subject, cpus_alone, gpus_alone, machine_alone, node_alone, other_gpus_idle
+from seams.audit import AuditInput, cpus_alone, gpus_alone, machine_alone, node_alone, other_gpus_idle
 
 from wattdock.records import snapshot
 
@@ -57,7 +57,7 @@ def outcome(
         gpu_uuids=list(used), leased_gpus=list(leased or used), exclusive=exclusive, job=job, host_gpus=[0, 1]
     )
     result: Any = SimpleNamespace(gpus=gpus, config={}, environment=environment, energy=energy, procedure="")
-    subject = Subject(result)
+    subject = AuditInput(result)
     return {name: outcome for name, examine in SHARING.items() if (outcome := examine(subject))}
 
 

@@ -72,7 +72,7 @@ def drift(measured: Measured, restart: RestartRecord, run_pass: PassRecord) -> D
         )
         work = _Work.of(run_pass, instants, edges_ns)
         seconds = np.diff(edges_ns) / NS_PER_S
-        blocks = [measured.joules(restart, Span("block", *edges)) for edges in pairwise(edges_ns)] if used else []
+        blocks = [measured.energy_of(restart, Span("block", *edges)) for edges in pairwise(edges_ns)] if used else []
     except NoWindowError as error:
         return Drift(**about, reason=error.reason)
     if unknown := next((block for block in blocks if block.total_j is None), None):

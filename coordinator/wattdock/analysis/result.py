@@ -270,7 +270,7 @@ def _stored_spans(measured: Measured, clock: snapshot.ClockFacts) -> list[Stored
     for restart in measured.restarts:
         of_passes = [(run_pass.span, run_pass.index) for run_pass in restart.passes]
         for span, pass_index in [*((span, None) for span in restart.spans), *of_passes]:
-            joules = measured.joules(restart, span)
+            joules = measured.energy_of(restart, span)
             stored.append(
                 StoredSpan(
                     **vars(span),

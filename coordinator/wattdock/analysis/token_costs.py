@@ -238,7 +238,7 @@ def metered_work(measured: Measured, restart: RestartRecord, run_pass: PassRecor
     Raises:
         NoCostsError: The energy is unknown, or its course is not finer than a second.
     """
-    energy = measured.joules(restart, run_pass.span)
+    energy = measured.energy_of(restart, run_pass.span)
     if energy.reason:
         raise NoCostsError(energy.reason)
     if energy.sources != {"counter"}:

@@ -174,7 +174,7 @@ def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: Pas
         return WindowFigure(**where, reason=error.reason)
     span = Span(name, start_ns, end_ns)
     tokens = run_pass.output_tokens if name == "drained" else tokens_between(run_pass, start_ns, end_ns)
-    joules = measured.joules(restart, span)
+    joules = measured.energy_of(restart, span)
     total_j, timing_j, reason = joules.total_j, joules.timing_j, joules.reason
     if name == "begin-end" and total_j is not None and restart.timeline:
         curves = [measured.energy.curve(restart.timeline.gpus[uuid]) for uuid in measured.used]
