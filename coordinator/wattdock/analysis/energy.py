@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.gpus import ListedProcess, listed_processes
-from wattdock.analysis.joules import NORMAL95, combined_timing_j
+from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
 from wattdock.analysis.other_meters import CrossCheck, HostEnergy, cross_check, host_energy, host_joules
 from wattdock.analysis.pass_energy import PassEnergy, SteadyState, Uncertainty
 from wattdock.analysis.statistics import statistical_j
@@ -131,11 +131,11 @@ def measured_energy(measured: Measured) -> EnergyResult:
         bystander_j=_summed(bystanders),
         load_j=float(np.mean(loads_j)) if loads_j else None,
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
-        energy_per_output_token_j=_ratio(counted_j, sum(part.output_tokens for part in counted)),
-        energy_per_request_j=_ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
-        energy_per_input_token_j=_ratio(total_j, input_tokens),
-        energy_per_total_token_j=_ratio(total_j, None if input_tokens is None else input_tokens + output_tokens),
-        mean_power_w=_ratio(counted_j, sum(part.duration_s for part in counted)),
+        energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens for part in counted)),
+        energy_per_request_j=ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
+        energy_per_input_token_j=ratio(total_j, input_tokens),
+        energy_per_total_token_j=ratio(total_j, None if input_tokens is None else input_tokens + output_tokens),
+        mean_power_w=ratio(counted_j, sum(part.duration_s for part in counted)),
         **_hbm(measured),
         passes=in_passes,
         windows=summary if passes else None,
@@ -172,10 +172,6 @@ def _summed(passes: Sequence[Joules]) -> dict[str, float | None]:
     """Return the sums by GPU; None for a GPU with an unknown part."""
     uuids = dict.fromkeys(uuid for joules in passes for uuid in joules.per_gpu_j)
     return {uuid: known_sum(joules.per_gpu_j.get(uuid) for joules in passes) for uuid in uuids}
-
-
-def _ratio(total_j: float | None, count: float | None) -> float | None:
-    return total_j / count if total_j is not None and count else None
 
 
 def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:

@@ -35,6 +35,11 @@ class Joules:
     reason: str | None = None
 
 
+def ratio(total_j: float | None, amount: float | None) -> float | None:
+    """Return joules per unit of an amount (J per token, W); None where either is unknown or the amount is 0."""
+    return total_j / amount if total_j is not None and amount else None
+
+
 def combined_timing_j(spans: Sequence[Joules]) -> float | None:
     """Return the standard uncertainty of several spans' joules together; None where one of them is unknown.
 

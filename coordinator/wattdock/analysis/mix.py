@@ -11,7 +11,7 @@ from wattdock.values import Stored, known_sum
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowFigure, WindowSummary
-    from wattdock.records import PassRecord, RequestRecord, RestartRecord
+    from wattdock.records import PassRecord, RestartRecord
 
 
 class PassMix(Stored):
@@ -64,7 +64,12 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
 
 def _mix(restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> PassMix:
     declared = run_pass.declared
-    inside = [request for request in run_pass.requests if _begins_in(request, figure)]
+    inside = [request for request in run_pass.requests if figure.holds(request.first_token_ns)]
+    early = [
+        request
+        for request in run_pass.requests
+        if request.finish_reason == "stop" and (request.output_tokens or 0) < (request.max_output_tokens or 0)
+    ]
     mean, output_tokens = declared.output_tokens, figure.output_tokens or 0
     limits = [mean if each.index < declared.staggered else each.max_output_tokens or mean for each in inside]
     prompt_tokens = known_sum(request.prompt_tokens for request in inside)
@@ -83,21 +88,8 @@ def _mix(restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> 
         draw_difference=sent / ratio - 1 if sent and ratio else None,
         mismatches=declared.mismatches,
         texts=declared.texts,
-        ended_early=sum(_ended_early(request) for request in run_pass.requests),
+        ended_early=len(early),
         aborted=sum(request.finish_reason == "abort" for request in run_pass.requests),
         repeated_prompts=run_pass.repeated_prompts,
         drawn=list(declared.drawn),
     )
-
-
-def _begins_in(request: RequestRecord, figure: WindowFigure) -> bool:
-    """Whether the request's first token came in the window; the whole pass is a window of all requests."""
-    if figure.window == "drained":
-        return True
-    first_ns, start_ns, end_ns = request.first_token_ns, figure.start_ns, figure.end_ns
-    return first_ns is not None and start_ns is not None and end_ns is not None and start_ns < first_ns <= end_ns
-
-
-def _ended_early(request: RequestRecord) -> bool:
-    limit = request.max_output_tokens
-    return request.finish_reason == "stop" and limit is not None and (request.output_tokens or 0) < limit

@@ -179,11 +179,12 @@ class ExperimentResult(Stored):
         cls, config: ExperimentConfig, failure: Failure | None, *, started_utc: str, **parts: Any
     ) -> ExperimentResult:
         """Return a result of the settings and the outcome alone, with the parts given."""
+        interrupted = failure is not None and failure.kind == Failure.INTERRUPTED
         return cls(
             experiment_id=config.experiment_id,
             started_utc=started_utc,
             config=config,
-            status=_status(failure),
+            status="ok" if failure is None else "interrupted" if interrupted else "failed",
             error=failure,
             **parts,
         )
@@ -257,12 +258,6 @@ def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange
                 with_value.append(restart.restart)
         changes.append(snapshot.ConditionChange(name=name, restarts=numbers))
     return changes
-
-
-def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
-    if failure is None:
-        return "ok"
-    return "interrupted" if failure.kind == Failure.INTERRUPTED else "failed"
 
 
 def _stored_spans(measured: Measured, clock: snapshot.ClockFacts) -> list[StoredSpan]:

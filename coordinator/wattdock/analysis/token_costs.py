@@ -204,20 +204,18 @@ def token_costs(measured: Measured) -> TokenCosts:
         missed = f"the fit misses the energy by {fitted.closure:+.1%} (limit {MAX_CLOSURE:.0%})"
         reason = f"{missed}; are the steps' instants right?"
         return TokenCosts(closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s, reason=reason)
-    figures = {name: _cost(fitted, kind) for kind, name in enumerate(FIGURES)}
+    figures = {}
+    for kind, name in enumerate(FIGURES):
+        ends = np.array((fitted.values[kind], fitted.low[kind], fitted.high[kind]))
+        value, low, high = map(float, ends)
+        if kind in fitted.reasons:
+            figures[name] = Cost(reason=fitted.reasons[kind])
+        elif _is_wide(ends):
+            reason = f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
+            figures[name] = Cost(low=low, high=high, reason=reason)
+        else:
+            figures[name] = Cost(value=value, low=low, high=high)
     return TokenCosts(**figures, closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s)
-
-
-def _cost(fitted: Costs, kind: int) -> Cost:
-    if kind in fitted.reasons:
-        return Cost(reason=fitted.reasons[kind])
-    ends = np.array((fitted.values, fitted.low, fitted.high))[:, kind]
-    value, low, high = map(float, ends)
-    if _is_wide(ends):
-        return Cost(
-            low=low, high=high, reason=f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
-        )
-    return Cost(value=value, low=low, high=high)
 
 
 def _steps_work(run_pass: PassRecord) -> Work:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
+from wattdock.analysis.joules import ratio
 from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
@@ -79,6 +80,14 @@ class WindowFigure(Stored):
     energy_per_output_token_j: float | None = None
     reason: str | None = None
 
+    def holds(self, at_ns: int | None) -> bool:
+        """Whether an instant lies in the window; the whole pass holds everything, known or not."""
+        if self.window == "drained":
+            return True
+        if at_ns is None or self.start_ns is None or self.end_ns is None:
+            return False
+        return self.start_ns < at_ns <= self.end_ns
+
 
 class WindowSummary(Stored):
     """Joules per output token by window definition.
@@ -147,7 +156,12 @@ WINDOWS: dict[str, Callable[[PassRecord, int], tuple[int, int]]] = {
 def windows(measured: Measured) -> WindowSummary:
     """Return every definition's figure for every pass, how far the definitions differ, and which is the headline's."""
     figures = [_figure(measured, name, *of_pass) for name in WINDOWS for of_pass in measured.passes]
-    per_token = {name: _per_token([figure for figure in figures if figure.window == name]) for name in WINDOWS}
+    per_token = dict[str, float | None]()
+    for name in WINDOWS:
+        # Unknown where a pass has no such window, or no energy.
+        of_window = [figure for figure in figures if figure.window == name]
+        tokens = sum(figure.output_tokens or 0 for figure in of_window)
+        per_token[name] = ratio(known_sum(figure.total_j for figure in of_window), tokens)
     figures_j = [value for value in per_token.values() if value is not None]
     drained_j = per_token["drained"]
     spread = (max(figures_j) - min(figures_j)) / drained_j if drained_j and len(figures_j) > 1 else None
@@ -155,13 +169,6 @@ def windows(measured: Measured) -> WindowSummary:
     overlapping = measured.config.total_workload.arrival not in ("batch", "single")
     headline: Literal["drained", "steady_state"] = "steady_state" if overlapping and steady else "drained"
     return WindowSummary(headline=headline, energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
-
-
-def _per_token(figures: Sequence[WindowFigure]) -> float | None:
-    """Return the sum of joules ÷ the sum of tokens; None where a pass has no such window, or no energy."""
-    total_j = known_sum(figure.total_j for figure in figures)
-    tokens = sum(figure.output_tokens for figure in figures if figure.output_tokens is not None)
-    return None if total_j is None or not tokens else total_j / tokens
 
 
 def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:
@@ -190,7 +197,7 @@ def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: Pas
         output_tokens=tokens,
         total_j=total_j,
         timing_j=timing_j,
-        energy_per_output_token_j=None if total_j is None or not tokens else total_j / tokens,
+        energy_per_output_token_j=ratio(total_j, tokens),
         reason=reason,
     )
 
@@ -223,10 +230,8 @@ def phases(measured: Measured) -> Phases:
             raise NoCostsError(
                 f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
             )
-        fitted = costs(
-            [metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes],
-            PHASES,
-        )
+        metered = [metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes]
+        fitted = costs(metered, PHASES)
         prefill_j, prefill_ci95_j = _phase_joules(fitted, 1, prefill_s, len(rounds))
         decode_j, decode_ci95_j = _phase_joules(fitted, 2, decode_s, len(rounds))
     except NoCostsError as error:
@@ -238,8 +243,8 @@ def phases(measured: Measured) -> Phases:
         decode_j=decode_j,
         prefill_ci95_j=prefill_ci95_j,
         decode_ci95_j=decode_ci95_j,
-        prefill_j_per_prompt_token=prefill_j / prompt_tokens if prompt_tokens else None,
-        decode_j_per_output_token=decode_j / decode_tokens if decode_tokens else None,
+        prefill_j_per_prompt_token=ratio(prefill_j, prompt_tokens),
+        decode_j_per_output_token=ratio(decode_j, decode_tokens),
     )
 
 
@@ -275,16 +280,11 @@ def rounds_of(run_pass: PassRecord) -> list[_Round]:
     ]
     if any(part.submitted[-1] > part.first.min() for part in rounds):
         return []
-    return [_round(run_pass, part) for part in rounds]
-
-
-def _round(run_pass: PassRecord, at: Instants) -> _Round:
-    begin_ns, boundary_ns, end_ns = int(at.submitted[0]), int(at.first.max()), int(at.finished.max())
-    requests = len(at.submitted)
-    return _Round(
-        prefill=Span("prefill", begin_ns, boundary_ns),
-        decode=Span("decode", boundary_ns, end_ns),
+    found = []
+    for part in rounds:
+        begin_ns, boundary_ns, end_ns = int(part.submitted[0]), int(part.first.max()), int(part.finished.max())
+        gained = (tokens_between(run_pass, begin_ns, until_ns) for until_ns in (boundary_ns, end_ns))
         # Each request's first token is prefill's own.
-        mixed_tokens=max(0, tokens_between(run_pass, begin_ns, boundary_ns) - requests),
-        decode_tokens=max(0, tokens_between(run_pass, begin_ns, end_ns) - requests),
-    )
+        decoded = (max(0, tokens - len(part.first)) for tokens in gained)
+        found.append(_Round(Span("prefill", begin_ns, boundary_ns), Span("decode", boundary_ns, end_ns), *decoded))
+    return found
