@@ -139,6 +139,7 @@ def read_table(folder: OwnedFolder, name: str) -> pa.Table:
 def _read_table(folder: OwnedFolder, name: str) -> pa.Table:
     """Return a table, its columns as they were written."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     schema = schemas()[name]
@@ -148,18 +149,14 @@ def _read_table(folder: OwnedFolder, name: str) -> pa.Table:
         if file.metadata.num_rows > ROWS_PER_BYTE * os.fstat(content.fileno()).st_size:
             raise ValueError(f"{name} claims {file.metadata.num_rows:,} rows, more than its bytes can hold")
         table = file.read(schema.names)
-        if (text_bytes := sum(map(_text_bytes, table.columns))) > MAX_BYTES:
+        text_bytes = 0
+        for column in table.columns:
+            # Rows name texts of a list; what they would take were each written out in its row.
+            for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
+                text_bytes += pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0
+        if text_bytes > MAX_BYTES:
             raise ValueError(f"{name} would become {text_bytes:,} bytes of text")
         return table.select(schema.names).cast(schema)
-
-
-def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Return the size of a column whose rows name each a text of a list, were the text written out in each row."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    chunks = column.chunks if pa.types.is_dictionary(column.type) else ()
-    return sum(pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0 for chunk in chunks)
 
 
 @functools.cache
