@@ -75,21 +75,38 @@ class _Selection:
         return self._best(usable, hidden)
 
     def _named(self, names: Sequence[int | str], usable: Sequence[Gpu], hidden: str) -> tuple[Gpu, ...]:
-        gpus = tuple(_find(name, usable, hidden) for name in names)
+        gpus = []
+        for name in names:
+            if sliced := next((gpu for gpu in usable if name in gpu.mig_slices), None):
+                raise PreflightError(
+                    f"{name} is a MIG slice of GPU {sliced.index} and has no energy counter of its own",
+                    "name a whole GPU with MIG off",
+                    cause=Cause.MIG_SLICE,
+                )
+            if (found := next((gpu for gpu in usable if name in (gpu.index, gpu.uuid)), None)) is None:
+                here = f"GPUs here: {_listed(usable)}{hidden}"
+                advice = here if usable else f"{here}; leave out --gpus, or use --accelerator cpu"
+                raise PreflightError(f"there is no GPU {name!r}", advice, cause=Cause.NO_GPU)
+            gpus.append(found)
         if len({gpu.uuid for gpu in gpus}) < len(gpus):
             raise PreflightError(f"gpus: {[gpu.index for gpu in gpus]} names a GPU twice", "name each once")
         if obstacles := self._obstacles(gpus):
             reasons = "; ".join(obstacles.values())
             raise PreflightError(reasons, f"choose others with gpus{_waiting(reasons)}", cause=Cause.GPU_BUSY)
-        return gpus
+        return tuple(gpus)
 
     def _best(self, usable: Sequence[Gpu], hidden: str) -> tuple[Gpu, ...]:
         """The best group of one model; leased GPUs, which have to be waited for, only where there is no other."""
         count, obstacles = self.config.gpus_asked, self._obstacles(usable)
         available = [gpu for gpu in usable if gpu.uuid not in obstacles]
         for candidates in ([gpu for gpu in available if gpu.uuid not in self.leases], available):
-            if groups := list(_groups(candidates, count)):
-                # The first of equals, so that the choice is the same every time.
+            groups = [
+                group
+                for name in dict.fromkeys(gpu.name for gpu in candidates)
+                for group in itertools.combinations([gpu for gpu in candidates if gpu.name == name], count)
+            ]
+            if groups:
+                # The first of equals, lowest indices first, so that the choice is the same every time.
                 return max(groups, key=self._linkage)
         free = _listed(available)
         if len(available) >= count:
@@ -129,12 +146,6 @@ class _Selection:
         return (min(ranks, default=0), sum(ranks))
 
 
-def _groups(candidates: Sequence[Gpu], count: int) -> Iterable[tuple[Gpu, ...]]:
-    """Yield every group of `count` GPUs of one model, lowest indices first."""
-    for name in dict.fromkeys(gpu.name for gpu in candidates):
-        yield from itertools.combinations([gpu for gpu in candidates if gpu.name == name], count)
-
-
 def _waiting(reasons: str) -> str:
     return ", or wait for the lease with --wait SECONDS" if "leased by" in reasons else ""
 
@@ -155,17 +166,3 @@ def _visible(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
             cause=Cause.MIG_SLICE,
         )
     return tuple(gpu for gpu in gpus if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words))
-
-
-def _find(name: int | str, gpus: Sequence[Gpu], hidden: str) -> Gpu:
-    for gpu in gpus:
-        if name in (gpu.index, gpu.uuid):
-            return gpu
-        if name in gpu.mig_slices:
-            raise PreflightError(
-                f"{name} is a MIG slice of GPU {gpu.index} and has no energy counter of its own",
-                "name a whole GPU with MIG off",
-                cause=Cause.MIG_SLICE,
-            )
-    advice = "" if gpus else "; leave out --gpus, or use --accelerator cpu"
-    raise PreflightError(f"there is no GPU {name!r}", f"GPUs here: {_listed(gpus)}{hidden}{advice}", cause=Cause.NO_GPU)
