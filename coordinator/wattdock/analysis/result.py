@@ -198,7 +198,14 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     """
     environment = combined_environment(restarts)
     measured = Measured.of(config, restarts, environment)
-    passes, energy = measured.pass_records, measured_energy(measured)
+    passes, energy, spans = measured.pass_records, measured_energy(measured), []
+    for restart in measured.restarts:
+        numbered = [(span, None) for span in restart.spans] + [(each.span, each.index) for each in restart.passes]
+        for span, number in numbered:
+            joules = measured.energy_of(restart, span)
+            figures = {"energy_j": joules.total_j, "timing_j": joules.timing_j, "reason": joules.reason}
+            clock = environment.clock.number(restart.clock)
+            spans.append(StoredSpan(**vars(span), **figures, restart=restart.restart, pass_index=number, clock=clock))
     speed = performance(measured, energy.windows)
     return ExperimentResult.bare(
         config,
@@ -214,7 +221,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         multi_gpu=multi_gpu(measured, energy, speed),
         gpus=gpu_results(measured),
         data_parallel=data_parallel(measured),
-        spans=_stored_spans(measured, environment.clock),
+        spans=spans,
     )
 
 
@@ -258,26 +265,6 @@ def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange
                 with_value.append(restart.restart)
         changes.append(snapshot.ConditionChange(name=name, restarts=numbers))
     return changes
-
-
-def _stored_spans(measured: Measured, clock: snapshot.ClockFacts) -> list[StoredSpan]:
-    stored = []
-    for restart in measured.restarts:
-        of_passes = [(run_pass.span, run_pass.index) for run_pass in restart.passes]
-        for span, pass_index in [*((span, None) for span in restart.spans), *of_passes]:
-            joules = measured.energy_of(restart, span)
-            stored.append(
-                StoredSpan(
-                    **vars(span),
-                    restart=restart.restart,
-                    pass_index=pass_index,
-                    clock=clock.number(restart.clock),
-                    energy_j=joules.total_j,
-                    timing_j=joules.timing_j,
-                    reason=joules.reason,
-                )
-            )
-    return stored
 
 
 def _positions(texts: Sequence[str]) -> dict[str, list[int]]:

@@ -269,7 +269,10 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, may_give_way: 
         kept = [kind for kind in range(len(names)) if kind not in reasons and kind not in mixed_with]
         ends, closure = _fit(passes, lag_s, kept)
         wide = [kind for kind, is_wide in zip(kept, _is_wide(ends), strict=True) if is_wide]
-        inflation = dict(zip(kept, _variance_inflation(work[:, kept]), strict=True))
+        # By how much its mix with the others inflates the variance of each kind's figure.
+        scaled = work[:, kept] / np.sqrt((work[:, kept] ** 2).sum(axis=0))
+        share, directions = np.linalg.eigh(scaled.T @ scaled)
+        inflation = dict(zip(kept, (directions**2 / np.maximum(share, 1e-12)).sum(axis=1), strict=True))
         mixed = [kind for kind in kept if may_give_way and inflation[kind] > MIXED_INFLATION]
         hopeless = [kind for kind in mixed if inflation[kind] > MAX_VARIANCE_INFLATION]
         least = _least_of(hopeless or mixed, work[:, kept], energy_j, kept)
@@ -354,13 +357,6 @@ def _lag_s(passes: Sequence[MeteredWork]) -> float:
     middle_s = float(grid_s[np.argmin([misfit(lag_s) for lag_s in grid_s])])
     around_s = (middle_s - LAG_GRID_S, middle_s + LAG_GRID_S)
     return float(minimize_scalar(misfit, bounds=around_s, method="bounded", options={"xatol": 1e-4}).x)
-
-
-def _variance_inflation(work: Floats) -> Floats:
-    """Return for each kind of work by how much its mix with the others inflates the variance of its figure."""
-    scaled = work / np.sqrt((work**2).sum(axis=0))
-    share, directions = np.linalg.eigh(scaled.T @ scaled)
-    return np.asarray((directions**2 / np.maximum(share, 1e-12)).sum(axis=1))
 
 
 def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:
