@@ -59,7 +59,19 @@ class _Selection:
             if config.gpus != "auto":
                 raise PreflightError(f"accelerator: cpu and gpus: {config.gpus} contradict each other", "drop one")
             return ()
-        usable = _visible(self.inventory.gpus, self.visible)
+        usable = self.inventory.gpus
+        if self.visible is not None:
+            words = [word.strip() for word in self.visible.split(",") if word.strip()]
+            if slices := [word for word in words if word.startswith("MIG-")]:
+                raise PreflightError(
+                    f"CUDA_VISIBLE_DEVICES={self.visible} gives the MIG slice {slices[0]}, which has no energy counter "
+                    "of its own",
+                    "ask the scheduler for a whole GPU",
+                    cause=Cause.MIG_SLICE,
+                )
+            usable = tuple(
+                gpu for gpu in usable if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words)
+            )
         hidden = "" if len(usable) == len(self.inventory.gpus) else f" (CUDA_VISIBLE_DEVICES={self.visible})"
         if isinstance(config.gpus, list):
             return self._named(config.gpus, usable, hidden)
@@ -97,6 +109,12 @@ class _Selection:
 
     def _best(self, usable: Sequence[Gpu], hidden: str) -> tuple[Gpu, ...]:
         """The best group of one model; leased GPUs, which have to be waited for, only where there is no other."""
+
+        def linkage(group: tuple[Gpu, ...]) -> tuple[int, int]:
+            # The slowest link decides how fast a group is, then all of them.
+            ranks = [link.rank for link in self.inventory.links_among({gpu.uuid for gpu in group})]
+            return min(ranks, default=0), sum(ranks)
+
         count, obstacles = self.config.gpus_asked, self._obstacles(usable)
         available = [gpu for gpu in usable if gpu.uuid not in obstacles]
         for candidates in ([gpu for gpu in available if gpu.uuid not in self.leases], available):
@@ -107,7 +125,7 @@ class _Selection:
             ]
             if groups:
                 # The first of equals, lowest indices first, so that the choice is the same every time.
-                return max(groups, key=self._linkage)
+                return max(groups, key=linkage)
         free = _listed(available)
         if len(available) >= count:
             raise PreflightError(
@@ -140,11 +158,6 @@ class _Selection:
             return f"{free / 1e9:.1f} GB free, at least {needed / 1e9:.1f} GB needed"
         return None
 
-    def _linkage(self, group: tuple[Gpu, ...]) -> tuple[int, int]:
-        """The slowest link decides how fast a group is, then all of them."""
-        ranks = [link.rank for link in self.inventory.links_among({gpu.uuid for gpu in group})]
-        return (min(ranks, default=0), sum(ranks))
-
 
 def _waiting(reasons: str) -> str:
     return ", or wait for the lease with --wait SECONDS" if "leased by" in reasons else ""
@@ -152,17 +165,3 @@ def _waiting(reasons: str) -> str:
 
 def _listed(gpus: Sequence[Gpu]) -> str:
     return ", ".join(f"{gpu.index} ({gpu.uuid}, {gpu.name})" for gpu in gpus) or "none"
-
-
-def _visible(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, by index or beginning of a UUID; all where it is unset."""
-    if visible is None:
-        return tuple(gpus)
-    words = [word.strip() for word in visible.split(",") if word.strip()]
-    if slices := [word for word in words if word.startswith("MIG-")]:
-        raise PreflightError(
-            f"CUDA_VISIBLE_DEVICES={visible} gives the MIG slice {slices[0]}, which has no energy counter of its own",
-            "ask the scheduler for a whole GPU",
-            cause=Cause.MIG_SLICE,
-        )
-    return tuple(gpu for gpu in gpus if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words))
