@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
     from wattdock.records import EnvironmentSnapshot, RequestRecord
 
-# What a runner that has looked at the loaded model says of its matrices; null where its kernels are not known.
+# Engine argument with the bits that the loaded model's matrices are multiplied in; null where the kernels are unknown.
 OPERANDS_BITS = "linear_operands_bits"
 BITS = {"float32": 32, "float": 32, "bfloat16": 16, "float16": 16}
-# Most tokens that a step guesses for a request, as vLLM and SGLang call it.
+# Engine arguments (vLLM, SGLang) with the most tokens that a step guesses for a request.
 GUESSED_TOKENS = ("spec_tokens", "speculative_num_draft_tokens")
 NO_BITS = "the engine does not tell how wide the operands are that it multiplies"
 
@@ -130,7 +130,7 @@ def compute(measured: Measured, environment: EnvironmentSnapshot, energy: Energy
     peak = gpu_models.peak_of(names, bits) if bits else None
     per_engine = measured.in_flight // measured.config.section.replicas
     bytes_read = _least_bytes(model, requests, environment, in_flight=per_engine)
-    placed = Roofline.of(flops, bytes_read, peak, duration_s=duration_s) if peak and bytes_read and flops else None
+    roofline = Roofline.of(flops, bytes_read, peak, duration_s=duration_s) if peak and bytes_read and flops else None
     return Compute(
         model_flops=flops,
         method=model.FLOPS_METHOD,
@@ -145,9 +145,9 @@ def compute(measured: Measured, environment: EnvironmentSnapshot, energy: Energy
         peak_source=peak.source if peak else None,
         peak_reason=gpu_models.why_no_peak(names) if bits else NO_BITS,
         peak_flops_share=flops / duration_s / peak.flops_per_s if peak else None,
-        peak_memory_share_least=placed.least_s["bandwidth"] / duration_s if placed else None,
+        peak_memory_share_least=roofline.least_s["bandwidth"] / duration_s if roofline else None,
         hbm_j_per_byte_most=energy.hbm_j / bytes_read if energy.hbm_j is not None and bytes_read else None,
-        roofline=placed,
+        roofline=roofline,
     )
 
 

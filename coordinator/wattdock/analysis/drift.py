@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Shorter blocks hold parts of prefills and few changes of the counter; many blocks show their own scatter.
+# Length and number of blocks: shorter ones hold parts of prefills and few counter changes; ten show their scatter.
 BLOCK_S, MIN_BLOCKS, MAX_BLOCKS = 2.0, 10, 40
-# A line needs its own error; rounds have no other scatter than their power's.
+# Fewest rounds for a line with an error of its own; rounds scatter by nothing but their power.
 MIN_ROUNDS = 4
 
 

@@ -49,8 +49,9 @@ def goodput(measured: Measured, windows: WindowSummary | None) -> Goodput | None
     if (slo := measured.config.slo) is None:
         return None
     parts = windows.of_headline() if windows else []
-    of_parts = zip(measured.pass_records, parts, strict=True)
-    requests = [each for run_pass, part in of_parts for each in run_pass.requests if part.holds(each.finished_ns)]
+    requests: list[RequestRecord] = []
+    for run_pass, part in zip(measured.pass_records, parts, strict=True):
+        requests += [request for request in run_pass.requests if part.holds(request.finished_ns)]
     seconds = sum(part.duration_s or 0.0 for part in parts)
     if not requests or not seconds:
         return Goodput(reason="no request ended in the part of the passes that counts")

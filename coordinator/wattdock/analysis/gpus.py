@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline
 
 VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
-# Left out at each end of a pass: power there is not stationary, and the two readings lag differently. The first margin
-# at which the counter was read is taken.
+# Margins left out at each end of a pass, where power is not stationary and the two readings lag differently; the first
+# one at which the counter was read is used.
 MARGINS_NS = tuple(seconds * NS_PER_S for seconds in (1, 2, 3, 4))
 MIN_STATIONARY_NS = 5 * NS_PER_S
-# Power is sampled every 50 ms; a sample covers no more than this much of the time until the next one.
+# Longest time that a power sample stands for; samples come every 50 ms.
 SAMPLE_REACH_NS = NS_PER_S // 2
 MIN_COVERED = 0.75
-# Violation counters are read once a second, a little later where the GPU is busy.
+# How far from a pass's end a reading of a violation counter may lie; they are read once a second, later on a busy GPU.
 COUNTER_REACH_NS = 2 * NS_PER_S
 # Longest gap between two samples of a state; a host may stall for a second or two.
 STATE_GAP_NS = 5 * NS_PER_S
-# Processes are listed as a pass begins, and after its results have arrived, a second or more after its end.
+# How far from a pass's begin or end a process list may lie; the second is made a second or more after the end.
 LIST_REACH_NS = 5 * NS_PER_S
 
 
@@ -129,8 +129,8 @@ class ListedProcess(Stored):
     @property
     def description(self) -> str:
         """Number, user, command and GPU of the process."""
-        who = f"{self.user or 'unknown user'}, {self.command or 'unknown command'}"
-        return f"process {self.pid} ({who}) on {self.gpu_uuid}"
+        owner = f"{self.user or 'unknown user'}, {self.command or 'unknown command'}"
+        return f"process {self.pid} ({owner}) on {self.gpu_uuid}"
 
 
 # A GPU's timeline in a restart, None where the meter has none, and the span of one of the restart's passes.
@@ -311,7 +311,7 @@ def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
 
     Process ids begin anew with a boot, so that the same id may belong to another process.
     """
-    seen: dict[tuple[str, int, str, int], list[tuple[int, bool, GpuProcess]]] = {}
+    lists_of: dict[tuple[str, int, str, int], list[tuple[int, bool, GpuProcess]]] = {}
     clocks = RestartRecord.clock_facts(restarts)
     for restart in restarts:
         clock = clocks.number(restart.clock)
@@ -319,9 +319,9 @@ def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
             for sample in gpu.processes:
                 for process in sample.processes:
                     key = (uuid, process.pid, process.kind, clock)
-                    seen.setdefault(key, []).append((sample.at_ns, process.pid in restart.runner_pids, process))
+                    lists_of.setdefault(key, []).append((sample.at_ns, process.pid in restart.runner_pids, process))
     listed = []
-    for (uuid, pid, kind, clock), in_lists in seen.items():
+    for (uuid, pid, kind, clock), in_lists in lists_of.items():
         instants_ns, of_runner, states = zip(*in_lists, strict=True)
         sizes_bytes = [process.memory_bytes for process in states if process.memory_bytes is not None]
         listed.append(

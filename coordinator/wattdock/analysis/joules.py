@@ -69,8 +69,8 @@ class SpanJoules:
             return Joules(None, dict.fromkeys(uuids), reason=self.reason)
         if timeline is None or not uuids:
             return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
-        seen = {uuid: timeline.gpus[uuid] for uuid in uuids if uuid in timeline.gpus}
-        energy_by_gpu = {uuid: self.of_gpu(gpu, span, hbm=hbm) for uuid, gpu in seen.items()}
+        metered = {uuid: timeline.gpus[uuid] for uuid in uuids if uuid in timeline.gpus}
+        energy_by_gpu = {uuid: self.of_gpu(gpu, span, hbm=hbm) for uuid, gpu in metered.items()}
         reasons = [f"{uuid}: {energy.reason}" for uuid, energy in energy_by_gpu.items() if energy.energy_j is None]
         reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in energy_by_gpu]
         per_gpu_j = {uuid: energy_by_gpu[uuid].energy_j if uuid in energy_by_gpu else None for uuid in uuids}

@@ -67,7 +67,7 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
             if request.finish_reason == "stop" and (request.output_tokens or 0) < (request.max_output_tokens or 0)
         ]
         mean, output_tokens = declared.output_tokens, figure.output_tokens or 0
-        limits = [mean if each.index < declared.staggered else each.max_output_tokens or mean for each in inside]
+        limits = [mean if part.index < declared.staggered else part.max_output_tokens or mean for part in inside]
         prompt_tokens = known_sum(request.prompt_tokens for request in inside)
         long_run = declared.prompt_tokens / mean if declared.prompt_tokens and mean else None
         sent = prompt_tokens / output_tokens if prompt_tokens and output_tokens else None

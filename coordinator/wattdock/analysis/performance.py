@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from wattdock.analysis.windows import WindowSummary
     from wattdock.records import PassRecord, RequestRecord
 
-# An engine that keeps up has a few in its queue when a pass ends.
+# Largest share of arrivals that a pass may leave unserved: an engine that keeps up has a few in its queue at the end.
 MAX_LEFT_OUT = 0.05
-# Gaps between steps are those between a request's tokens where both add up to the same time.
+# Largest relative difference between gaps between steps and gaps between requests' tokens, both summed; ITL needs none.
 MAX_GAPS_OFF = 0.05
 
 
-# Quantiles of the tail, and from how many values each says more than the largest.
+# Quantiles of the tail, each with the fewest values from which it says more than the largest.
 TAIL = ((0.9, 10), (0.95, 20), (0.99, 100))
 
 
@@ -169,7 +169,7 @@ def serving(passes: Sequence[PassRecord]) -> Serving | None:
 def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
     """Return where a pass's count differs from its requests' counts, their ids, or the end of its token series.
 
-    Tokens that a server only counted are told, too.
+    Tokens whose ids a server did not tell are a disagreement, too.
     """
     disagreements = []
     for run_pass in passes:
@@ -278,8 +278,8 @@ def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
     figure.
     """
     if not all(len(run_pass.steps.decoded_tokens) for run_pass in passes):
-        seen = [request.token_gaps_ns or () for run_pass in passes for request in run_pass.requests]
-        itl = quantiles(np.concatenate(seen) / NS_PER_S) if any(seen) else None
+        gaps_ns = [request.token_gaps_ns or () for run_pass in passes for request in run_pass.requests]
+        itl = quantiles(np.concatenate(gaps_ns) / NS_PER_S) if any(gaps_ns) else None
         return {"itl": itl, "itl_reason": None if itl else "the engine does not report its steps"}
     if any(run_pass.replicas for run_pass in passes):
         return {"itl_reason": "the steps of several engines overlap"}

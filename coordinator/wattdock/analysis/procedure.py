@@ -53,13 +53,13 @@ class Procedure(Stored):
 
         As every prompt is the declared one, output tokens per prompt token are off by as much.
         """
-        declared = known_sum(each.declared_answer_tokens for each in self.mix)
-        return sum(each.answer_tokens for each in self.mix) / declared - 1 if declared else None
+        declared = known_sum(mix.declared_answer_tokens for mix in self.mix)
+        return sum(mix.answer_tokens for mix in self.mix) / declared - 1 if declared else None
 
     @property
     def draw_difference(self) -> float | None:
         """Mean over passes of what their draws differ from the long run by; None where a pass has none."""
-        known = all_known(each.draw_difference for each in self.mix)
+        known = all_known(mix.draw_difference for mix in self.mix)
         return sum(known) / len(known) if known else None
 
 

@@ -200,8 +200,8 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     measured = Measured.of(config, restarts, environment)
     passes, energy, spans = measured.pass_records, measured_energy(measured), []
     for restart in measured.restarts:
-        numbered = [(span, None) for span in restart.spans] + [(each.span, each.index) for each in restart.passes]
-        for span, number in numbered:
+        of_passes = [(run_pass.span, run_pass.index) for run_pass in restart.passes]
+        for span, number in [*((span, None) for span in restart.spans), *of_passes]:
             joules = measured.energy_of(restart, span)
             figures = {"energy_j": joules.total_j, "timing_j": joules.timing_j, "reason": joules.reason}
             clock = environment.clock.number(restart.clock)
@@ -236,10 +236,10 @@ def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapsh
         raise ValueError("no restart recorded its environment")
     loaded = [environment for environment in environments if environment.runner.framework]
     chosen, passes = (loaded or environments)[-1], [run_pass for restart in restarts for run_pass in restart.passes]
-    told = (environment.model.template_time_utc for environment in reversed(environments))
+    times_utc = (environment.model.template_time_utc for environment in reversed(environments))
     chat = {
         "rendered_sha256": next((run_pass.rendered_sha256 for run_pass in passes if run_pass.index == 0), None),
-        "template_time_utc": next(filter(None, told), None),
+        "template_time_utc": next(filter(None, times_utc), None),
     }
     of_all = {
         "clock": RestartRecord.clock_facts(restarts),

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from wattdock.analysis.pass_energy import PassEnergy
 
 ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
-# Quantity → the fields, of what counts of a pass, whose sums it is the ratio of.
+# Quantity → the two fields of a pass's counted part whose sums' ratio it is.
 RATIOS = {
     ENERGY: ("total_j", "output_tokens"),
     SPEED: ("output_tokens", "duration_s"),
     POWER: ("total_j", "duration_s"),
 }
 CONFIDENCE = 0.95
-# An interval from two values would be as wide as nobody reads: 12.7 standard errors to each side.
+# Fewest restarts with an interval: from two it would reach 12.7 standard errors to each side.
 LEAST_RESTARTS = 3
 # Student's t at 97.5 % for 1 to 9 degrees of freedom. Source: scipy.special.stdtrit, of which these are the values.
 T_FACTORS = (

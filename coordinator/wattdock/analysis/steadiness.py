@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from wattdock.records import WarmUpSample
 
 S_PER_MIN = 60.0
-# Of a warm-up: its first third is left out, in which kernels are compiled and the board heats up fastest.
+# Share of a warm-up that is judged: its first third compiles kernels and heats the board fastest.
 WINDOW_SHARE = 2 / 3
 MIN_READINGS = 2
 TEMPERATURES = ("temperature_c", "memory_temperature_c")
-# Temperatures are read once a second, so that the second half of a short span may hold no reading.
+# Least time in which to look for a temperature, read once a second: half of a short span may hold none.
 TEMPERATURE_REACH_S = 3.0
 IDLE_SPANS: dict[str, Literal["empty", "loaded_before", "loaded_after"]] = {
     "idle-empty": "empty",

@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Instants = NDArray[np.int64]
 
-# The course of energy may trail the work, or lead it, by a few milliseconds that nobody knows: it is fitted.
+# Lag of energy behind the work, fitted: its assumed scatter, its bound, and the steps of search and slope.
 LAG_STD_S, MAX_LAG_S, LAG_GRID_S, LAG_STEP_S = 0.005, 0.02, 0.004, 0.001
-# In a longer bin energy may have gone anywhere.
+# Length, in usual bins, beyond which a bin bridges a gap in the readings and does not count.
 GAP_BINS = 3
-# Errors of neighbouring bins go together; those of seconds do not.
+# Blocks of the bootstrap: errors of neighbouring bins go together, those of seconds do not.
 BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
 INTERVAL95 = (2.5, 97.5)
-# A tenth of a quantity's root mean square is its own, and no mix of the others.
+# Variance inflation beyond which a kind has no figure: less than a tenth of its root mean square is its own.
 MAX_VARIANCE_INFLATION = 100.0
-# Less than a third is: where the figure of another one is too wide, one of them makes room.
+# Variance inflation beyond which a kind may make room for another whose figure is too wide: a third is its own.
 MIXED_INFLATION = 10.0
-# Twice the logarithm of a likelihood ratio of about 50.
+# Misfits nearer than this are alike by chance: twice the logarithm of a likelihood ratio of about 50.
 CHANCE = 8.0
-# Watts between steps are those of an idle engine only where bins are mostly waits.
+# Fewest bins that are mostly waits; with fewer, watts between steps are not those of an idle engine.
 MIN_WAITING_BINS = 25
-# In longer bins prefill and decode are always mixed.
+# Longest usual bin: in longer ones prefill and decode are always mixed.
 MAX_BIN_S = 0.05
-# Steps whose instants are wrong leave energy that no work explains.
+# Largest misfit of total energy: steps whose instants are wrong leave energy that no work explains.
 MAX_CLOSURE = 0.02
 MAX_RELATIVE_WIDTH = 1.0
 

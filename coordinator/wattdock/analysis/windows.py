@@ -28,8 +28,8 @@ MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
 MJ_PER_J = 1_000
 NO_COUNTER = "a GPU that was used has no energy counter"
 PHASES = ("time between rounds", "prefill", "decode")
-# Power may differ at a span's ends, as where it overshoots, and the runner's instants are the CPU's: half a 95 %
-# interval, in bins of energy. It is the same at each span.
+# Uncertainty of each span's ends (half a 95 % interval, in bins of energy): power may overshoot there, and the runner's
+# instants are the CPU's. It is the same for every span.
 EDGE95 = 0.1
 MAX_RELATIVE_HALF = 0.1
 # Largest share of decode's tokens that come during prefills; their energy is counted as prefill's.

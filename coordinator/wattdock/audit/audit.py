@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from wattdock.records import RestartRecord
 
 MIN_WINDOW_S: float = ExperimentConfig.PUBLICATION["workload.min_duration_s"]
-# Changes that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
+# Conditions that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
 HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
 FIGURE_PROCESSES = 3
-# Our own judgement: with more, an engine may wait for its CPUs, and its GPUs draw power meanwhile.
+# Largest share of the CPUs that others may use, our own judgement: with more, GPUs may wait for the engine's CPUs.
 OTHERS_SHARE = 0.1
 CHECKS = Checklist[AuditInput]()
 
@@ -263,12 +263,12 @@ def node_alone(inputs: AuditInput) -> Outcome | None:
         return None
     if job.exclusive:
         return Outcome("pass", f"job {job.id} had {job.node} alone")
-    seen = len(inputs.environment.host_gpus)
+    visible = len(inputs.environment.host_gpus)
     # Joules of the CPU are of the whole node.
-    known = bool(inputs.environment.gpu_uuids) and bool(job.node_gpus) and seen >= (job.node_gpus or 0)
+    known = bool(inputs.environment.gpu_uuids) and bool(job.node_gpus) and visible >= (job.node_gpus or 0)
     shared = "may be shared" if job.exclusive is None else "is shared"
     of_all = "" if job.node_gpus is None else f" of {job.node_gpus}"
-    return Outcome(verdict(failed=False, known=known), f"{job.node} {shared}; {seen}{of_all} GPUs visible")
+    return Outcome(verdict(failed=False, known=known), f"{job.node} {shared}; {visible}{of_all} GPUs visible")
 
 
 def _own_gpus(inputs: AuditInput) -> set[str]:

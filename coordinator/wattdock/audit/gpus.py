@@ -12,21 +12,21 @@ from wattdock.config import ExperimentConfig, IdleSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The software power cap is how a GPU at its default limit is meant to work; the others are not.
+# Throttling reasons that are faults; a GPU at its default limit is meant to run into the software power cap.
 FAULTS = ("thermal", "board_limit", "reliability")
 MAX_FAULT_SHARE = 0.001
-# Eight GPU-passes of 20 s on H200s agreed within 0.9 %: power is sampled every 50 ms, and passes hold bursts.
+# Largest difference of sampled power and counter; eight GPU-passes of 20 s with bursts agreed within 0.9 % on H200s.
 MAX_POWER_DISAGREEMENT = 0.03
-# Of a published peak; pulses of copies reach 0.89 of an H200's bandwidth, kept runs 0.62.
+# Largest share of a published peak; pulses of copies reach 0.89 of an H200's bandwidth, kept runs 0.62.
 MAX_PEAK_SHARE = 0.9
-# A CUDA context draws 41 W on an H200.
+# Most power above idle of an unused GPU: half of what a CUDA context draws on an H200 (41 W).
 MAX_STRAY_W = 20.0
 # Half of the smallest context (0.55 GB); an H200's driver holds 0.64 GB of an idle GPU, which older ones count as used.
 # In twelve passes kept from H200s what was in use and what the runner was listed with differed by 0.009 GB.
 MAX_FOREIGN_BYTES, MAX_WITH_RESERVE_BYTES, MAX_EMPTY_PERCENT = 0.3e9, 1.0e9, 1.0
 LOST = ("counter_reset", "gpu_lost", "counter_frozen", "broke_off")
 
-# What may be published, whatever a study sets: the defaults.
+# Limits of publication, whatever a study sets: the defaults.
 IDLE_LIMITS = IdleSpec()
 MIN_IDLE_S: float = ExperimentConfig.PUBLICATION["idle.duration_s"]
 IDLE_STATES = ("empty", "loaded_before", "loaded_after")

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 MIN_RESTARTS: int = ExperimentConfig.PUBLICATION["repeats.restarts"]
-# Half of the 95 % interval's width over the mean; differences that are published are seldom smaller than twice this.
+# Largest half width of the 95 % interval over the mean; published differences are seldom smaller than twice this.
 MAX_CI95_RELATIVE = 0.02
-# At equal work two halves of a steady pass differ by a GPU's temperature; more is a warm-up that went on.
+# Largest drift at equal work: halves of a steady pass differ by a GPU's temperature; more is a warm-up that went on.
 MAX_DRIFT = 0.01
-# A difference that two figures told apart by the interval above may have; passes of one restart scatter as well.
+# Largest step between the passes of a restart: two figures told apart by the interval above may differ as much.
 MAX_STEP = 0.02
-# What may be published, whatever a study sets: the defaults.
+# Limits of publication, whatever a study sets: the defaults.
 WARM_UP_LIMITS = WarmUpSpec()
-# What the edges of a pass may add to its J/token, as passes of one restart may scatter.
+# Largest spread of J/token over window definitions: as much as passes of one restart may scatter.
 MAX_WINDOW_SPREAD = 0.02
-# Caches hold whole blocks of tokens, and first turns that enter together may miss their prefix.
+# Largest difference in cached tokens: caches hold whole blocks, and first turns that enter together may miss them.
 MAX_CACHED_DIFFERENCE = 0.05
-# A difference of the mix moves a figure by less than itself, and so by less than half of the interval's limit.
+# Largest difference of the mix; it moves a figure by less than itself, so by less than half of the interval's limit.
 MAX_MIX_DIFFERENCE = 0.01
 MIN_ARRIVALS = 500
-# Quarters of fewer arrivals are medians of a handful.
+# Fewest arrivals that show a lag: quarters of fewer are medians of a handful.
 MIN_TELLING_ARRIVALS = 30
 # An engine this far behind at the end served that much less than was offered: its latencies grow with the pass. The
 # share sees requests that never finish and a jam near the end, the slope a slow growth long before it is 5 % of a pass.
@@ -39,7 +39,7 @@ MAX_CLIENT_SHARE, MAX_CLIENT_LATE_S = 0.8, 0.02
 MAX_BACKLOG_SLOPE = 0.02
 UNKNOWN_ARRIVALS = "the intended arrivals of some pass are not known"
 
-# Our own judgement: on an H200 a GPU that was kept fed was busy 86 % of a pass or more, one that waited 31 and 67 %.
+# Largest idle share of a fed GPU, our own judgement: fed H200s were busy 86 % of a pass and more, others 31 and 67 %.
 MAX_STARVED_SHARE = 0.2
 FEED = "give each step more work: more requests in flight, longer prompts; or use a faster host"
 

@@ -36,7 +36,7 @@ def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
     return tuple(map(tuple, groups.values()))
 
 
-# What is left takes so long where nothing alike was measured yet.
+# The duration of experiments of which nothing alike was measured yet.
 UNMEASURED = "time unknown until the first pass"
 
 # Spans of one experiment. Launch and load, which the experiments of a load group share, are not among them.

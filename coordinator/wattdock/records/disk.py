@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from wattdock.owned_folder import OwnedFolder
 
 RECORD = "record.json"
-# A row takes more than a byte in all but a few files, and in these by far not so little.
+# Most rows that a byte of a file can hold; more means a forged header, as rows take more than a byte in most files.
 ROWS_PER_BYTE = 8
-# Groups of rows in a file, of a million rows each, or columns; each takes a hundred times what it has in the file.
+# Most row groups or columns of a file: each takes a hundred times its bytes in memory; a group has a million rows.
 MOST_PARTS = 10_000
-# A whole newer state of a record, on its way to the older state's name.
+# Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
 # The parts of a record that are tables only.
 IN_REQUESTS = {"passes": {"__all__": {"requests"}}}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Plain = dict[str, Any]
 
 REQUESTS, STEPS, TIMELINE = "requests.parquet", "steps.parquet", "timeline.parquet"
-# Series that are not the meter's; the unit stands in the name.
+# Names of the series of the energy counter and of the runner's tokens; a name ends in its unit.
 COUNTER, TOKENS = "energy_counter_mj", "output_tokens"
 BRACKETS = ("before_start_ns", "before_end_ns", "after_start_ns", "after_end_ns")
 
