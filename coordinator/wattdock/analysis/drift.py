@@ -74,7 +74,7 @@ def drift(measured: Measured, restart: RestartRecord, run_pass: PassRecord) -> D
         seconds = np.diff(edges_ns) / NS_PER_S
         blocks = [measured.energy_of(restart, Span("block", *edges)) for edges in pairwise(edges_ns)] if used else []
     except NoWindowError as error:
-        return Drift(**about, reason=error.reason)
+        return Drift(**about, reason=str(error))
     if unknown := next((block for block in blocks if block.total_j is None), None):
         return Drift(**about, reason=unknown.reason or "energy unknown")
     costs = np.array([block.total_j for block in blocks], dtype=np.float64) if used else seconds

@@ -150,9 +150,8 @@ class ExperimentResult(Stored):
     @property
     def speed_figure(self) -> Figure | None:
         """Output tokens per second; None where nothing was measured."""
-        if self.performance is None or self.performance.output_tokens_per_s is None:
-            return None
-        return Figure(self.performance.output_tokens_per_s, self.restarts(SPEED).interval)
+        speed = self.performance
+        return Figure(speed.output_tokens_per_s, self.restarts(SPEED).interval) if speed else None
 
     @staticmethod
     def labels(results: Sequence[ExperimentResult]) -> list[str]:

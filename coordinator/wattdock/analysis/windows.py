@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.joules import ratio
-from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
@@ -178,9 +178,9 @@ def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: Pas
         if end_ns <= start_ns:
             raise NoWindowError("it ends before it begins")
     except NoWindowError as error:
-        return WindowFigure(**where, reason=error.reason)
+        return WindowFigure(**where, reason=str(error))
     span = Span(name, start_ns, end_ns)
-    tokens = run_pass.output_tokens if name == "drained" else tokens_between(run_pass, start_ns, end_ns)
+    tokens = run_pass.output_tokens if name == "drained" else int(tokens_in(run_pass, [start_ns, end_ns])[0])
     joules = measured.energy_of(restart, span)
     total_j, timing_j, reason = joules.total_j, joules.timing_j, joules.reason
     if name == "begin-end" and total_j is not None and restart.timeline:
@@ -283,8 +283,8 @@ def rounds_of(run_pass: PassRecord) -> list[_Round]:
     found = []
     for part in rounds:
         begin_ns, boundary_ns, end_ns = int(part.submitted[0]), int(part.first.max()), int(part.finished.max())
-        gained = (tokens_between(run_pass, begin_ns, until_ns) for until_ns in (boundary_ns, end_ns))
+        gained = np.cumsum(tokens_in(run_pass, [begin_ns, boundary_ns, end_ns]))
         # Each request's first token is prefill's own.
-        decoded = (max(0, tokens - len(part.first)) for tokens in gained)
+        decoded = np.maximum(0, gained - len(part.first)).tolist()
         found.append(_Round(Span("prefill", begin_ns, boundary_ns), Span("decode", boundary_ns, end_ns), *decoded))
     return found
