@@ -95,7 +95,8 @@ class _Selection:
                     "name a whole GPU with MIG off",
                     cause=Cause.MIG_SLICE,
                 )
-            if (found := next((gpu for gpu in usable if name in (gpu.index, gpu.uuid)), None)) is None:
+            found = next((gpu for gpu in usable if name in (gpu.index, gpu.uuid)), None)
+            if found is None:
                 here = f"GPUs here: {_listed(usable)}{hidden}"
                 advice = here if usable else f"{here}; leave out --gpus, or use --accelerator cpu"
                 raise PreflightError(f"there is no GPU {name!r}", advice, cause=Cause.NO_GPU)
@@ -104,7 +105,7 @@ class _Selection:
             raise PreflightError(f"gpus: {[gpu.index for gpu in gpus]} names a GPU twice", "name each once")
         if obstacles := self._obstacles(gpus):
             reasons = "; ".join(obstacles.values())
-            raise PreflightError(reasons, f"choose others with gpus{_waiting(reasons)}", cause=Cause.GPU_BUSY)
+            raise PreflightError(reasons, f"choose others with gpus{self._waiting(gpus)}", cause=Cause.GPU_BUSY)
         return tuple(gpus)
 
     def _best(self, usable: Sequence[Gpu], hidden: str) -> tuple[Gpu, ...]:
@@ -134,9 +135,13 @@ class _Selection:
         reasons = f" ({'; '.join(obstacles.values())})" if obstacles else ""
         raise PreflightError(
             f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{reasons}",
-            f"{'ask for fewer; ' if count > 1 else ''}accelerator: cpu needs none{_waiting(reasons)}",
+            f"{'ask for fewer; ' if count > 1 else ''}accelerator: cpu needs none{self._waiting(usable)}",
             cause=Cause.GPU_BUSY,
         )
+
+    def _waiting(self, gpus: Iterable[Gpu]) -> str:
+        is_leased = any(gpu.uuid in self.leases for gpu in gpus)
+        return ", or wait for the lease with --wait SECONDS" if is_leased and not self.config.wait_s else ""
 
     def _obstacles(self, gpus: Iterable[Gpu]) -> dict[str, str]:
         """Return obstacles by UUID; GPUs without one are absent."""
@@ -157,10 +162,6 @@ class _Selection:
         if free is not None and free < needed:
             return f"{free / 1e9:.1f} GB free, at least {needed / 1e9:.1f} GB needed"
         return None
-
-
-def _waiting(reasons: str) -> str:
-    return ", or wait for the lease with --wait SECONDS" if "leased by" in reasons else ""
 
 
 def _listed(gpus: Sequence[Gpu]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from wattdock.records.tables import fill_in, schemas, tables_of
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -102,22 +103,13 @@ def read(folder: OwnedFolder) -> RestartRecord:
     Raises:
         StoreError: A file is missing, cannot be read, or was written by another version.
     """
-    import pyarrow as pa
-
-    try:
+    with _sound(folder.path, f"restore {RECORD}, {', '.join(schemas())} from a copy"):
         plain = from_json(folder.read(RECORD, limit_bytes=MAX_JSON_BYTES))
         fill_in(plain, {name: _read_table(folder, name) for name in schemas()})
         record = _adapter().validate_python(plain)
         datetime.fromisoformat(record.started_utc)
         record.require_possible()
         return record
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
-        why = " ".join(str(error).split())
-        if isinstance(error, ValidationError):
-            problem = error.errors()[0]
-            why = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-        remedy = f"restore {RECORD}, {', '.join(schemas())} from a copy"
-        raise StoreError(f"{folder.path} does not hold what was measured ({why})", remedy) from error
 
 
 def read_table(folder: OwnedFolder, name: str) -> pa.Table:
@@ -126,14 +118,24 @@ def read_table(folder: OwnedFolder, name: str) -> pa.Table:
     Raises:
         StoreError: The file is missing, cannot be read, or was written by another version.
     """
+    file = f"{name}.parquet"
+    with _sound(folder.path / file, "restore it from a copy"):
+        return _read_table(folder, file)
+
+
+@contextmanager
+def _sound(path: Path, remedy: str) -> Iterator[None]:
+    """Say of any error inside the block that `path` does not hold what was measured."""
     import pyarrow as pa
 
-    file = f"{name}.parquet"
     try:
-        return _read_table(folder, file)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         why = " ".join(str(error).split())
-        raise StoreError(f"{folder.path / file} cannot be read ({why})", "restore it from a copy") from error
+        if isinstance(error, ValidationError):
+            problem = error.errors()[0]
+            why = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        raise StoreError(f"{path} does not hold what was measured ({why})", remedy) from error
 
 
 def _read_table(folder: OwnedFolder, name: str) -> pa.Table:
