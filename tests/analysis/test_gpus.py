@@ -137,14 +137,6 @@ def test_power_that_was_sampled_for_three_quarters_of_the_time_is_compared(until
     assert (found.power_over_counter is not None) == known
 
 
-def test_a_sample_stands_for_half_a_second_at_most() -> None:
-    """Samples every 0.6 s cover five sixths of the time, every 0.7 s only five sevenths."""
-    for every_s, known in ((0.6, True), (0.7, False)):
-        at_s = np.arange(11.1, 19.1, every_s)
-        found = result(series={"power_w": series(at_s.tolist(), [100.0] * len(at_s))})
-        assert (found.power_over_counter is not None) == known, every_s
-
-
 @pytest.mark.parametrize(("end_s", "known"), [(17.0, True), (16.9, False)])
 def test_a_pass_is_compared_from_seven_seconds_on(end_s: float, *, known: bool) -> None:
     """Five of them between the margins."""
