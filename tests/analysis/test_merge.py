@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from make.records import constant_power, experiment, measured, request, speed_of, timeline
 from seams.analysis import data_parallel, measured_energy, multi_gpu, tpot_s, ttft_s
+from seams.analysis import statistics_statistics as statistics
 from seams.metering import HBM_POWER, Series
 from seams.records import ReplicaPass
 
@@ -191,3 +192,13 @@ def test_an_excerpt_of_a_timeline_gives_the_same_joules() -> None:
     cut = energy_of(dataclasses.replace(RESTART, timeline=part))
     assert len(part.gpus["GPU-busy"].ticks.energy_mj) < len(BUSY.ticks.energy_mj)
     assert cut.total_j == pytest.approx(whole, rel=1e-9)
+
+
+def test_a_restart_is_its_joules_over_its_tokens_not_a_mean_of_ratios() -> None:
+    """A long pass weighs more than a short one."""
+    passes = (PASS, measured(1, 30, 35, (request(0, 30, 31, 35, 10),)))
+    energy = energy_of(dataclasses.replace(RESTART, passes=passes))
+    spread = statistics(energy.passes)
+    assert spread is not None
+    assert spread.per_restart == [pytest.approx(15_000 / 210, rel=1e-3)]
+    assert spread.ci95 is None

@@ -203,3 +203,21 @@ def test_a_median_slope_and_its_interval_are_scipys(count: int) -> None:
     assert found is not None
     assert (found.relative, found.half95) == pytest.approx((middle, max(middle - low, high - middle)))
     assert median_slope(at[:4], values[:4]) is None
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_first_half_of_a_recorded_run_does_not_differ_from_the_second(name: str) -> None:
+    """A/A in order of time, which shuffling hides: one comparison per run, of four, so it shows no rate."""
+    rounds = RECORDED[name]
+    half = len(rounds) // 2
+    found = difference(Restarts.of_values(rounds[:half]), Restarts.of_values(rounds[half:]))
+    assert not found.differs
+    assert found.interval.low < 0 < found.interval.high
+
+
+def test_a_drift_differs_between_halves_though_no_shuffle_shows_it() -> None:
+    """Ten percent over a run: what a shuffled A/A would call alike in nineteen of twenty splits."""
+    rounds = RECORDED["TP=2 batch 8"]
+    drifting = [value * (1 + 0.1 * at / len(rounds)) for at, value in enumerate(rounds)]
+    halves = drifting[: len(rounds) // 2], drifting[len(rounds) // 2 :]
+    assert difference(*map(Restarts.of_values, halves)).differs
