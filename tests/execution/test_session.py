@@ -231,6 +231,6 @@ def test_a_bug_in_the_analysis_costs_the_figures_and_nothing_that_was_measured(
     error = failure(machine, TWO)
     assert statuses(machine) == [("a", "failed"), ("b", "failed")]
     assert (error.kind, error.stage, error.exit_code) == ("KeyError", "analysis", ExitCode.BUG)
-    assert error.message == "a bug in wattdock: 'power'; the folders under restarts hold what was measured"
+    assert error.message == "a bug in wattdock: 'power'"
     assert [len(record.passes) for record in machine.last.results[0].restarts()] == [2]
     assert tracebacks(machine) == 2
