@@ -281,9 +281,14 @@ class StudyFolder:
         )
 
 
-def results_of(study: Path) -> Path:
+def study_of(path: Path) -> Path:
+    """Return the folder of the study that `path`, a study's folder or one of its tasks', belongs to."""
+    return next(folder for folder in (path, *path.parents) if folder.parent.name == STUDIES)
+
+
+def results_of(path: Path) -> Path:
     """Return the folder of results that the folder of a study, or of one of its tasks, lies in."""
-    return next(parent.parent for parent in study.parents if parent.name == STUDIES)
+    return study_of(path).parents[1]
 
 
 def _read(folder: Path) -> RestartRecord:

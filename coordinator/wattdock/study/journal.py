@@ -117,19 +117,16 @@ def parse(content: bytes, path: Path) -> list[Line]:
     lines = []
     for number, text in enumerate(content.splitlines(), start=1):
         try:
-            lines.append(_checked(from_json(text)))
+            line = from_json(text)
+            if not isinstance(line, dict) or not isinstance(line.get("event"), str):
+                raise ValueError("it names no event")
+            required = REQUIRED_KEYS.get(line["event"], {})
+            if missing := [key for key, kind in required.items() if not isinstance(line.get(key), kind)]:
+                raise ValueError(f"{line['event']!r} without {', '.join(sorted(missing))}")
         except ValueError as error:
-            raise StoreError(f"{path}:{number}: is no journal line ({error})", "restore it or start anew") from error
+            raise StoreError(f"{path}:{number}: invalid journal line ({error})", "restore it or start anew") from error
+        lines.append(line)
     return lines
-
-
-def _checked(line: Any) -> Line:
-    if not isinstance(line, dict) or not isinstance(line.get("event"), str):
-        raise ValueError("it names no event")
-    required = REQUIRED_KEYS.get(line["event"], {})
-    if missing := [key for key, kind in required.items() if not isinstance(line.get(key), kind)]:
-        raise ValueError(f"{line['event']!r} without {', '.join(sorted(missing))}")
-    return line
 
 
 def read_journal(path: Path) -> tuple[list[Line], tuple[os.stat_result, os.stat_result]]:
