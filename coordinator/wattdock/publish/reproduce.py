@@ -86,9 +86,11 @@ def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> 
         for stored in results
         if stored not in whole
     )
+    # Before anything else is checked.
     _require_gpus([stored.result for stored in whole])
-    written = _experiments(bundle)
-    bundled, configs = [], {}
+    written, bundled, configs = load_study(bundle.folder / STUDY, {}).experiments, [], {}
+    if len(written) != (count := 1 + max(bundle.manifest.results.values())):
+        raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments", "it was changed")
     for stored in whole:
         config = _config_here(written[bundle.manifest.results[stored.folder.name]], stored.result, bundle, local, home)
         configs[config.experiment_id] = config
@@ -104,27 +106,18 @@ def _label(result: ExperimentResult) -> str:
 
 
 def _require_gpus(results: list[ExperimentResult]) -> None:
-    """Refuse a machine without the bundle's GPUs before anything else is checked."""
+    """Refuse a machine without the bundle's GPUs."""
     needed: Counter[str] = Counter()
     for result in results:
         needed |= Counter(result.environment.gpu_names if result.environment else ())
     machine = GpuInventory.here()
     present = Counter(gpu.name for gpu in machine.gpus)
     if needed - present:
-        here = _counts(present) or f"no GPU ({machine.reason})"
-        raise PreflightError(f"the bundle was measured on {_counts(needed)}; this machine has {here}", INSTEAD)
-
-
-def _counts(names: Counter[str]) -> str:
-    return ", ".join(f"{count} × {name}" for name, count in sorted(names.items()))
-
-
-def _experiments(bundle: Bundle) -> tuple[ExperimentConfig, ...]:
-    """Return what study.yaml holds, one experiment for each position that the manifest names."""
-    experiments = load_study(bundle.folder / STUDY, {}).experiments
-    if len(experiments) != (count := 1 + max(bundle.manifest.results.values())):
-        raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments", "it was changed")
-    return experiments
+        wanted, here = (
+            ", ".join(f"{count} × {name}" for name, count in sorted(names.items())) for names in (needed, present)
+        )
+        here = here or f"no GPU ({machine.reason})"
+        raise PreflightError(f"the bundle was measured on {wanted}; this machine has {here}", INSTEAD)
 
 
 def _config_here(
