@@ -201,7 +201,7 @@ def restore(
     experiment_id = plan.config.experiment_id
     history = folder.history(experiment_id)
     state = ExperimentState(plan, folder, earlier_results=len(history.folders), expected_pass_s=expected_pass_s)
-    if history.failed:
+    if history.status == "failed":
         folder.note_retried(experiment_id)
         return state
     state.saved = folder.saved(experiment_id)

@@ -226,7 +226,7 @@ class Run:
             stored = self._stored(experiment_id)
             if stored.folder not in [result.folder for result in self._measurement.results]:
                 self._add_result(stored)
-            return earlier.works
+            return earlier.status == "ok"
         else:
             try:
                 state = restore(plan, folder, resolve=self._resolve, expected_pass_s=None)

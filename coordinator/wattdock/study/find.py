@@ -251,8 +251,8 @@ def difference(head: Line, study: Study) -> str:
     changes += [f"without {name}" for name in removed.keys() - added.keys()]
     changes += [f"with {name}" for name in added.keys() - removed.keys()]
     changes.sort()
-    more = [f"and {len(changes) - MAX_NAMED} more"] if len(changes) > MAX_NAMED else []
-    return "; ".join([*study_changes, *changes[:MAX_NAMED], *more]) or "another order of experiments"
+    shown = [listed(changes, MAX_NAMED, between="; ")] if changes else []
+    return "; ".join([*study_changes, *shown]) or "another order of experiments"
 
 
 def _label(config: dict[str, Any]) -> str:

@@ -121,14 +121,20 @@ class StudyFolder:
         Raises:
             StoreError: The folder cannot be made.
         """
-        path = output_dir / STUDIES / _slug(study.name)
+        slug, studies = _slug(study.name), output_dir / STUDIES
         try:
-            path = _numbered(path)
+            with suppress(FileExistsError):
+                studies.mkdir(parents=True)
+                # Where all may put results, all may put studies.
+                if (shared := output_dir.stat().st_mode) & stat.S_ISVTX:
+                    studies.chmod(stat.S_IMODE(shared))
+            path = _numbered(studies, slug)
             folder = cls(path)
             folder.begin(study, path.name, machine=machine, **more)
         except OSError as error:
             raise StoreError(
-                f"cannot make the study's folder {path}: {error.strerror or error}", "choose another with --output-dir"
+                f"cannot make a study's folder in {studies}: {error.strerror or error}",
+                "choose another with --output-dir",
             ) from error
         return folder
 
@@ -316,21 +322,16 @@ def named_like(folder: str, study: Study) -> bool:
     return _run_number(folder, _slug(study.name)) is not None
 
 
-def _numbered(path: Path) -> Path:
-    """Make the folder <time>-<name>-<number> with the number of the next run of that name, and return it."""
-    with suppress(FileExistsError):
-        path.parent.mkdir(parents=True)
-        # Where all may put results, all may put studies.
-        if (shared := path.parents[1].stat().st_mode) & stat.S_ISVTX:
-            path.parent.chmod(stat.S_IMODE(shared))
-    number = max((_run_number(other.name, path.name) or 0 for other in path.parent.iterdir()), default=0)
+def _numbered(studies: Path, slug: str) -> Path:
+    """Make the folder <time>-<slug>-<number> with the number of the next run of that name, and return it."""
+    number = max((_run_number(other.name, slug) or 0 for other in studies.iterdir()), default=0)
     while True:
         number += 1
-        numbered = path.with_name(f"{datetime.now(UTC):{TIME_FORMAT}}-{path.name}-{number}")
+        numbered = studies / f"{datetime.now(UTC):{TIME_FORMAT}}-{slug}-{number}"
         with suppress(FileExistsError):
             # Whatever the umask says: who can write a study can have programs run.
             numbered.mkdir(0o755)
-            if sum(_run_number(other.name, path.name) == number for other in path.parent.iterdir()) == 1:
+            if sum(_run_number(other.name, slug) == number for other in studies.iterdir()) == 1:
                 return numbered
             # Another took the number in another second.
             numbered.rmdir()

@@ -159,16 +159,6 @@ class History:
     folders: list[str] = field(default_factory=list)
     status: str = UNFINISHED
 
-    @property
-    def failed(self) -> bool:
-        """Whether the last result is a failure."""
-        return self.status == FAILED
-
-    @property
-    def works(self) -> bool:
-        """Whether the last result is whole."""
-        return self.status == OK
-
     def result(self, experiment_id: str, output_dir: Path) -> StoredResult:
         """Return the last result, which is in `output_dir`.
 

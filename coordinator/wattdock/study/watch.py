@@ -25,7 +25,7 @@ from wattdock.study.run_state import RunState
 from wattdock.text import from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -87,7 +87,14 @@ class WatchedRun:
                     # It is being written.
                     break
                 self._offset += len(line)
-                self._take(line)
+                # Part of a line, or another program's.
+                with suppress(ValueError, KeyError, TypeError, AttributeError, StoreError):
+                    values = {
+                        name: value[:MOST_CHARACTERS] if isinstance(value, str) else value
+                        for name, value in from_json(line).items()
+                    }
+                    if event := from_line(values):
+                        self.state.on(event, datetime.fromisoformat(values["at_utc"]).timestamp())
 
     def stop(self, *, at_once: bool) -> bool:
         """Ask it to end, after the pass that is under way unless `at_once`; return whether it was ours and heard."""
@@ -99,8 +106,10 @@ class WatchedRun:
         with suppress(OSError):
             descriptor = os.pidfd_open(self.pid)
             try:
+                with OwnedFolder.open(self.path) as folder:
+                    lock = folder.state(LOCK)
                 # The number may by now be another process's, which holds no such lock.
-                if self.pid in _lock_holders(self.path, lock_pids()):
+                if lock and self.pid in lock_pids().get(file_place(lock), []):
                     signal.pidfd_send_signal(descriptor, signal.SIGTERM if at_once else signal.SIGINT)
                     self._asked_pid = self.pid
                     return True
@@ -108,29 +117,9 @@ class WatchedRun:
                 os.close(descriptor)
         return False
 
-    def _take(self, line: bytes) -> None:
-        # Part of a line, or another program's.
-        with suppress(ValueError, KeyError, TypeError, AttributeError, StoreError):
-            values = {
-                name: value[:MOST_CHARACTERS] if isinstance(value, str) else value
-                for name, value in from_json(line).items()
-            }
-            if event := from_line(values):
-                self.state.on(event, datetime.fromisoformat(values["at_utc"]).timestamp())
-
 
 def _user_of(pid: int) -> int:
     return (PROC / str(pid)).stat().st_uid
-
-
-def _lock_holders(study: Path, holders: Mapping[str, list[int]]) -> list[int]:
-    """Return the processes that hold the lock in a study's folder.
-
-    Raises:
-        OSError: The folder cannot be opened.
-    """
-    with OwnedFolder.open(study) as folder:
-        return holders.get(file_place(lock), []) if (lock := folder.state(LOCK)) else []
 
 
 class RunWatch:
