@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -40,7 +41,7 @@ def verify(path: Path) -> Bundle:
     try:
         checked = verify_bundle(path)
     except StoreError as error:
-        with pytest.raises(StoreError, match=re.escape(str(error))), open_bundle(path):
+        with raises(StoreError, error, cause=error.cause), open_bundle(path):
             pass
         raise
     with open_bundle(path) as opened:
@@ -173,11 +174,11 @@ def test_prompts_are_bundled_while_they_are_those_that_were_sent(tmp_path: Path)
     made = bundled(folder, tmp_path / "b.tar")
     place = unpacked(made.path, tmp_path) / f"prompts/{digest[:16]}.jsonl"
     assert place.read_bytes() == prompts.read_bytes()
-    assert "was left out" in bundled(folder, tmp_path / "c.tar", prompts=False).manifest.missing[0]
+    assert digest in bundled(folder, tmp_path / "c.tar", prompts=False).manifest.missing[0]
     prompts.write_text("{}")
-    assert "has changed" in bundled(folder, tmp_path / "d.tar").manifest.missing[0]
+    assert digest in bundled(folder, tmp_path / "d.tar").manifest.missing[0]
     prompts.unlink()
-    assert "No such file" in bundled(folder, tmp_path / "e.tar").manifest.missing[0]
+    assert os.strerror(errno.ENOENT) in bundled(folder, tmp_path / "e.tar").manifest.missing[0]
 
 
 def test_results_of_two_studies_may_share_a_name(tmp_path: Path) -> None:
@@ -206,17 +207,15 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None
     folder = stored(tmp_path / "results")
     (folder / "runner.log").unlink()
     (folder / "runner.log").symlink_to("/proc/self/mem")
-    with pytest.raises(StoreError, match="Input/output error"):
+    with raises(StoreError, os.strerror(errno.EIO)):
         bundled(folder, tmp_path / "c.tar", logs=True)
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("b", "cannot be a bundle's name"), (".b.tar", "cannot be"), ("no/b.tar", "there is no folder")]
-)
-def test_a_name_that_no_bundle_can_have_is_refused(tmp_path: Path, name: str, said: str) -> None:
+@pytest.mark.parametrize("name", ["b", ".b.tar", "no/b.tar"])
+def test_a_name_that_no_bundle_can_have_is_refused(tmp_path: Path, name: str) -> None:
     """One file that ends in .tar, in a folder that is there."""
-    with pytest.raises((ConfigError, StoreError), match=said):
+    with raises(ConfigError, name.partition("/")[0]):
         bundled(stored(tmp_path / "results"), tmp_path / name)
 
 
@@ -303,23 +302,23 @@ def _no_sums(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "files"),
     [
-        (_missing, r"missing: 'results/.*/requests\.parquet"),
-        (_added, r"not in the list: 'results/more\.txt"),
-        (_changed, r"changed: 'results/.*/requests\.parquet"),
-        (_moved, r"missing: .*requests\.parquet'; not in the list: .*other\.parquet"),
-        (_linked, r"requests\.parquet', a link or device"),
-        (_hidden, r"'\.hidden', which cannot be a name"),
-        (_no_sums, "has no SHA256SUMS"),
+        (_missing, ["missing", "/requests.parquet"]),
+        (_added, ["results/more.txt"]),
+        (_changed, ["changed", "/requests.parquet"]),
+        (_moved, ["/requests.parquet", "/other.parquet"]),
+        (_linked, ["/requests.parquet"]),
+        (_hidden, [".hidden"]),
+        (_no_sums, ["SHA256SUMS"]),
     ],
 )
 def test_a_folder_that_was_changed_is_refused_with_what_was(
-    folder: Path, change: Callable[[Path], None], said: str
+    folder: Path, change: Callable[[Path], None], files: list[str]
 ) -> None:
     """One line names the file."""
     change(folder)
-    with pytest.raises(StoreError, match=said):
+    with raises(StoreError, *files):
         verify(folder)
 
 
@@ -350,8 +349,7 @@ def _info(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.T
 def test_a_hostile_tar_file_is_refused_and_writes_nothing_outside(tmp_path: Path, hostile: tarfile.TarInfo) -> None:
     """Nor does it stay unpacked anywhere."""
     path = _tar(tmp_path / "hostile.tar", _info(GOOD), hostile)
-    refused = r"is not a plain file, is hidden or .*; do not unpack it|is not as wattdock wrote it|is damaged"
-    with pytest.raises(StoreError, match=refused) as error, open_bundle(path):
+    with raises(StoreError, path) as error, open_bundle(path):
         pytest.fail("it was opened")
     assert len(str(error.value).replace(str(path), "")) < 600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hostile.tar"]
@@ -367,8 +365,7 @@ def test_a_bundle_is_verified_without_room_and_unpacked_only_where_there_is_room
     assert verify_bundle(bundle.path).digest == bundle.digest
     monkeypatch.undo()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
-    said = r"unpacked, has \S+ \w+ free; make room there, or set TMPDIR"
-    with pytest.raises(StoreError, match=said), open_bundle(bundle.path):
+    with raises(StoreError, "TMPDIR", cause=Cause.NO_SPACE), open_bundle(bundle.path):
         pytest.fail("it was unpacked")
 
 
@@ -490,9 +487,7 @@ def test_a_bundle_names_the_code_that_measured(tmp_path: Path) -> None:
     stored(results, name="20260101T000001-pytorch-0123abcd", environment=environment | {"wattdock_commit": first})
     made = bundled(results, tmp_path / "b.tar")
     readme = (unpacked(made.path, tmp_path) / "README.md").read_text()
-    assert (
-        f"measured with wattdock 0.1.0 at commit {first} and wattdock 0.1.0 at commit {second} with changes." in readme
-    )
+    assert ("0.1.0" in readme, f"{first} and" in readme, f"{second} with changes" in readme) == (True, True, True)
     with open_bundle(made.path) as opened:
         assert results_table(opened.results()) in readme
         assert re.search(r"files, \d+\.\d kB$", str(next(iter(bundle_view(opened)))))
