@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from make import models as tiny
 from make.machine import VirtualMachine, VirtualRunner, experiment, study
-from make.outcomes import begins, passes, send, statuses
+from make.outcomes import begins, known, passes, send, statuses
 from refused import raises
 from seams.study import (
     PassFinished,
@@ -146,8 +146,7 @@ def test_a_model_that_changes_between_restarts_ends_its_experiment_and_not_the_o
     assert (failed.error.exit_code, failed.error.kind) == (ExitCode.CONFIG, "ConfigError")
     assert (failed.error.cause, "tokenizer_config.json" in failed.error.message) == (Cause.MODEL_CHANGED, True)
     assert passes(run.results[:1]).keys() == {("a", 0, 0), ("a", 0, 1)}
-    assert failed.environment is not None
-    assert "tokenizer_config.json" not in failed.environment.model.files
+    assert "tokenizer_config.json" not in known(failed.environment).model.files
 
 
 def test_a_model_that_changes_while_it_is_loaded_is_not_measured(
@@ -162,8 +161,7 @@ def test_a_model_that_changes_while_it_is_loaded_is_not_measured(
 
     monkeypatch.setattr(VirtualRunner, "load", editing)
     [stored] = machine.run(study(experiment("a", model=str(folder)))).results
-    assert stored.result.error is not None
-    assert stored.result.error.cause == Cause.MODEL_CHANGED
+    assert known(stored.result.error).cause == Cause.MODEL_CHANGED
     assert not passes([stored])
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from make.machine import VirtualMachine, VirtualRunner, experiment, study
-from make.outcomes import begins, send, statuses
+from make.outcomes import begins, known, send, statuses
 from refused import raises
 from seams.analysis import differing, everything
 from seams.runner import generate_requests
@@ -123,8 +123,7 @@ def test_restarts_whose_prompts_were_rendered_differently_are_not_pooled(
     assert stored.result.error is not None
     assert (stored.result.error.exit_code, stored.result.error.stage) == (ExitCode.CONFIG, stage)
     assert stored.result.error.cause == Cause.PROMPTS_CHANGED
-    assert stored.result.energy is not None
-    assert [measured.restart for measured in stored.result.energy.passes] == [0, 0]
+    assert [measured.restart for measured in known(stored.result.energy).passes] == [0, 0]
 
 
 def test_a_resumed_restart_whose_prompts_are_rendered_differently_is_refused(
@@ -135,8 +134,7 @@ def test_a_resumed_restart_whose_prompts_are_rendered_differently_is_refused(
     with pytest.raises(KeyboardInterrupt):
         machine.run(chat(), on=send(signal.SIGINT, begins("pass 1/2")))
     [stored] = machine.run(chat(), resume=True).results
-    assert stored.result.error is not None
-    assert stored.result.error.cause == Cause.PROMPTS_CHANGED
+    assert known(stored.result.error).cause == Cause.PROMPTS_CHANGED
 
 
 def test_a_template_that_changes_within_a_restart_is_refused(machine: ChatMachine, chat: Callable[..., Study]) -> None:
@@ -180,17 +178,14 @@ def test_every_restart_and_resumed_run_is_told_when_the_study_began(
     [stored] = machine.run(chat(), resume=True).results
     assert [request.template_time_s for request in machine.asked] == [OLD_S] * len(machine.asked)
     assert len(machine.asked) > 3
-    assert stored.result.environment is not None
-    assert stored.result.environment.model.template_time_utc == "2001-02-03T23:59:59+00:00"
+    assert known(stored.result.environment).model.template_time_utc == "2001-02-03T23:59:59+00:00"
     machine.asked.clear()
     [said] = machine.run(chat(prompts={"chat_time_utc": "1999-12-31T23:59:59"})).results
     assert {request.template_time_s for request in machine.asked} == {946_684_799}
-    assert said.result.environment is not None
-    assert said.result.environment.model.template_time_utc == "1999-12-31T23:59:59+00:00"
+    assert known(said.result.environment).model.template_time_utc == "1999-12-31T23:59:59+00:00"
     machine.asks_time = False
     [other] = machine.run(chat()).results
-    assert other.result.environment is not None
-    assert other.result.environment.model.template_time_utc is None
+    assert known(other.result.environment).model.template_time_utc is None
 
 
 def test_tasks_of_a_study_are_told_when_the_study_began(machine: ChatMachine, chat: Callable[..., Study]) -> None:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from make.machine import VirtualMachine, experiment, study
-from make.outcomes import begins, passes, send, statuses
+from make.outcomes import begins, known, passes, send, statuses
 from seams.metering import Ticks
 from seams.study import (
     PassStarted,
@@ -120,8 +120,7 @@ def test_a_counter_that_is_found_frozen_only_after_the_last_pass_fails_the_exper
 ) -> None:
     """It takes seconds until a standstill can be called so."""
     machine.at_meter_end = lambda timeline: spoiled(GPU, FROZEN, timeline.end_ns / NS_PER_S - 3.5)(timeline)
-    error = machine.run(study(experiment("a"))).results[0].result.error
-    assert error is not None
+    error = known(machine.run(study(experiment("a"))).results[0].result.error)
     assert (error.stage, error.exit_code, FROZEN.message in error.message) == ("meter", ExitCode.METER, True)
 
 
@@ -203,8 +202,7 @@ def test_without_gpu_metering_by_choice_no_energy_is_missing(machine: VirtualMac
 def test_a_lost_gpu_comes_before_the_death_of_its_runner(machine: VirtualMachine) -> None:
     """The runner died of it."""
     machine.as_read = spoiled(GPU, LOST, machine.clock.now_ns() / NS_PER_S + 5)
-    error = machine.run(study(experiment("a", fake={"pass_fault": "die"}))).results[0].result.error
-    assert error is not None
+    error = known(machine.run(study(experiment("a", fake={"pass_fault": "die"}))).results[0].result.error)
     first, _, second = error.message.partition("; then: ")
     assert (error.kind, error.exit_code, error.stage) == ("MeterError", ExitCode.METER, "warm-up 1/1")
     assert (first.startswith(f"{GPU}: {LOST.message}"), "died" in second) == (True, True)
@@ -216,8 +214,7 @@ def test_a_bystander_that_is_lost_is_told_and_fails_nothing(tmp_path: Path) -> N
     machine.as_read = spoiled(OTHER, LOST, machine.clock.now_ns() / NS_PER_S + 5)
     [stored] = machine.run(study(experiment("a")), gpus=[GPU]).results
     assert stored.result.status == "ok"
-    assert stored.result.energy is not None
-    assert stored.result.energy.bystander_j == {OTHER: None}
+    assert known(stored.result.energy).bystander_j == {OTHER: None}
     assert f"{OTHER}: {LOST.message}" in machine.notes()
 
 
@@ -239,8 +236,7 @@ def test_no_runner_is_started_on_a_gpu_that_the_meter_does_not_find(tmp_path: Pa
     both = study(experiment("a"), experiment("b", fake={"step_s": 0.2}), order="written")
     run = machine.run(both, gpus=[GPU], on=lose)
     assert (statuses(run.results), machine.launches) == ([("a", "ok"), ("b", "failed")], 1)
-    error = run.results[1].result.error
-    assert error is not None
+    error = known(run.results[1].result.error)
     message = f"GPU 0: GPU is lost; not metered: {GPU}; `wattdock doctor` says what to do"
     assert (error.exit_code, error.message) == (ExitCode.METER, message)
 
@@ -288,5 +284,4 @@ def test_a_leased_gpu_that_holds_no_part_of_the_model_counts_for_the_lease_only(
         assert environment.gpu_uuids == used
         assert energy.total_j == pytest.approx(watts * seconds, rel=0.02)
         assert list(energy.bystander_j) == others
-    assert wholly.result.multi_gpu is not None
-    assert wholly.result.multi_gpu.load_imbalance == pytest.approx(1.5, rel=0.02)
+    assert known(wholly.result.multi_gpu).load_imbalance == pytest.approx(1.5, rel=0.02)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from make.machine import VirtualMachine, VirtualRunner, experiment, study
+from make.outcomes import known
 from refused import raises
 from seams.host import LeaseRequest, hold
 from seams.store import LOG
@@ -39,9 +40,7 @@ def statuses(machine: VirtualMachine) -> list[tuple[str, str]]:
 
 def failure(machine: VirtualMachine, planned: Study) -> Failure:
     """Return why the first experiment of a study failed."""
-    error = machine.run(planned).results[0].result.error
-    assert error is not None
-    return error
+    return known(machine.run(planned).results[0].result.error)
 
 
 def tracebacks(machine: VirtualMachine) -> int:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 from make.machine import Snapshot, VirtualMachine, experiment, study
-from make.outcomes import begins, journal, passes, send, statuses
+from make.outcomes import begins, journal, known, passes, send, statuses
 from refused import raises
 from seams.study import (
     BackendGivenUp,
@@ -66,8 +66,7 @@ def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(machine: 
     assert [event.experiment for event in services[:6]] != [event.experiment for event in services[6:]]
     assert (services[0].passes_left, services[0].time_left) == (24, "time unknown until the first pass")
     assert services[-1].passes_left == 2
-    energy = run.results[0].result.energy
-    assert energy is not None
+    energy = known(run.results[0].result.energy)
     assert energy.total_j == pytest.approx(300 * sum(measured.duration_s for measured in energy.passes), rel=0.02)
     assert journal(machine)[-1]["event"] == "ended"
 
@@ -100,8 +99,7 @@ def test_a_failure_is_a_result_and_the_others_go_on(machine: VirtualMachine) -> 
         study(experiment("a"), experiment("b", fake={"pass_fault": "die"}), experiment("c", workload={"batch_size": 4}))
     )
     assert statuses(run.results) == [("a", "ok"), ("b", "failed"), ("c", "ok")]
-    error = run.results[1].result.error
-    assert error is not None
+    error = known(run.results[1].result.error)
     assert (error.kind, error.exit_code, error.cause) == ("RunnerError", ExitCode.RUNNER, "runner died")
     assert error.stage == "warm-up 1/1"
     assert ExperimentFailed("b", error.stage, error.kind, error.message, error.cause) in machine.emitted
@@ -159,8 +157,7 @@ def test_an_experiment_past_its_time_is_stopped_and_the_others_go_on(machine: Vi
     run = machine.run(study(slow, experiment("quick", workload={"batch_size": 1})))
     assert statuses(run.results) == [("slow", "failed"), ("quick", "ok")]
     result = run.results[0].result
-    assert result.error is not None
-    assert "timeouts.experiment_s" in result.error.message
+    assert "timeouts.experiment_s" in known(result.error).message
     assert 1 <= len(passes(run.results[:1])) < 50
 
 
@@ -217,8 +214,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(mac
     assert statuses(resumed.results) == [("a", "ok")]
     assert passes(resumed.results) == dict.fromkeys([("a", 0, 0), ("a", 0, 1), ("a", 0, 2)], 1)
     assert len(resumed.results[0].restarts()) == 2
-    assert resumed.results[0].result.study is not None
-    assert resumed.results[0].result.study.attempt == 2
+    assert known(resumed.results[0].result.study).attempt == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -287,8 +283,7 @@ def test_an_experiment_is_not_gone_on_with_on_other_gpus_than_its_own(tmp_path: 
     with raises(PreflightError, GPU, OTHER, cause=Cause.OTHER_MACHINE):
         killed.run(planned, gpus=[OTHER], resume=True)
     resumed = killed.run(planned, gpus=[GPU], resume=True)
-    energy = resumed.results[0].result.energy
-    assert energy is not None
+    energy = known(resumed.results[0].result.energy)
     assert [measured.total_j for measured in energy.passes] == pytest.approx([600, 600], rel=0.02)
 
 
@@ -296,8 +291,7 @@ def test_a_limit_that_changes_between_restarts_is_told_and_not_publishable(tmp_p
     """Each runner's conditions are those it finds, not those that the run began with."""
     machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0}, limit_w=lambda at_s: 700.0 if at_s < 110 else 500.0)
     run = machine.run(study(experiment("a", repeats={"restarts": 2})))
-    audit = run.results[0].result.audit
-    assert audit is not None
+    audit = known(run.results[0].result.audit)
     [check] = [check for check in audit.checks if check.name == "environment of the restarts"]
     assert (check.status, check.figure) == ("fail", "GPU power limit, W: 700.0 (restart 1), 500.0 (restart 2)")
 
@@ -307,9 +301,8 @@ def test_a_steady_warm_up_and_three_idle_spans_surround_the_measured_passes(mach
     steady = {"profile": "steady", "window_s": 10, "min_s": 20, "cap_s": 60}
     run = machine.run(study(experiment("a", warmup=steady, idle={"duration_s": 5}, repeats={"passes": 1})))
     result = run.results[0].result
-    assert result.procedure is not None
     assert result.energy is not None
-    [warm_up] = result.procedure.warm_up
+    [warm_up] = known(result.procedure).warm_up
     assert (warm_up.converged, warm_up.duration_s >= 20, warm_up.temperature_range_c) == (True, True, 0)
     names = [span.name for span in result.spans if span.name != "warm-up"]
     assert names == ["idle-empty", "launch", "load", "idle-loaded-before", "idle-loaded-after", "pass"]
@@ -332,8 +325,7 @@ def test_a_warm_up_that_never_settles_ends_at_its_cap_and_the_result_says_so(tmp
     machine = VirtualMachine(tmp_path, {GPU: lambda at_s: 10 * at_s})
     steady = {"profile": "steady", "window_s": 10, "min_s": 20, "cap_s": 40}
     run = machine.run(study(experiment("a", warmup=steady, repeats={"passes": 1})))
-    procedure = run.results[0].result.procedure
-    assert procedure is not None
+    procedure = known(run.results[0].result.procedure)
     [warm_up] = procedure.warm_up
     assert warm_up.converged is False
     assert any("J/token" in found for found in warm_up.drifting)
@@ -362,8 +354,7 @@ def test_a_driver_that_dies_between_two_runners_is_the_only_failure(machine: Vir
     began_s = machine.clock.now_ns() / NS_PER_S
     machine.limit_w = limit_w
     [stored] = machine.run(study(experiment("a", repeats={"restarts": 2}))).results
-    assert stored.result.error is not None
-    assert stored.result.error.message == "the NVIDIA driver cannot be initialised"
+    assert known(stored.result.error).message == "the NVIDIA driver cannot be initialised"
 
 
 def test_a_study_s_duration_is_told_by_the_latest_results_that_are_whole(machine: VirtualMachine) -> None:

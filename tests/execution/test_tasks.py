@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from make.machine import VirtualMachine, experiment, study
+from make.outcomes import known
 from refused import raises
 from seams.fleet import prepare
 from seams.study import PassFinished, PassStarted
@@ -64,8 +65,7 @@ def test_a_task_goes_on_where_it_stopped_and_begins_anew_on_other_gpus(
     assert (stored.result.status, stored.result.config.name) == ("ok", "0.2")
     assert stored.result.study
     assert (stored.result.study.study_id, stored.result.study.attempt) == (path.name, 2)
-    assert stored.result.environment
-    assert stored.result.environment.leased_gpus == [second]
+    assert known(stored.result.environment).leased_gpus == [second]
     [first, other] = tasks_of(PAIR, path)
     assert (first.is_done(), other.is_done()) == (False, True)
     assert not (path / TASKS / "0").exists()
@@ -106,15 +106,13 @@ def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_
     with raises(ConfigError, "s-1", "--on slurm", cause=Cause.OTHER_MACHINE):
         study_to_resume(PAIR, machine.results, resume=find_study("s-1", machine.results))
     assert EarlierStudy.left_over(PAIR, machine.results) is None
-    left = EarlierStudy.left_over(PAIR, machine.results, in_tasks=True)
-    assert left
+    left = known(EarlierStudy.left_over(PAIR, machine.results, in_tasks=True))
     assert left.name == "s-1"
     machine.run(PAIR, gpus=[ONE], resume=True)
     with raises(ConfigError, "s-2", cause=Cause.OTHER_MACHINE):
         study_to_resume(PAIR, machine.results, resume=find_study("s-2", machine.results), in_tasks=True)
     for resume in (True, find_study("s-1", machine.results)):
-        begun = study_to_resume(PAIR, machine.results, resume=resume, in_tasks=True)
-        assert begun
+        begun = known(study_to_resume(PAIR, machine.results, resume=resume, in_tasks=True))
         assert begun.path == path
     with raises(ConfigError, "s-1", cause=Cause.STUDY_CHANGED):
         study_to_resume(

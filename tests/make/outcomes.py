@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seams.study import PassStarted
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from seams.study import Event
 
     from wattdock.store import StoredResult
+
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    """Return a value that the test needs; a missing one fails the test."""
+    assert value is not None
+    return value
 
 
 def passes(results: Sequence[StoredResult]) -> Counter[tuple[str, int, int]]:

@@ -28,7 +28,6 @@ from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.publish import Bundle, open_bundle, results_table, verify_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from wattdock.publish import CreatedBundle
@@ -269,55 +268,31 @@ def test_a_file_beside_the_bundles_folder_or_a_name_told_twice_is_refused(bundle
         verify(bundle.path)
 
 
-def _missing(folder: Path) -> None:
-    next(folder.rglob("requests.parquet")).unlink()
-
-
-def _added(folder: Path) -> None:
-    (folder / "results" / "more.txt").write_text("more")
-
-
-def _changed(folder: Path) -> None:
-    next(folder.rglob("requests.parquet")).write_bytes(b"other")
-
-
-def _moved(folder: Path) -> None:
-    file = next(folder.rglob("requests.parquet"))
-    file.rename(file.with_name("other.parquet"))
-
-
-def _linked(folder: Path) -> None:
-    file = next(folder.rglob("requests.parquet"))
-    shutil.copyfile(file, folder.parent / "elsewhere")
-    file.unlink()
-    file.symlink_to(folder.parent / "elsewhere")
-
-
-def _hidden(folder: Path) -> None:
-    (folder / ".hidden").write_text("more")
-
-
-def _no_sums(folder: Path) -> None:
-    (folder / "SHA256SUMS").unlink()
-
-
 @pytest.mark.parametrize(
     ("change", "files"),
     [
-        (_missing, ["missing", "/requests.parquet"]),
-        (_added, ["results/more.txt"]),
-        (_changed, ["changed", "/requests.parquet"]),
-        (_moved, ["/requests.parquet", "/other.parquet"]),
-        (_linked, ["/requests.parquet"]),
-        (_hidden, [".hidden"]),
-        (_no_sums, ["SHA256SUMS"]),
+        ("lost", ["missing", "/requests.parquet"]),
+        ("changed", ["changed", "/requests.parquet"]),
+        ("moved", ["/requests.parquet", "/other.parquet"]),
+        ("linked", ["/requests.parquet"]),
+        ("results/more.txt", ["results/more.txt"]),
+        (".hidden", [".hidden"]),
+        ("without sums", ["SHA256SUMS"]),
     ],
 )
-def test_a_folder_that_was_changed_is_refused_with_what_was(
-    folder: Path, change: Callable[[Path], None], files: list[str]
-) -> None:
+def test_a_folder_that_was_changed_is_refused_with_what_was(folder: Path, change: str, files: list[str]) -> None:
     """One line names the file."""
-    change(folder)
+    file = folder / "SHA256SUMS" if change == "without sums" else next(folder.rglob("requests.parquet"))
+    if change == "changed":
+        file.write_bytes(b"other")
+    elif change in ("moved", "linked"):
+        moved = file.rename(file.with_name("other.parquet") if change == "moved" else folder.parent / "elsewhere")
+        if change == "linked":
+            file.symlink_to(moved)
+    elif change in ("lost", "without sums"):
+        file.unlink()
+    else:
+        (folder / change).write_text("more")
     with raises(StoreError, *files):
         verify(folder)
 

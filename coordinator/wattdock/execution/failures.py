@@ -110,8 +110,8 @@ def cause_of(error: WattdockError, log: str = "", *, oom_kills: int = 0) -> Caus
     """
     if error.cause in MEMORY_CAUSES - {Cause.MEMORY}:
         return error.cause
-    said = (cause for cause, words in WORDS.items() if re.search(words, error.what, re.IGNORECASE))
-    cause = next(said, error.cause)
+    found = (cause for cause, words in WORDS.items() if re.search(words, error.what, re.IGNORECASE))
+    cause = next(found, error.cause)
     if cause not in DEATHS:
         return cause
     if oom_kills > 0:

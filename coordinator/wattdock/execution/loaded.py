@@ -9,15 +9,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wattdock.analysis import steadiness
+from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, ConfigError, RunnerError
-from wattdock.execution.procedure import wait_until_idle
 from wattdock.host import leases
 from wattdock.metering import Span
 from wattdock.runner import LoadRequest, RunnerClient
 from wattdock.study import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.clock import Clock
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 METER_LEAD_S = 1.0
 # How long an interrupted run waits for its runner's own end: the person who interrupted it is waiting, too.
 INTERRUPTED_STOP_S = 3.0
+# How long the runner stays drained after a pass, so that the counter's next tick shows the pass's end.
+SETTLE_S = 1.0
+# How often it is checked whether GPUs are idle, and meanwhile whether a signal has come.
+IDLE_POLL_S, SIGNAL_POLL_S = 3.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -186,3 +191,47 @@ def _load(
             f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}",
             "see its log",
         )
+
+
+def wait_until_idle(
+    name: str,
+    limits: IdleSpec,
+    gpu_uuids: Sequence[str],
+    *,
+    meter: Meter,
+    clock: Clock,
+    emit: events.Emit,
+    check: Callable[[], None],
+    initial: Mapping[str, steadiness.IdleState] | None = None,
+) -> tuple[Span, dict[str, steadiness.IdleState]]:
+    """Wait until the GPUs have been idle for `limits.duration_s`, or for the cap.
+
+    Args:
+        check: Called at least twice a second; what it raises ends the wait.
+        initial: State of GPUs before the run's first runner, to which they must cool down. None while a model is
+            loaded.
+
+    Returns:
+        The last `limits.duration_s`, and the state of each GPU in it.
+    """
+    emit(events.IdleStarted(name, limits.duration_s))
+    began_ns = clock.now_ns()
+    length_ns, cap_ns = (round(limit_s * NS_PER_S) for limit_s in (limits.duration_s, limits.cap_s))
+    wait_s = limits.duration_s + SETTLE_S
+    while True:
+        until_ns = clock.now_ns() + round(wait_s * NS_PER_S)
+        while (remaining_ns := until_ns - clock.now_ns()) > 0:
+            check()
+            clock.sleep(min(SIGNAL_POLL_S, remaining_ns / NS_PER_S))
+        # The counter's next changes show where the span ends.
+        end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
+        span = Span(name, end_ns - length_ns, end_ns)
+        gpus = meter.peek(span.end_ns).gpus
+        current = steadiness.idle_states(gpus, span, gpu_uuids)
+        unsettled = steadiness.idle_unsettled(gpus, span, gpu_uuids, limits)
+        unsettled += steadiness.not_cooled_down(current, initial or {}, limits)
+        if not unsettled or clock.now_ns() - began_ns >= cap_ns:
+            for finding in unsettled:
+                emit(events.Note(f"{name}: not idle after {limits.cap_s:g} s: {finding}"))
+            return span, current
+        wait_s = IDLE_POLL_S

@@ -106,7 +106,13 @@ class Session:
         self._fail_refused(lambda state: runner.description.require_arrival(state.config.workload))
         while self._pending and not self._context.folder.broken:
             self._context.interrupts.check()
-            yield runner, self._begin_measuring(self._pending[0])
+            state = self._pending[0]
+            self._current, config = self._begin(state), state.config
+            self._deadline_ns = self._clock.now_ns() + (config.timeouts.experiment_s or math.inf) * NS_PER_S
+            restarts, remaining = config.repeats.restarts, self._context.remaining()
+            number, gpus = self._restart + 1, tuple(self._gpu_uuids)
+            self._emit(events.RestartStarted(config.label, number, restarts, *remaining, gpus))
+            yield runner, self._current
             self._current, self._deadline_ns = None, math.inf
         runner.client.unload()
 
@@ -176,18 +182,6 @@ class Session:
         self._fail_refused(accept)
         return model
 
-    def _begin_measuring(self, state: ExperimentState) -> Recording:
-        self._current = self._begin(state)
-        restarts, remaining = state.config.repeats.restarts, self._context.remaining()
-        self._emit(
-            events.RestartStarted(
-                state.config.label, self._restart + 1, restarts, *remaining, gpus=tuple(self._gpu_uuids)
-            )
-        )
-        limit_s = state.config.timeouts.experiment_s or math.inf
-        self._deadline_ns = self._clock.now_ns() + limit_s * NS_PER_S
-        return self._current
-
     def _begin(self, state: ExperimentState) -> Recording:
         """Take an experiment from `pending`; return its recording, which begins with what the session shares."""
         recording = state.recording(self._startup, self._restart, started_utc=self._clock.now_utc())
@@ -233,8 +227,8 @@ class Session:
         failure = failure_of(error, stage, log=last_lines(self._log), oom_kills=self._oom_kills.since())
         recording.fail(failure)
         if failure.kind != Failure.INTERRUPTED:
-            told = (failure.stage, failure.kind, failure.message, failure.cause)
-            self._emit(events.ExperimentFailed(recording.config.label, *told))
+            reason = (failure.stage, failure.kind, failure.message, failure.cause)
+            self._emit(events.ExperimentFailed(recording.config.label, *reason))
 
     def _stop_meter(self) -> Timeline:
         """Stop the meter and return its timeline; an empty timeline with the reason where the meter broke off."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wattdock.fleet.states import TaskState
     from wattdock.store import StoredResult
 
-# The longest wait for tasks that Slurm has told to end, and for its own scripts.
+# Longest wait, in seconds, for tasks that Slurm is ending and for its epilogs.
 LONGEST_END_S = 120.0
 # The mode of scripts, whatever the umask: a user who can change a script has it run as its owner.
 SCRIPT_MODE = 0o644
@@ -53,7 +53,7 @@ class Fleet:
         return cls(study, begin_tasks(study, output_dir))
 
     def submit(self, emit: events.Emit) -> None:
-        """Queue every task that is neither done nor queued, and tell each job.
+        """Queue every task that is neither done nor queued, and emit a note for each job.
 
         Raises:
             ConfigError, PreflightError, LaunchError: Slurm is not here, or refuses; what it took before stays queued.
@@ -84,7 +84,7 @@ class Fleet:
         Raises:
             PreflightError, LaunchError: Slurm is not here, or does not answer.
         """
-        # In this order: a task that ends between the two is done.
+        # The queue first: a task that ends between the two reads counts as done.
         queued, tasks = slurm.queued(self.path), tasks_of(self._study, self.path)
         return states_of(tasks, queued, [Ending.read(task.path) for task in tasks])
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # In a task's folder.
 ENDING = "ending.json"
-# Told to end so often without a new pass, a task needs somebody to look at it.
+# After how many endings without a new pass a task is not queued again: it needs a person's attention.
 MOST_WITHOUT_PROGRESS = 3
 
 
@@ -36,7 +36,7 @@ class Ending:
     """Why a task ended with work left.
 
     Attributes:
-        passes: Most that were ever measured; another machine begins anew.
+        passes: The most passes that were ever measured; on another machine a task begins anew.
         without_progress: Endings in a row, of one job, that came before a new pass.
     """
 
@@ -47,7 +47,7 @@ class Ending:
 
     @classmethod
     def read(cls, folder: Path) -> Ending | None:
-        """Return how the task of this folder ended; None where it was killed, or does not tell."""
+        """Return how the task of this folder ended; None where the task was killed, or the file cannot be read."""
         try:
             return cls(**from_json(read_regular(folder / ENDING, limit_bytes=MAX_JSON_BYTES)))
         except (OSError, ValueError, TypeError):

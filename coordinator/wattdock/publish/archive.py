@@ -28,7 +28,7 @@ SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 MOST_NAME_BYTES = 1_000
 # 1980-01-01 UTC: GNU tar calls files of 1970 implausibly old.
 MTIME_S = 315_532_800
-# At most so much is read at once, and of a header.
+# The most bytes that are read at once, and the largest extended header: a name has at most a quarter of it.
 PIECE_BYTES, MOST_HEADER_BYTES = 1 << 20, 4_096
 AGAIN = "get it again from its source"
 REPACKED = "if you packed it anew yourself, name its folder instead"

@@ -143,7 +143,7 @@ def open_bundle(path: Path) -> Iterator[Bundle]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Say of which bundle an error is."""
+    """Name the bundle in an error."""
     if not path.exists():
         raise ConfigError(f"{path}: there is no such bundle", "name a .tar file, or the folder it was unpacked to")
     try:
@@ -156,7 +156,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 @dataclass
 class _Files:
-    """The files of a bundle, read: by name their hashes, and the content of those that say what it holds."""
+    """The files of a bundle: hashes by name, and the content of the list of hashes and the manifest."""
 
     folder: Path
     hashes: dict[str, str] = field(default_factory=dict)

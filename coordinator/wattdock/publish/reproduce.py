@@ -128,8 +128,8 @@ def _config_here(
     if prompts.source and prompts.file:
         stored = _stored_prompts(prompts.source, label, bundle, home)
         prompts = prompts.model_copy(update={"source": str(stored)})
-    if bundled.environment and (told := bundled.environment.model.template_time_utc):
-        prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(told)})
+    if bundled.environment and (time_utc := bundled.environment.model.template_time_utc):
+        prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
     if model.trust_remote_code and not local.trust_remote_code:
         raise ConfigError(
             f"{label} runs the model's own code",

@@ -160,7 +160,7 @@ def _names(output_dir: Path) -> _Names:
         row = rows[folder]
         if row.study_id:
             studies.setdefault(row.study_id, []).append(folder)
-    # Whoever means one that was replaced types its whole name.
+    # A replaced result is found by its whole name only.
     replaced = replacements(rows.values())
     results = {folder.name: [folder] for folder in folders if str(folder) not in replaced}
     return _Names(output_dir, results, studies, {folder: row.name for folder, row in rows.items()}, unreadable)

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from wattdock.study.journal import Line
 
 NAME_CHARACTERS = 40
-# How the name of a study's folder begins: the instant of its making, UTC.
+# The instant, in UTC, with which the name of a study's folder begins.
 TIME_FORMAT, TIME_CHARACTERS = "%Y%m%dT%H%M%S", 15
-# Of a folder that another command made, longer digits are no number of a run.
+# A run's number in a folder's name; more digits come from a folder that another command made.
 RUN_NUMBER = re.compile(r"[1-9]\d{0,5}")
 
 
@@ -91,7 +91,7 @@ class StudyFolder:
             StoreError: Another coordinator works in it, or a line of its journal is malformed.
             OSError: The folder cannot be written.
         """
-        # Whatever the umask says: what another user could write is no measurement.
+        # Whatever the umask: a folder that another user could write holds no measurement.
         (path / RECORDS).mkdir(0o755, exist_ok=True)
         self.path = path
         self.broken: StoreError | None = None
@@ -176,7 +176,7 @@ class StudyFolder:
 
     @property
     def begun(self) -> datetime:
-        """When the study began, as its name says: the same instant for all its restarts, resumed runs and tasks.
+        """The instant in the study's name: equal for all its restarts, resumed runs and tasks.
 
         Raises:
             StoreError: The name begins with no instant.
@@ -188,12 +188,12 @@ class StudyFolder:
 
     @property
     def resumed(self) -> bool:
-        """Whether this run goes on with an earlier one."""
+        """Whether this run continues an earlier one."""
         return any(line["event"] == RESUMED for line in self.lines)
 
     @property
     def ended(self) -> bool:
-        """Whether the study was done, and nothing has gone on with it since."""
+        """Whether the study was done, and no run has continued it since."""
         return bool(self.lines[-1]["event"] == ENDED)
 
     @property
@@ -293,7 +293,7 @@ def study_of(path: Path) -> Path:
 
 
 def results_of(path: Path) -> Path:
-    """Return the folder of results that the folder of a study, or of one of its tasks, lies in."""
+    """Return the folder of results in which the folder of a study, or of one of its tasks, lies."""
     return study_of(path).parents[1]
 
 
@@ -318,7 +318,7 @@ def measured_passes(path: Path) -> set[tuple[str, int, int]]:
 
 
 def named_like(folder: str, study: Study) -> bool:
-    """Return whether a study folder is named as one of this study's runs would be."""
+    """Return whether a study folder has a name that a run of this study would have."""
     return _run_number(folder, _slug(study.name)) is not None
 
 
@@ -329,11 +329,11 @@ def _numbered(studies: Path, slug: str) -> Path:
         number += 1
         numbered = studies / f"{datetime.now(UTC):{TIME_FORMAT}}-{slug}-{number}"
         with suppress(FileExistsError):
-            # Whatever the umask says: who can write a study can have programs run.
+            # Whatever the umask: a user who can write a study can have programs run.
             numbered.mkdir(0o755)
             if sum(_run_number(other.name, slug) == number for other in studies.iterdir()) == 1:
                 return numbered
-            # Another took the number in another second.
+            # Another run took the number in another second.
             numbered.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""Open the folder of a study, new or gone on with; refuse another machine or version than it was begun on."""
+"""Open the folder of a new or continued study; refuse another machine or version than the study was begun on."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def open_study(
     task: Path | None,
     emit: events.Emit,
 ) -> StudyFolder:
-    """Return the folder of the study that is gone on with, of the task that the study is, or of a new study.
+    """Return the folder of the continued study, of the task that the study is, or of a new study.
 
     Args:
         plans: How this machine would run its experiments.
-        earlier: The study that is gone on with.
+        earlier: The study to be continued.
         task: Folder of the task, which exists or not.
 
     Raises:
@@ -54,7 +54,7 @@ def open_study(
         "driver_version": gpus[0].driver_version if gpus else None,
     }
     if task:
-        # A text: GPUs' order in a list says nothing.
+        # A text, because the order of GPUs in a list must not count.
         planned, job = " ".join(sorted({gpu.uuid for plan in plans for gpu in plan.gpus})), plans[0].job
         return _open_task(study, task, machine=machine | {"gpus": planned, "node": job and job.node}, emit=emit)
     if not earlier:
@@ -71,7 +71,7 @@ def open_study(
 
 
 def _open_task(study: Study, path: Path, *, machine: dict[str, Any], emit: events.Emit) -> StudyFolder:
-    """Return the folder of one task of a study, made or gone on with.
+    """Return the folder of one task of a study, new or continued.
 
     On another machine than before, or other GPUs, unfinished experiments begin anew: joules are of one set of GPUs.
 

@@ -1,6 +1,6 @@
-"""The events of a run in its study's folder, a line of JSON each, for who watches from elsewhere.
+"""Watch the runs of other processes by the events in their studies' folders.
 
-They go with the study's records. Who watches writes nothing, and takes a file for what anybody may have written.
+A watcher writes nothing, and trusts no file: any user may have written it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# What is read at a look of a file that has grown by more; longer lines are no events.
+# How many of a file's last bytes one look reads at most, and how long a line may be: no event is longer.
 TAIL_BYTES, LINE_BYTES = 1_000_000, 8_000
-# Of a text in an event: a label of an experiment has a third, and a stranger's may be of any length.
+# How many characters of a text in an event are kept: three times those of an experiment's label.
 MOST_CHARACTERS = 300
-# Runs that are looked at, and how many of another user: who starts many hides nobody else's.
+# How many runs are watched, and how many of one other user, so that many runs of one user hide no other's.
 MOST_RUNS, MOST_OF_USER = 20, 8
 
 
 @dataclass
 class WatchedRun:
-    """A study's run, as its folder tells.
+    """A study's run, read from its folder.
 
     Attributes:
         path: The study's folder.
@@ -58,24 +58,24 @@ class WatchedRun:
     _offset: int = 0
 
     def look(self, pid: int) -> None:
-        """Find out who runs it, and read what was added.
+        """Update the run's user and state.
 
         Args:
-            pid: Of the process that holds its lock.
+            pid: Process that holds the study's lock.
 
         Raises:
             OSError: The folder cannot be read.
         """
         if pid != self.pid:
             self.pid, self.user, self._inode = pid, processes.owner_of(pid)[0], 0
-        # A lock of another user's may name a process that has ended, whose number is by now somebody else's.
+        # Another user's lock may name a process that has ended, and whose number another process has by now.
         with OwnedFolder.open(self.path) as folder:
             lock = folder.state(LOCK)
             self.is_ours = {lock and lock.st_uid, folder.owner, _user_of(pid)} == {os.geteuid()}
             self._read(folder)
 
     def _read(self, folder: OwnedFolder) -> None:
-        """Read the events that were added."""
+        """Read new events."""
         with suppress(FileNotFoundError), folder.file(f"{RECORDS}/{EVENTS}") as file:
             now = os.fstat(file.fileno())
             if now.st_ino != self._inode or now.st_size < self._offset:
@@ -84,7 +84,7 @@ class WatchedRun:
             file.seek(self._offset)
             while self._offset < now.st_size and (line := file.readline(LINE_BYTES)):
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES:
-                    # It is being written.
+                    # The line is being written.
                     break
                 self._offset += len(line)
                 # Part of a line, or another program's.
@@ -97,7 +97,7 @@ class WatchedRun:
                         self.state.on(event, datetime.fromisoformat(values["at_utc"]).timestamp())
 
     def stop(self, *, at_once: bool) -> bool:
-        """Ask it to end, after the pass that is under way unless `at_once`; return whether it was ours and heard."""
+        """Ask the run to end, after its pass unless `at_once`; return whether it is the caller's and was signalled."""
         if not self.is_ours:
             return False
         # A second Ctrl-C would cut the pass off.
@@ -123,13 +123,13 @@ def _user_of(pid: int) -> int:
 
 
 class RunWatch:
-    """The runs in a folder of results that have a coordinator now, whoever started them."""
+    """The runs under way in a folder of results, of all users."""
 
     def __init__(self, output_dir: Path) -> None:
         self._studies, self._known = output_dir / STUDIES, dict[str, WatchedRun]()
 
     def look(self) -> list[WatchedRun]:
-        """Return the runs that are under way, the caller's first and then the latest first; not too many of a user."""
+        """Return the runs under way, the caller's first, then the latest; a limited number of each other user."""
         known, self._known = self._known, {}
         of_user = Counter[int]()
         for name, pid, uid in sorted(self._running(), key=lambda run: run[2] != os.geteuid()):
