@@ -203,7 +203,7 @@ LOOKED_ELSEWHERE = {
         *("lock.is_file", "file.is_file", "out.exists", "out.absolute().parent.is_dir"),
         *("stored.folder.resolve", "results[0].folder.resolve"),
     },
-    "publish/reproduce.py: in a verified bundle": {"(bundle.folder / source).is_file"},
+    "publish/reproduce.py: in a verified bundle": {"packed.is_file"},
     "records/disk.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {
         *("output_dir.glob", "place.rglob", "shutil.copytree"),

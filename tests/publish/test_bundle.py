@@ -78,13 +78,12 @@ def test_results_are_bundled_byte_for_byte_and_logs_only_where_asked_for(tmp_pat
 
 
 def test_equal_results_give_equal_bytes(tmp_path: Path) -> None:
-    """Whoever bundles them, and whenever."""
+    """Whoever bundles them, whenever, and whatever the file is called."""
     result = stored(tmp_path / "results")
-    (tmp_path / "again").mkdir()
     bundled(result, tmp_path / "b.tar")
     shutil.copytree(tmp_path / "results", tmp_path / "again/results")
-    bundled(tmp_path / "again/results" / result.name, tmp_path / "again/b.tar")
-    assert (tmp_path / "b.tar").read_bytes() == (tmp_path / "again/b.tar").read_bytes()
+    bundled(tmp_path / "again/results" / result.name, tmp_path / "again/other.tar")
+    assert (tmp_path / "b.tar").read_bytes() == (tmp_path / "again/other.tar").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -241,22 +240,14 @@ def test_one_flipped_bit_anywhere_is_found(bundle: CreatedBundle, tmp_path: Path
     assert not missed
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
-def test_a_tar_file_that_is_cut_short_is_refused(bundle: CreatedBundle, share: float) -> None:
-    """At any length, whole blocks or not."""
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99, 2.0])
+def test_a_tar_file_that_is_cut_short_or_goes_on_behind_its_end_is_refused(bundle: CreatedBundle, share: float) -> None:
+    """At any length, whole blocks or not; some programs read a second archive behind the first."""
     whole = bundle.path.read_bytes()
     for length in (int(len(whole) * share), int(len(whole) * share) // 512 * 512):
-        bundle.path.write_bytes(whole[:length])
+        bundle.path.write_bytes((whole + whole)[:length])
         with raises(StoreError, "b.tar", cause=Cause.DAMAGED):
             verify(bundle.path)
-
-
-def test_what_follows_the_end_is_refused(bundle: CreatedBundle) -> None:
-    """A second archive behind the first is read by some programs and not by others."""
-    whole = bundle.path.read_bytes()
-    bundle.path.write_bytes(whole + whole)
-    with raises(StoreError, "b.tar", cause=Cause.DAMAGED):
-        verify(bundle.path)
 
 
 @pytest.mark.parametrize("name", ["other/good.txt", "b/README.md"])
@@ -396,12 +387,6 @@ def test_a_name_that_is_a_file_and_a_folder_is_refused(tmp_path: Path) -> None:
         pack(files, file, top="b")
     with raises(StoreError, "b.tar", cause=Cause.DAMAGED):
         verify(tmp_path / "b.tar")
-
-
-def test_the_same_results_have_one_digest_whatever_the_file_is_called(tmp_path: Path) -> None:
-    """Whoever checks a published digest must get it from the results again."""
-    result = stored(tmp_path / "results")
-    assert len({bundled(result, tmp_path / name).digest for name in ("a.tar", "other.tar")}) == 1
 
 
 def test_a_bundle_packed_anew_is_refused_with_what_to_do(bundle: CreatedBundle, tmp_path: Path) -> None:

@@ -126,8 +126,19 @@ def _config_here(
     """Return an experiment of study.yaml with the settings that this machine's user chose."""
     prompts, model, label = written.workload.prompts, written.model, _label(bundled)
     if prompts.source and prompts.file:
-        stored = _stored_prompts(prompts.source, label, bundle, home)
-        prompts = prompts.model_copy(update={"source": str(stored)})
+        packed = bundle.folder / prompts.source
+        if not prompts.source.startswith(f"{PROMPTS}/") or not is_safe(prompts.source) or not packed.is_file():
+            raise PreflightError(f"{label} took prompts from a file that is not in the bundle", "ask its authors")
+        # Named by its content in WATTDOCK_HOME, where the file outlives the unpacked bundle.
+        content = read_regular(packed)
+        target = home / "prompts" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target, content)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"cannot write {target}: {reason}", "choose another WATTDOCK_HOME") from error
+        prompts = prompts.model_copy(update={"source": str(target)})
     if bundled.environment and (time_utc := bundled.environment.model.template_time_utc):
         prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
     if model.trust_remote_code and not local.trust_remote_code:
@@ -161,17 +172,3 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
             cause=Cause.MODEL_CHANGED,
         )
     return folder
-
-
-def _stored_prompts(source: str, experiment: str, bundle: Bundle, home: Path) -> Path:
-    """Copy a file of prompts to WATTDOCK_HOME, where it outlives the unpacked bundle, named by its content."""
-    if not source.startswith(f"{PROMPTS}/") or not is_safe(source) or not (bundle.folder / source).is_file():
-        raise PreflightError(f"{experiment} took prompts from a file that is not in the bundle", "ask its authors")
-    content = read_regular(bundle.folder / source)
-    target = home / "prompts" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, content)
-    except OSError as error:
-        raise StoreError(f"cannot write {target}: {error.strerror or error}", "choose another WATTDOCK_HOME") from error
-    return target

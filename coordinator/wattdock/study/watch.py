@@ -25,7 +25,6 @@ from wattdock.study.run_state import RunState
 from wattdock.text import from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -131,8 +130,14 @@ class RunWatch:
     def look(self) -> list[WatchedRun]:
         """Return the runs under way, the caller's first, then the latest; a limited number of each other user."""
         known, self._known = self._known, {}
-        of_user = Counter[int]()
-        for name, pid, uid in sorted(self._running(), key=lambda run: run[2] != os.geteuid()):
+        of_user, running = Counter[int](), list[tuple[str, int, int]]()
+        with suppress(OSError), OwnedFolder.open(self._studies) as studies:
+            holders = lock_pids()
+            for name in reversed(studies.names()) if holders else ():
+                if (lock := studies.state(f"{name}/{LOCK}")) and (pids := holders.get(file_place(lock))):
+                    with suppress(OSError):
+                        running.append((name, pids[0], _user_of(pids[0])))
+        for name, pid, uid in sorted(running, key=lambda run: run[2] != os.geteuid()):
             if len(self._known) < MOST_RUNS and (uid == os.geteuid() or of_user[uid] < MOST_OF_USER):
                 with suppress(OSError):
                     run = known.get(name) or WatchedRun(self._studies / name)
@@ -140,12 +145,3 @@ class RunWatch:
                     self._known[name] = run
                     of_user[uid] += 1
         return list(self._known.values())
-
-    def _running(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each study whose lock is held, the latest first: its name, the process, and the process's user."""
-        with suppress(OSError), OwnedFolder.open(self._studies) as studies:
-            holders = lock_pids()
-            for name in reversed(studies.names()) if holders else ():
-                if (lock := studies.state(f"{name}/{LOCK}")) and (pids := holders.get(file_place(lock))):
-                    with suppress(OSError):
-                        yield name, pids[0], _user_of(pids[0])
