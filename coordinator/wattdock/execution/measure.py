@@ -1,8 +1,14 @@
 """A measurement whole, from its study to its stored results: read this file first.
 
-A study is planned. For each restart and load group, a session launches a runner, loads the model and waits until the
-GPUs are idle; then it serves one experiment after the other: warm-up, passes, and after each pass a record on disk.
-Of each experiment that is complete, the records are analysed and audited, and the result is stored.
+Each step, and the file that does it:
+
+- `context`: plan every experiment, and lease the GPUs for the whole run.
+- `run`: open the study's folder; for each restart and load group, say which experiments are left.
+- `session`: serve these experiments one after the other; an error becomes an experiment's failure (`failures`).
+- `loaded`: wait until the GPUs are idle, launch a runner, load the model.
+- `procedure`: idle, warm up, measure the passes, idle again.
+- `experiment`: save a record after each pass.
+- Here: analyse and audit the records of each complete experiment, and store its result.
 """
 
 from __future__ import annotations

@@ -84,8 +84,11 @@ class Run:
         """
         options, plans = self._options, list(self._plans.values())
         task = options.task.path if options.task else None
-        folder = open_study(self._study, plans, options.output_dir, earlier=earlier, task=task, emit=emit)
-        with folder, folder.event_log(emit) as log, folders.scratch_folder() as scratch:
+        with (
+            folders.scratch_folder() as scratch,
+            open_study(self._study, plans, options.output_dir, earlier=earlier, task=task, emit=emit) as folder,
+            folder.event_log(emit) as log,
+        ):
             self.context = RunContext(machine, folder, options.home, scratch, held, log, interrupts, self._remaining)
             self._measurement.study_id = folder.study_id
             self._restore()
