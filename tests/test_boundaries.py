@@ -151,7 +151,7 @@ OPENED_ELSEWHERE = {
     "launch/docker.py: in a new folder": {"spec.log_path.open", "self._log_path.open"},
     "launch/environment.py: in a new folder": {*("self.stamp_file.write_text", "(self.notes / 'uv.log').open")},
     "launch/process.py: in a new folder": {"spec.log_path.open"},
-    "publish/bundle.py: in a new folder": {"file.open"},
+    "publish/bundle.py: in a new folder": {"(files.folder / inner).open"},
     "records/disk.py: in a new folder": {"(scratch / RECORD).write_text"},
     "store/folders.py: in a new folder": {"(place / RESULT).write_text", "(place / LOG).open"},
     "metering/meter.py: no file": {"self._source.open"},
@@ -185,13 +185,13 @@ LOOKS |= {"realpath", "copy", "copy2", "copyfile", "copytree", "move", "read_par
 # Looks at paths that go round `OwnedFolder` in the rooms that read what others may have stored: what a look finds is
 # opened as an `OwnedFolder`, which judges it anew; by the reason, file and callee.
 LOOKED_ELSEWHERE = {
-    "execution/restore.py: no path": {"resolve"},
-    "execution/session.py: its own log": {"self._log.exists"},
+    "execution/experiment.py: no path": {"resolve"},
+    "execution/experiment.py: its own log": {"log.exists"},
     "planning/eta.py: names to open": {"output_dir.glob"},
     "study/find.py: names to open": {"output_dir.glob", "studies.glob", "(output_dir / STUDIES).glob"},
     "study/find.py: whose a study is": {"path.lstat", "folder.lstat"},
     "study/folder.py: its own records": {"(self.path / RECORDS).glob", "path.is_dir"},
-    "study/folder.py: numbers of runs, a shared folder": {"path.parent.iterdir", "path.parents[1].stat"},
+    "study/folder.py: numbers of runs, a shared folder": {"studies.iterdir", "output_dir.stat"},
     "study/journal.py: to be opened": {"(path / RESULT).exists"},
     "study/tasks.py: to be opened": {"os.path.lexists"},
     "study/watch.py: the kernel's": {"(PROC / str(pid)).stat"},
@@ -203,7 +203,7 @@ LOOKED_ELSEWHERE = {
         *("lock.is_file", "file.is_file", "out.exists", "out.absolute().parent.is_dir"),
         *("stored.folder.resolve", "results[0].folder.resolve"),
     },
-    "publish/reproduce.py: in a verified bundle": {"(bundle.folder / source).is_file"},
+    "publish/reproduce.py: in a verified bundle": {"packed.is_file"},
     "records/disk.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {
         *("output_dir.glob", "place.rglob", "shutil.copytree"),
@@ -211,7 +211,7 @@ LOOKED_ELSEWHERE = {
     "store/query.py: a name to compare": {"stored.folder.resolve"},
     "store/selection.py: a person's path, names to open": {
         *("path.exists", "path.is_file", "os.access"),
-        *("output_dir.glob", "(folder / RESTARTS).is_dir", "(place.parent / MANIFEST).exists"),
+        *("output_dir.glob", "(path / RESTARTS).is_dir", "(path / MANIFEST).exists"),
     },
 }
 
