@@ -16,18 +16,13 @@ from wattdock.host import folders
 from wattdock.live.order import output_of
 from wattdock.opening import proc_path, read_regular
 from wattdock.owned_folder import OwnedFolder
-from wattdock.store import select
+from wattdock.store import Row, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from wattdock.live.feed import Feed
 
-COLUMNS = (
-    *("name", "status", "publishable", "backend", "model", "gpus", "batch_size", "restarts", "study_id"),
-    *("energy_per_output_token_j", "energy_per_output_token_low_j", "energy_per_output_token_high_j"),
-    *("output_tokens_per_s", "mean_power_w"),
-)
 MOST_ROWS = 1_000
 # Longest text in a row; a result that somebody wrote may hold megabytes.
 MOST_CHARACTERS = 300
@@ -90,7 +85,7 @@ class ServedResults:
     def _read_rows(self) -> list[dict[str, Any]]:
         with suppress(ConfigError), self._opened() as folder:
             return [
-                {name: _short(getattr(row, name)) for name in COLUMNS}
+                {name: _short(getattr(row, name)) for name in Row.columns("live")}
                 | {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
                 for row in select(folder)[:MOST_ROWS]
             ]

@@ -15,9 +15,18 @@ from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import pools
-from wattdock.reports.cells import cell_text, excerpts_at_difference, figure_text, row_cells
+from wattdock.reports.cells import (
+    STATUSES,
+    boards_text,
+    cell_text,
+    excerpts_at_difference,
+    fallback_text,
+    figure_text,
+    row_cells,
+    token_cost_texts,
+)
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
-from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
+from wattdock.store import Row
 from wattdock.text import COMPACT, json_text
 from wattdock.version import __version__
 
@@ -35,12 +44,6 @@ WITHIN = (conditions.ENGINE, conditions.PACKAGE)
 MOST_POINTS_PER_RESULT = 6_000
 # The palette's colours on a dark ground, where some of them would be dim.
 ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#555555": "#D0D0D0", "#777777": "#A0A0A0"}
-# Columns of the table of results in the summary, those without any value left out.
-SUMMARY = (
-    *("energy_per_output_token_j", "headline_window", "output_tokens_per_s", "mean_power_w", "mean_hbm_power_w"),
-    *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "nearest_limit", "roofline_time_ratio"),
-    *("ttft_p50_s", "tpot_p50_s", "itl_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
-)
 # Where a timeline's script puts the ends of its axis.
 ENDS = ("begin", "end")
 # What is left out of a page is counted.
@@ -98,8 +101,9 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         data = _embedded(_data(charts, restarts))
     has_power = any(restart.power_w or restart.host_w for _, restart in restarts)
     same, differ = _measured_with(points)
-    known = {name for name in SUMMARY for point in points if getattr(point.row, name) is not None}
-    columns = [name for name in SUMMARY if name in known or name == SUMMARY[0]]
+    # Joules always have a column: a page without them must not look like one that forgot them.
+    first, *others = Row.columns("on_page")
+    columns = [first, *(name for name in others if any(getattr(point.row, name) is not None for point in points))]
     script = _script()
     loader = PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
@@ -150,12 +154,12 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
     from wattdock.reports.charts import CHARTS
 
     charts: list[dict[str, Any]] = []
-    for key, (title, chart_of) in CHARTS.items():
-        entry: dict[str, Any] = {"key": key, "title": title, "spec": None, "rows": []}
-        if key == "timeline":
+    for key, kind in CHARTS.items():
+        entry: dict[str, Any] = {"key": key, "title": kind.title, "spec": None, "rows": []}
+        if not kind.on_page:
             continue
         try:
-            chart = chart_of(points)
+            chart = kind.draw(points)
         except ConfigError as error:
             if error.cause == Cause.TOO_LARGE:
                 charts.append(entry | {"note": f"{error}."})
@@ -185,7 +189,7 @@ def _timelines(points: Sequence[Point], most: int) -> list[tuple[Point, RestartT
 
 def _data(charts: Iterable[dict[str, Any]], restarts: Iterable[tuple[Point, RestartTimeline]]) -> dict[str, Any]:
     """Return what the page's script draws."""
-    from wattdock.reports.charts import SPAN_COLUMNS, TimelineDrawing, timeline_chart
+    from wattdock.reports.timeline_chart import SPAN_COLUMNS, TimelineDrawing, timeline_chart
 
     drawings = [(f"{point.label}, restart {line.label}", TimelineDrawing.of(line, point)) for point, line in restarts]
     looks = list(dict.fromkeys(drawing.look for _, drawing in drawings))

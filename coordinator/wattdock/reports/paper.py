@@ -13,7 +13,7 @@ from wattdock.output import harmless
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import MARK
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
-from wattdock.store import COLUMNS
+from wattdock.store import COLUMNS, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,11 +48,8 @@ CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "concat": {"spacing": 8},
 }
-# Columns of the table of results that a printed table has; a CSV file has all of them.
-PRINTED = (
-    *("name", "backend", "model", "gpu_count", "batch_size", "energy_per_output_token_j", "output_tokens_per_s"),
-    "publishable",
-)
+# Columns of a printed table; a CSV file has every column.
+PRINTED = Row.columns("in_paper")
 HEADINGS = headings(PRINTED)
 NOTE = (
     "± is half of the 95 % interval, [low, high] the whole interval where it reaches 0, from how "

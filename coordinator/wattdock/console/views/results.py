@@ -11,9 +11,8 @@ from wattdock.analysis import Audit
 from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
-from wattdock.reports.cells import NOTHING, number, seconds_text
-from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
-from wattdock.store import COLUMNS
+from wattdock.reports.cells import NOTHING, STATUSES, boards_text, fallback_text, number, seconds_text, token_cost_texts
+from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
 VARIABLE_CHARACTERS = 60
 # Of a verdict; `show --checks` has all.
 NAMES_SHOWN = 5
-# Columns of the table of results for several results.
-SUMMARY = (
-    *("name", "energy_per_output_token_j", "output_tokens_per_s", "status", "gpu_count", "batch_size"),
-    *("output_tokens", "mean_power_w"),
-)
 
 
 def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors: bool = True, more: str = "") -> View:
@@ -47,8 +41,9 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
     elif len(stored) == 1:
         yield from _result_view(stored[0], errors=errors, more=more)
     elif stored:
-        rows = [point_cells(point, SUMMARY) for point in points_of(stored)]
-        known = [name for name in SUMMARY if any(row[name] not in (NOTHING, "0") for row in rows)]
+        columns = Row.columns("in_study")
+        rows = [point_cells(point, columns) for point in points_of(stored)]
+        known = [name for name in columns if any(row[name] not in (NOTHING, "0") for row in rows)]
         yield from (
             f"{result.result.config.label}: {line}" for result in stored for line in _wrong_lines(result.result)
         )
