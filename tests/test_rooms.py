@@ -20,7 +20,7 @@ ROOMS = (
 # Rooms within a room that have a door of their own.
 SUB_ROOMS = (
     *("launch.images", "metering.cards", "study.tasks", "console.progress", "console.views", "live.server"),
-    *("reports.cells", "reports.charts"),
+    *("reports.cells", "reports.charts", "reports.wording"),
 )
 # Above all rooms: what `import wattdock` offers.
 API = SOURCE / "api.py"

@@ -1,8 +1,8 @@
 """What people read: a page, charts (defined once for page and paper), tables for papers, comparisons, scaling.
 
 In: stored results. Out: a page (`write_report`), figures and tables for papers (`draw`), a `Comparison` with verdicts
-(`compare`), a `Scaling` over GPU counts (`scale`). Two files are doors of their own: `charts`, for notebooks, and
-`cells`, values as text.
+(`compare`), a `Scaling` over GPU counts (`scale`). Three files are doors of their own: `charts`, for notebooks;
+`cells`, values as text; `wording`, parts of a result in words.
 A new chart is a function in `charts` with its entry in `CHARTS`.
 Must not know: how results are measured, what a terminal shows, and what a command's arguments are.
 """

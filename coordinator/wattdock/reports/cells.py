@@ -1,4 +1,4 @@
-"""Values of results as people read them on pages, terminals and paper: numbers, figures with intervals, signs."""
+"""Values as people read them in tables and charts: numbers, figures with intervals, signs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,20 @@ from wattdock.store import COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis import ExperimentResult, Fallback, statistics
+    from wattdock.analysis import statistics
     from wattdock.store import Row
 
 __all__ = [
     "DISTURBED",
     "MARK",
     "NOTHING",
-    "STATUSES",
-    "boards_text",
     "cell_text",
     "excerpts_at_difference",
-    "fallback_text",
     "figure_text",
     "marked",
     "number",
     "row_cells",
     "seconds_text",
-    "token_cost_texts",
 ]
 
 # The cell of an unknown value.
@@ -39,15 +35,6 @@ MARK = "†"
 DISTURBED = f"{MARK} Others used its CPUs or GPUs meanwhile."
 # Half of an interval ÷ its figure below which the interval is rounding.
 NO_SPREAD = 1e-6
-# Of checks, the worst first.
-STATUSES = ("fail", "unknown", "warn", "info", "pass")
-TOKEN_COSTS = {
-    "idle_w": "W while idle",
-    "joules_per_prompt_token": "J/prompt token",
-    "joules_per_decoded_token": "J/decoded token",
-    "joules_per_step": "J/step",
-    "joules_per_context_token": "J/context token",
-}
 # Engine settings can be thousands of characters that differ in a folder's name.
 LONG, LEAD = 100, 30
 
@@ -124,23 +111,3 @@ def excerpts_at_difference(texts: Sequence[str]) -> list[str]:
     start = max(0, alike - LEAD)
     cut = slice(start, start + LONG)
     return [("…" if start else "") + text[cut] + ("…" if len(text) > cut.stop else "") for text in texts]
-
-
-def fallback_text(fallback: Fallback) -> str:
-    """Return what a fallback changed, and that it does not replace the experiment that failed."""
-    return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
-
-
-def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
-    """Return what work cost, with 95 % intervals, by unit, and how far the fit is off; empty where it is unknown."""
-    costs = result.energy and result.energy.token_costs
-    if not costs or costs.closure is None:
-        return {}
-    texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
-    return texts | {"J of the fit": f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"}
-
-
-def boards_text(result: ExperimentResult) -> str:
-    """Return how many boards stand behind a result's figure: ", 1 board"; empty without a GPU."""
-    count = len(result.environment.gpu_uuids) if result.environment else 0
-    return "" if not count else ", 1 board" if count == 1 else f", 1 set of {count} boards"

@@ -1,0 +1,40 @@
+"""Parts of one result in words, for the page and for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wattdock.analysis import ExperimentResult, Fallback
+
+__all__ = ["STATUSES", "boards_text", "fallback_text", "token_cost_texts"]
+
+# Statuses of checks, the worst first.
+STATUSES = ("fail", "unknown", "warn", "info", "pass")
+TOKEN_COSTS = {
+    "idle_w": "W while idle",
+    "joules_per_prompt_token": "J/prompt token",
+    "joules_per_decoded_token": "J/decoded token",
+    "joules_per_step": "J/step",
+    "joules_per_context_token": "J/context token",
+}
+
+
+def fallback_text(fallback: Fallback) -> str:
+    """Return what a fallback changed, and that it does not replace the experiment that failed."""
+    return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
+
+
+def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
+    """Return what work cost, with 95 % intervals, by unit, and how far the fit is off; empty where it is unknown."""
+    costs = result.energy and result.energy.token_costs
+    if not costs or costs.closure is None:
+        return {}
+    texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
+    return texts | {"J of the fit": f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"}
+
+
+def boards_text(result: ExperimentResult) -> str:
+    """Return how many boards stand behind a result's figure: ", 1 board"; empty without a GPU."""
+    count = len(result.environment.gpu_uuids) if result.environment else 0
+    return "" if not count else ", 1 board" if count == 1 else f", 1 set of {count} boards"
