@@ -83,13 +83,14 @@ class ServedResults:
             self._waiting -= 1
 
     def _read_rows(self) -> list[dict[str, Any]]:
+        columns, rows = Row.columns("live"), []
         with suppress(ConfigError), self._opened() as folder:
-            return [
-                {name: _short(getattr(row, name)) for name in Row.columns("live")}
-                | {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
-                for row in select(folder)[:MOST_ROWS]
-            ]
-        return []
+            for row in select(folder)[:MOST_ROWS]:
+                values = {name: getattr(row, name) for name in columns}
+                short = {name: text[:MOST_CHARACTERS] for name, text in values.items() if isinstance(text, str)}
+                place = {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
+                rows.append(values | short | place)
+        return rows
 
     @contextmanager
     def _opened(self) -> Iterator[Path]:
@@ -111,10 +112,6 @@ class ServedResults:
                     cause=Cause.OTHERS_COULD_WRITE,
                 )
             yield Path(proc_path(folder.descriptor))
-
-
-def _short(value: Any) -> Any:
-    return value[:MOST_CHARACTERS] if isinstance(value, str) else value
 
 
 def _path_of(folder: Path, name: str) -> str:
