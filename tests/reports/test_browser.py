@@ -167,9 +167,9 @@ def test_a_cpu_study_shows_throughput_and_says_why_there_are_no_joules(browser: 
     assert set(drawn) == {"intervals", "batch", "timeline-chart"}
     assert all(drawn.values()), drawn
     summary = browser.find_element(By.ID, "summary").text
-    assert "Tokens over time\nDrag to move" in browser.find_element(By.ID, "timeline").text
+    assert browser.find_element(By.CSS_SELECTOR, "#timeline h2").text.startswith("Tokens")
     assert "not measured" in summary
-    assert "No joules: no GPU" in summary
+    assert "no GPU" in summary
     assert "output tokens/s" in browser.execute_script(TITLES)[-1]
     assert_quiet(browser, file)
 
