@@ -14,7 +14,7 @@ from make.rows import document, reason, row
 from make.stored import opener
 from refused import raises
 from seams.console import terminal_rows
-from seams.reports import Trace, hold_last_value, page, pareto_front, thin, timelines
+from seams.reports import Trace, page, pareto_front, thin, timelines
 
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import Cause, ConfigError, StoreError
@@ -189,16 +189,6 @@ def test_thinning_keeps_every_extreme_of_a_line() -> None:
     assert len(line.at_s) <= 500
     assert (line.value.max(), line.value.min(), line.at_s[-1]) == (700.0, 10.0, 99_999.9)
     assert bool(np.all(np.diff(line.at_s) > 0))
-
-
-def test_a_line_of_steps_reaches_the_end_of_each_pass() -> None:
-    """A step is drawn to the next point: the last one of a pass, before a hole, needs one where it ends."""
-    nan = float("nan")
-    line = hold_last_value(Trace("tokens", "tokens", np.array([0.0, 1, 2, 5, 6]), np.array([10.0, 20, nan, 30, nan])))
-    assert line.at_s.tolist() == [0, 1, 2, 2, 5, 6, 6]
-    assert line.value.tolist() == pytest.approx([10, 20, 20, nan, 30, 30, nan], nan_ok=True)
-    reading = Trace("GPU-a", "reading", line.at_s, line.value)
-    assert hold_last_value(reading) is reading
 
 
 def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Path) -> None:
