@@ -130,7 +130,7 @@ def _ended(
     left = [state for state in states if state.state == "unfinished"]
     for state in left[:MOST_ROWS]:
         say(f"wattdock: task {state.task}: {state.detail}; log: {fleet.log(state.task)}", err=True)
-    # Of an experiment that goes on, or is unfinished with its task.
+    # An interrupted experiment goes on, or is unfinished with its task.
     exit_if_failed(result for result in results if result.status != "interrupted")
     if left:
         fail(f"unfinished: {pluralize(len(left), 'task')}; to go on: {to_go_on}", ExitCode(left[0].exit_code))

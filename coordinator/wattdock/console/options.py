@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 # Settings of the backend's section, whatever its name; see `load_study`.
 ENGINE = "engine"
-# Of synthetic prompts only.
+# Setting that only synthetic prompts have.
 LENGTH = "workload.prompts.input_tokens"
 RESULTS = Path("results")
-# Of a value that cannot be read.
+# How many characters of an unreadable value an error quotes.
 MAX_QUOTED = 80
-# What `store.find_results` understands.
+# Names that `store.find_results` understands.
 RESULTS_HELP = (
     "Results, studies, STUDY:EXPERIMENT, bundles, or folders of results; in the results folder, the beginning of a "
     "name is enough."

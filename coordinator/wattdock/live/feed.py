@@ -32,7 +32,7 @@ MOST_POINTS = 600
 COURTESY_S = 600.0
 # How many of the latest intervals and failures of another user's run are shown.
 MOST_PARTS, MOST_FAILURES = 20, 1
-# What is read of a GPU as often as leases; power is read at each look.
+# Readings of a GPU that are taken as often as leases; power is read at each look.
 READINGS: dict[str, Callable[[nvml.Device], float]] = {
     "hbm_power_w": nvml.hbm_power_w,
     "memory_used_bytes": nvml.memory_used_bytes,

@@ -94,10 +94,10 @@ class ServedResults:
 
     @contextmanager
     def _opened(self) -> Iterator[Path]:
-        """Yield a path by which this process and its children reach the folder, whatever has its path by now.
+        """Yield a path by which this process and its children reach the folder, even if its path is replaced.
 
         Raises:
-            ConfigError: There is no such folder, or another user's has its path by now.
+            ConfigError: There is no such folder, or another user's folder has replaced it.
         """
         try:
             folder = OwnedFolder.open(self._output_dir)

@@ -38,7 +38,7 @@ NOT_SPLIT = "passes, not split"
 PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", NOT_SPLIT)
 # Kinds of spans over time; all others are "other".
 KINDS = ("launch", "load", "idle", "warm-up", "pass")
-# Where a GPU has no energy counter, or it was not read.
+# Series of a GPU's power, the best first; drawn where its energy counter is absent or was not read.
 POWER_READINGS = ("power_sample_w", "power_w", "power_average_w")
 # A longer gap between two changes of a counter lies between stored spans, where only the mean power is known.
 GAP_S, GAP_PERIODS = 1.0, 10
@@ -249,7 +249,7 @@ def thin(trace: Trace, most: int) -> Trace:
     gaps = np.isnan(stretches)
     lowest, highest = (np.where(gaps, fill, stretches) for fill in (np.inf, -np.inf))
     starts = np.arange(len(stretches)) * width
-    # Where the line ends says until when its last value holds.
+    # The line's last point stays: it says until when the value before holds.
     places = [
         *(starts + lowest.argmin(axis=1), starts + highest.argmax(axis=1)),
         *((starts + gaps.argmax(axis=1))[gaps.any(axis=1)], [count - 1]),

@@ -50,7 +50,7 @@ __all__ = ["CHARTS", "Chart", "chart"]
 PHASE_COLOURS = dict(
     zip(PHASES, ("#777777", "#009E73", "#BBBBBB", "#E69F00", "#CC79A7", "#0072B2", "#999999", "#D55E00"), strict=True)
 )
-# Whether no other result of the same model is better in both speed and cost.
+# Column that says whether no other result of the same model is better in both speed and cost.
 UNBEATEN = "unbeaten"
 # More results than these are a wall of bars; the tables say the same.
 MOST_ROWS = 120
@@ -267,7 +267,7 @@ def _names(points: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
     lines = max(len(wrap(point.label, NAME_WIDTH)) for point in points)
     # A label's first line stands in the middle of its row, the others below.
     axis = alt.Axis(labelExpr=NAME, labelLimit=0, labelOffset=-(lines - 1) * LINE_HEIGHT / 2)
-    # Else the first layer's data set the order, and may lack results.
+    # Without a domain, the first layer's data would set the order, and these may lack results.
     order = alt.Scale(domain=[point.label for point in points])
     y = alt.Y("experiment", type="nominal", scale=order, title=None, axis=axis)
     return y, alt.Step(max(ROW_HEIGHT, (lines + 1) * LINE_HEIGHT))

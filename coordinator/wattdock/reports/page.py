@@ -36,7 +36,7 @@ WITHIN = (conditions.ENGINE, conditions.PACKAGE)
 MOST_POINTS_PER_RESULT = 6_000
 # The palette's colours on a dark ground, where some of them would be dim.
 ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#555555": "#D0D0D0", "#777777": "#A0A0A0"}
-# Where a timeline's script puts the ends of its axis.
+# Names that the page's script replaces by the ends of a timeline's axis.
 ENDS = ("begin", "end")
 # How many outcomes of a check and names of results a page lists; it counts the others.
 MOST_FIGURES, MOST_NAMES = 60, 12

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from wattdock.records import EnvironmentSnapshot
     from wattdock.store import StoredResult
 
-# Where prompts come from that are the same for the same workload.
+# Sources of prompts that follow from the workload: equal workloads have equal prompts.
 GENERATED = ("bundled", "synthetic")
 # Settings of backends that say how a model is split; all others have to be equal on one curve.
 SPLIT_KEYS = {
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tp_size", "pp_size"),
     *("device_map", "tp_plan", "data_parallel_scaling"),
 }
-# How long and how often it was measured, not what.
+# Settings of how long a result was measured, and of its order; two results of one curve may differ in them.
 NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
 # Conditions that have to be equal on one curve.
 SAME_CONDITIONS = (

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from wattdock.planning import ExecutionPlan, Forecast
 
 GB = 1e9
-# Where there is little room the last are left out.
+# Columns of a plan; a narrow terminal leaves out the last ones.
 PLAN_COLUMNS = ("group", "experiment", "on", "batch", "restarts × passes", "expected", "model", "prompts", "id")
-# A terminal is no place for more; --json has all.
+# How many experiments a terminal shows; --json has all.
 SHOWN = 200
 UNVERIFIED = "not verified"
 COLUMNS = (

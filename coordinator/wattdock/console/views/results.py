@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 VARIABLE_CHARACTERS = 60
-# Of a verdict; `show --checks` has all.
+# How many reasons a verdict names; `show --checks` has all.
 NAMES_SHOWN = 5
 
 
@@ -54,7 +54,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         shown = stored[0].result
         yield from _wrong_lines(shown)
         yield Text.assemble((shown.config.label, "bold"), f"  {shown.started_utc}  {shown.status}")
-        # Of a failure the verdict says the same.
+        # A failure's verdict would repeat its error.
         verdict = _verdict_rows(stored, more) if errors or not shown.error else ()
         yield pairs([*_rows(shown, errors=errors), *verdict])
         yield f"stored in {stored[0].folder}"

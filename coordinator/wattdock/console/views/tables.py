@@ -45,7 +45,7 @@ def windows_view(summary: WindowSummary) -> View:
 
 def table_view(table: pa.Table) -> View:
     """Yield the first rows of a table, every column, and how many there are where that is not all."""
-    # Of columns that are called the same, a list of objects would hold the last only.
+    # Columns may have equal names, of which a list of objects would hold the last only.
     columns = [
         [cell_text(value, ".6g" if isinstance(value, float) else "") for value in column.to_pylist()]
         for column in table.slice(0, MOST_ROWS).columns
