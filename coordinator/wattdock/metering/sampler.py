@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Longer than any NVML call that was seen to return.
-CALL_PATIENCE_S = 15.0
 POWER_PERIOD_NS = 50_000_000
 CHEAP_PERIOD_NS = 100_000_000
 SLOW_PERIOD_NS = NS_PER_S
@@ -99,16 +97,13 @@ class Recording:
     end_ns: int = 0
     busy_ns: int = 0
 
-    def timeline(self, uuid: str, *, hung: bool = False) -> GpuTimeline:
-        """Return what was recorded so far; `hung` says that the last call has not returned."""
+    def timeline(self, uuid: str) -> GpuTimeline:
+        """Return what was recorded so far."""
         ticks = Ticks.from_rows(list(self.ticks))
         series = {name: Series.from_rows(list(rows)) for name, rows in dict(self.series).items()}
         events = list(self.events)
         first_ns, last_ns = self.counter_ns or (self.end_ns, self.end_ns)
         events += timeline_events(ticks, series, start_ns=first_ns, end_ns=last_ns, end_mj=self.counter_mj)
-        if hung:
-            said = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; {ENDS_HERE}"
-            events.append(MeterEvent(self.end_ns, "gpu_lost", said=said))
         metered_ns = self.end_ns - self.start_ns
         has_power = any(name in series for name in POWER_SERIES)
         source: EnergySource | None = "counter" if self.counter_ns else "integrated_power" if has_power else None
@@ -255,18 +250,15 @@ class GpuSampler:
         else:
             due_ns = min(self._counter_due_ns, task.due_ns if task else now_ns + POWER_PERIOD_NS)
             self._clock.wait(self._wake, (due_ns - now_ns) / NS_PER_S)
-            self._handle_calls()
-
-    def _handle_calls(self) -> None:
-        # Cleared before the flag is read, so that a call in between is handled the next time.
-        self._wake.clear()
-        if self._edge_noted:
-            self._edge_noted = False
-            now_ns = self._clock.now_ns()
-            self._want_change(now_ns)
-            for task in self._tasks:
-                if task.what in (PROCESS_LIST, POWER_SAMPLES) or task.what in self._reader.slow:
-                    task.due_ns = min(task.due_ns, now_ns)
+            # Cleared before the flag is read, so that a call in between is handled the next time.
+            self._wake.clear()
+            if self._edge_noted:
+                self._edge_noted = False
+                now_ns = self._clock.now_ns()
+                self._want_change(now_ns)
+                for task in self._tasks:
+                    if task.what in (PROCESS_LIST, POWER_SAMPLES, *self._reader.slow):
+                        task.due_ns = min(task.due_ns, now_ns)
 
     def _want_change(self, now_ns: int) -> None:
         self._schedule.want_next()

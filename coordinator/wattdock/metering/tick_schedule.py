@@ -85,9 +85,22 @@ class TickSchedule:
         if expected_ns is not None:
             if after_ns - before_ns >= MAX_GUARD_PERIODS * self.period_ns:
                 changed_ns = int(min(max(expected_ns, before_ns), after_ns))
-            self._note_deviation(expected_ns, before_ns, after_ns)
+            if after_ns - before_ns > MAX_GUARD_PERIODS * self.period_ns:
+                # Not bracketed: it came before the guard, or after a gap; only the first shows a guard that is short.
+                deviation_ns = 1.7 * self.guard_ns if after_ns < expected_ns else 0.0
+            else:
+                deviation_ns = max(0.0, expected_ns - before_ns)
+            self._deviations_ns.append(deviation_ns)
         if self._changed_ns is not None:
-            self._note_interval(changed_ns - self._changed_ns)
+            interval_ns = changed_ns - self._changed_ns
+            if self.skips:
+                interval_ns = round(interval_ns / max(1, round(interval_ns / self.period_ns)))
+            self._intervals_ns.append(interval_ns)
+        if len(self._intervals_ns) >= MIN_INTERVALS:
+            # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not. Of
+            # two middles, such as after a stop, the mean may be like no interval at all.
+            middle_ns = median_low(self._intervals_ns)
+            self.period_ns = fmean(usual_ns for usual_ns in self._intervals_ns if 0.5 <= usual_ns / middle_ns <= 1.5)
         self._changed_ns = changed_ns
         self._wants_next = False
         self._pause_ns = min(max(self.every_ns, self._spent_ns / SPARSE_BUSY_TARGET), LONGEST_PAUSE_NS)
@@ -110,7 +123,11 @@ class TickSchedule:
         if now_ns < looks_ns:
             late = self._changed_ns is not None and expected_ns - self._changed_ns > 1.5 * self.period_ns
             return int(min(looks_ns, now_ns + self._sparse_ns())) if late else int(looks_ns)
-        return int(now_ns + (self._spacing_ns() if now_ns <= closes_ns else self._sparse_ns()))
+        if now_ns > closes_ns:
+            return int(now_ns + self._sparse_ns())
+        # Inside the guard; never longer than where reads cannot follow at all.
+        pause_ns = self.guard_ns / self._reads_allowed() - self._cost_ns()
+        return int(now_ns + max(MIN_SPACING_NS, min(pause_ns, FOLLOW_SPACING_COSTS * self._cost_ns())))
 
     def _expected_ns(self, now_ns: int) -> float | None:
         """Return the predicted change nearest to now, not before the first one after the last change."""
@@ -118,26 +135,6 @@ class TickSchedule:
             return None
         first = 1 if self._wants_next or not self.skips else max(1, round(self._pause_ns / self.period_ns))
         return self._changed_ns + self.period_ns * max(first, round((now_ns - self._changed_ns) / self.period_ns))
-
-    def _note_deviation(self, expected_ns: float, before_ns: int, after_ns: int) -> None:
-        if after_ns - before_ns > MAX_GUARD_PERIODS * self.period_ns:
-            # Not bracketed: it came before the guard, or late after a gap; only the first says that the guard is short.
-            early = after_ns < expected_ns
-            self._deviations_ns.append(1.7 * self.guard_ns if early else 0.0)
-        else:
-            self._deviations_ns.append(max(0.0, expected_ns - before_ns))
-
-    def _note_interval(self, interval_ns: int) -> None:
-        if self.skips:
-            interval_ns = round(interval_ns / max(1, round(interval_ns / self.period_ns)))
-        self._intervals_ns.append(interval_ns)
-        if len(self._intervals_ns) >= MIN_INTERVALS:
-            # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not. Of
-            # two middles, such as after a stop, the mean may be like no interval at all.
-            middle_ns = median_low(self._intervals_ns)
-            self.period_ns = fmean(
-                interval_ns for interval_ns in self._intervals_ns if 0.5 <= interval_ns / middle_ns <= 1.5
-            )
 
     def _cost_ns(self) -> float:
         return float(median(self._costs_ns))
@@ -151,9 +148,3 @@ class TickSchedule:
     def _sparse_ns(self) -> float:
         """Pause between reads that look for a change outside the guard."""
         return max(SPARSE_SPACING_NS, SPARSE_SPACING_COSTS * self._cost_ns())
-
-    def _spacing_ns(self) -> float:
-        """Pause between reads inside the guard; never longer than where reads cannot follow at all."""
-        cost_ns = self._cost_ns()
-        pause_ns = self.guard_ns / self._reads_allowed() - cost_ns
-        return max(MIN_SPACING_NS, min(pause_ns, FOLLOW_SPACING_COSTS * cost_ns))
