@@ -72,9 +72,9 @@ def find_domains(root: Path = POWERCAP) -> Domains:
             if not SUMMED.fullmatch(label):
                 continue
             # A domain within a package is named after both: intel-rapl:0:1 lies within intel-rapl:0.
-            package = folder.name.rpartition(":")[0]
-            if package.count(":"):
-                name = f"{(root / package / 'name').read_text().strip()}-{label}"
+            parent = folder.name.rpartition(":")[0]
+            if parent.count(":"):
+                name = f"{(root / parent / 'name').read_text().strip()}-{label}"
             domain = Domain(name, folder, int((folder / "max_energy_range_uj").read_text()))
             domain.read_uj()
         except PermissionError as error:

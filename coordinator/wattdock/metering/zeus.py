@@ -139,6 +139,9 @@ class ZeusSource(NvmlSource):
         return (began_ns + clock.now_ns()) // 2, failed, answer
 
 
+SOURCE = ZeusSource
+
+
 @contextmanager
 def _variables_hidden() -> Iterator[None]:
     """Take `HIDDEN_VARIABLES` out of this process's environment for a moment; runners get them as before."""
