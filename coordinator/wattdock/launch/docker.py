@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SIGNAL_BASE = 128
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
 NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
-# Words of an engine's error → what to do about it.
+# Remedies by words of an engine's error.
 REMEDIES = {
     "could not select device driver": "the engine has no NVIDIA Container Toolkit: install nvidia-container-toolkit "
     "and restart the engine, or use --launcher process",
@@ -67,33 +67,30 @@ class DockerLauncher:
 
         folder = folders.make_socket_folder(os.environ)
         try:
-            return self._launch(spec, folder)
+            with contextlib.ExitStack() as undo:
+                (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
+                spec.log_path.touch()
+                client = connect(self._image.engine.address)
+                undo.callback(client.close)
+                container = self._start(client, spec, folder.path)
+                undo.callback(container.remove, force=True, v=True)
+                # Removes the container and its socket's folder if this process is killed, and holds the leases until
+                # then, so that nobody else gets the GPUs before the container is gone.
+                socket = self._image.engine.address.removeprefix("unix://")
+                keeper = subprocess.Popen(
+                    [*KEEPER, "container", socket, str(container.id), str(folder.path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    env={},
+                    pass_fds=(*spec.lease_fds, folder.descriptor),
+                    start_new_session=True,
+                )
+                undo.pop_all()
         except (DockerException, OSError) as error:
             folder.remove()
             raise LaunchError(f"no container could be started: {explained(error)}") from error
-
-    def _launch(self, spec: LaunchSpec, folder: NewFolder) -> RunnerContainer:
-        (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
-        spec.log_path.touch()
-        client = connect(self._image.engine.address)
-        with contextlib.ExitStack() as undo:
-            undo.callback(client.close)
-            container = self._start(client, spec, folder.path)
-            undo.callback(container.remove, force=True, v=True)
-            # Removes the container and its socket's folder if this process is killed, and holds the leases until then,
-            # so that nobody else gets the GPUs before the container is gone.
-            socket = self._image.engine.address.removeprefix("unix://")
-            keeper = subprocess.Popen(
-                [*KEEPER, "container", socket, str(container.id), str(folder.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={},
-                pass_fds=(*spec.lease_fds, folder.descriptor),
-                start_new_session=True,
-            )
-            undo.pop_all()
         return RunnerContainer(client, container, keeper, folder, spec.log_path)
 
     def _start(self, client: docker.DockerClient, spec: LaunchSpec, folder: Path) -> Container:
@@ -199,9 +196,32 @@ class RunnerContainer(LaunchedRunner):
 
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs, and while the engine does not answer."""
-        if self._exit_reason is None and (state := self._state()) is not None and not state.get("Running"):
-            self._finish(self._ending(state))
-        return self._exit_reason
+        from docker.errors import DockerException, NotFound
+
+        if self._exit_reason is not None:
+            return self._exit_reason
+        try:
+            self._container.reload()
+            state: Mapping[str, Any] = self._container.attrs["State"]
+        except NotFound:
+            state = {"Removed": True}
+        except (DockerException, OSError):
+            return None
+        if state.get("Running"):
+            return None
+        reason = self._ending(state)
+        with contextlib.suppress(DockerException, OSError), self._log_path.open("ab") as log:
+            # In chunks: a log may have tens of megabytes.
+            for chunk in self._container.logs(stream=True):
+                log.write(chunk)
+        with contextlib.suppress(DockerException, OSError):
+            self._container.remove(force=True, v=True)
+        self._folder.remove()
+        with contextlib.suppress(BrokenPipeError):
+            self._keeper.communicate(b"done\n")
+        self._client.close()
+        self._exit_reason = reason
+        return reason
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, kill it after `grace_s` seconds, and return when nothing of it is left.
@@ -233,19 +253,6 @@ class RunnerContainer(LaunchedRunner):
                 "a driver may hold it, or the engine does not answer",
                 "see `wattdock reap`",
             )
-
-    def _state(self) -> Mapping[str, Any] | None:
-        """Return the container's state as the engine has it; None if the engine does not answer."""
-        from docker.errors import DockerException, NotFound
-
-        try:
-            self._container.reload()
-        except NotFound:
-            return {"Removed": True}
-        except (DockerException, OSError):
-            return None
-        state: Mapping[str, Any] = self._container.attrs["State"]
-        return state
 
     def _ending(self, state: Mapping[str, Any]) -> str:
         if self._forced:
@@ -280,22 +287,6 @@ class RunnerContainer(LaunchedRunner):
             # A timeout, or the engine is gone; the caller looks at the container's state.
             return False
         return True
-
-    def _finish(self, reason: str) -> None:
-        """Store its log, remove it and its socket's folder, and close the connection to the engine."""
-        from docker.errors import DockerException
-
-        with contextlib.suppress(DockerException, OSError), self._log_path.open("ab") as log:
-            # In chunks: a log may have tens of megabytes.
-            for chunk in self._container.logs(stream=True):
-                log.write(chunk)
-        with contextlib.suppress(DockerException, OSError):
-            self._container.remove(force=True, v=True)
-        self._folder.remove()
-        with contextlib.suppress(BrokenPipeError):
-            self._keeper.communicate(b"done\n")
-        self._client.close()
-        self._exit_reason = reason
 
 
 def explained(error: Exception) -> str:
