@@ -6,6 +6,7 @@ Knows nothing of gRPC. `container` says what a container may do.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
@@ -14,27 +15,33 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal as size_text
 
-from wattdock.errors import LaunchError
-from wattdock.host import folders
-from wattdock.launch.container import CACHE_FOLDER, MODEL_FOLDER, SOCKET_FOLDER, bind, create_arguments
-from wattdock.launch.engine import connect, owner_labels
-from wattdock.launch.process import KEEPER
+from wattdock.errors import ConfigError, LaunchError
+from wattdock.host import Machine, folders
+from wattdock.launch.choice import LauncherChoice
+from wattdock.launch.container import BYTES_PER_GB, CACHE_FOLDER, MODEL_FOLDER, SOCKET_FOLDER, bind, create_arguments
+from wattdock.launch.engine import NoContainersError, connect, find_image, owner_labels
+from wattdock.launch.images import find_locked
+from wattdock.launch.keeper import KEEPER
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, STOPPED, LaunchedRunner
 from wattdock.owned_folder import OwnedFolder
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import docker
     from docker.models.containers import Container
     from docker.types import Mount
 
-    from wattdock.config import ContainerSpec
+    from wattdock.config import ContainerSpec, ExperimentConfig
     from wattdock.files import NewFolder
     from wattdock.launch.engine import Image
+    from wattdock.launch.images import ImagesLock
     from wattdock.launch.protocol import LaunchSpec
 
 SIGNAL_BASE = 128
+# Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
+MOST_RESERVED_BYTES = 4e9
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
 NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
 # Remedies by words of an engine's error.
@@ -43,6 +50,49 @@ REMEDIES = {
     "and restart the engine, or use --launcher process",
     "no space left on device": "make room under the engine's data folder (`docker system df` shows what fills it)",
 }
+
+
+def choose(config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ImagesLock]) -> LauncherChoice:
+    """Return the choice of containers: their image, what they may use, where engines in them compile.
+
+    Raises:
+        ConfigError: The experiment asks for containers and names an interpreter.
+        NoContainersError: No engine answers, it lacks the image, or the experiment names an interpreter.
+        PreflightError: The locked image is not here.
+    """
+    pin = None
+    if config.container.locked:
+        image, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
+        reason = f"locked image {image.name}"
+    elif config.runner_python:
+        if config.launcher == "docker":
+            raise ConfigError(
+                "launcher: docker and runner_python exclude each other", "a container has its own interpreter"
+            )
+        raise NoContainersError("runner_python names an interpreter", "leave it out")
+    else:
+        name = config.container.image or f"wattdock-{config.backend}"
+        image = find_image(name, backend=config.backend, needs_gpu=on_gpu)
+        found = f"docker {image.engine.version} has image {image.name}"
+        reason = found if config.launcher == "auto" else "asked for"
+    # What a model's own code leaves in a cache must reach no run without that code.
+    code = json_text(config.model) if config.model.trust_remote_code else ""
+    suffix = f"-code-{hashlib.sha256(code.encode()).hexdigest()[:12]}" if code else ""
+    cache = folders.engine_cache(home) / config.backend / f"{image.id[-12:]}{suffix}"
+    limits = config.container
+    if not limits.memory_gb and (total_bytes := Machine.total_memory_bytes()):
+        # A share of the whole, not of what is free just now, or the conditions of two runs would differ.
+        left_bytes = total_bytes - min(total_bytes / 10, MOST_RESERVED_BYTES)
+        limits = limits.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
+    return LauncherChoice("docker", reason, image=image, pin=pin, cache=cache, limits=limits)
+
+
+@contextlib.contextmanager
+def launcher(choice: LauncherChoice, **_: object) -> Iterator[DockerLauncher]:
+    """Yield a launcher of containers from the image of `choice`."""
+    assert choice.image is not None
+    assert choice.limits is not None
+    yield DockerLauncher(choice.image, cache=choice.cache, limits=choice.limits)
 
 
 class DockerLauncher:
