@@ -51,6 +51,15 @@ def energy_of(gpu: GpuTimeline, start_s: float, end_s: float) -> tuple[float | N
     return got.energy_j, got.timing_j, got.reason
 
 
+def recorded(
+    library: Path, gpus: Sequence[FakeGpu], until_s: float, *, used: Sequence[str] | None = None, **faults: Any
+) -> Timeline:
+    with fake_nvml.loaded(library, gpus=gpus, **faults) as fake:
+        meter = Meter(NvmlSource(), clock=fake, used=used)
+        meter.start()
+        return meter.stop(ORIGIN_NS + int(until_s * S))
+
+
 def kinds(gpu: GpuTimeline) -> set[str]:
     return {event.kind for event in gpu.events}
 
@@ -116,13 +125,6 @@ def test_gpus_are_kept_apart_by_uuid_in_nvml_order(metered: Metered) -> None:
         assert timing_j is not None
         assert energy_j == pytest.approx(6 * power_w, abs=4 * timing_j)
         assert timing_j < 0.008 * power_w
-
-
-def test_the_timeline_goes_on_for_a_second_and_a_change_after_the_last_span(metered: Metered) -> None:
-    """A span that ends when the meter is stopped still gets its energy."""
-    timeline = metered([FakeGpu()], 5)
-    assert timeline.end_ns >= ORIGIN_NS + 6 * S
-    assert energy_of(only(timeline), 2, 5)[0] == pytest.approx(240, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -249,10 +251,7 @@ def test_a_thread_that_breaks_costs_its_own_gpu_only(library: Path, monkeypatch:
 
     monkeypatch.setattr(GpuSampler, "_read_counter", broken)
     gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1)), FakeGpu(uuid=fake_nvml.uuid_of(2))]
-    with fake_nvml.loaded(library, gpus=gpus) as fake:
-        meter = Meter(NvmlSource(), clock=fake)
-        meter.start()
-        breaks, well = meter.stop(ORIGIN_NS + 10 * S).gpus.values()
+    breaks, well = recorded(library, gpus, 10).gpus.values()
     assert (kinds(breaks), kinds(well)) == ({"broke_off"}, set())
     assert energy_of(breaks, 2, 4)[0] == pytest.approx(160, rel=0.02)
     assert energy_of(breaks, 2, 8)[0] is None
@@ -262,10 +261,7 @@ def test_a_thread_that_breaks_costs_its_own_gpu_only(library: Path, monkeypatch:
 def test_a_gpu_that_is_lost_from_the_start_is_still_listed(library: Path) -> None:
     """A GPU without a name is still a GPU that was not metered."""
     gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=0), FakeGpu(uuid=fake_nvml.uuid_of(2))]
-    with fake_nvml.loaded(library, gpus=gpus) as fake:
-        meter = Meter(NvmlSource(), clock=fake)
-        meter.start()
-        timeline = meter.stop(ORIGIN_NS + 3 * S)
+    timeline = recorded(library, gpus, 3)
     assert list(timeline.gpus) == [fake_nvml.uuid_of(2), "index-0"]
     assert kinds(timeline.gpus["index-0"]) == {"gpu_lost"}
     assert energy_of(timeline.gpus["index-0"], 1, 2)[0] is None
@@ -342,18 +338,6 @@ def test_a_counter_that_answers_again_is_used_again(metered: Metered) -> None:
         assert sources(gpu, (2, 7), (12, 28), (33, 45)) == ["counter", "integrated_power", "counter"]
 
 
-def test_the_same_error_minutes_later_is_another_event(metered: Metered) -> None:
-    """Hiccups far apart must not look like one long failure."""
-    unsupported = (
-        "samples energy power power_instant power_average hbm_power memory_temperature clocks memory utilization "
-        "pstate violation"
-    )
-    gpu = only(metered([FakeGpu(unsupported=unsupported, transient_error_every=101)], 500))
-    errors = [event for event in gpu.events if (event.reading, event.said) == ("temperature_c", "Unknown Error")]
-    assert len(errors) > 2
-    assert not [event for event in errors if event.values]
-
-
 def test_processes_are_read_at_start_every_thirty_seconds_and_at_the_end(metered: Metered) -> None:
     """Process lists are dear: seldom, but when something changes."""
     gpu = only(metered([FakeGpu(processes=(FakeProcess(4242, "c", 123), FakeProcess(7, "g", 5)))], 70))
@@ -379,6 +363,8 @@ def test_the_begin_and_end_of_a_span_bring_the_process_list_forward(library: Pat
 class Hanging(Source):
     """A library whose only call returns once the gate opens, with the loss of the GPU."""
 
+    LOST = "GPU is lost"
+
     def __init__(self, reason: str | None) -> None:
         super().__init__(name="hanging")
         self.reason = reason
@@ -399,7 +385,7 @@ class Hanging(Source):
 
     def _lose(self) -> int:
         self.gate.wait()
-        raise OSError("GPU is lost")
+        raise OSError(self.LOST)
 
 
 @pytest.mark.parametrize(("reason", "returns", "closed"), [("no driver", True, 0), (None, True, 1), (None, False, 0)])
@@ -420,7 +406,7 @@ def test_a_library_is_closed_where_it_was_opened_and_every_call_into_it_has_retu
     assert (source.closed, timeline.reason) == (closed, reason)
     lost = [("gpu_lost", returns)] if not reason else []
     events = [event for gpu in timeline.gpus.values() for event in gpu.events]
-    assert [(event.kind, "GPU is lost" in event.said) for event in events] == lost
+    assert [(event.kind, source.LOST in event.said) for event in events] == lost
 
 
 def test_a_run_without_a_source_has_a_timeline_that_says_why() -> None:
@@ -452,9 +438,9 @@ def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> No
     """A mismatched driver must not pass for a machine without GPUs."""
     with fake_nvml.loaded(library, init_error=18) as fake:
         meter = Meter(NvmlSource(), clock=fake)
-        with raises(MeterError, cause=Cause.NOT_METERED):
+        with raises(MeterError, cause=Cause.NOT_METERED) as caught:
             meter.start()
-        assert "cannot be read" in str(meter.stop().reason)
+        assert meter.stop().reason == caught.value.what
 
 
 def test_a_meter_serves_one_timeline(library: Path) -> None:
@@ -464,7 +450,7 @@ def test_a_meter_serves_one_timeline(library: Path) -> None:
         with raises(MeterError, cause=Cause.NOT_METERED):
             meter.stop()
         meter.start()
-        with pytest.raises(MeterError, match="started before"):
+        with raises(MeterError, cause=Cause.NOT_METERED):
             meter.start()
         meter.stop()
 
@@ -490,10 +476,7 @@ def test_what_passes_unseen_comes_from_the_samples(metered: Metered) -> None:
 def test_a_time_of_day_that_is_set_moves_no_sample(library: Path, step_s: float) -> None:
     """Samples are stamped with it; those read together with the step are left out."""
     profile = (fake_nvml.square(100.0, 600.0, 0.5, 0.5),)
-    with fake_nvml.loaded(library, gpus=[FakeGpu(profile=profile)], wall_step=(5.3, step_s)) as fake:
-        meter = Meter(NvmlSource(), clock=fake)
-        meter.start()
-        gpu = only(meter.stop(ORIGIN_NS + 10 * S))
+    gpu = only(recorded(library, [FakeGpu(profile=profile)], 10, wall_step=(5.3, step_s)))
     assert "sample_gap" in kinds(gpu)
     assert gpu.power_samples is not None
     intervals_s = np.sort(np.diff(gpu.power_samples.at_ns) / S)
@@ -541,13 +524,6 @@ def test_while_samples_cease_every_change_is_looked_for_and_joules_stay_right(
     assert np.diff(gone.series["power_w"].at_ns).min() > 0.03 * S
 
 
-def test_samples_that_never_answer_leave_the_counter_alone(metered: Metered) -> None:
-    """And nothing is lost."""
-    gpu = only(metered([FakeGpu(failing_from_s=0.0, failing="samples")], 30))
-    assert gpu.power_courses == ("counter_only",)
-    assert sources(gpu, (2, 6), (15, 18), (20, 29)) == ["counter"] * 3
-
-
 def test_where_samples_and_the_counter_cease_polled_power_stands_for_both(metered: Metered) -> None:
     """It is polled from the loss of the samples on."""
     gpu = only(metered([FakeGpu(failing_from_s=10.0, failing="samples energy")], 30))
@@ -555,23 +531,27 @@ def test_where_samples_and_the_counter_cease_polled_power_stands_for_both(metere
 
 
 @pytest.mark.parametrize(
-    "gpu", [FakeGpu(sample_period_s=0.1), FakeGpu(sample_gap_from_s=-100.0, sample_gap_until_s=0.0)]
+    "gpu",
+    [
+        FakeGpu(sample_period_s=0.1),
+        FakeGpu(sample_gap_from_s=-100.0, sample_gap_until_s=0.0),
+        FakeGpu(failing_from_s=0.0, failing="samples"),
+    ],
+    ids=["far apart", "too few", "errors"],
 )
-def test_samples_too_far_apart_or_too_few_leave_the_counter_alone(metered: Metered, gpu: FakeGpu) -> None:
+def test_samples_that_tell_no_course_leave_the_counter_alone(metered: Metered, gpu: FakeGpu) -> None:
     """Then every change is looked for, and the result says which course it had, and why."""
     recorded = only(metered([gpu], 10))
     assert recorded.power_courses == ("counter_only",)
     assert len(recorded.ticks.energy_mj) > 90
     assert any(event.reading == POWER_SAMPLES for event in recorded.events)
+    assert sources(recorded, (2, 6), (7, 9)) == ["counter"] * 2
 
 
 def test_a_gpu_that_nobody_uses_is_read_less_often(library: Path) -> None:
     """Its joules are known all the same."""
     gpus = [FakeGpu(uuid=fake_nvml.uuid_of(number)) for number in (1, 2)]
-    with fake_nvml.loaded(library, gpus=gpus) as fake:
-        meter = Meter(NvmlSource(), clock=fake, used=[fake_nvml.uuid_of(1)])
-        meter.start()
-        used, idle = meter.stop(ORIGIN_NS + 20 * S).gpus.values()
+    used, idle = recorded(library, gpus, 20, used=[fake_nvml.uuid_of(1)]).gpus.values()
     for gpu, cheap_s, changes_s in ((used, 0.1, 1.0), (idle, 1.0, 2.0)):
         assert np.median(np.diff(gpu.series["temperature_c"].at_ns)) / S == pytest.approx(cheap_s, rel=0.1)
         assert np.median(np.diff(gpu.ticks.after_start_ns)[-5:]) / S == pytest.approx(changes_s, rel=0.45)
