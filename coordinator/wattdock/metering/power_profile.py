@@ -29,18 +29,18 @@ SAMPLE_LAG = LagModel(mean_s=0.004, std_s=0.002)
 # How well a time stamp tells where a sample's mean ends. Source: the same recording; what samples say of the energy
 # between two changes of the counter, left out in turn, scatters as if each boundary were off by so much.
 BOUNDARY_STD_S = 0.0045
-# The course of power between two changes without samples, as a share of the steps to the neighbouring intervals.
+# Standard uncertainty of power between two changes without samples, as a share of the steps to their neighbours.
 COURSE_STD = 0.4
-# Longer than a missed change can explain: the counter was not read. Without samples, far shorter.
+# Longest gap between two changes, with samples in seconds and without samples in periods; beyond it nothing was read.
 MAX_COUNTER_GAP_S, MAX_GAP_PERIODS = 10.0, 10.0
-# Changes that are needed beyond the ones around a span, where they tell the course.
+# Changes needed beyond those around a span where there are no samples.
 SPARE = 2
 # A change is never closer to the one before it than this share of the period: 0.74 was the least on an H200 under load.
 LEAST_INTERVAL_PERIODS = 0.5
-# A stretch of so many samples' distances without one is a gap, in which power may have been anything.
+# A stretch without samples of this many of their distances is a gap, in which power is unknown.
 GAP_SAMPLES = 3.0
 UNREAD = "; it was not read in that time: was this machine stopped, or far too busy?"
-# A burst of unknown place inside one sample.
+# Standard uncertainty of a burst's place inside one sample, as a share of the sample.
 BURST_STD = 0.6
 
 

@@ -33,29 +33,29 @@ T = TypeVar("T")
 POWER_PERIOD_NS = 50_000_000
 CHEAP_PERIOD_NS = 100_000_000
 SLOW_PERIOD_NS = NS_PER_S
-# Violation counters take 0.6 ms each, and up to 40 while power steps; they are cumulative, so that edges are enough.
+# Period of slow reads where samples tell power: a violation counter takes 0.6 to 40 ms to read, and is cumulative.
 SPARSE_SLOW_NS = 4 * NS_PER_S
-# An H200's driver keeps its samples for 2.4 s.
+# Period of reads of the driver's samples, which an H200's driver keeps for 2.4 s.
 SAMPLES_PERIOD_NS = 500_000_000
-# Without a new sample for so long, there are none: an error, an old buffer, an empty one.
+# Without a new sample for this long, samples have ceased: an error, an old buffer, or an empty one.
 SAMPLES_CEASE_NS = NS_PER_S
-# From one change of the counter that is looked for to the next, where samples tell the course between them.
+# Time between two changes of the counter that are looked for while there are samples; longer on an unused GPU.
 SPARSE_NS, SPARSE_UNUSED_NS = NS_PER_S, 2 * NS_PER_S
 PROCESS_PERIOD_NS = 30 * NS_PER_S
-# An expensive call must not be under way when the counter is expected to change, unless it is long overdue.
+# No expensive read begins this soon before the counter is expected to change, unless the read is long overdue.
 QUIET_NS = 15_000_000
 OVERDUE_NS = NS_PER_S
 TAIL_NS = NS_PER_S
-# So long that a counter which stopped before the end is seen to be frozen: FROZEN_S and a read of it.
+# How long sampling goes on after the end, at most: FROZEN_S and a read, or a stopped counter is not called frozen.
 TAIL_LIMIT_NS = 6 * NS_PER_S
-# A read that fails is tried again this much later for each error in a row, and no later than RETRY_LIMIT_NS.
+# Delay of a failed read for each of its errors in a row, and the longest delay.
 RETRY_NS = 100_000_000
 RETRY_LIMIT_NS = NS_PER_S
-# Of a counter or of samples behind what they show.
+# Longest time by which a counter or samples trail what they show.
 LONGEST_LAG_NS = 30_000_000
-# Counted over all reads: the GPU no longer answers.
+# After this many errors in a row, over all reads, the GPU counts as lost.
 MAX_ERRORS_IN_A_ROW = 50
-# Longer than the longest period, so that an error which a read repeats is one event, however long it lasts.
+# The same error within this time is the same event: longer than the longest period.
 SAME_ERROR_NS = 2 * PROCESS_PERIOD_NS
 ENERGY_COUNTER, PROCESS_LIST, POWER_SAMPLES = "energy counter", "process list", "power samples of the driver"
 

@@ -14,23 +14,23 @@ SEARCH_SPACING_NS = 20_000_000
 SPARSE_SPACING_NS = 12_000_000
 MIN_SPACING_NS = 1_000_000
 MIN_GUARD_NS = 8_000_000
-# Of the time, spent inside reads once the period is known; leaves room below 25 % for slow outliers.
+# Share of the time spent in reads once the period is known; leaves room below 25 % for slow outliers.
 BUSY_TARGET = 0.18
-# More than this share of a period to either side and the guards of neighbouring ticks would meet.
+# Widest guard, as a share of the period: the guards of neighbouring changes must not meet.
 MAX_GUARD_PERIODS = 0.4
 # Sparse reads begin this much before the prediction: on an H200 changes came up to 0.26 periods early when load began.
 EARLY_PERIODS = 0.28
-# Where changes follow each other faster than reads can: pauses of this many reads, whatever happens between them.
+# Pause, in lengths of a read, where changes come faster than reads can follow.
 FOLLOW_SPACING_COSTS = 4
-# Sparse reads are at least this many read lengths apart: a read takes much longer while others read the GPU too.
+# Least distance of sparse reads, in lengths of a read, which grows while others read the GPU too.
 SPARSE_SPACING_COSTS = 3
-# Of the time, spent inside reads where only some changes are looked for.
+# Share of the time spent in reads where only some changes are looked for.
 SPARSE_BUSY_TARGET = 0.01
-# Below the time after which a counter is called frozen.
+# Longest pause between two changes that are looked for: shorter than FROZEN_S.
 LONGEST_PAUSE_NS = 3_000_000_000
 MEMORY_TICKS = 32
 MIN_INTERVALS = 4
-# So many that missed changes among them cannot pass for the period: later multiples of it would not show that.
+# Intervals needed before changes are skipped: with fewer, twice the period could pass for the period.
 LEARNED_INTERVALS = 8
 
 
