@@ -64,15 +64,15 @@ def choose(config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable
     if config.container.locked:
         image, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
         reason = f"locked image {image.name}"
-    elif config.runner_python:
-        if config.launcher == "docker":
-            raise ConfigError(
-                "launcher: docker and runner_python exclude each other", "a container has its own interpreter"
-            )
+    elif config.runner_python and config.launcher == "auto":
         raise NoContainersError("runner_python names an interpreter", "leave it out")
     else:
         name = config.container.image or f"wattdock-{config.backend}"
         image = find_image(name, backend=config.backend, needs_gpu=on_gpu)
+        if config.runner_python:
+            raise ConfigError(
+                "launcher: docker and runner_python exclude each other", "a container has its own interpreter"
+            )
         found = f"docker {image.engine.version} has image {image.name}"
         reason = found if config.launcher == "auto" else "asked for"
     # What a model's own code leaves in a cache must reach no run without that code.
