@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wattdock.config.expand import Candidate
 
 
-# Settings that flags give to the section of whichever backend.
+# The prefix of flags for the section of whichever backend an experiment has.
 ENGINE = "engine"
 # As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels.
 ALIKE = 0.7
@@ -99,8 +99,8 @@ def load_study(
         flag_places[tuple(setting.split("."))] = (written_as or {}).get(setting, f"--set {setting}")
         over = override(over, nested(setting, value))
     places, under = SourceLocations(name, lines, flag_places), Settings()
-    _refuse_secrets(data, (), places)
-    _refuse_secrets(over, (), places)
+    for settings in (data, over):
+        _refuse_secrets(settings, (), places)
     for setting, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
         under = override(under, nested(setting, value))
     if not is_study(data):
@@ -108,8 +108,14 @@ def load_study(
         return Study(name=path.stem if path else config.backend, experiments=(config,))
     written = _study_file(data, places)
     written = written.model_copy(update={"defaults": override(under, written.defaults)})
+
+    def check(candidate: Candidate) -> ExperimentConfig:
+        if candidate.index is None:
+            return _check(candidate.settings, places.with_swept(candidate.point), (("defaults",),))
+        return _check(candidate.settings, places, (("experiments", candidate.index), ("defaults",)))
+
     try:
-        study = expand(written, over, lambda candidate: _check_candidate(candidate, places))
+        study = expand(written, over, check)
     except StudyError as error:
         raise error.at(places.of(error.location)) from None
     return study if study.name or path is None else replace(study, name=path.stem)
@@ -162,12 +168,6 @@ def _study_file(data: Settings, places: SourceLocations) -> StudyFile:
     return written
 
 
-def _check_candidate(candidate: Candidate, places: SourceLocations) -> ExperimentConfig:
-    if candidate.index is not None:
-        return _check(candidate.settings, places, (("experiments", candidate.index), ("defaults",)))
-    return _check(candidate.settings, places.with_swept(candidate.point), (("defaults",),))
-
-
 def _check(settings: Settings, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)) -> ExperimentConfig:
     backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
@@ -189,7 +189,9 @@ def _config_error(
 ) -> ConfigError:
     # Of a union's branches, the branch that validated furthest is the one that was meant.
     first = max(errors, key=lambda error: (error["loc"][:1] == errors[0]["loc"][:1], len(error["loc"])))
-    location = (*root, *(part for part in first["loc"] if not _names_a_branch(part)))
+    # Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case.
+    parts = (part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part.islower()))
+    location = (*root, *parts)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     where = places.of(location, prefixes)
     if location and not where.startswith("--"):
@@ -197,11 +199,6 @@ def _config_error(
     what, remedy = _mistake(first, location)
     cause = Cause.UNKNOWN_SETTING if first["type"] == "extra_forbidden" else Cause.INVALID_VALUE
     return ConfigError(f"{where}: {what}{more}", remedy, cause=cause)
-
-
-def _names_a_branch(part: str | int) -> bool:
-    """Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case."""
-    return isinstance(part, str) and (not part.isidentifier() or not part.islower())
 
 
 def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
