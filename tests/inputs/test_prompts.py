@@ -106,34 +106,6 @@ def test_a_file_may_mix_text_and_ids_with_limits_of_their_own(tmp_path: Path) ->
     assert prompts.name == "prompts.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{prompt: x}", "not JSON"),
-        ('"hello"', '"hello" is no object'),
-        ({"text": "x"}, "unknown key 'text'; known are max_output_tokens, prompt, token_ids"),
-        ({}, r"give exactly one of prompt and token_ids, not \[\]"),
-        ({"prompt": "x", "token_ids": [1]}, "give exactly one of"),
-        ({"prompt": 5}, "prompt is 5; it must be a text"),
-        ({"prompt": "  "}, "it must be a text that is not blank"),
-        ({"token_ids": []}, r"token_ids is \[\]; it must be a list"),
-        ({"token_ids": [1, -2]}, r"token_ids is \[1, -2\]"),
-        ({"token_ids": [True]}, r"token_ids is \[true\]"),
-        ({"token_ids": [2**32]}, r"token_ids is \[4294967296\]; .*from 0 to 2³² - 1"),
-        ({"token_ids": [1, 1000]}, "token id 1000 is not below the model's vocabulary size 1000"),
-        ({"prompt": "x", "max_output_tokens": 0}, "max_output_tokens is 0; it must be a whole number from 1"),
-        ({"prompt": "x", "max_output_tokens": 1.5}, r"max_output_tokens is 1\.5"),
-    ],
-)
-def test_a_bad_line_is_named_with_its_number_and_what_it_holds(tmp_path: Path, line: object, message: str) -> None:
-    """In one line, though it stands third in the file."""
-    source = jsonl(tmp_path, {"prompt": "fine"}, "", line)
-    with pytest.raises(ConfigError, match=message) as caught:
-        load(source)
-    assert str(caught.value).startswith(f"{source}:3: ")
-    assert "\n" not in str(caught.value)
-
-
 def test_a_file_without_prompts_without_utf8_or_without_existence_is_refused(tmp_path: Path) -> None:
     """Each for its own reason."""
     with raises(ConfigError, "prompts.jsonl", cause=Cause.EMPTY):
