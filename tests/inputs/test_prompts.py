@@ -146,11 +146,18 @@ def test_a_prompt_file_s_own_limits_stay() -> None:
     assert output_limits([7, None], WorkloadSpec(), (0, 0)) == ((7, None), ())
 
 
+def drawn_experiment(count: int) -> ExperimentConfig:
+    """Return an experiment whose lengths and arrivals are drawn, with two measured passes."""
+    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
+    prompts = {"source": "synthetic", "input_tokens": lognormal, "count": count}
+    arrival = {"arrival": "gamma", "rate_per_s": 2.0, "burstiness": 0.5}
+    workload = {"prompts": prompts, "max_output_tokens": lognormal, **arrival}
+    return ExperimentConfig.model_validate({"backend": "fake", "workload": workload, "repeats": {"passes": 2}})
+
+
 def test_lengths_drawn_for_a_pass_are_the_seed_s_and_no_other_pass_s() -> None:
     """Prompts and answers from distributions: equal arguments give equal passes, and each pass has its own."""
-    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
-    prompts = {"source": "synthetic", "input_tokens": lognormal, "count": 400}
-    config = ExperimentConfig.model_validate({"workload": {"prompts": prompts, "max_output_tokens": lognormal}})
+    config = drawn_experiment(400)
     first, again, other = (load_prompts(config, pass_index=index, vocab_size=1000) for index in (0, 0, 1))
     assert first == again
     assert first.sha256 == other.sha256
@@ -165,15 +172,7 @@ def test_lengths_drawn_for_a_pass_are_the_seed_s_and_no_other_pass_s() -> None:
 
 def test_warm_up_passes_do_equal_work_on_prompts_of_their_own() -> None:
     """Else whether tokens/s still drift would hang on what each drew."""
-    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
-    workload = {
-        "prompts": {"source": "synthetic", "input_tokens": lognormal, "count": 50},
-        "max_output_tokens": lognormal,
-        "arrival": "gamma",
-        "rate_per_s": 2.0,
-        "burstiness": 0.5,
-    }
-    config = ExperimentConfig.model_validate({"backend": "fake", "workload": workload, "repeats": {"passes": 2}})
+    config = drawn_experiment(50)
     measured, *warm_ups = (load_prompts(config, pass_index=index, vocab_size=1000) for index in (1, 2, 3))
     shapes = [(drawn.max_output_tokens, drawn.arrivals_ns, tuple(map(len, drawn.items))) for drawn in warm_ups]
     assert shapes[0] == shapes[1]
@@ -183,15 +182,7 @@ def test_warm_up_passes_do_equal_work_on_prompts_of_their_own() -> None:
 
 def test_each_restart_draws_its_own_and_experiments_of_one_seed_share_it(tmp_path: Path) -> None:
     """Ids, lengths, limits, arrivals and the sampling seed; texts of a file are the same in all restarts."""
-    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
-    workload = {
-        "prompts": {"source": "synthetic", "input_tokens": lognormal, "count": 50},
-        "max_output_tokens": lognormal,
-        "arrival": "gamma",
-        "rate_per_s": 2.0,
-        "burstiness": 0.5,
-    }
-    config = ExperimentConfig.model_validate({"backend": "fake", "workload": workload})
+    config = drawn_experiment(50)
     first, second = (load_prompts(config, pass_index=0, restart=restart, vocab_size=1000) for restart in (0, 1))
     for drawn in ("items", "max_output_tokens", "arrivals_ns", "seed"):
         assert getattr(first, drawn) != getattr(second, drawn), drawn
