@@ -23,10 +23,8 @@ from wattdock.errors import Cause, ConfigError
         ("sweeep: {}\n", "1: 'sweeep' 'sweep'?"),
         ("workload:\n\n  batch_sise: 2\n", "3: 'batch_sise' 'batch_size'?"),
         ("batch_size: 3\n", "1: 'batch_size' 'workload.batch_size'?"),
-        ("workload:\n  max_outputtokens: 2\n", "2: 'max_outputtokens' 'max_output_tokens'?"),
         ("workload: {Batch_size: 2}\n", "1: 'Batch_size' 'batch_size'?"),
         ("workload: {restart: 2}\n", "1: 'restart' 'repeats.restarts'?"),
-        ("workload: {prompts: {input_token: 2}}\n", "1: 'input_token' 'input_tokens'?"),
         ("pytorch:\n  dtype: float17\n", "2: pytorch.dtype 'float17'"),
         ("backend: pytorch\nvllm: {max_num_seqs: 3}\n", "2: 'vllm' `backend:"),
         ("a: [1\nb", "2:"),
@@ -43,7 +41,6 @@ from wattdock.errors import Cause, ConfigError
         ("repeats: {passes: yes}\n", "1: repeats.passes: not True YAML"),
         ("backend: vllm\nvllm: {serve: 1}\n", "2: vllm.serve: true false, not 1"),
         ("slo: {}\n", "1: slo: ttft_ms, tpot_ms e2e_ms"),
-        ("slo: {ttft_ms: 0}\n", "1: slo.ttft_ms: not 0"),
         ("workload: {batch_size: '8'}\n", "1: workload.batch_size: not '8' quotes"),
         ("warmup: {slope_per_min: 2e-3}\n", "1: warmup.slope_per_min: '2e-3' 1.0e-3"),
         ("gpus: {count: 0}\n", "1: gpus.count: not 0"),
@@ -80,16 +77,13 @@ from wattdock.errors import Cause, ConfigError
         ("workload: {max_output_tokens: {distribution: gamma, mean: 50, std: 5}}", "1: max_output_tokens.max"),
         ("workload: {max_output_tokens: {distribution: normal, mean: 50, std: 5, max: 9}}", "1: lognormal"),
         ("workload: {max_output_tokens: {distribution: gamma, mean: 50, std: 5, maximum: 9}}", "1: 'maximum'"),
-        ("workload: {max_output_tokens: 0}", "1: 1 not 0"),
         ("workload: {prompts: {input_tokens: many}}", "1: workload.prompts.input_tokens 'many'"),
         # Sweeps.
         ("sweep:\n  backend: [pytorch]\n  workload.batch_size: 3\n", "3: workload.batch_size: 3"),
-        ("sweep: {workload.batch_sise: [1, 2]}\n", "1: 'batch_sise' 'batch_size'?"),
         ("sweep:\n\n  workload.batch_size: [0]\n", "3: workload.batch_size: not 0"),
         ("sweep: {a.b: [1], zip: {a.b: [1]}}\n", "1: a.b"),
         ("sweep: {zip: {workload.seed: [1, 2], workload.batch_size: [1]}}\n", "1: workload.seed 2, batch_size 1"),
         ("sweep: {zip: [3]}\n", "1: zip: [3]"),
-        ("sweep: {zip: {}}\n", "1: zip: {}"),
         ("sweep: [1]\n", "1: sweep: [1]"),
         ("defaults: {backend: pytorch}\nsweep: {}\n", "2: `sweep:` `experiments:`"),
         ("sweep: {backend: [pytorch]}\nexclude: [{backend: vllm}]\n", "2: exclude: vllm"),
@@ -209,13 +203,8 @@ def test_replicas_take_a_gpu_each_and_share_the_workload_or_multiply_it(scaling:
         {
             "backend": "vllm",
             "vllm": {"data_parallel_size": 3, "data_parallel_scaling": scaling},
-            "workload": {
-                "batch_size": 6,
-                "min_requests": 12,
-                "arrival": "poisson",
-                "rate_per_s": 2,
-                "prompts": {"count": 8},
-            },
+            "workload": {"arrival": "poisson", "rate_per_s": 2, "batch_size": 6, "min_requests": 12}
+            | {"prompts": {"count": 8}},
         }
     )
     assert (config.section.gpus_needed(), config.section.gpus_per_model()) == (3, 1)
