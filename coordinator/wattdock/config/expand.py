@@ -35,7 +35,7 @@ class Candidate:
 
     Attributes:
         settings: Laid over each other.
-        point: The swept ones among them, dotted; empty for an explicit experiment.
+        point: The swept settings among them, dotted; empty for an explicit experiment.
         index: Its place under `experiments:`; None for a point of the sweep.
     """
 
@@ -51,7 +51,7 @@ class Study:
     Attributes:
         name: For people and folder names.
         experiments: Each different from all others, in the order written; names are unique.
-        notes: What a person should know about the expansion, such as duplicates that were merged.
+        notes: Lines for a person about the expansion, such as duplicates that were merged.
         stop_after_failures: Failures of one kind in a row before a backend is given up; None for never.
         fleet: How a cluster is asked to run it.
     """
@@ -83,8 +83,22 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
         ConfigError: The sweep makes no sense, an exclusion excludes nothing, a point cannot be an experiment, or two
             experiments have the same name.
     """
-    candidates, notes = _candidates(written, flags)
-    experiments, merged = _unique(candidates, check)
+    sweep = list(points(written.sweep)) if written.sweep else []
+    layers = [written.defaults, *written.experiments, *sweep, flags, {"backend": DEFAULT_BACKEND}]
+    backends = {backend for layer in layers if isinstance(backend := layer.get("backend"), str)}
+    # The defaults may hold a section for each backend.
+    sections = backends - ExperimentConfig.model_fields.keys()
+    swept = _swept(written, sweep, flags, sections)
+    included = [point for point in swept if not any(_matches(entry, point.settings) for entry in written.exclude)]
+    for number, entry in enumerate(written.exclude):
+        if not any(_matches(entry, point.settings) for point in swept):
+            raise StudyError(f"exclude: {entry} excludes no point", "exclude", number, remedy="correct or remove it")
+    explicit = [
+        Candidate(_with_its_section(override(override(written.defaults, settings), flags), sections), {}, index)
+        for index, settings in enumerate(written.experiments)
+    ]
+    notes = [f"excluded: {len(swept) - len(included)} of {len(swept)} points"] if len(included) < len(swept) else []
+    experiments, merged = _unique([*included, *explicit], check)
     if not experiments:
         raise ConfigError("no experiment is left to measure: `exclude:` takes every point")
     return Study(
@@ -156,26 +170,6 @@ def _merged(under: Settings, over: Settings) -> Settings:
         below = under.get(key)
         merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
-
-
-def _candidates(written: StudyFile, flags: Settings) -> tuple[list[Candidate], list[str]]:
-    """Return all points and explicit experiments, and a line about the points that were left out."""
-    sweep = list(points(written.sweep)) if written.sweep else []
-    layers = [written.defaults, *written.experiments, *sweep, flags, {"backend": DEFAULT_BACKEND}]
-    backends = {backend for layer in layers if isinstance(backend := layer.get("backend"), str)}
-    # The defaults may hold a section for each backend.
-    sections = backends - ExperimentConfig.model_fields.keys()
-    swept = _swept(written, sweep, flags, sections)
-    included = [point for point in swept if not any(_matches(entry, point.settings) for entry in written.exclude)]
-    for number, entry in enumerate(written.exclude):
-        if not any(_matches(entry, point.settings) for point in swept):
-            raise StudyError(f"exclude: {entry} excludes no point", "exclude", number, remedy="correct or remove it")
-    explicit = [
-        Candidate(_with_its_section(override(override(written.defaults, settings), flags), sections), {}, index)
-        for index, settings in enumerate(written.experiments)
-    ]
-    excluded = len(swept) - len(included)
-    return [*included, *explicit], [f"excluded: {excluded} of {len(swept)} points"] if excluded else []
 
 
 def _swept(written: StudyFile, sweep: Sequence[Point], flags: Settings, sections: set[str]) -> list[Candidate]:

@@ -15,14 +15,15 @@ from wattdock.opening import read_regular
 if TYPE_CHECKING:
     from pathlib import Path
 
+# The largest file: a study of thousands of experiments has a tenth of it.
 MAX_BYTES = 1_000_000
-# libyaml builds nested nodes by recursion in C, and too deep a recursion ends the process.
+# The deepest nesting: libyaml builds nested nodes by recursion in C, and too deep a recursion ends the process.
 MAX_DEPTH = 100
-# No setting takes more; Python refuses to print very large whole numbers, and to make them floats.
+# The largest whole number: Python refuses to print very large ones, and to make them floats.
 MAX_BITS = 64
-# Aliases of aliases: without a limit, a few lines of YAML become gigabytes of settings.
+# Most values: aliases of aliases would make gigabytes of settings of a few lines.
 MAX_NODES = 50_000
-
+# The tag of the key `<<`.
 MERGE = "tag:yaml.org,2002:merge"
 
 Location = tuple[str | int, ...]
@@ -31,7 +32,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
-    """Return the plain data in `path` and the line, from 1, of every key and list item.
+    """Return the data in a file, and the line, from 1, of every key and list item.
 
     Raises:
         ConfigError: The file cannot be read, is not UTF-8 or not YAML, repeats a key, or is absurdly large.

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 # Matrices of an MLP: gate, up and down; or up and down.
 GATED, PLAIN = 3, 2
 LLAMA_LIKE = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss")
-# What a config.json means that leaves it out. Source: transformers' configuration classes of these kinds, and of GPT-2.
+# Defaults of keys that a config.json leaves out. Source: transformers' configuration classes of these kinds and GPT-2.
 WINDOW = dict.fromkeys(("mistral", "qwen2", "qwen3", "qwen3_moe"), 4096)
 FIRST_WINDOWED_LAYER, GPT2_POSITIONS = 28, 1024
-# Rotary positions that reach `factor` times those trained; of llama3 and longrope, config.json says the whole reach.
-# Source: `_get_and_verify_max_len` of vLLM 0.32, which takes YaRN's positions, too, for stretched already.
+# Kinds of rotary positions that reach `factor` times the trained ones; for llama3 and longrope, config.json holds the
+# whole reach. Source: `_get_and_verify_max_len` of vLLM 0.32, which takes YaRN's positions, too, for stretched already.
 STRETCHED = ("yarn", "linear", "dynamic")
 # Keys of config.json that are read here, by the type of their values.
 KINDS: dict[type, tuple[str, ...]] = {
@@ -213,38 +213,33 @@ def _pairs(positions: int, window: int | None) -> int:
 
 
 def _ends(config: Mapping[str, Any], hidden: int, *, tied: bool) -> dict[str, Any]:
-    """Return the fields that all families read from the same keys."""
+    """Return the fields that all families read from the same keys.
+
+    `context_tokens` of the runners' `checkpoint` derives the same `max_context` from transformers' configs; one table
+    of cases tests both.
+    """
     embedding = hidden * config["vocab_size"]
+    max_context: int | None = config.get("max_position_embeddings", config.get("n_positions"))
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
+    if max_context is not None and isinstance(rope, dict):
+        reaches, original = [], config.get("original_max_position_embeddings")
+        # Each kind of layers may have a scaling of its own; the model reaches as far as all of them do.
+        for scaling in [each for each in rope.values() if isinstance(each, dict)] or [rope]:
+            trained = original or scaling.get("original_max_position_embeddings") or max_context
+            factor = scaling.get("factor") or 1
+            stretches = scaling.get("rope_type", scaling.get("type")) in STRETCHED and isinstance(factor, int | float)
+            possible = stretches and isinstance(trained, int) and trained <= LARGEST and 1 <= factor <= LARGEST
+            reaches.append(max(max_context, int(trained * factor)) if possible else max_context)
+        max_context = min(reaches)
     return {
         "hidden": hidden,
         "vocab": config["vocab_size"],
         "embedding": embedding,
         "head": 0 if config.get("tie_word_embeddings", tied) else embedding,
-        "max_context": _max_context(config),
+        "max_context": max_context,
         "dtype": str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"),
         "quantization": dict(config.get("quantization_config") or {}),
     }
-
-
-def _max_context(config: Mapping[str, Any]) -> int | None:
-    """Return the positions that a model allows: those in its config.json, or what stretching the trained ones reaches.
-
-    `context_tokens` of the runners' `checkpoint` says the same of transformers' configs; one table of cases tests both.
-    """
-    positions: int | None = config.get("max_position_embeddings", config.get("n_positions"))
-    rope = config.get("rope_scaling") or config.get("rope_parameters")
-    if positions is None or not isinstance(rope, dict):
-        return positions
-    original = config.get("original_max_position_embeddings")
-    # Kinds of layers may have each their own; the model reaches as far as all of them do.
-    reaches = []
-    for scaling in [each for each in rope.values() if isinstance(each, dict)] or [rope]:
-        trained = original or scaling.get("original_max_position_embeddings") or positions
-        factor = scaling.get("factor") or 1
-        stretches = scaling.get("rope_type", scaling.get("type")) in STRETCHED and isinstance(factor, int | float)
-        possible = stretches and isinstance(trained, int) and trained <= LARGEST and 1 <= factor <= LARGEST
-        reaches.append(max(positions, int(trained * factor)) if possible else positions)
-    return min(reaches)
 
 
 def _windows(config: Mapping[str, Any], layers: int) -> list[int | None]:

