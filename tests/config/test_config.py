@@ -207,7 +207,7 @@ def test_replicas_take_a_gpu_each_and_share_the_workload_or_multiply_it(scaling:
             | {"prompts": {"count": 8}},
         }
     )
-    assert (config.section.gpus_needed(), config.section.gpus_per_model()) == (3, 1)
+    assert (config.section.gpus_needed(), config.section.split(3).replicas) == (3, 3)
     served = config.total_workload
     assert (served.batch_size, served.min_requests, served.rate_per_s) == (6 * times, 12 * times, 2 * times)
     assert (served.prompts_per_pass, served.requests_per_pass) == (8 * times, 12 * times)
