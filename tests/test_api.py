@@ -105,10 +105,10 @@ def block(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_fails_raises_its_error_or_where_others_were_measured_warns(place: Path) -> None:
     """All are stored; nobody takes a study of failures for one of figures."""
     broken = FAKE | {"fake": {"load_fault": "refuse"}}
-    with raises(RunnerError, "load: "):
+    with raises(RunnerError, "load:"):
         wattdock.run(broken, "failed", quiet=True)
     study = {"experiments": [broken, FAKE | {"name": "sound"}]}
-    with pytest.warns(UserWarning, match="^load: ") as warned:
+    with pytest.warns(UserWarning, match="fake") as warned:
         both = wattdock.run(study, "failed", quiet=True)
     assert warned[0].filename == __file__
     assert [result.data.status for result in both] == ["failed", "ok"]
@@ -120,23 +120,23 @@ def test_what_fails_raises_its_error_or_where_others_were_measured_warns(place: 
 @pytest.mark.parametrize(
     ("call", "values"),
     [
-        (lambda: wattdock.run({"workload": {"batch_size": 0}}), ["settings", "workload.batch_size"]),
-        (lambda: wattdock.run({"workload": {"batch": 1}}), ["settings", "workload.batch"]),
-        (lambda: wattdock.run({"model": {1, 2}}), ["settings", "set"]),
-        (lambda: wattdock.run(settings={"workload.seed": "x"}), ["settings['workload.seed']"]),
-        (lambda: wattdock.run("absent.yaml"), ["absent.yaml"]),
-        (lambda: wattdock.load("absent"), ["absent"]),
-        (lambda: wattdock.results(where="nope = 1"), ["where", "nope"]),
-        (lambda: wattdock.results(where="true); DROP TABLE all_results; SELECT (1"), ["DROP TABLE"]),
-        (lambda: wattdock.results(frame="numpy"), ["numpy", "auto", "arrow"]),  # type: ignore[arg-type]
-        (lambda: wattdock.load("results").plot("pie"), ["pie", "intervals"]),
-        (lambda: wattdock.load("results").plot("pareto"), ["joules"]),
+        (lambda: wattdock.run({"workload": {"batch_size": 0}}), "settings: workload.batch_size: not 0"),
+        (lambda: wattdock.run({"workload": {"batch": 1}}), "settings: workload.batch: 'batch'"),
+        (lambda: wattdock.run({"model": {1, 2}}), "settings: set"),
+        (lambda: wattdock.run(settings={"workload.seed": "x"}), "settings['workload.seed']: 'x'"),
+        (lambda: wattdock.run("absent.yaml"), "absent.yaml:"),
+        (lambda: wattdock.load("absent"), "absent:"),
+        (lambda: wattdock.results(where="nope = 1"), 'where: "nope"'),
+        (lambda: wattdock.results(where="true); DROP TABLE all_results; SELECT (1"), "SELECT"),
+        (lambda: wattdock.results(frame="numpy"), "frame='numpy': auto, arrow"),  # type: ignore[arg-type]
+        (lambda: wattdock.load("results").plot("pie"), "'pie'; intervals,"),
+        (lambda: wattdock.load("results").plot("pareto"), "joules"),
     ],
 )
 @pytest.mark.slow
-def test_a_mistake_is_one_line_of_an_error_of_ours(measured: wattdock.Results, call: Any, values: list[str]) -> None:
+def test_a_mistake_is_one_line_of_an_error_of_ours(measured: wattdock.Results, call: Any, values: str) -> None:
     """As the command would print it, with the setting or the argument that was wrong."""
-    with raises(wattdock.WattdockError, *values) as caught:
+    with raises(wattdock.WattdockError, *values.split()) as caught:
         call()
     assert "\n" not in str(caught.value)
 

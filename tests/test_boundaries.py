@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -268,25 +267,23 @@ def declared(file: str, *keys: str) -> set[str]:
     return {re.split(r"[\s<>=!~\[;]", entry, maxsplit=1)[0] for entry in entries}
 
 
-def test_what_was_asked_for_is_declared_and_really_imported() -> None:
+@pytest.mark.parametrize(
+    ("project", "folders", "packages"),
+    [
+        (".", ("coordinator", "proto"), {"docker": "docker", "pydantic": "pydantic", "nvidia-ml-py": "pynvml"}),
+        (".", ("coordinator", "proto"), {"grpcio": "grpc", "protobuf": "google"}),
+        *(("runners/pytorch", ("runners/pytorch",), {name: name}) for name in ("torch", "transformers")),
+        ("runners/vllm", ("runners/vllm",), {"vllm": "vllm"}),
+        ("runners/tensorrt", ("runners/tensorrt",), {"tensorrt-llm": "tensorrt_llm"}),
+        ("runners/sglang", ("runners/sglang",), {"sglang": "sglang"}),
+    ],
+)
+def test_what_was_asked_for_is_declared_and_really_imported(
+    project: str, folders: tuple[str, ...], packages: dict[str, str]
+) -> None:
     """A dependency that nothing uses is as wrong as a use that nothing declares."""
-    coordinator = {"docker": "docker", "pydantic": "pydantic", "nvidia-ml-py": "pynvml"}
-    coordinator |= {"grpcio": "grpc", "protobuf": "google", "zeus": "zeus"}
-    runner = {"torch": "torch", "transformers": "transformers", "accelerate": "accelerate"}
-    optional, dev = (declared("pyproject.toml", "optional-dependencies", extra) for extra in ("zeus", "dev"))
-    assert optional == {"zeus"}
-    assert coordinator.keys() <= declared("pyproject.toml", "dependencies") | optional
-    assert {"pytest", "zeus"} <= dev
-    assert runner.keys() <= declared("runners/pytorch/pyproject.toml", "dependencies")
-    assert "vllm" in declared("runners/vllm/pyproject.toml", "dependencies")
-    assert "vllm" in set().union(*map(imported, sources("runners/vllm")))
-    assert "tensorrt-llm" in declared("runners/tensorrt/pyproject.toml", "dependencies")
-    assert "tensorrt_llm" in set().union(*map(imported, sources("runners/tensorrt")))
-    assert "sglang" in declared("runners/sglang/pyproject.toml", "dependencies")
-    assert "sglang" in set().union(*map(imported, sources("runners/sglang")))
-    used = set().union(*map(imported, sources("coordinator", "proto")))
-    assert set(coordinator.values()) <= used
-    assert {"torch", "transformers"} <= set().union(*map(imported, sources("runners/pytorch")))
+    assert packages.keys() <= declared(f"{project}/pyproject.toml", "dependencies")
+    assert set(packages.values()) <= set().union(*map(imported, sources(*folders)))
 
 
 def test_the_coordinator_declares_everything_it_imports() -> None:
@@ -316,10 +313,3 @@ def test_no_package_of_zeus_shadows_a_folder_of_ours(folder: str) -> None:
     code = f"import importlib.util as u; print(*u.find_spec({folder!r}).submodule_search_locations, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True)
     assert Path(done.stdout.splitlines()[0]).resolve() == REPO / folder
-
-
-def test_setting_up_leaves_none_of_zeus_stray_folders() -> None:
-    """A package of its own there, with an `__init__.py`, would win over any folder without one."""
-    found = {path.name for path in Path(sysconfig.get_path("purelib")).iterdir()}
-    assert "zeus" in found
-    assert found & {"tests", "docs", "examples"} == set()
