@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from refused import raises
-from seams.metering import SAMPLES, EnergySource, LagModel, Series, Ticks, resolution_mj
+from seams.metering import SAMPLES, EnergySource, LagModel, Series, Ticks, resolution_mj, tick_instants
 
 from wattdock.metering import EnergyCurve, GpuTimeline
 
@@ -324,3 +324,25 @@ def test_one_sample_of_the_driver_tells_no_course() -> None:
 def test_without_any_source_there_is_none() -> None:
     """Null with a reason, never zero."""
     assert "GPU-a" in why_none(replace(power_timeline([]), energy_source=None), BASE_NS, BASE_NS + MS)
+
+
+def test_uncertainty_grows_where_power_changes_and_shrinks_when_both_ends_share_their_ticks() -> None:
+    """The budget knows what a span hangs on."""
+    steady, stepping = (
+        timeline([(100, 50_000)] * 13),
+        timeline([(100, 10_000)] * 6 + [(100, 30_000)] + [(100, 50_000)] * 6),
+    )
+    long = timing_j(steady, 450, 850)
+    assert timing_j(steady, 610, 640) < long / 2
+    assert timing_j(stepping, 350, 650) > 1.5 * long
+
+
+def test_a_bracket_that_hides_other_changes_is_cut_to_the_last_one() -> None:
+    """After a long pause between reads the change seen is the latest, so it lies within one period of the read."""
+    ticks = timeline([(100, 50_000)] * 9).ticks
+    late = replace(ticks, before_start_ns=ticks.before_start_ns.copy(), before_end_ns=ticks.before_end_ns.copy())
+    late.before_start_ns[5:6] = late.before_end_ns[5:6] = ticks.after_end_ns[5] - 350 * MS
+    at_s, std_s, period_s = tick_instants(late, BASE_NS)
+    assert period_s == pytest.approx(0.1)
+    assert 0.4 < at_s[5] < 0.501
+    assert std_s[5] < period_s / 12**0.5 + 1e-6
