@@ -78,7 +78,17 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmEngine, LoadedMod
         OutOfMemory: The weights or the KV cache do not fit.
     """
     plan = plan_load(order, report)
-    engine = _start(plan.settings, order, report)
+    faults = ChildFaults()
+    try:
+        # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
+        llm = LLMEngine.from_engine_args(EngineArgs(**plan.settings), usage_context=UsageContext.LLM_CLASS)
+    # vLLM raises a plain Exception for a worker that did not start.
+    except Exception as error:
+        close_sockets(open_sockets())
+        raise refusal(faults.cause() or fault_of(error), plan.settings, error) from error
+    report("reading the tokenizer")
+    engine = VllmEngine(llm, faults, checkpoint.read_tokenizer(AutoTokenizer, order))
+    engine.drain()
     return engine, describe(engine.facts, order, plan)
 
 
@@ -149,22 +159,13 @@ def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str,
         settings["model_loader_extra_config"] = {"low": weights.low, "high": weights.high, "seed": weights.seed}
     return settings | {
         "model": str(order.model_path),
-        "dtype": _dtype(order, config, on_gpu=on_gpu),
+        # vLLM would narrow a checkpoint's float32 to 16 bits.
+        "dtype": checkpoint.dtype_of(order, config, on_gpu=on_gpu) or "auto",
         "trust_remote_code": order.trust_remote_code,
         # Texts are encoded before a pass and decoded after it; the engine sees ids only.
         "skip_tokenizer_init": True,
         "worker_extension_cls": EXTENSION,
     }
-
-
-def _dtype(order: LoadOrder, config: Any, *, on_gpu: bool) -> str:
-    """Return the checkpoint's dtype for "auto", where vLLM would narrow float32 to 16 bits."""
-    if order.dtype != "auto":
-        return order.dtype
-    if not on_gpu:
-        return "float32"
-    dtype = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
-    return "auto" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def parameter_count(config: Any, order: LoadOrder) -> int | None:
@@ -177,21 +178,6 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
     except (ValueError, ImportError):
         return None
     return sum(int(shape.numel()) for shape in shapes.values())
-
-
-def _start(settings: dict[str, Any], order: LoadOrder, report: Report) -> VllmEngine:
-    faults = ChildFaults()
-    try:
-        # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
-        llm = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
-    # vLLM raises a plain Exception for a worker that did not start.
-    except Exception as error:
-        close_sockets(open_sockets())
-        raise refusal(faults.cause() or fault_of(error), settings, error) from error
-    report("reading the tokenizer")
-    engine = VllmEngine(llm, faults, checkpoint.read_tokenizer(AutoTokenizer, order))
-    engine.drain()
-    return engine
 
 
 def refusal(fault: Fault, settings: Mapping[str, Any], error: Exception) -> Exception:

@@ -97,8 +97,7 @@ def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> 
     require_gpus(order.gpu_uuids, gpus, "torch")
     if not gpus:
         raise WrongState(f"{engine} runs on NVIDIA GPUs only, and none was asked for; set gpus")
-    named = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or "bfloat16"
-    dtype = str(named).removeprefix("torch.") if order.dtype == "auto" else order.dtype
+    dtype = checkpoint.dtype_of(order, config) or "bfloat16"
     parameters = sum(int(parameter.numel()) for parameter in meta.parameters())
     is_quantised = getattr(config, "quantization_config", None) is not None
     generation = checkpoint.read_generation_config(transformers.GenerationConfig, order, meta)
