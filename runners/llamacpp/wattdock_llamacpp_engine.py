@@ -93,14 +93,15 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     require_gpus(order.gpu_uuids, (), "this build of llama.cpp")
     config = read_config(AutoConfig, order)
     report("drawing random weights" if order.random_weights else "reading weights")
-    generation = _generation_settings(order, config)
+    file = order.model_path / "generation_config.json"
+    generation = json.loads(file.read_text("utf-8")) if file.is_file() else {"eos_token_id": config.eos_token_id}
     ends = known_ids(generation.get("eos_token_id"), config.vocab_size)
     tokenizer = read_tokenizer(AutoTokenizer, order)
-    with gguf_file(order, config, ends) as file:
-        weights = weights_of(file)
+    with gguf_file(order, config, ends) as gguf:
+        weights = weights_of(gguf)
         if order.dtype not in ("auto", weights.kind):
-            raise InvalidRequest(f"dtype {order.dtype}: {file.name} holds {weights.kind}; leave it out")
-        settings = {"model": str(file), **settings_for(order, config)}
+            raise InvalidRequest(f"dtype {order.dtype}: {gguf.name} holds {weights.kind}; leave it out")
+        settings = {"model": str(gguf), **settings_for(order, config)}
         with loading(PROGRAM, json.dumps(settings)) as server:
             told = server.until(server.told)
             props = server.ask("/props")
@@ -129,11 +130,6 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         weight_bytes=weights.bytes,
         warnings=settings_warnings(generation, config.vocab_size),
     )
-
-
-def _generation_settings(order: LoadOrder, config: Any) -> dict[str, Any]:
-    file = order.model_path / "generation_config.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"eos_token_id": config.eos_token_id}
 
 
 def settings_for(order: LoadOrder, config: Any) -> dict[str, Any]:

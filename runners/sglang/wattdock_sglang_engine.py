@@ -111,8 +111,18 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     model = read_model(torch, transformers, order, "SGLang as wattdock drives it")
     with weights_folder(torch, save_file, order, model, report) as folder:
         report("starting the server")
-        fixed = _fixed(order, folder, model.dtype, has_words=model.tokenizer is not None)
-        with loading(PROGRAM, json.dumps({**DEFAULTS, **order.engine_args, **fixed}), DIRECT) as server:
+        settings = {
+            **DEFAULTS,
+            **order.engine_args,
+            "model_path": str(folder),
+            "dtype": model.dtype,
+            "trust_remote_code": order.trust_remote_code,
+            # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
+            "skip_tokenizer_init": model.tokenizer is None,
+            # Otherwise each event repeats all ids before.
+            "incremental_streaming_output": True,
+        }
+        with loading(PROGRAM, json.dumps(settings), DIRECT) as server:
             server.until(lambda: server.is_up("/ready"))
             info = server.ask("/server_info")
             engine = ServedEngine(server, SglangApi(tells_metrics=info["enable_metrics"]), tokenizer=model.tokenizer)
@@ -131,16 +141,3 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             engine.cache_arguments = "mem_fraction_static"
             effective = {name: info[name] for name in SglangBackend.engine_arguments or () if name in info} | told
             return engine, model.loaded(info["tp_size"], info["pp_size"], effective)
-
-
-def _fixed(order: LoadOrder, folder: Path, dtype: str, *, has_words: bool) -> dict[str, object]:
-    """Return the server's arguments that nobody chooses."""
-    return {
-        "model_path": str(folder),
-        "dtype": dtype,
-        "trust_remote_code": order.trust_remote_code,
-        # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
-        "skip_tokenizer_init": not has_words,
-        # Otherwise each event repeats all ids before.
-        "incremental_streaming_output": True,
-    }

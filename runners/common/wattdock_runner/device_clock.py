@@ -45,7 +45,11 @@ class DeviceClock:
     def open(self) -> None:
         """Make events beforehand, and tie the device's clock to the host's; call it on a drained device."""
         if self._on_gpu:
-            self._prepare()
+            self._stream = self._cuda.current_stream(self._device)
+            self._spare = [self._new_event() for _ in range(SPARE_EVENTS)]
+            # torch makes the driver's event where it is first recorded.
+            for event in self._spare:
+                event.record(self._stream)
             self._base = self._dated_event()
 
     def instants(self, marks: Sequence[Any]) -> list[int]:
@@ -56,13 +60,6 @@ class DeviceClock:
         closing, closing_ns = self._dated_event()
         elapsed_ms = [base.elapsed_time(mark) for mark in marks]
         return host_instants(elapsed_ms, base.elapsed_time(closing), base_ns, closing_ns)
-
-    def _prepare(self) -> None:
-        self._stream = self._cuda.current_stream(self._device)
-        self._spare = [self._new_event() for _ in range(SPARE_EVENTS)]
-        # torch makes the driver's event where it is first recorded.
-        for event in self._spare:
-            event.record(self._stream)
 
     def _event(self) -> Any:
         event = self._spare.pop() if self._spare else self._new_event()

@@ -64,10 +64,14 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         self._ready: list[Connection] = []
+        all_cores = sorted(os.sched_getaffinity(0))
+        share = len(all_cores) // len(orders)
         for number, (order, added) in enumerate(zip(orders, variables, strict=True)):
             ours, theirs = Pipe()
             descriptors = (theirs.fileno(), self._board.descriptor)
-            words = (*map(str, descriptors), str(number), ",".join(map(str, _cores(order, number, len(orders)))))
+            # No cores are named where a GPU computes, or where there are too few.
+            cores = [] if order.gpu_uuids else all_cores[number * share : (number + 1) * share]
+            words = (*map(str, descriptors), str(number), ",".join(map(str, cores)))
             process = subprocess.Popen(
                 [sys.executable, "-m", "wattdock_runner.worker", backend, *words],
                 stdin=subprocess.DEVNULL,
@@ -295,10 +299,3 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
         return f"died: it exited with code {code}"
     hint = " (out of memory?)" if code == -signal.SIGKILL else ""
     return f"died: it was killed by {signal.Signals(-code).name}{hint}"
-
-
-def _cores(order: LoadOrder, number: int, count: int) -> list[int]:
-    """Return the CPU cores of a process; empty for all cores, where a GPU computes or there are too few."""
-    cores = sorted(os.sched_getaffinity(0))
-    each = len(cores) // count
-    return [] if order.gpu_uuids else cores[number * each : (number + 1) * each]
