@@ -53,7 +53,7 @@ def test_a_broken_index_is_named(tmp_path: Path) -> None:
     """An engine would name its own line that read it."""
     folder(tmp_path, [WHOLE], [])
     (tmp_path / INDEX).write_text("{")
-    with pytest.raises(InvalidRequest, match="is not a weight index"):
+    with pytest.raises(InvalidRequest, match=INDEX):
         require_same_weights(tmp_path, "vLLM")
 
 

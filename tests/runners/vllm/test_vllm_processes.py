@@ -68,7 +68,7 @@ def test_memory_that_a_worker_lacks_is_named_though_vllm_keeps_it_in_the_workers
         folder, engine_args={"distributed_executor_backend": "mp"}, random_weights=SMALL_UNIFORM
     )
     assert code == "RESOURCE_EXHAUSTED"
-    assert "can't allocate memory: you tried to allocate 512000000000 bytes" in detail
+    assert "512000000000 bytes" in detail
     wait_until(lambda: set(runner.children("")) == set(runner.children("resource_tracker")))
 
 

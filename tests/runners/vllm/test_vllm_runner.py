@@ -76,7 +76,7 @@ def test_a_model_larger_than_memory_is_refused_with_what_it_wanted(bare: tuple[R
     folder = write_config(tmp_path, vocab_size=1_000_000_000)
     status, detail = bare[0].refused_load(folder, random_weights=SMALL_UNIFORM)
     assert status == "RESOURCE_EXHAUSTED"
-    assert "tried to allocate 512000000000 bytes" in detail
+    assert "512000000000 bytes" in detail
 
 
 def test_a_prompt_in_chunks_is_computed_over_several_steps(bare: tuple[Runner, Path]) -> None:
@@ -127,7 +127,7 @@ def test_effective_arguments_are_the_engines_own(loaded: tuple[Runner, pb.Loaded
 def test_more_in_flight_than_the_engine_serves_is_refused(runner: Runner) -> None:
     """vLLM would queue a request without a word."""
     code, detail = runner.refused_pass(workload(in_flight=65), [ids_prompt(3)])
-    assert (code, "this engine serves 64 at a time; raise max_num_seqs" in detail) == ("INVALID_ARGUMENT", True), detail
+    assert (code, "max_num_seqs" in detail) == ("INVALID_ARGUMENT", True), detail
 
 
 def test_the_engine_core_runs_in_the_runner_whatever_the_environment_says(runner: Runner) -> None:
