@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,10 +16,12 @@ from wattdock.errors import Cause
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from contract.runner_process import Pass, Runner
     from contract.shared_runners import SharedRunners
 
-PYTHON = Path(SGLANG.python)
+PYTHON = SGLANG.python
 GPUS, BACKEND = SGLANG.gpus, SGLANG.name
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with torch and aiohttp at {PYTHON}")

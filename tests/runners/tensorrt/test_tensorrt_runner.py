@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,10 +23,12 @@ from wattdock.errors import Cause
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from contract.runner_process import Pass, Runner
     from contract.shared_runners import SharedRunners
 
-PYTHON = Path(TENSORRT.python)
+PYTHON = TENSORRT.python
 GPUS, BACKEND = TENSORRT.gpus, TENSORRT.name
 TWO_ENDS = {"eos_token_id": [2, 5]}
 

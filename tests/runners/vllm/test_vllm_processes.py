@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import output_ids, refusal
-from contract.shared_runners import HANG_LIMIT_S
-from contract.subjects import SMALL_UNIFORM, WIDE_UNIFORM, write_config
+from contract.subjects import HANG_LIMIT_S, SMALL_UNIFORM, WIDE_UNIFORM, write_config
 from launch.standins import wait_until
 from runners.checkpoints import NEW_TOKENS, PROMPTS, run
 
