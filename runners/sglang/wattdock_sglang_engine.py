@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.engine_server import Server
+    from wattdock_runner.folder_model import FolderModel
 
 PROGRAM = Path(__file__).with_name("wattdock_sglang_server.py")
 # SGLang asks itself for its first answer, by a library that heeds proxies.
@@ -100,6 +101,21 @@ class SglangApi(Api):
         return first_s, mean_of(grown, "sglang:inter_token_latency_seconds")
 
 
+def server_settings(order: LoadOrder, folder: Path, model: FolderModel) -> dict[str, object]:
+    """Return all arguments of the server: the order's, wattdock's defaults, and those that nobody chooses."""
+    return {
+        **DEFAULTS,
+        **order.engine_args,
+        "model_path": str(folder),
+        "dtype": model.dtype,
+        "trust_remote_code": order.trust_remote_code,
+        # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
+        "skip_tokenizer_init": model.tokenizer is None,
+        # Otherwise each event repeats all ids before.
+        "incremental_streaming_output": True,
+    }
+
+
 def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedModel]:
     """Start the server, and return when it has answered its own first request.
 
@@ -111,17 +127,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     model = read_model(torch, transformers, order, "SGLang as wattdock drives it")
     with weights_folder(torch, save_file, order, model, report) as folder:
         report("starting the server")
-        settings = {
-            **DEFAULTS,
-            **order.engine_args,
-            "model_path": str(folder),
-            "dtype": model.dtype,
-            "trust_remote_code": order.trust_remote_code,
-            # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
-            "skip_tokenizer_init": model.tokenizer is None,
-            # Otherwise each event repeats all ids before.
-            "incremental_streaming_output": True,
-        }
+        settings = server_settings(order, folder, model)
         with loading(PROGRAM, json.dumps(settings), DIRECT) as server:
             server.until(lambda: server.is_up("/ready"))
             info = server.ask("/server_info")
