@@ -89,8 +89,6 @@ THEIRS = f"{RESULTS}/20990101T000000-fake-00000000"
         "rm -r restarts; ln -s $private/$secret/restarts restarts",
         "rm result.json; ln -s $private/$secret/result.json result.json",
         "cd ..; rm -r 2099*; ln -s $private/$secret 20990101T000000-fake-00000000",
-        # A link on the way: a folder that holds one of results.
-        "rm -r *; ln -s $closed top",
         # Where links guard nothing, a second name of the victim's file.
         "ln ../../closed/results/secret.json more.json 2>/dev/null || ln -s $private/secret.json more.json",
     ],

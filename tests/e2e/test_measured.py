@@ -43,7 +43,6 @@ def test_two_gpus_are_summed_and_a_bystander_is_told_apart(wattdock: Command) ->
     assert energy["per_gpu_j"][BUSY] > energy["per_gpu_j"][IDLE] > 0
     assert shared["per_gpu_mean_utilization_percent"] == {BUSY: 97, IDLE: None}
     assert shared["per_gpu_max_memory_used_bytes"] == {BUSY: 1_500_000_000, IDLE: 0}
-    assert "1.5 GB" in wattdock("show", "results").stdout
 
 
 def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(wattdock: Command) -> None:

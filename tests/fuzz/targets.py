@@ -143,7 +143,7 @@ RECORDS = ("record.json", "record.json", "requests.parquet", "steps.parquet", "t
 
 
 def run_records(folder: Path) -> None:
-    command(folder, "show", "results/a", "--window", "all")
+    command(folder, "show", "results/a", "--again")
     words = (
         ("results", "query", "SELECT count(*), max(value) FROM timeline"),
         ("results", "query", "SELECT * FROM requests, steps LIMIT 100"),

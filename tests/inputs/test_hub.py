@@ -184,7 +184,7 @@ DID_YOU_MEAN = r"did you mean 'smollm2-135m-instruct'\? A hub's ids look like OW
         *((model_id, "is no model id; write OWNER/NAME") for model_id in ("a/b/c", "owner/na me", "-x/y", "")),
         ("smollm2-135m-instuct", DID_YOU_MEAN),
         ("SmolLM2-135M-Instruct", DID_YOU_MEAN),
-        ("smollm2-135m", r"'smollm2-135m' is .* shape; write shape:smollm2-135m for random weights or "),
+        ("smollm2-135m", "shape:smollm2-135m"),
     ],
 )
 def test_an_id_that_no_hub_has_is_refused_before_anyone_is_asked(model_id: str, said: str) -> None:

@@ -211,7 +211,7 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
         "g": "is no result of schema version 1 (energy.",
         "h": "is no result of schema version 1 (config.workload.rate_per_s: Input should be a valid number",
         "i": "is no result of schema version 1 (",
-        "j": "cannot be read (No such file or directory); restore it",
+        "j": "cannot be read (No such file or directory)",
         "k": "is no result of schema version 1 (colour: Extra inputs are not permitted",
         "l": "is no result of schema version 1 (config.colour: Extra inputs are not permitted",
         "m": "is no result of schema version 1 (spans: Input should be a valid array",

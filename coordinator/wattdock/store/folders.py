@@ -168,7 +168,7 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
         content = folder.read(RESULT, limit_bytes=MAX_JSON_BYTES)
     except OSError as error:
         why = error.strerror or error
-        raise StoreError(f"{file}: cannot be read ({why})", "restore it, or move its folder away") from error
+        raise StoreError(f"{file}: cannot be read ({why})", "see its owner, mode and size") from error
     try:
         return ExperimentResult.model_validate_json(content)
     except ValidationError as error:
