@@ -164,7 +164,7 @@ def test_an_engine_that_dies_costs_no_measured_pass_and_nothing_falls_back(
     rows = in_containers.by_name()
     assert (running.returncode, rows["one"]["status"], rows["two"]["status"]) == (4, "ok", "failed"), errors
     assert container.id[:12] in errors
-    assert rows["two"]["error"]["stage"] == "launch"
+    assert rows["two"]["error"]["exit_code"] == 4
     assert rows["two"]["environment"]["launcher"] == "docker"
     assert in_containers.containers() == [container]
     proxy()
