@@ -48,11 +48,7 @@ def images(*words: str, lock: Path, engine: str | None = None) -> subprocess.Com
         ("build llamacpp", 2, "llamacpp has no packages for --variant cuda; take the other one of cpu and cuda"),
         ("build tensorrt --variant cpu", 2, "tensorrt has no packages for --variant cpu; take the other one of"),
         ("build pytorch --base 127.0.0.1:1/absent", 3, "cannot pull 127.0.0.1:1/absent: docker ended with code 1; its"),
-        (
-            "pull pytorch",
-            3,
-            "names no image for pytorch; build one (to publish, push it), then: wattdock images lock",
-        ),
+        ("pull pytorch", 3, "names no image for pytorch; build one (to publish, push it), then: wattdock images lock"),
         ("pull vllm", 3, f"cannot pull vllm: {NOT_PUSHED}"),
         ("pull", 2, "the lock holds no image that a registry has; see: wattdock images list"),
         (

@@ -63,10 +63,7 @@ def test_a_task_measures_its_load_group_and_nothing_else(wattdock: Command, stud
 
 @pytest.mark.parametrize(
     ("task", "code", "words"),
-    [
-        ("2", 3, "on a gpu needs 1 GPU, and this node gives it no GPU"),
-        ("3", 2, "task 3: {study} has tasks 0 to 2"),
-    ],
+    [("2", 3, "on a gpu needs 1 GPU, and this node gives it no GPU"), ("3", 2, "task 3: {study} has tasks 0 to 2")],
 )
 def test_a_task_that_cannot_be_measured_here_says_so_in_one_line(
     wattdock: Command, study: Path, task: str, code: int, words: str

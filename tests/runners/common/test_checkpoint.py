@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.checkpoint import (
-    known_ids,
-    read_config,
-    require_same_weights,
-    settings_warnings,
-    weight_files,
-)
+from wattdock_runner.checkpoint import known_ids, read_config, require_same_weights, settings_warnings, weight_files
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:

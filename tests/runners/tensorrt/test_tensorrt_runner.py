@@ -8,14 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from contract.runner_process import (
-    TENSORRT_FOLDER,
-    ids_prompt,
-    refusal,
-    running,
-    token_bytes,
-    workload,
-)
+from contract.runner_process import TENSORRT_FOLDER, ids_prompt, refusal, running, token_bytes, workload
 from contract.subjects import SMALL_UNIFORM, TENSORRT, write_config, write_tokenizer
 from seams.launch import descendants
 
