@@ -103,7 +103,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             raise InvalidRequest(f"dtype {order.dtype}: {gguf.name} holds {weights.kind}; leave it out")
         settings = {"model": str(gguf), **settings_for(order, config)}
         with loading(PROGRAM, json.dumps(settings)) as server:
-            told = server.until(server.told)
+            in_effect = server.until(server.json_line)
             props = server.ask("/props")
             slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]
     engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
@@ -114,15 +114,15 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         visible_gpus=(),
         used_gpu_uuids=(),
         effective_engine_args={
-            **told,
+            **in_effect,
             # It makes each slot's share a round number.
-            "n_ctx": slot_tokens if told["kv_unified"] else slots * slot_tokens,
+            "n_ctx": slot_tokens if in_effect["kv_unified"] else slots * slot_tokens,
             "build": props["build_info"],
             # Of what is not quantised; a CPU multiplies quantised weights with activations of 8 bits.
             "dtype": "float32" if weights.is_quantized else weights.kind,
             "quantization": weights.kind if weights.is_quantized else None,
             "linear_weights": [weights.kind],
-            "kv_cache_dtype": dtype_named(told["cache_type_k"]),
+            "kv_cache_dtype": dtype_named(in_effect["cache_type_k"]),
             "eos_token_ids": list(ends),
         },
         parallelism={"kind": "none", "devices": {}},

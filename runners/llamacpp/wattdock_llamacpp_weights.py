@@ -52,7 +52,7 @@ class Weights:
 
 def dtype_named(kind: str) -> str:
     """Return GGUF's name of a type as a dtype's, or as it is."""
-    return next((name for name, each in TYPES.items() if each.name == kind.upper()), kind)
+    return next((dtype for dtype, gguf_type in TYPES.items() if gguf_type.name == kind.upper()), kind)
 
 
 @contextmanager

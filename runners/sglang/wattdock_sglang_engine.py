@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import save_file
 from wattdock_sglang import DEFAULTS, SglangBackend
 
-from wattdock_runner.engine_server import loading, mean_of
+from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import CacheTooSmall
 from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, refusal
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.engine_server import Server
     from wattdock_runner.folder_model import FolderModel
 
 PROGRAM = Path(__file__).with_name("wattdock_sglang_server.py")
@@ -39,11 +38,10 @@ class SglangApi(Api):
     """
 
     path = "/generate"
+    # Source: class TokenizerMetricsCollector in sglang/srt/observability/metrics_collector.py.
+    histograms: tuple[str, str] | None = "sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds"
     # It looks for its processes each second, and then ends with all of them.
     dying_s = 5.0
-
-    def __init__(self, *, tells_metrics: bool) -> None:
-        self._tells_metrics = tells_metrics
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
         """Return a request that leaves nothing to the server's or the checkpoint's defaults.
@@ -88,18 +86,6 @@ class SglangApi(Api):
         counted = meta["completion_tokens"] if reason["type"] else None
         return Chunk(event["output_ids"], reason["type"], meta["cached_tokens"], counted, meta["prompt_tokens"])
 
-    def totals(self, server: Server) -> Mapping[str, float]:
-        """Return what its metrics page counts, if it has one."""
-        return server.metrics() if self._tells_metrics else {}
-
-    def took(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
-        """Return means of its histograms' part of the pass.
-
-        Source: class TokenizerMetricsCollector in sglang/srt/observability/metrics_collector.py.
-        """
-        first_s = mean_of(grown, "sglang:time_to_first_token_seconds")
-        return first_s, mean_of(grown, "sglang:inter_token_latency_seconds")
-
 
 def server_settings(order: LoadOrder, folder: Path, model: FolderModel) -> dict[str, object]:
     """Return all arguments of the server: the order's, wattdock's defaults, and those that nobody chooses."""
@@ -131,19 +117,22 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         with loading(PROGRAM, json.dumps(settings), DIRECT) as server:
             server.until(lambda: server.is_up("/ready"))
             info = server.ask("/server_info")
-            engine = ServedEngine(server, SglangApi(tells_metrics=info["enable_metrics"]), tokenizer=model.tokenizer)
+            api = SglangApi()
+            if not info["enable_metrics"]:
+                api.histograms = None
+            engine = ServedEngine(server, api, tokenizer=model.tokenizer)
             engine.vocab_size = model.text.vocab_size
             # SGLang makes an answer shorter, without a word, that a few positions more would not hold.
             engine.context_tokens = info["max_req_input_len"]
             # Limits that it has computed.
-            told = {
+            limits = {
                 "max_running_requests": info["internal_states"][0]["effective_max_running_requests_per_dp"],
                 "max_total_num_tokens": info["max_total_num_tokens"],
             }
-            engine.max_in_flight, engine.in_flight_argument = told["max_running_requests"], "max_running_requests"
+            engine.max_in_flight, engine.in_flight_argument = limits["max_running_requests"], "max_running_requests"
             # Requests beyond would wait, or be computed twice.
             engine.block_tokens = info["page_size"] or 1
-            engine.cache_blocks = told["max_total_num_tokens"] // engine.block_tokens
+            engine.cache_blocks = limits["max_total_num_tokens"] // engine.block_tokens
             engine.cache_arguments = "mem_fraction_static"
-            effective = {name: info[name] for name in SglangBackend.engine_arguments or () if name in info} | told
+            effective = {name: info[name] for name in SglangBackend.engine_arguments or () if name in info} | limits
             return engine, model.loaded(info["tp_size"], info["pp_size"], effective)

@@ -240,10 +240,10 @@ def set_limits(engine: Engine, by_worker: Sequence[Mapping[str, Any]]) -> None:
     Args:
         by_worker: As `describe`.
     """
-    told = by_worker[0]["engine"]
-    engine.vocab_size, engine.context_tokens = told["vocab_size"], told["context_tokens"]
-    engine.max_in_flight, engine.in_flight_argument = told["max_in_flight"], "max_num_seqs"
-    engine.cache_blocks, engine.block_tokens = told["cache_blocks"], told["block_tokens"]
+    limits = by_worker[0]["engine"]
+    engine.vocab_size, engine.context_tokens = limits["vocab_size"], limits["context_tokens"]
+    engine.max_in_flight, engine.in_flight_argument = limits["max_in_flight"], "max_num_seqs"
+    engine.cache_blocks, engine.block_tokens = limits["cache_blocks"], limits["block_tokens"]
     engine.cache_arguments = CACHE_ARGUMENTS
 
 

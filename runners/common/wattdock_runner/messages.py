@@ -137,10 +137,10 @@ def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
     if kind == "messages_json":
         text, name = message.messages_json, f"messages_json of prompt {position}"
         try:
-            chat = Chat(tuple((each["role"], each["content"]) for each in json.loads(text)))
+            chat = Chat(tuple((item["role"], item["content"]) for item in json.loads(text)))
         except (ValueError, TypeError, LookupError) as error:
             raise InvalidRequest(f"{name} is no JSON list of messages ({error!r})") from error
-        texts = all(isinstance(part, str) for each in chat.messages for part in each)
+        texts = all(isinstance(part, str) for item in chat.messages for part in item)
         _require(chat.messages != () and texts, f"{name} must hold messages, each a role and a text: {text[:80]}")
         return Prompt(chat, limit)
     ids = array("I")

@@ -196,7 +196,7 @@ class PassRecorder(PassRecord):
 
     def record(self) -> PassRecord:
         """Return what was recorded, for another process."""
-        return PassRecord(*(getattr(self, each.name) for each in fields(PassRecord)))
+        return PassRecord(*(getattr(self, item.name) for item in fields(PassRecord)))
 
     def adopt(self, record: PassRecord) -> None:
         """Take over what another process recorded."""

@@ -90,17 +90,17 @@ class ScriptedApi(Api):
     def read(self, event: Mapping[str, Any]) -> Chunk:
         return Chunk(event["ids"], event["end"], output_tokens=event.get("counted"))
 
-    def totals(self, server: Server) -> dict[str, float]:
+    def counters(self, server: Server) -> dict[str, float]:
         self.looks += 1
         return {"looks": float(self.looks)}
 
-    def took(self, grown: Mapping[str, float]) -> tuple[float, float]:
+    def server_times(self, grown: Mapping[str, float]) -> tuple[float, float]:
         return grown["looks"], 0.0
 
 
 def started() -> ServedEngine:
     with loading(Path(__file__), "") as server:
-        server.until(server.told)
+        server.until(server.json_line)
         return ServedEngine(server, ScriptedApi())
 
 
