@@ -50,7 +50,7 @@ class Block:
     """One block's work.
 
     Attributes:
-        requests: Of each pass.
+        requests: Requests of each pass.
         passes: Static batches are a pass each, so that two arms can take turns after every one of them.
         expected_s: How long the block takes at the best speed so far, including the time between its passes.
     """
@@ -174,7 +174,7 @@ def tpot_p99_s(measured: PassRecord) -> float:
     known_s = [each_s for request in measured.requests if (each_s := tpot_s(request)) is not None]
     if not known_s:
         raise RunnerError("no request of the pass has more than one token, so there is no TPOT")
-    # Of however few: the same quantity of the same work on both arms.
+    # However few requests there are, both arms give the same quantity of the same work.
     return float(np.quantile(known_s, 0.99))
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PASS_BYTES = 1_000_000
 MISSED = "missed"
-# Of this command and of the make that started it.
+# Variables that this command and the make that started it have set.
 OWN_VARIABLES = ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 COORDINATORS, GPUS = 4, 2
 DISK_MB, MEAN_PAUSE_S, LOOK_S = 500, 2.0, 0.2
-# Nothing takes so long; whoever does hangs.
+# No command takes so long unless it hangs.
 LIMIT_S = 600.0
 MARK = b"WATTDOCK_SOAK="
 STEPPED_CLOCK = Path(__file__).with_name("stepped_clock.c")
@@ -275,7 +275,7 @@ def left(world: World) -> Iterator[str]:
     while (running := world.processes()) and time.monotonic() < deadline:
         time.sleep(0.5)
     yield from (f"{process.role} {process.pid}" for process in running)
-    # What the next command and `reap` remove is not left.
+    # The next command and `reap` may still remove something.
     for words in (("reap",), ("gpus", "--json")):
         with (world.command.folder / "last.log").open("w+b") as log:
             world.start(0, *words, log=log).wait(LIMIT_S)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from paired import Arm
 
-# Of the server and of what the page adds to an empty one, together.
+# The most that the server and what the page adds to an empty page may take of one CPU, together.
 MOST_PERCENT = 1.0
 SIMULATED_GPUS = 8
 # A block is two passes; the page is opened or left in one before them, which does not count.

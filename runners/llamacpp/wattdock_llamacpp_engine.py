@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).with_name("wattdock_llamacpp_server.py")
 FINISHED = {"limit": "length", "eos": "stop"}
-# A GGUF file may set any of these.
+# Settings that change no output; a GGUF file may set any of them otherwise.
 NEUTRAL: dict[str, Any] = {
     "samplers": ["top_k", "top_p", "temperature"],
     "min_p": 0.0,
@@ -41,7 +41,7 @@ NEUTRAL: dict[str, Any] = {
 }
 # A cached prompt is never used, so none is kept: the server would copy it within the pass.
 NO_CACHES = {"cache_ram_mib": 0, "cache_idle_slots": False, "n_ctx_checkpoints": 0}
-# Without settings: as many requests at once, with so much context each.
+# How many requests are served at once by default, and how much context each has.
 PARALLEL, CONTEXT = 8, 4096
 
 
@@ -118,7 +118,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             # It makes each slot's share a round number.
             "n_ctx": slot_tokens if in_effect["kv_unified"] else slots * slot_tokens,
             "build": props["build_info"],
-            # Of what is not quantised; a CPU multiplies quantised weights with activations of 8 bits.
+            # The dtype of weights that are not quantised. A CPU multiplies quantised weights with 8-bit activations.
             "dtype": "float32" if weights.is_quantized else weights.kind,
             "quantization": weights.kind if weights.is_quantized else None,
             "linear_weights": [weights.kind],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadOrder
 
+# How many ids that end an answer a GGUF file has fields for: eos, eot, eom.
 MOST_ENDS = 3
 TYPES = {
     "float32": gguf.GGMLQuantizationType.F32,
@@ -37,7 +38,7 @@ class Weights:
 
     Attributes:
         kind: The type of most of its bytes: a dtype, or GGUF's name of a quantised one ("Q4_1").
-        bytes: Of all tensors as they lie in the file.
+        bytes: Size of all tensors as they lie in the file.
     """
 
     kind: str

@@ -91,7 +91,7 @@ def _describe(
         split = {"kind": "device_map" if len(used) > 1 else "none"}
     dtype = str(model.dtype).removeprefix("torch.")
     linear = linear_facts(model, dtype)
-    # Of the layers that accelerate never splits.
+    # Accelerate never splits layers of these classes over devices.
     kinds, layers_by_gpu = set(model._no_split_modules or ()), Counter[str]()
     for module in model.modules():
         device = next((parameter.device for parameter in module.parameters()), None)
@@ -162,7 +162,7 @@ class PyTorchEngine(Engine):
         self.vocab_size = config.vocab_size
         self.context_tokens = checkpoint.context_tokens(config)
         self.devices = tuple(dict.fromkeys(parameter.device for parameter in model.parameters()))
-        # Where layers see a part, they differ in what they read.
+        # Layers that see a part of the context differ in how much they read.
         kinds = {*(getattr(config, "layer_types", None) or ())}
         self._reads_whole_context = not getattr(config, "sliding_window", None) and kinds <= {"full_attention"}
         self._next: list[tuple[RequestRecord, EncodedPrompt]] = []

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
-# mpi4py runs this module in each worker that TensorRT-LLM starts.
+# The module that mpi4py runs in each worker that TensorRT-LLM starts.
 WORKER_MODULE = b"mpi4py.futures"
-# How soon a dead worker is noticed, and a cancelled pass ends.
+# How often the workers are looked at: how soon a dead worker is noticed, and a cancelled pass ends.
 WATCH_S = 0.1
 DRAIN_S = 120.0
 ABORT_S = 20.0
-# Shorter than what a runner has to end.
+# How long TensorRT-LLM and then its processes may take to end; together less than a runner has.
 SHUTDOWN_S, GRACE_S = 8.0, 1.0
 REASONS = ("stop", "length")
-# Raised for values that TensorRT-LLM does not take, or not together; pydantic's errors are ValueErrors.
+# Classes that TensorRT-LLM raises for values that it does not take, or not together; pydantic's errors are ValueErrors.
 REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
 
 

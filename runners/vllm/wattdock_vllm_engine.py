@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
-# Names must be unique among all requests that the engine still knows.
+# Numbers that name requests; a name must be unique among all requests that the engine still knows.
 _SERIAL = count()
-# vLLM gives up on workers that have not answered for so many seconds.
+# The variable that says after how many seconds vLLM gives up on workers that do not answer.
 ANSWER_LIMIT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
-# They read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
+# Load formats that read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
 PICKLED_FORMATS = ("npcache", "pt")
 CACHE_ARGUMENTS = "kv_cache_memory_bytes or gpu_memory_utilization"
 MORE_ROOM = f"lower batch_size, or raise {CACHE_ARGUMENTS}"
@@ -266,7 +266,7 @@ class VllmEngine(Engine):
         llm.collective_rpc("wattdock_watch")
         self._faults = faults
         self._sampling: list[SamplingParams] = []
-        # By vLLM's name of a request: the record, and the request as vLLM's scheduler keeps it.
+        # Record of each running request, and the request as vLLM's scheduler keeps it, by vLLM's name of the request.
         self._running: dict[str, tuple[RequestRecord, Any]] = {}
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002

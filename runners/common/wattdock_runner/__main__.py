@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVER_THREADS = 8
-# An engine may be in a long step on busy CPUs. Its stacks are told before a coordinator's patience ends (20 s).
+# How long an engine may take to end, which may be in a long step on busy CPUs, and when its stacks are logged: before a
+# coordinator stops waiting (20 s).
 STOP_GRACE_S, STACKS_AFTER_S = 60.0, 10.0
 SIGNAL_LOOK_S = 1.0
 EXIT_USAGE = 2

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from wattdock_runner.recorder import PassRecorder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-# The names that transformers looks for, the first of them first.
+# The names that transformers looks for, in this order.
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Rotary positions that reach `factor` times those trained; of llama3 and longrope, the config says the whole reach.
+# Kinds of rotary positions that reach `factor` times the trained positions. A config of llama3 or longrope says the
+# whole reach itself.
 STRETCHED = ("yarn", "linear", "dynamic")
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
 HARMLESS_GENERATION_SETTINGS = {
@@ -46,7 +47,7 @@ class EncodedPrompt:
 
     Attributes:
         position: Its place among the prompts of the pass, from 0.
-        hash: Of its ids; see `prompt_hash` in runner.proto.
+        hash: Hash of its ids; see `prompt_hash` in runner.proto.
     """
 
     position: int
@@ -248,7 +249,7 @@ def dtype_of(order: LoadOrder, config: Any, *, on_gpu: bool = True) -> str | Non
     """Return the dtype that a model runs in: the order's, a CPU's float32, or the checkpoint's; None where none says.
 
     Args:
-        config: Of transformers.
+        config: The model's config, as transformers reads it.
     """
     if order.dtype != "auto":
         return order.dtype

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NS_PER_MS = 1_000_000
-# The host may lose its core for milliseconds between an event and its reading, but hardly every time.
+# How often an event is dated. The host may lose its core for milliseconds between an event and its reading, but
+# hardly every time.
 DATING_TRIES = 5
-# Events made before a pass, so that a mark only records one; later marks make their own.
+# How many events are made before a pass, so that a mark only records an event; further marks make their own.
 SPARE_EVENTS = 2048
 
 
@@ -86,8 +87,8 @@ def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, 
     """Return device events as host instants (ns), by a straight line through two events that both clocks have dated.
 
     Args:
-        elapsed_ms: Of each event since the base event, by the device's clock.
-        closing_ms: Of the closing event since the base event, by the device's clock.
+        elapsed_ms: Time from the base event to each event, by the device's clock.
+        closing_ms: Time from the base event to the closing event, by the device's clock.
         base_ns: Host instant of the base event.
         closing_ns: Host instant of the closing event.
     """

@@ -44,8 +44,8 @@ class Server:
     """The process of an engine's server, which ends with this one.
 
     Args:
-        program: Of Python, started with `argument` and a port of the loopback, which it serves. All that it prints goes
-            into this process's log.
+        program: A Python program, started with `argument` and a port of the loopback to serve. Its output goes into
+            this process's log.
         variables: Added to its environment.
 
     Attributes:
@@ -63,7 +63,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # What libraries such as MPI's may have set in this process is not passed on.
+            # Variables that libraries such as MPI's have set in this process do not get here.
             env={**os.environ, **variables},
             text=True,
             errors="replace",

@@ -35,10 +35,10 @@ class FolderModel:
         gpus: As torch sees them.
         text: The config of its language model.
         meta: The model, without values.
-        dtype: What it runs in: the order's, or the checkpoint's own.
-        tokenizer: Of transformers; None where the folder has none.
+        dtype: The dtype that it runs in: the order's, or the checkpoint's own.
+        tokenizer: A tokenizer of transformers; None where the folder has none.
         generation: The checkpoint's generation settings.
-        weight_bytes: Of a copy in that dtype; None where a checkpoint is quantised.
+        weight_bytes: Size of a copy in that dtype; None where a checkpoint is quantised.
     """
 
     gpus: tuple[Gpu, ...]
@@ -121,7 +121,7 @@ def weights_folder(torch: Any, save_file: Any, order: LoadOrder, model: FolderMo
     Engines' own dummy weights have ranges and seeds that no result could state.
 
     Args:
-        save_file: Of safetensors.torch.
+        save_file: The function of safetensors.torch.
     """
     if order.random_weights is None:
         yield order.model_path

@@ -40,7 +40,7 @@ def linear_facts(model: Any, dtype: str, kernel_of: Callable[[Any], str | None] 
     it is unknown.
 
     Args:
-        dtype: Of activations.
+        dtype: The dtype of activations.
         kernel_of: Returns what multiplies a module's matrices; None for a module that multiplies none.
     """
     weights, bits, is_known = Counter[str](), Counter[int | None](), True

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROBE_S, DRAIN_S = 0.02, 10.0
-# Servers close idle connections after a few seconds (vLLM 5), and a request that meets that is lost.
+# How long an idle connection is kept. Servers close one after a few seconds (vLLM: 5), and lose a request sent then.
 KEEP_S = 2.0
-# An event may repeat a whole prompt.
+# The largest event that is read; an event may repeat a whole prompt.
 MOST_EVENT_BYTES = 1 << 26
 DATA, DONE = b"data: ", b"data: [DONE]"
 # Placeholder id of a token that the server counted and sent no id for.
@@ -45,7 +45,7 @@ BAD_REQUEST, SERVER_ERROR, OK = 400, 500, 200
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one event of an answer's stream tells.
+    """What one event of an answer's stream says.
 
     Attributes:
         ids: New token ids.
@@ -66,7 +66,7 @@ class Api:
     """How one kind of server is asked; a subclass for each kind. An `Api` keeps nothing of a pass.
 
     Attributes:
-        path: Of requests.
+        path: Where requests are sent.
         histograms: On the server's metrics page, of the times to the first token and between tokens; None without a
             page.
         keeps_alive: Whether a connection serves one request after the other.
@@ -146,7 +146,7 @@ class ServedEngine(Engine):
         """Return `work()`; end all streams where it fails, and name what became of the server."""
         self._answers, self._fault = [], None
         self._watch, self._without_ids = None, 0
-        # What it printed earlier explains no failure of this pass.
+        # Lines that the server printed earlier explain no failure of this pass.
         self.server.last_lines.clear()
         self._loop.run_until_complete(self._open())
         try:

@@ -116,7 +116,7 @@ class Workers:
 
         Args:
             report: Gets the stages of the first worker's load.
-            recorder: Of the pass that all workers begin together once they are ready.
+            recorder: Records the pass that all workers begin together once they are ready.
 
         Raises:
             RunnerFault: A worker's error, `WorkerDied` or `PassCancelled`.
@@ -153,7 +153,7 @@ class Workers:
         if is_waiting or any(isinstance(failure, WorkerDied) for failure in failures):
             # Ranks compute every step together: those that still run are of no use, and may never end.
             self._kill()
-        # A worker that was told to end its pass says nothing of why.
+        # A worker that was asked to end its pass does not know why.
         causes = [failure for failure in failures if not isinstance(failure, PassCancelled)] or failures
         if causes:
             raise next(failure for kind in CAUSES for failure in causes if isinstance(failure, kind))
