@@ -178,7 +178,13 @@ class Workers:
             word, *rest = connection.recv()
         except (EOFError, OSError):
             name = f"{self.role} {number} of {len(self._processes)} (pid {process.pid})"
-            return FAILED, WorkerDied(f"{name} {_ending(process)}")
+            try:
+                code = process.wait(DEATH_NOTICE_S)
+            except subprocess.TimeoutExpired:
+                return FAILED, WorkerDied(f"{name} stopped answering")
+            hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+            how = f"it exited with code {code}" if code >= 0 else f"it was killed by {signal.Signals(-code).name}{hint}"
+            return FAILED, WorkerDied(f"{name} died: {how}")
         if word == READY:
             self._ready.append(connection)
         if word == FAILED and not isinstance(rest[0], PassCancelled):
@@ -287,15 +293,3 @@ def _send(connection: Connection, message: object) -> None:
     """Send a worker a message; a worker that has ended is noticed where its answer is missing."""
     with contextlib.suppress(OSError):
         connection.send(message)
-
-
-def _ending(process: subprocess.Popen[bytes]) -> str:
-    """Return how a process ended that does not answer any more."""
-    try:
-        code = process.wait(DEATH_NOTICE_S)
-    except subprocess.TimeoutExpired:
-        return "stopped answering"
-    if code >= 0:
-        return f"died: it exited with code {code}"
-    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-    return f"died: it was killed by {signal.Signals(-code).name}{hint}"
