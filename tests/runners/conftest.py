@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from contract.runner_process import PYTORCH_PYTHON
 from contract.shared_runners import BY_NAME
-from contract.subjects import SMALL_UNIFORM
+from contract.subjects import SMALL_UNIFORM, write_config, write_tokenizer
 from runners.checkpoints import Reference, make_checkpoint, read_reference, run
 from seams.inputs import build_once
 
@@ -42,6 +42,14 @@ def drawn_pass(runners: SharedRunners, model_path: Path) -> Pass:
     """What the PyTorch runner generates with WIDE_UNIFORM in float32, as the contract test loads it."""
     runner, _ = runners.loaded("pytorch", model_path, **BY_NAME["pytorch"].load_fields)
     return run(runner)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model folder with a tokenizer and no weights."""
+    made = write_config(tmp_path_factory.mktemp("model"))
+    write_tokenizer(made)
+    return made
 
 
 @pytest.fixture

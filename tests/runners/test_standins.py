@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import ids_prompt, output_ids, running, workload
-from contract.subjects import SGLANG, SMALL_UNIFORM, TENSORRT, Subject, write_config, write_tokenizer
+from contract.subjects import SGLANG, SMALL_UNIFORM, TENSORRT, Subject
 from seams.launch import descendants
 
 from wattdock.errors import Cause
@@ -33,14 +33,6 @@ def standin(request: pytest.FixtureRequest) -> Subject:
     if not subject.python.exists():
         pytest.skip(f"no environment at {subject.python}")
     return subject
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder with a tokenizer and no weights."""
-    made = write_config(tmp_path_factory.mktemp("model"))
-    write_tokenizer(made)
-    return made
 
 
 def test_cached_prompt_tokens_are_counted_where_a_cache_is_on(standin: Subject, bare: Runner, load: Any) -> None:

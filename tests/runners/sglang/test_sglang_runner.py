@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import SGLANG_FOLDER, ids_prompt, refusal, running, token_bytes, workload
-from contract.subjects import SGLANG, SMALL_UNIFORM, write_config, write_tokenizer
+from contract.subjects import SGLANG, SMALL_UNIFORM
 from seams.launch import descendants
 
 from wattdock.errors import Cause
@@ -25,14 +25,6 @@ PYTHON = SGLANG.python
 GPUS, BACKEND = SGLANG.gpus, SGLANG
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with torch and aiohttp at {PYTHON}")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a model folder with a tokenizer and no weights."""
-    made = write_config(tmp_path_factory.mktemp("model"))
-    write_tokenizer(made)
-    return made
 
 
 def run(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:
