@@ -139,7 +139,7 @@ def local(wattdock: Command, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         running.terminate()
 
 
-def said(running: subprocess.Popen[str], text: str) -> None:
+def wait_for_line(running: subprocess.Popen[str], text: str) -> None:
     """Return once a command has said this on its error stream."""
     assert running.stderr
     lines = list(itertools.takewhile(lambda line: text not in line, running.stderr))
@@ -163,9 +163,9 @@ def test_every_experiment_has_one_whole_row_whatever_happens_to_its_tasks(
     os.kill(own, signal.SIGKILL)
     submitter.communicate(timeout=LONGEST_S)
     resumed = start(wattdock, slurm, "run", "--on", "slurm", "--resume", "x")
-    said(resumed, "running")
+    wait_for_line(resumed, "running")
     slurm.stop("slurmctld")
-    said(resumed, "asked again")
+    wait_for_line(resumed, "asked again")
     slurm.start_controller()
     _, err = resumed.communicate(timeout=LONGEST_S)
     # The killed task is no longer queued, or was queued again when the study was.
@@ -258,7 +258,7 @@ def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: C
     )
     assert coordinator(wattdock, 0)
     running = start(wattdock, slurm, "run", "--on", "slurm", "--resume", "x-1")
-    said(running, "running")
+    wait_for_line(running, "running")
     code, out, _ = call(wattdock, slurm, "fleet", "cancel", "x")
     assert (code, out) == (0, "x-1: its tasks were told to end\n")
     _, err = running.communicate(timeout=LONGEST_S)

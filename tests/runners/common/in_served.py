@@ -125,7 +125,7 @@ def outcome(engine: ServedEngine, *whats: int, gap_s: float = 0.0) -> dict[str, 
     gaps_s = [gap_ns / 1e9 for request in recorder.requests for gap_ns in request.token_gaps_ns]
     assert recorder.serving
     return {
-        "tokens": sum(one.output_tokens for one in recorder.requests),
+        "tokens": sum(request.output_tokens for request in recorder.requests),
         "gaps_s": gaps_s,
         **recorder.serving._asdict(),
     }
