@@ -82,13 +82,6 @@ def test_a_cost_above_the_limit_is_seldom_said_to_be_below_it(pauses: float, lon
     assert said.count("holds") <= 10
 
 
-def test_what_a_run_hardly_meets_it_cannot_show() -> None:
-    """One pass of A in 10,000, 200 times as long, is a cost of 2 % too; most runs of 3,200 have none."""
-    rng = np.random.default_rng(13)
-    said = [verdict_on(rng, pauses=1e-4, longer=200) for _ in range(40)]
-    assert said.count("holds") > 10
-
-
 def test_no_cost_is_mostly_shown_to_be_small_on_the_same_machine() -> None:
     """So the limit can be met there, and what is said of costs above it is no accident of too much scatter."""
     rng = np.random.default_rng(12)
