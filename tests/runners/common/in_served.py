@@ -138,22 +138,22 @@ def main() -> None:
         sys.stdout.write("{}\n")
         sys.stdout.flush()
         server.serve_forever()
-    told: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     served.DRAIN_S = 0.5
     engine = started()
     for name in ("GOOD", "TWO_AT_ONCE", "CLOSES", "REFUSES", "WARNS", "FAILS", "TELLS", "HANGS", *NAMES[9:13]):
-        told[name] = outcome(engine, GOOD, globals()[name])
-    told["afterwards"] = outcome(engine, GOOD)
-    told["rests"] = outcome(engine, GOOD, GOOD, gap_s=1.0)
+        outcomes[name] = outcome(engine, GOOD, globals()[name])
+    outcomes["afterwards"] = outcome(engine, GOOD)
+    outcomes["rests"] = outcome(engine, GOOD, GOOD, gap_s=1.0)
     for name in ("DIES", "LACKS"):
-        told[name] = outcome(engine, GOOD, globals()[name])
+        outcomes[name] = outcome(engine, GOOD, globals()[name])
         engine.end()
         engine = started()
     pid = engine.server.process.pid
     engine.end()
-    told["left_by_a_look"] = lives_after_a_look_that_raises()
-    told["left"] = os.path.exists(f"/proc/{pid}")  # noqa: PTH110
-    sys.stdout.write(json.dumps(told) + "\n")
+    outcomes["left_by_a_look"] = lives_after_a_look_that_raises()
+    outcomes["left"] = os.path.exists(f"/proc/{pid}")  # noqa: PTH110
+    sys.stdout.write(json.dumps(outcomes) + "\n")
 
 
 if __name__ == "__main__":
