@@ -117,9 +117,10 @@ class Admission(Generic[T]):
         granted = self._tickets.take(lambda taken: self._grant(taken, free, at_ns))
         # Ranks must agree on the end of a pass, so the tickets alone decide it.
         self.exhausted = not granted and (self._schedule is None or self._is_over(self._tickets.taken, at_ns))
-        first, repeated = self._first, self._prompts
-        prompts = [first[i] if i < len(first) else repeated[i % len(repeated)] for i in granted]
-        return [(i, prompt, self.intended_ns(i)) for i, prompt in zip(granted, prompts, strict=True)]
+        return [(index, self._prompt(index), self.intended_ns(index)) for index in granted]
+
+    def _prompt(self, index: int) -> T:
+        return self._first[index] if index < len(self._first) else self._prompts[index % len(self._prompts)]
 
     def _is_over(self, taken: int, at_ns: int) -> bool:
         return taken >= self._min_requests and at_ns >= self._min_end_ns
