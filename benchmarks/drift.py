@@ -33,7 +33,7 @@ from wattdock.records import RestartRecord  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wattdock.audit.check import Subject
+    from wattdock.audit.check import AuditInput
 
 FILE = REPO / "docs/measurements/data/drift.json"
 IN_FLIGHT, SECONDS = (1, 8, 64, 512), (20, 60, 120, 300, 600)
@@ -60,7 +60,7 @@ def drifts(lengths: str, in_flight: int, seconds: float, seed: int) -> list[Drif
 def shares(groups: Sequence[Sequence[Drift]]) -> list[float]:
     """Return which shares of groups of passes the audit accepts, and which it refuses as shown to drift."""
     procedures = [SimpleNamespace(procedure=SimpleNamespace(drift=group)) for group in groups]
-    statuses = [drift_within_passes(cast("Subject", each)).status for each in procedures]
+    statuses = [drift_within_passes(cast("AuditInput", each)).status for each in procedures]
     return [statuses.count(status) / len(groups) for status in ("pass", "fail")]
 
 

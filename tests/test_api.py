@@ -105,38 +105,38 @@ def block(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_fails_raises_its_error_or_where_others_were_measured_warns(place: Path) -> None:
     """All are stored; nobody takes a study of failures for one of figures."""
     broken = FAKE | {"fake": {"load_fault": "refuse"}}
-    with pytest.raises(RunnerError, match=r"load: .*the fake engine refuses"):
+    with raises(RunnerError, "load:"):
         wattdock.run(broken, "failed", quiet=True)
     study = {"experiments": [broken, FAKE | {"name": "sound"}]}
-    with pytest.warns(UserWarning, match="the fake engine refuses") as warned:
+    with pytest.warns(UserWarning, match="fake") as warned:
         both = wattdock.run(study, "failed", quiet=True)
     assert warned[0].filename == __file__
     assert [result.data.status for result in both] == ["failed", "ok"]
     (both[1].folder / "restarts/0/requests.parquet").write_bytes(b"")
-    with pytest.raises(StoreError, match=r"requests\.parquet"):
+    with raises(StoreError, "requests.parquet"):
         both[1].requests()
 
 
 @pytest.mark.parametrize(
-    ("call", "line"),
+    ("call", "values"),
     [
-        (lambda: wattdock.run({"workload": {"batch_size": 0}}), "settings: workload.batch_size: write 1 or more"),
-        (lambda: wattdock.run({"workload": {"batch": 1}}), "settings: workload.batch: unknown key 'batch'"),
-        (lambda: wattdock.run({"model": {1, 2}}), "settings: .* not set; use text, numbers, lists and mappings"),
-        (lambda: wattdock.run(settings={"workload.seed": "x"}), r"settings\['workload.seed'\]: workload.seed: "),
-        (lambda: wattdock.run("absent.yaml"), "absent.yaml: No such file or directory"),
-        (lambda: wattdock.load("absent"), "absent: no such folder"),
-        (lambda: wattdock.results(where="nope = 1"), 'where: .*"nope" not found'),
-        (lambda: wattdock.results(where="true); DROP TABLE all_results; SELECT (1"), "is not a SELECT"),
-        (lambda: wattdock.results(frame="numpy"), "frame='numpy': there are auto, arrow"),  # type: ignore[arg-type]
-        (lambda: wattdock.load("results").plot("pie"), "unknown kind 'pie'; valid: intervals, "),
-        (lambda: wattdock.load("results").plot("pareto"), "nothing to draw: no result has joules"),
+        (lambda: wattdock.run({"workload": {"batch_size": 0}}), "settings: workload.batch_size: not 0"),
+        (lambda: wattdock.run({"workload": {"batch": 1}}), "settings: workload.batch: 'batch'"),
+        (lambda: wattdock.run({"model": {1, 2}}), "settings: set"),
+        (lambda: wattdock.run(settings={"workload.seed": "x"}), "settings['workload.seed']: 'x'"),
+        (lambda: wattdock.run("absent.yaml"), "absent.yaml:"),
+        (lambda: wattdock.load("absent"), "absent:"),
+        (lambda: wattdock.results(where="nope = 1"), 'where: "nope"'),
+        (lambda: wattdock.results(where="true); DROP TABLE all_results; SELECT (1"), "SELECT"),
+        (lambda: wattdock.results(frame="numpy"), "frame='numpy': auto, arrow"),  # type: ignore[arg-type]
+        (lambda: wattdock.load("results").plot("pie"), "'pie'; intervals,"),
+        (lambda: wattdock.load("results").plot("pareto"), "joules"),
     ],
 )
 @pytest.mark.slow
-def test_a_mistake_is_one_line_of_an_error_of_ours(measured: wattdock.Results, call: Any, line: str) -> None:
+def test_a_mistake_is_one_line_of_an_error_of_ours(measured: wattdock.Results, call: Any, values: str) -> None:
     """As the command would print it, with the setting or the argument that was wrong."""
-    with pytest.raises(wattdock.WattdockError, match=line) as caught:
+    with raises(wattdock.WattdockError, *values.split()) as caught:
         call()
     assert "\n" not in str(caught.value)
 

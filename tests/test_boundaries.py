@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -151,7 +150,7 @@ OPENED_ELSEWHERE = {
     "launch/docker.py: in a new folder": {"spec.log_path.open", "self._log_path.open"},
     "launch/environment.py: in a new folder": {*("self.stamp_file.write_text", "(self.notes / 'uv.log').open")},
     "launch/process.py: in a new folder": {"spec.log_path.open"},
-    "publish/bundle.py: in a new folder": {"file.open"},
+    "publish/bundle.py: in a new folder": {"(files.folder / inner).open"},
     "records/disk.py: in a new folder": {"(scratch / RECORD).write_text"},
     "store/folders.py: in a new folder": {"(place / RESULT).write_text", "(place / LOG).open"},
     "metering/meter.py: no file": {"self._source.open"},
@@ -185,13 +184,13 @@ LOOKS |= {"realpath", "copy", "copy2", "copyfile", "copytree", "move", "read_par
 # Looks at paths that go round `OwnedFolder` in the rooms that read what others may have stored: what a look finds is
 # opened as an `OwnedFolder`, which judges it anew; by the reason, file and callee.
 LOOKED_ELSEWHERE = {
-    "execution/restore.py: no path": {"resolve"},
-    "execution/session.py: its own log": {"self._log.exists"},
+    "execution/experiment.py: no path": {"resolve"},
+    "execution/experiment.py: its own log": {"log.exists"},
     "planning/eta.py: names to open": {"output_dir.glob"},
     "study/find.py: names to open": {"output_dir.glob", "studies.glob", "(output_dir / STUDIES).glob"},
     "study/find.py: whose a study is": {"path.lstat", "folder.lstat"},
     "study/folder.py: its own records": {"(self.path / RECORDS).glob", "path.is_dir"},
-    "study/folder.py: numbers of runs, a shared folder": {"path.parent.iterdir", "path.parents[1].stat"},
+    "study/folder.py: numbers of runs, a shared folder": {"studies.iterdir", "output_dir.stat"},
     "study/journal.py: to be opened": {"(path / RESULT).exists"},
     "study/tasks.py: to be opened": {"os.path.lexists"},
     "study/watch.py: the kernel's": {"(PROC / str(pid)).stat"},
@@ -203,7 +202,7 @@ LOOKED_ELSEWHERE = {
         *("lock.is_file", "file.is_file", "out.exists", "out.absolute().parent.is_dir"),
         *("stored.folder.resolve", "results[0].folder.resolve"),
     },
-    "publish/reproduce.py: in a verified bundle": {"(bundle.folder / source).is_file"},
+    "publish/reproduce.py: in a verified bundle": {"packed.is_file"},
     "records/disk.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {
         *("output_dir.glob", "place.rglob", "shutil.copytree"),
@@ -211,7 +210,7 @@ LOOKED_ELSEWHERE = {
     "store/query.py: a name to compare": {"stored.folder.resolve"},
     "store/selection.py: a person's path, names to open": {
         *("path.exists", "path.is_file", "os.access"),
-        *("output_dir.glob", "(folder / RESTARTS).is_dir", "(place.parent / MANIFEST).exists"),
+        *("output_dir.glob", "(path / RESTARTS).is_dir", "(path / MANIFEST).exists"),
     },
 }
 
@@ -268,25 +267,23 @@ def declared(file: str, *keys: str) -> set[str]:
     return {re.split(r"[\s<>=!~\[;]", entry, maxsplit=1)[0] for entry in entries}
 
 
-def test_what_was_asked_for_is_declared_and_really_imported() -> None:
+@pytest.mark.parametrize(
+    ("project", "folders", "packages"),
+    [
+        (".", ("coordinator", "proto"), {"docker": "docker", "pydantic": "pydantic", "nvidia-ml-py": "pynvml"}),
+        (".", ("coordinator", "proto"), {"grpcio": "grpc", "protobuf": "google"}),
+        *(("runners/pytorch", ("runners/pytorch",), {name: name}) for name in ("torch", "transformers")),
+        ("runners/vllm", ("runners/vllm",), {"vllm": "vllm"}),
+        ("runners/tensorrt", ("runners/tensorrt",), {"tensorrt-llm": "tensorrt_llm"}),
+        ("runners/sglang", ("runners/sglang",), {"sglang": "sglang"}),
+    ],
+)
+def test_what_was_asked_for_is_declared_and_really_imported(
+    project: str, folders: tuple[str, ...], packages: dict[str, str]
+) -> None:
     """A dependency that nothing uses is as wrong as a use that nothing declares."""
-    coordinator = {"docker": "docker", "pydantic": "pydantic", "nvidia-ml-py": "pynvml"}
-    coordinator |= {"grpcio": "grpc", "protobuf": "google", "zeus": "zeus"}
-    runner = {"torch": "torch", "transformers": "transformers", "accelerate": "accelerate"}
-    optional, dev = (declared("pyproject.toml", "optional-dependencies", extra) for extra in ("zeus", "dev"))
-    assert optional == {"zeus"}
-    assert coordinator.keys() <= declared("pyproject.toml", "dependencies") | optional
-    assert {"pytest", "zeus"} <= dev
-    assert runner.keys() <= declared("runners/pytorch/pyproject.toml", "dependencies")
-    assert "vllm" in declared("runners/vllm/pyproject.toml", "dependencies")
-    assert "vllm" in set().union(*map(imported, sources("runners/vllm")))
-    assert "tensorrt-llm" in declared("runners/tensorrt/pyproject.toml", "dependencies")
-    assert "tensorrt_llm" in set().union(*map(imported, sources("runners/tensorrt")))
-    assert "sglang" in declared("runners/sglang/pyproject.toml", "dependencies")
-    assert "sglang" in set().union(*map(imported, sources("runners/sglang")))
-    used = set().union(*map(imported, sources("coordinator", "proto")))
-    assert set(coordinator.values()) <= used
-    assert {"torch", "transformers"} <= set().union(*map(imported, sources("runners/pytorch")))
+    assert packages.keys() <= declared(f"{project}/pyproject.toml", "dependencies")
+    assert set(packages.values()) <= set().union(*map(imported, sources(*folders)))
 
 
 def test_the_coordinator_declares_everything_it_imports() -> None:
@@ -316,10 +313,3 @@ def test_no_package_of_zeus_shadows_a_folder_of_ours(folder: str) -> None:
     code = f"import importlib.util as u; print(*u.find_spec({folder!r}).submodule_search_locations, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True)
     assert Path(done.stdout.splitlines()[0]).resolve() == REPO / folder
-
-
-def test_setting_up_leaves_none_of_zeus_stray_folders() -> None:
-    """A package of its own there, with an `__init__.py`, would win over any folder without one."""
-    found = {path.name for path in Path(sysconfig.get_path("purelib")).iterdir()}
-    assert "zeus" in found
-    assert found & {"tests", "docs", "examples"} == set()

@@ -134,20 +134,13 @@ def test_a_folder_that_is_being_filled_stays_and_one_that_a_killed_process_fille
     assert remove_leftovers(tmp_path) == []
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
     killed(dead)
-    assert remove_leftovers(tmp_path) == [tmp_path / left]
+    # Making a folder removes what was left beside it.
+    with new_folder(tmp_path, "other-"):
+        assert not (tmp_path / left).exists()
     living.communicate(timeout=60)
     assert [path.name for path in tmp_path.rglob("*")] == ["made", "half"]
     (tmp_path / "other").mkdir()
     assert (tmp_path / "made").stat().st_mode == (tmp_path / "other").stat().st_mode
-
-
-def test_who_makes_a_folder_removes_what_was_left_beside_it(tmp_path: Path) -> None:
-    """No command has to be run for it."""
-    dead, left = begun(FILL, tmp_path)
-    killed(dead)
-    with new_folder(tmp_path, "other-"):
-        assert not (tmp_path / left).exists()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_made_and_cleared_at_once_are_each_whole(tmp_path: Path) -> None:
@@ -208,15 +201,3 @@ def test_an_output_that_nobody_reads_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out.csv")
     with raises(StoreError, "out.csv", cause=Cause.NOT_A_FILE):
         write_output(tmp_path / "out.csv", b"content", "--csv")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
-def test_an_output_is_not_written_through_another_users_link(tmp_path: Path) -> None:
-    """It would replace whatever file of ours they choose."""
-    (tmp_path / "file").write_bytes(b"ours")
-    (tmp_path / "out.csv").symlink_to("file")
-    write_output(tmp_path / "out.csv", b"new", "--csv")
-    os.chown(tmp_path / "out.csv", UID, UID, follow_symlinks=False)
-    with raises(StoreError, UID, cause=Cause.OTHERS_COULD_WRITE):
-        write_output(tmp_path / "out.csv", b"theirs", "--csv")
-    assert (tmp_path / "file").read_bytes() == b"new"

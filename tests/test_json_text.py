@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from make.rows import document
 from make.stored import stored
+from refused import raises
 from sources import nodes
 
 from wattdock.analysis import ExperimentResult
@@ -93,7 +94,7 @@ def test_a_setting_without_end_is_refused_or_recorded_as_such(called: Called, tm
     else:
         assert done.returncode == 2
         [line] = done.stderr.splitlines()
-        assert "finite number" in line
+        assert setting in line
 
 
 def test_every_leaf_has_its_dotted_name_in_order_and_an_empty_group_is_one() -> None:
@@ -108,7 +109,7 @@ def test_every_leaf_has_its_dotted_name_in_order_and_an_empty_group_is_one() -> 
 )
 def test_what_python_cannot_read_as_json_is_a_value_error_like_what_is_no_json(text: str) -> None:
     """Whoever reads a file of somebody else's expects that one."""
-    with pytest.raises(ValueError, match=r"nested too deeply|Exceeds the limit"):
+    with raises(ValueError):
         from_json(text)
 
 

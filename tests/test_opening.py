@@ -150,10 +150,10 @@ def test_a_person_s_path_is_followed_unless_a_stranger_s_link_leads_to_what_is_n
         open_data(pipe)
     with pytest.raises(FileNotFoundError):
         open_data(tmp_path / "none")
-    with pytest.raises(OSError, match="null character"):
+    with raises(OSError, cause=errno.EINVAL):
         open_data(tmp_path / "a\0b")
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(OSError, match="symbolic links"):
+    with raises(OSError, cause=errno.ELOOP):
         open_data(tmp_path / "loop")
 
 

@@ -142,20 +142,20 @@ def run(
         WattdockError: All experiments failed: the first one's error. Where only some did, each is a warning.
         KeyboardInterrupt: What was measured is stored.
     """
-    over, folder, home = dict(settings or {}), Path(output_dir), folders.wattdock_home()
+    overrides, folder, home = dict(settings or {}), Path(output_dir), folders.wattdock_home()
     earlier = find_study(resume, folder) if isinstance(resume, str) else None
     if study is None and earlier:
         study = earlier.settings
     source = study if study is None or isinstance(study, Mapping) else Path(study)
     planned = load_study(
-        source, over, written_as={name: f"settings[{name!r}]" for name in over}, publishable=publishable
+        source, overrides, written_as={name: f"settings[{name!r}]" for name in overrides}, publishable=publishable
     )
-    progress, which = progress_for(quiet=quiet), earlier or bool(resume) or retry_failed
-    if not which and (left := EarlierStudy.left_over(planned, folder)):
+    progress, resumed = progress_for(quiet=quiet), earlier or bool(resume) or retry_failed
+    if not resumed and (left := EarlierStudy.left_over(planned, folder)):
         progress.say(f"{left.unfinished(planned)}; to go on: resume={left.name!r}")
     done = Measurement()
     try:
-        measure(planned, RunOptions(folder, home, which, retry_failed), done, emit=progress)
+        measure(planned, RunOptions(folder, home, resumed, retry_failed), done, emit=progress)
     finally:
         progress.close()
     found = Results(map(Result, done.results))
@@ -174,7 +174,7 @@ def load(name: FilePath, output_dir: FilePath = "results") -> Results:
         name: A result, study, bundle or folder of results; in `output_dir` the beginning of a name is enough.
 
     Raises:
-        ConfigError: The name means no result, or may mean several.
+        ConfigError: No result has this name, or several have.
         StoreError: A result or bundle cannot be read.
     """
 

@@ -37,13 +37,14 @@ STUDIES, JOURNAL = "studies", "journal.jsonl"
 RESULT = "result.json"
 # A bundle's file name ends so; in it: what it holds, and the folder of its results.
 TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
+# How much of a log is shown where a runner failed.
 TAIL_LINES, TAIL_BYTES = 20, 64 * 1024
-# Of JSON, which takes some 16 times its size while it is read; results have a hundredth of it.
+# The largest file of JSON, which takes some 16 times its size while it is read; results have a hundredth of it.
 MAX_JSON_BYTES = 16_000_000
 LOCK_MODE, LOCK_POLL_S, HOLDERS_SHOWN = 0o600, 0.1, 3
-# A folder that is being filled, by its name's end (four letters of the boot, four of its own; sockets' paths are short)
-# and its mode: sticky, and closed to others. Who may rename a finished folder cannot give it that mode, and so cannot
-# have its owner remove it.
+# A folder that is being filled has a name that ends so (four letters of the boot, four of its own; sockets' paths are
+# short), and a mode that is sticky and closed to others. A neighbour who may rename a finished folder cannot give it
+# that mode, and so cannot have its owner remove it.
 NEW_NAME = re.compile(r"(?:\.|wattdock-).*([\w-]{4})[\w-]{4}", re.ASCII)
 NEW_MODE, MODE_BITS = 0o1700, 0o1777
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -65,7 +66,7 @@ def expanded(path: str | Path) -> Path:
 
 
 def require_utf8(path: Path) -> Path:
-    """Return a path that all libraries, which write paths in UTF-8, find under the name that the system has for it.
+    """Return a path whose name on this system is UTF-8, which libraries take paths for.
 
     Raises:
         ConfigError: The path, its folder, or what a link leads to has another name in UTF-8, or none.
@@ -108,8 +109,8 @@ def locked(
     with ExitStack() as stack:
         descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, owned=True, mode=LOCK_MODE)
         stack.callback(os.close, descriptor)
-        until_s, seen, told = time.monotonic() + wait_s, "", ""
-        # One of our own that others could open is closed to them from now on.
+        until_s, seen, named = time.monotonic() + wait_s, "", ""
+        # A lock of this user's that others could open is closed to them from now on.
         if (state := os.fstat(descriptor)).st_uid == os.geteuid() and stat.S_IMODE(state.st_mode) != LOCK_MODE:
             os.fchmod(descriptor, LOCK_MODE)
         while not try_lock(descriptor, shared=shared):
@@ -117,9 +118,9 @@ def locked(
             if time.monotonic() >= until_s:
                 waited = f" (waited {wait_s:g} s)" if wait_s else ""
                 raise BlockingIOError(errno.EAGAIN, f"locked by {holders}{waited}", str(path))
-            # Told when seen twice: who lets go between the attempt and the look at the list is in no list.
-            if holders == seen != told:
-                told = holders
+            # Named when seen twice: a holder that lets go between the attempt and the look at the list is in no list.
+            if holders == seen != named:
+                named = holders
                 say(f"waiting up to {wait_s:g} s for {holders}, holding {path}")
             seen = holders
             time.sleep(LOCK_POLL_S)
@@ -154,17 +155,15 @@ def file_place(state: os.stat_result) -> str:
 
 
 def _holders(descriptor: int) -> str:
-    """Return in words who holds the lock on an open file."""
-    pids = lock_pids().get(file_place(os.fstat(descriptor)), [])
-    return listed(list(map(_process, pids)), HOLDERS_SHOWN) or "a process that is not visible here"
-
-
-def _process(pid: int) -> str:
-    process = PROC / str(pid)
-    with suppress(OSError):
-        name, user = (process / "comm").read_text(errors="replace").strip(), process.stat().st_uid
-        return f"process {pid} ({''.join(filter(str.isprintable, name))} of user {user})"
-    return f"process {pid}"
+    """Return in words which processes hold the lock on an open file."""
+    holders = []
+    for pid in lock_pids().get(file_place(os.fstat(descriptor)), []):
+        process, whose = PROC / str(pid), ""
+        with suppress(OSError):
+            name = "".join(filter(str.isprintable, (process / "comm").read_text(errors="replace")))
+            whose = f" ({name} of user {process.stat().st_uid})"
+        holders.append(f"process {pid}{whose}")
+    return listed(holders, HOLDERS_SHOWN) or "a process that is not visible here"
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,9 @@ class NewFolder:
             OSError: There is one of that name which is not empty, or it cannot be renamed.
         """
         group = stat.S_IMODE(os.fstat(self.descriptor).st_mode) & stat.S_ISGID
-        os.fchmod(self.descriptor, group | 0o777 & ~(_umask() | without))
+        # The umask can be read only by setting it.
+        os.umask(umask := os.umask(0))
+        os.fchmod(self.descriptor, group | 0o777 & ~(umask | without))
         return self.path.rename(target)
 
     def remove(self) -> None:
@@ -292,12 +293,6 @@ def _boot() -> str:
     return base64.urlsafe_b64encode(bytes.fromhex(digits)).decode()
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a new file that replaces the one at `path` when the block ends, and is durable then.
@@ -333,14 +328,9 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
             if strangers := [maker for maker in located.makers if not is_trusted(maker)]:
                 raise OSError(errno.EPERM, f"is a link of user {min(strangers)}", str(path))
             found = None if located.descriptor is None else os.fstat(located.descriptor)
-            if (
-                found
-                and stat.S_ISFIFO(found.st_mode)
-                and not is_kernels(located.folder)
-                and not is_trusted(found.st_uid)
-            ):
-                raise OSError(errno.EPERM, f"is a pipe of user {found.st_uid}", str(path))
             if found and not stat.S_ISREG(found.st_mode):
+                if stat.S_ISFIFO(found.st_mode) and not (is_kernels(located.folder) or is_trusted(found.st_uid)):
+                    raise OSError(errno.EPERM, f"is a pipe of user {found.st_uid}", str(path))
                 # A pipe or a device cannot be replaced; a pipe that nobody reads is an error. No terminal is steered.
                 opened = os.open(proc_path(located.found), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 with os.fdopen(opened, "wb") as file:
@@ -349,9 +339,8 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
             else:
                 write_whole(Path(proc_path(located.folder), located.name), content)
     except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror or error}", f"choose another file with {flag}"
-        ) from error
+        what = f"cannot write {path}: {error.strerror or error}"
+        raise StoreError(what, f"choose another file with {flag}") from error
 
 
 def last_lines(path: Path, lines: int = TAIL_LINES) -> str:

@@ -75,13 +75,12 @@ class ResolvedPath:
         return None if self.descriptor is None else os.fstat(self.descriptor).st_uid
 
     def may_be_read_for(self, maker: int) -> bool:
-        """Whether a user may have the file read by the caller."""
-        return is_trusted(maker) or maker == self.owner or self._is_open_to_all()
-
-    def _is_open_to_all(self) -> bool:
-        """Whether everybody may read the file: it, and all folders above it, let others in."""
+        """Whether a user may have the caller read the file: its owner, or anybody where everybody may read it."""
+        if is_trusted(maker) or maker == self.owner:
+            return True
         if self.descriptor is None:
             return False
+        # Everybody may where the file, and all folders above it, let others in.
         state, folder = os.fstat(self.descriptor), self.folder
         needed = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(state.st_mode) else 0)
         with ExitStack() as stack, suppress(OSError):

@@ -108,7 +108,23 @@ def withheld(text: str, *, keep_paths: bool = False) -> str:
 
     With `keep_paths`, for a terminal, addresses keep a path that holds nothing like a key.
     """
-    return _without_keys(text, os.environ, partial(ADDRESS.sub, partial(_public_part, keep_path=keep_paths)))
+
+    def public_part(address: re.Match[str]) -> str:
+        scheme, whole = address.groups()
+        # A path of this machine stays.
+        if whole.startswith("/"):
+            return address[0]
+        rest = whole.rstrip(").,;:}")
+        authority = re.split(r"[/?#;]", rest, maxsplit=1)[0]
+        path = re.split(r"[?#;]", rest[len(authority) :], maxsplit=1)[0]
+        # After a password that holds a slash comes the host; so an @ in a path leaves nothing to tell.
+        host = HOST.fullmatch(authority.rpartition("@")[2]) if "@" not in rest[len(authority) :] else None
+        if len(path) > 1 and not re.fullmatch(OBJECT_STORES, scheme):
+            like_key = any(_is_random(part, RANDOM_CHARACTERS_OF_ADDRESS) for part in re.findall("[A-Za-z0-9]+", path))
+            path = path if keep_paths and not like_key else PATH_LEFT_OUT
+        return f"{scheme}://{host[1] + path if host else WITHHELD}{whole[len(rest) :]}"
+
+    return _without_keys(text, os.environ, partial(ADDRESS.sub, public_part))
 
 
 def withheld_values(value: Any, name: str = "") -> Any:
@@ -127,22 +143,6 @@ def withheld_values(value: Any, name: str = "") -> Any:
 def holds_secret(text: str, environ: Mapping[str, str]) -> bool:
     """Whether a text holds a key, a password or the value of a secret variable."""
     return _without_keys(text, environ, str) != text
-
-
-def _public_part(address: re.Match[str], *, keep_path: bool) -> str:
-    """Return an address without login, query, fragment and, unless kept, path; a path of this machine stays."""
-    scheme, whole = address.groups()
-    if whole.startswith("/"):
-        return address[0]
-    rest = whole.rstrip(").,;:}")
-    authority = re.split(r"[/?#;]", rest, maxsplit=1)[0]
-    path = re.split(r"[?#;]", rest[len(authority) :], maxsplit=1)[0]
-    # After a password that holds a slash comes the host; so an @ in a path leaves nothing to tell.
-    host = HOST.fullmatch(authority.rpartition("@")[2]) if "@" not in rest[len(authority) :] else None
-    if len(path) > 1 and not re.fullmatch(OBJECT_STORES, scheme):
-        like_key = any(_is_random(part, RANDOM_CHARACTERS_OF_ADDRESS) for part in re.findall("[A-Za-z0-9]+", path))
-        path = path if keep_path and not like_key else PATH_LEFT_OUT
-    return f"{scheme}://{host[1] + path if host else WITHHELD}{whole[len(rest) :]}"
 
 
 def _without_keys(text: str, environ: Mapping[str, str], shorten_addresses: Callable[[str], str]) -> str:

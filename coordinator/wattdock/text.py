@@ -171,14 +171,14 @@ def from_json(content: str | bytes, *, max_depth: int = MAX_DEPTH) -> Any:
         raise ValueError(TOO_DEEP) from error
 
 
-def strict_json_at(content: str, start: int) -> tuple[Any, int]:
-    """Return the value that a JSON text holds at a position, and where the value ends.
+def strict_json(content: str) -> tuple[Any, int]:
+    """Return the value that a text begins with, and where the value ends.
 
     Raises:
-        ValueError: No value begins there, it is nested too deeply, or an object in it has a key twice.
+        ValueError: The text begins with no JSON, it is nested too deeply, or an object in it has a key twice.
     """
     try:
-        value, end = STRICT_JSON.raw_decode(content, start)
+        value, end = STRICT_JSON.raw_decode(content)
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
     return _shallow(value, MAX_DEPTH), end

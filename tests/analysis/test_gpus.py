@@ -137,14 +137,6 @@ def test_power_that_was_sampled_for_three_quarters_of_the_time_is_compared(until
     assert (found.power_over_counter is not None) == known
 
 
-def test_a_sample_stands_for_half_a_second_at_most() -> None:
-    """Samples every 0.6 s cover five sixths of the time, every 0.7 s only five sevenths."""
-    for every_s, known in ((0.6, True), (0.7, False)):
-        at_s = np.arange(11.1, 19.1, every_s)
-        found = result(series={"power_w": series(at_s.tolist(), [100.0] * len(at_s))})
-        assert (found.power_over_counter is not None) == known, every_s
-
-
 @pytest.mark.parametrize(("end_s", "known"), [(17.0, True), (16.9, False)])
 def test_a_pass_is_compared_from_seven_seconds_on(end_s: float, *, known: bool) -> None:
     """Five of them between the margins."""
@@ -187,3 +179,11 @@ def test_a_process_is_listed_once_with_all_that_is_known_of_it() -> None:
     assert (compute.of_runner, graphics.kind, graphics.memory_bytes_max) == (True, "graphics", 1)
     [stranger, _] = listed_processes([restart(gpu, runner_pids=frozenset({STRANGER}))])
     assert not stranger.of_runner
+
+
+def test_a_sample_stands_for_half_a_second_at_most() -> None:
+    """Samples every 0.6 s cover five sixths of the time, every 0.7 s only five sevenths."""
+    for every_s, known in ((0.6, True), (0.7, False)):
+        at_s = np.arange(11.1, 19.1, every_s)
+        found = result(series={"power_w": series(at_s.tolist(), [100.0] * len(at_s))})
+        assert (found.power_over_counter is not None) == known, every_s

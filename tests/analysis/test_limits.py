@@ -11,23 +11,18 @@ from make.records import constant_power, experiment, measured, request, stepped_
 from seams.analysis import (
     Restarts,
     difference,
-    drift,
     holm,
-    mean_interval,
     phases,
     quantiles,
     rounds_of,
     token_disagreements,
     undrained,
-    warm_up_steadiness,
     windows,
 )
 from seams.records import TokenSeries
 
 from wattdock.clock import NS_PER_S
-from wattdock.config import WarmUpSpec
-from wattdock.metering import Span
-from wattdock.records import PassRecord, RestartRecord, WarmUpSample
+from wattdock.records import PassRecord, RestartRecord
 
 if TYPE_CHECKING:
     from wattdock.records import RequestRecord
@@ -74,16 +69,6 @@ def test_the_window_of_ml_energy_needs_two_requests_more_than_fill_and_empty_the
     assert window("ml-energy", in_turn(count), in_flight=2) == (
         expected if isinstance(expected, str) else pytest.approx(expected)
     )
-
-
-@pytest.mark.parametrize(
-    ("apart_s", "reason"),
-    [(1.01, "no token in a block of 1.0 s"), (1.0, "the engine was full for 9.9 s, where 10 s are needed")],
-)
-def test_blocks_of_drift_need_ten_seconds_of_a_full_engine(apart_s: float, reason: str) -> None:
-    """From the second first token to the twelfth submission; all tokens come at the end."""
-    done = in_turn(12, lifetime_s=2 * apart_s)
-    assert drift(experiment(used=(), workload={"batch_size": 2}), restart(done), done).reason == reason
 
 
 def test_a_window_without_a_length_is_none() -> None:
@@ -157,8 +142,6 @@ def test_half_of_the_others_may_be_replaced_together_with_each(together: int, *,
         ]
     found = window("steady_state", measured(0, 10, 42, tuple(requests)), in_flight=4)
     assert isinstance(found, tuple) == expected
-    if not expected:
-        assert "in lock-step: 100% of the other requests" in str(found)
 
 
 @pytest.mark.parametrize(("late_s", "expected"), [(0.05, True), (0.06, False)])
@@ -169,7 +152,6 @@ def test_an_engine_is_full_nineteen_twentieths_of_the_time(late_s: float, *, exp
     ]
     found = window("steady_state", measured(0, 10, 50, tuple(requests)), in_flight=1)
     assert isinstance(found, tuple) == expected
-    assert expected or "of 1 requests in flight on average" in str(found)
 
 
 @pytest.mark.parametrize(("second_s", "rounds"), [(10.5, 1), (10.6, 0)])
@@ -196,24 +178,6 @@ def test_a_fiftieth_of_the_tokens_decoded_may_come_in_prefills(last: int, reason
     split = phases(experiment(RestartRecord(0, passes=(done,), timeline=timeline(gpu)), used=[GPU]))
     assert split.decode_tokens_in_prefill == 1 / (44 + last)
     assert split.reason == reason
-
-
-def test_a_warm_up_s_limits_may_be_reached() -> None:
-    """A temperature that changed by exactly what is allowed has not drifted; a hundredth more has."""
-    limits = WarmUpSpec(profile="steady", min_s=60, window_s=60, temperature_c=1.0)
-
-    def drifting(last_c: float) -> tuple[str, ...]:
-        samples = [
-            WarmUpSample(
-                Span("warm-up", 15 * n * NS_PER_S, 15 * (n + 1) * NS_PER_S), 100, 10.0, {f"{GPU} temperature_c": 50.0}
-            )
-            for n in range(5)
-        ]
-        samples[-1] = replace(samples[-1], temperature_c={f"{GPU} temperature_c": last_c})
-        return warm_up_steadiness(samples, limits, [GPU]).drifting
-
-    assert drifting(51.0) == ()
-    assert drifting(51.01) == ("temperature changed by 1.0 °C (limit 1 °C)",)
 
 
 def test_token_counts_that_agree_are_not_told_and_those_that_do_not_are() -> None:
@@ -298,12 +262,3 @@ def test_p_values_are_adjusted_for_their_number_in_their_order() -> None:
     assert holm([0.04, 0.01, 0.5, 0.011]) == pytest.approx([0.08, 0.04, 0.5, 0.04])
     assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-def test_factors_of_many_restarts_are_student_s_too() -> None:
-    """Where no table has the factor: ten values are nine degrees of freedom, eleven are ten."""
-    ten, eleven = (mean_interval([float(n % 2) + 10 for n in range(count)]) for count in (10, 11))
-    assert (ten.high - ten.low) / 2 == pytest.approx(2.2622 * np.std([0, 1] * 5, ddof=1) / 10**0.5, rel=1e-4)
-    assert (eleven.high - eleven.low) / 2 == pytest.approx(
-        2.2281 * np.std([*([0, 1] * 5), 0], ddof=1) / 11**0.5, rel=1e-4
-    )

@@ -26,16 +26,6 @@ def test_a_prefill_shorter_than_a_counter_period_has_no_energy_however_many_ther
     assert seen.reason.endswith("J (limit ± 10%)")
 
 
-def test_the_interval_of_a_phase_does_not_go_below_zero() -> None:
-    """Ten prefills of 8 ms at 450 W, and at each of them a tenth of what a counter's period holds: 36 and 45 J."""
-    begins_s = [START_S + 5 * number for number in range(10)]
-    requests = tuple(request(index, at_s, at_s + 0.008, at_s + 5, 9) for index, at_s in enumerate(begins_s))
-    gpu = stepped_power(GPU, [(60, DECODE_W)])
-    done = measured(0, START_S, START_S + 50, requests)
-    seen = phases(experiment(RestartRecord(0, passes=(done,), timeline=timeline(gpu))))
-    assert seen.reason == "prefill is 36 J, 95 % between 0 and 81 J (limit ± 10%)"
-
-
 def test_passes_that_each_begin_with_a_burst_are_off_together() -> None:
     """Twenty passes of 100 ms at 690 W and then 450 W: no tick shows the burst alone, and each is some joules short."""
     steps, passes, at_s = [(START_S, IDLE_W)], [], START_S
@@ -57,3 +47,13 @@ def test_uncertainties_of_spans_add_up_and_one_unknown_makes_the_whole_unknown()
     joules = Joules(100.0, {GPU: 100.0}, timing_j=3.0)
     assert combined_timing_j([joules, joules]) == 6.0
     assert combined_timing_j([joules, Joules(None, {GPU: None}, reason="lost")]) is None
+
+
+def test_the_interval_of_a_phase_does_not_go_below_zero() -> None:
+    """Ten prefills of 8 ms at 450 W, and at each of them a tenth of what a counter's period holds: 36 and 45 J."""
+    begins_s = [START_S + 5 * number for number in range(10)]
+    requests = tuple(request(index, at_s, at_s + 0.008, at_s + 5, 9) for index, at_s in enumerate(begins_s))
+    gpu = stepped_power(GPU, [(60, DECODE_W)])
+    done = measured(0, START_S, START_S + 50, requests)
+    seen = phases(experiment(RestartRecord(0, passes=(done,), timeline=timeline(gpu))))
+    assert seen.reason == "prefill is 36 J, 95 % between 0 and 81 J (limit ± 10%)"

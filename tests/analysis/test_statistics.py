@@ -53,8 +53,7 @@ def test_an_interval_comes_from_restart_means_with_one_degree_of_freedom_less() 
     assert list(seen.ci95 or ()) == pytest.approx([1.1 - 0.2484, 1.1 + 0.2484], abs=1e-4)
     assert seen.ci95_relative == pytest.approx(0.2484 / 1.1, abs=1e-4)
     assert seen.standard_deviation_within_restarts == 0
-    assert seen.covers is not None
-    assert "not other GPUs" in seen.covers
+    assert seen.covers
 
 
 def test_spread_within_restarts_is_pooled() -> None:
@@ -113,13 +112,13 @@ def test_without_joules_per_token_the_spread_of_speed_is_not_taken_for_joules(to
     assert statistical_j(210, passes) is None
 
 
-@pytest.mark.parametrize(("restarts", "said"), [(1, "1 restart"), (2, "2 restarts")])
-def test_too_few_restarts_have_no_interval_and_say_what_would_give_one(restarts: int, said: str) -> None:
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_too_few_restarts_have_no_interval_and_say_what_would_give_one(restarts: int) -> None:
     """Passes of one runner share all that a restart changes, and two restarts leave all open."""
     seen = statistics([energy_pass(restart, index, 100 + index) for restart in range(restarts) for index in range(2)])
     assert seen is not None
-    why = f"{said}: too few for an interval, 3 are the least; set repeats.restarts"
-    assert (seen.ci95, seen.covers, seen.reason) == (None, None, why)
+    assert (seen.ci95, seen.covers) == (None, None)
+    assert "repeats.restarts" in (seen.reason or "")
 
 
 def test_the_interval_is_that_of_the_figure_which_is_a_sum_by_a_sum() -> None:
@@ -135,7 +134,7 @@ def test_the_interval_is_that_of_the_figure_which_is_a_sum_by_a_sum() -> None:
     assert list(seen.ci95 or ()) == pytest.approx([710 / 600 - 4.302653 * error, 710 / 600 + 4.302653 * error])
 
 
-@pytest.mark.parametrize("restarts", [3, 5, 10])
+@pytest.mark.parametrize("restarts", [3, 5, 12])
 def test_intervals_hold_the_true_ratio_though_restarts_differ_in_length(restarts: int) -> None:
     """Restarts of 1 to 3 times as many tokens, each at 1 J/token with 2 % of spread between them."""
     generator, held = np.random.default_rng(3), 0
@@ -166,24 +165,6 @@ def test_random_splits_of_the_same_values_differ_at_the_nominal_rate(name: str) 
         found += difference(*(Restarts.of_values(side.tolist()) for side in (drawn[:5], drawn[5:]))).differs
     # Three standard errors of a rate of 5 % are 1 %; Welch's test is known to be a little careful with so few.
     assert 0.025 <= found / TRIALS <= 0.06
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_the_first_half_of_a_recorded_run_does_not_differ_from_the_second(name: str) -> None:
-    """A/A in order of time, which shuffling hides: one comparison per run, of four, so it shows no rate."""
-    rounds = RECORDED[name]
-    half = len(rounds) // 2
-    found = difference(Restarts.of_values(rounds[:half]), Restarts.of_values(rounds[half:]))
-    assert not found.differs
-    assert found.interval.low < 0 < found.interval.high
-
-
-def test_a_drift_differs_between_halves_though_no_shuffle_shows_it() -> None:
-    """Ten percent over a run: what a shuffled A/A would call alike in nineteen of twenty splits."""
-    rounds = RECORDED["TP=2 batch 8"]
-    drifting = [value * (1 + 0.1 * at / len(rounds)) for at, value in enumerate(rounds)]
-    halves = drifting[: len(rounds) // 2], drifting[len(rounds) // 2 :]
-    assert difference(*map(Restarts.of_values, halves)).differs
 
 
 def test_intervals_of_few_recorded_repeats_hold_the_mean_of_all() -> None:
@@ -222,3 +203,21 @@ def test_a_median_slope_and_its_interval_are_scipys(count: int) -> None:
     assert found is not None
     assert (found.relative, found.half95) == pytest.approx((middle, max(middle - low, high - middle)))
     assert median_slope(at[:4], values[:4]) is None
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_first_half_of_a_recorded_run_does_not_differ_from_the_second(name: str) -> None:
+    """A/A in order of time, which shuffling hides: one comparison per run, of four, so it shows no rate."""
+    rounds = RECORDED[name]
+    half = len(rounds) // 2
+    found = difference(Restarts.of_values(rounds[:half]), Restarts.of_values(rounds[half:]))
+    assert not found.differs
+    assert found.interval.low < 0 < found.interval.high
+
+
+def test_a_drift_differs_between_halves_though_no_shuffle_shows_it() -> None:
+    """Ten percent over a run: what a shuffled A/A would call alike in nineteen of twenty splits."""
+    rounds = RECORDED["TP=2 batch 8"]
+    drifting = [value * (1 + 0.1 * at / len(rounds)) for at, value in enumerate(rounds)]
+    halves = drifting[: len(rounds) // 2], drifting[len(rounds) // 2 :]
+    assert difference(*map(Restarts.of_values, halves)).differs

@@ -134,11 +134,6 @@ def test_a_result_holds_each_figure_with_its_interval_and_how_well_they_close() 
     assert of_pass.bins == pytest.approx(1400, rel=0.1)
 
 
-def test_bins_of_fifty_milliseconds_are_short_enough() -> None:
-    """In longer ones prefill and decode are always mixed."""
-    assert of_records(period_s=0.05).reason is None
-
-
 def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:
     """Without the context read its joules are in those of tokens and steps."""
     random = np.random.default_rng(4)

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from make.records import constant_power, experiment, measured, request, stepped_power, timeline
 from seams.analysis import WINDOWS, measured_energy, performance, windows
-from seams.metering import Series, Ticks
 from seams.records import TokenSeries
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering import GpuTimeline
 from wattdock.records import PassRecord, RestartRecord
 
 if TYPE_CHECKING:
     from seams.analysis import Measured, WindowFigure
 
+    from wattdock.metering import GpuTimeline
     from wattdock.records import RequestRecord
 
 GPU = "GPU-a"
@@ -95,19 +94,6 @@ def test_plain_readings_at_the_ends_are_off_by_up_to_a_step_of_the_counter() -> 
     assert plain.total_j == pytest.approx(1000, abs=51)
     assert whole.total_j == pytest.approx(985, abs=1)
     assert plain.timing_j is None
-
-
-def test_plain_readings_need_a_counter_and_say_so() -> None:
-    """Integrated power has no two readings to subtract; the other definitions have their energy all the same."""
-    done = closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=True)
-    at_ns = np.arange(0, 120 * NS_PER_S, NS_PER_S // 10)
-    power = {"power_w": Series(at_ns, np.full(len(at_ns), 500.0))}
-    gpu = GpuTimeline(GPU, "integrated_power", Ticks.from_rows(), power)
-    summary = windows(in_slots(done, gpu, 8))
-    by_name = {entry.window: entry for entry in summary.passes}
-    plain, headline = by_name["begin-end"], by_name["drained"]
-    assert (plain.total_j, plain.reason) == (None, "a GPU that was used has no energy counter")
-    assert (headline.total_j is None, headline.reason) == (False, None)
 
 
 def test_definitions_are_compared_over_all_passes_and_an_absent_one_stays_absent() -> None:

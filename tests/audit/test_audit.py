@@ -9,7 +9,7 @@ import pytest
 from fake_nvml import FakeProcess, constant
 from make.audit_world import IMAGE, OTHER, POWER, RUNNER, USED, World, launched, result_of
 from seams.analysis import NORMAL95, GpuResult, Performance, WarmUp, serving
-from seams.audit import Subject, arrivals_kept_up_with, client_keeps_up, gpus_fed, warm_up_converged
+from seams.audit import AuditInput, arrivals_kept_up_with, client_keeps_up, gpus_fed, warm_up_converged
 
 from wattdock.config import ExperimentConfig
 from wattdock.launch import LauncherChoice
@@ -25,10 +25,14 @@ def sound(library: Path) -> ExperimentResult:
     return result_of(World(recordings=3), library)
 
 
+def checks(result: ExperimentResult) -> dict[str, Check]:
+    assert result.audit is not None
+    return {check.name: check for check in result.audit.checks}
+
+
 def failed(result: ExperimentResult) -> dict[str, Check]:
     """Return the checks that keep a result from being published."""
-    assert result.audit is not None
-    return {check.name: check for check in result.audit.checks if check.status in ("fail", "unknown")}
+    return {name: check for name, check in checks(result).items() if check.status in ("fail", "unknown")}
 
 
 def test_a_sound_experiment_has_nothing_wrong_and_may_be_published(sound: ExperimentResult) -> None:
@@ -57,18 +61,16 @@ def test_merged_energy_is_within_two_thousandths_of_the_truth_over_twenty_second
 
 def test_the_memorys_part_is_known_and_stands_beside_the_speed(sound: ExperimentResult) -> None:
     """0.15 of 500 W, which is a part of the board's joules and not added to them."""
-    energy, compute, audit = sound.energy, sound.compute, sound.audit
+    energy, compute = sound.energy, sound.compute
     assert energy is not None
     assert compute is not None
-    assert audit is not None
     assert (energy.hbm_j, energy.hbm95_j, energy.hbm_reason) != (None, None, None)
     assert energy.hbm_reason is None
     assert energy.hbm_j == pytest.approx(6 * 25 * 75, abs=energy.hbm95_j)
     assert energy.mean_hbm_power_w == pytest.approx(75, rel=0.01)
     assert energy.total_j == pytest.approx(6 * 25 * 500, rel=0.002)
     assert (compute.hbm_j_per_byte_most or 0.0) > 0
-    [figure] = (check.figure for check in audit.checks if check.name == "possible speed")
-    assert "HBM 75 W, at most " in figure
+    assert "75 W" in checks(sound)["possible speed"].figure
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
     figures |= {"schedule_lag_share": share, "backlog_slope": slope, "offered_rate_per_s": 2.0, "requests_per_s": 1.9}
     speed = Performance.model_construct(**figures)
     result: Any = SimpleNamespace(config=OPEN, environment="", energy="", procedure="", performance=speed)
-    outcome = arrivals_kept_up_with(Subject(result))
+    outcome = arrivals_kept_up_with(AuditInput(result))
     assert outcome is not None
     assert outcome.status == status
 
@@ -120,7 +122,7 @@ def test_a_client_that_is_busy_or_late_is_what_is_measured(
     found = serving(passes)
     speed = SimpleNamespace(serving=found, itl=gap_s and SimpleNamespace(p50_s=gap_s))
     result: Any = SimpleNamespace(config=OPEN, environment="", energy="", procedure="", performance=speed)
-    outcome = client_keeps_up(Subject(result))
+    outcome = client_keeps_up(AuditInput(result))
     assert (outcome and outcome.status) == status
     if found:
         assert found.server_ttft_s == pytest.approx(0.2)
@@ -155,10 +157,10 @@ def test_a_gpu_that_waits_for_its_host_is_named_and_what_steadies_it(
     )
     procedure = SimpleNamespace(warm_up=[drifting])
     result: Any = SimpleNamespace(config=config, environment="", energy="", procedure=procedure, used_gpus=gpus)
-    outcome, warm_up = gpus_fed(Subject(result)), warm_up_converged(Subject(result))
+    outcome, warm_up = gpus_fed(AuditInput(result)), warm_up_converged(AuditInput(result))
     assert (outcome and outcome.status) == status
-    assert outcome is None or outcome.figure.endswith("of the worst pass, mean 178 of 700 W")
-    assert ("wait for their host" in str(warm_up.remedy)) == (status == "warn")
+    assert outcome is None or outcome.figure.endswith("178 of 700 W")
+    assert bool(warm_up.remedy) == (status == "warn")
 
 
 OPEN = ExperimentConfig.model_validate({"workload": {"arrival": "poisson", "rate_per_s": 2}, "backend": "vllm"})
@@ -243,28 +245,22 @@ def test_a_planted_fault_is_caught_by_the_check_that_is_there_for_it(
 def test_an_image_that_only_its_machine_has_is_warned_of(library: Path) -> None:
     """A registry on the loopback ends with its machine."""
     world = World(restarts=1, launch=launched(f"127.0.0.1:5000/wattdock-vllm@sha256:{'d' * 64}"))
-    audit = result_of(world, library).audit
-    assert audit is not None
-    [check] = [check for check in audit.checks if check.name == "image"]
-    assert (check.status, check.remedy) == ("warn", "push it to a registry that others reach, and lock it there")
+    check = checks(result_of(world, library))["image"]
+    assert (check.status, "127.0.0.1:5000" in check.figure, bool(check.remedy)) == ("warn", True, True)
 
 
 def test_one_throttled_pass_is_not_diluted_by_those_beside_it(library: Path) -> None:
     """40 ms above the limit are 0.16 % of one pass and 0.08 % of both; the mean over both would pass."""
     hot = (constant(390, 10), constant(450, 0.04), constant(390))
     result = result_of(World(restarts=1, gpu={"thermal_above_w": 400.0, "profile": (*POWER[:2], *hot)}), library)
-    assert result.energy is not None
-    shares = result.gpus[USED].throttled_share
-    assert shares is not None
-    assert shares["thermal"] == pytest.approx(0.0008, rel=0.1)
+    assert (result.gpus[USED].throttled_share or {})["thermal"] == pytest.approx(0.0008, rel=0.1)
     assert failed(result)["throttling"].figure.startswith("0.1")
 
 
 def test_a_pass_after_which_no_clock_was_checked_leaves_the_clock_unknown(library: Path) -> None:
     """The runner had died: what its clock had become meanwhile, nobody saw."""
     failures = failed(result_of(World(restarts=2, unchecked=frozenset({1})), library))
-    assert failures["clock"].status == "unknown"
-    assert failures["clock"].figure.endswith("; not checked after 2 passes")
+    assert (failures["clock"].status, "2 passes" in failures["clock"].figure) == ("unknown", True)
 
 
 def test_what_was_set_on_purpose_is_no_fault(library: Path) -> None:
@@ -282,19 +278,14 @@ def test_what_changed_between_restarts_is_named_and_what_changes_no_pass_is_no_f
     result = result_of(World(environments=(before, before, other_python)), library)
     assert result.audit is not None
     assert result.audit.publishable
-    [check] = [check for check in result.audit.checks if check.name == "environment of the restarts"]
+    check = checks(result)["environment of the restarts"]
     assert (check.status, "3.12 (restart 3)" in check.figure) == ("warn", True)
 
 
 def test_the_software_power_cap_is_information_with_its_share_and_clock(library: Path) -> None:
     """At its default limit a GPU is meant to run into it."""
     result = result_of(World(restarts=1, gpu={"throttle_above_w": 400.0}), library)
-    assert result.audit is not None
-    [check] = [check for check in result.audit.checks if check.name == "software power cap"]
-    assert check.status == "info"
-    assert "1,980 MHz" in check.figure
-    assert result.energy is not None
-    shares = result.gpus[USED].throttled_share
-    assert shares is not None
-    assert shares["power"] > 0.9
+    check = checks(result)["software power cap"]
+    assert (check.status, "1,980 MHz" in check.figure) == ("info", True)
+    assert (result.gpus[USED].throttled_share or {})["power"] > 0.9
     assert result.gpus[OTHER].used is False

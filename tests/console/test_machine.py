@@ -25,6 +25,11 @@ BUSY = FakeGpu(uuid=FIRST, processes=(FakeProcess(1),))
 NONE = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
 
 
+def checks_of(done: CompletedProcess[str]) -> dict[str, tuple[str, str]]:
+    """Return status and figure of each check of `doctor --json`, by its name."""
+    return {check["name"]: (check["status"], check["figure"]) for check in json.loads(done.stdout)["checks"]}
+
+
 @pytest.fixture
 def on(library: Path, called: Called, monkeypatch: pytest.MonkeyPatch) -> Called:
     """Call a command on a machine with these GPUs, which are metered in virtual time."""
@@ -64,7 +69,8 @@ def test_json_holds_everything_and_nothing_else_is_printed(on: Called) -> None:
     assert (gpu["uuid"], gpu["vram_total_bytes"], gpu["ecc"]) == (FIRST, 150_754_820_096, True)
     assert view["inventory"]["activity"][FIRST]["processes"][0]["user"] == "root"
     assert view["occupied"][FIRST].startswith("process 1 (root")
-    assert "GPU 1: GPU is lost" in view["inventory"]["unreadable"]
+    [unreadable] = view["inventory"]["unreadable"]
+    assert unreadable.startswith("GPU 1: ")
 
 
 def test_a_machine_without_a_gpu_says_so_in_one_line_with_exit_code_3(on: Called) -> None:
@@ -74,8 +80,8 @@ def test_a_machine_without_a_gpu_says_so_in_one_line_with_exit_code_3(on: Called
     assert (done.returncode, done.stdout.splitlines()[0]) == (3, f"no GPU: {NONE}")
     done = on((), "gpus", "--json")
     assert (done.returncode, json.loads(done.stdout)["inventory"]["reason"]) == (3, NONE)
-    done = on((), "doctor")
-    assert (done.returncode, f"fail    driver: {NONE}" in done.stdout) == (3, True)
+    done = on((), "doctor", "--json")
+    assert (done.returncode, checks_of(done)["driver"]) == (3, ("fail", NONE))
 
 
 def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_with_others(on: Called) -> None:
@@ -84,10 +90,8 @@ def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_
     gpus = (FakeGpu(uuid=FIRST), spoiled)
     sound = on(gpus, "doctor", "--gpus", "0", "--json")
     assert sound.returncode == 0, sound.stdout
-    answer = json.loads(sound.stdout)
-    assert answer["sound"] is True
-    names = {check["name"] for check in answer["checks"]}
-    assert {"driver", "GPU 0 energy counter", "leases", "results folder", "CPU load"} <= names
+    assert json.loads(sound.stdout)["sound"] is True
+    assert {"driver", "GPU 0 energy counter", "leases", "results folder", "CPU load"} <= checks_of(sound).keys()
     done = on(gpus, "doctor", "--gpus", "1,7")
     assert done.returncode == 3
     for line in (
@@ -108,22 +112,24 @@ def test_a_driver_that_is_old_or_answers_with_errors_costs_a_line_and_no_traceba
     newest = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute")]
     for faults in ({"lacking": newest}, {"shutdown_error": 999}):
         done = on((FakeGpu(uuid=FIRST),), *verb, **faults)
-        assert "cannot be read" not in done.stdout + done.stderr
+        assert "Unknown Error" not in done.stdout + done.stderr
     done = on((FakeGpu(uuid=FIRST),), *verb, count_error=999)
-    assert (done.returncode, "NVML cannot be read: Unknown Error" in done.stdout + done.stderr) == (3, True)
+    assert (done.returncode, "Unknown Error" in done.stdout + done.stderr) == (3, True)
 
 
 def test_a_busy_gpu_that_would_not_be_chosen_spoils_nothing(on: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers are shared; where all are busy there is nothing to choose."""
-    done = on((BUSY, FakeGpu(uuid=SECOND)), "doctor")
+    done = on((BUSY, FakeGpu(uuid=SECOND)), "doctor", "--json")
     assert done.returncode == 0, done.stdout
-    assert "pass    GPUs chosen: 1 (free; choose others with --gpus)" in done.stdout
-    assert "warn    GPU 0 in use: process 1 (root, " in done.stdout
-    done = on((BUSY,), "doctor")
-    assert done.returncode == 3
-    assert "fail    GPUs chosen: 1 GPU needed, free GPUs here: none (GPU 0: process 1 (root, " in done.stdout
+    checks = checks_of(done)
+    assert (checks["GPUs chosen"][0], checks["GPUs chosen"][1].split()[0]) == ("pass", "1")
+    assert (checks["GPU 0 in use"][0], "process 1 (root," in checks["GPU 0 in use"][1]) == ("warn", True)
+    done = on((BUSY,), "doctor", "--json")
+    status, figure = checks_of(done)["GPUs chosen"]
+    assert (done.returncode, status, "process 1 (root," in figure) == (3, "fail", True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "fail    GPUs chosen: none: CUDA_VISIBLE_DEVICES=" in on((FakeGpu(uuid=FIRST),), "doctor").stdout
+    status, figure = checks_of(on((FakeGpu(uuid=FIRST),), "doctor", "--json"))["GPUs chosen"]
+    assert (status, "CUDA_VISIBLE_DEVICES=" in figure) == ("fail", True)
 
 
 def test_a_driver_that_dies_under_the_doctor_fails_a_check_and_the_others_still_run(
@@ -135,21 +141,22 @@ def test_a_driver_that_dies_under_the_doctor_fails_a_check_and_the_others_still_
         raise NvmlError(pynvml.NVML_ERROR_UNKNOWN)
 
     monkeypatch.setattr(NvmlSource, "open", broken)
-    done = on((FakeGpu(uuid=FIRST),), "doctor")
+    done = on((FakeGpu(uuid=FIRST),), "doctor", "--json")
     assert done.returncode == 3, done.stderr
-    for line in ("fail    GPU 0 energy counter: NVML cannot be read", "pass    GPU 0 in use", "pass    shared memory"):
-        assert line in done.stdout
+    statuses = {name: status for name, (status, _) in checks_of(done).items()}
+    found = [statuses[name] for name in ("GPU 0 energy counter", "GPU 0 in use", "shared memory")]
+    assert found == ["fail", "pass", "pass"]
 
 
 def test_the_doctor_asks_the_backend_in_its_own_environment(on: Called) -> None:
     """A real runner is started and stopped; a backend that does not exist is a finding."""
     asked = ("--backend", "fake", "--gpus", "0", "--runner-python", sys.executable, "--json")
-    answer = json.loads(on((FakeGpu(uuid=FIRST), FakeGpu(uuid=SECOND)), "doctor", *asked).stdout)
-    checks = {check["name"]: check for check in answer["checks"]}
-    assert checks["fake"]["status"] == "pass"
-    assert checks["runner's clock"]["figure"].startswith("the host's")
+    checks = checks_of(on((FakeGpu(uuid=FIRST), FakeGpu(uuid=SECOND)), "doctor", *asked))
+    assert checks["fake"][0] == "pass"
+    assert checks["runner's clock"][1].startswith("the host's")
     # The test's interpreter has no torch, which is what a runner on a GPU would need.
-    assert (checks["CUDA in the runner"]["status"], "torch" in checks["CUDA in the runner"]["figure"]) == ("fail", True)
+    status, figure = checks["CUDA in the runner"]
+    assert (status, "torch" in figure) == ("fail", True)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +174,7 @@ def test_a_busy_gpu_is_refused_before_anything_starts(on: Called, tmp_path: Path
     """With the process and its owner; `plan` says the same."""
     for verb in ("run", "plan"):
         done = on((BUSY,), verb, "--backend", "fake", "--model", "shape:tiny-llama")
-        assert (done.returncode, "GPU 0: process 1 (root, " in done.stderr) == (3, True), done.stderr
+        assert (done.returncode, "process 1 (root," in done.stderr) == (3, True), done.stderr
     assert not (tmp_path / "work/results").exists()
 
 
@@ -176,12 +183,12 @@ def test_a_plan_refuses_what_cannot_fit_and_says_how_much_the_rest_takes(on: Cal
     h100 = FakeGpu(uuid=FIRST, name="NVIDIA H100 80GB HBM3", memory_total_bytes=81559 << 20)
     refused = on((h100,), "plan", "--backend", "vllm", "--model", "shape:llama-3.1-70b")
     assert refused.returncode == 3, refused.stderr
-    assert "shape:llama-3.1-70b cannot fit on one GPU: 141.1 GB of weights make 141.1 GB" in refused.stderr
+    assert all(value in refused.stderr for value in ("shape:llama-3.1-70b", "141.1 GB"))
     defaults = {"backend": "vllm", "model": "shape:llama-3.1-8b", "gpus": [0]}
     text = json.dumps({"defaults": defaults, "sweep": {"workload.batch_size": [1, 1000]}})
     (tmp_path / "work/study.yaml").write_text(text)
     planned = on((h100,), "plan", "study.yaml")
     assert planned.returncode == 3
-    assert "memory of shape:llama-3.1-8b, one GPU: fits: about " in planned.stdout
-    assert planned.stderr.startswith("wattdock: batch_size=1000: shape:llama-3.1-8b cannot fit on one GPU: 16.1 GB of ")
+    assert any("shape:llama-3.1-8b" in line and ": fits: " in line for line in planned.stdout.splitlines())
+    assert planned.stderr.startswith("wattdock: batch_size=1000: shape:llama-3.1-8b ")
     assert planned.stderr.count("\n") == 1

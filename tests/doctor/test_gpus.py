@@ -9,7 +9,7 @@ import fake_nvml
 import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
-from seams.doctor import DRIVER, EACH_GPU, GpuSubject, energy_counter
+from seams.doctor import DRIVER, EACH_GPU, ExaminedGpu, energy_counter
 from seams.metering import Ticks
 
 from wattdock.host import GpuInventory
@@ -60,7 +60,7 @@ def not_passed(checks: Iterable[Check]) -> dict[str, str]:
 def test_what_spoils_or_colours_a_measurement_is_named(library: Path, gpu: FakeGpu, expected: dict[str, str]) -> None:
     """Each setting by its own line, and no other; the recording is another test's."""
     host_gpus = inventory_of(library, gpu)
-    checks = not_passed(EACH_GPU.run(GpuSubject(host_gpus.gpus[0], host_gpus, NO_TIMELINE), prefix="GPU 0 "))
+    checks = not_passed(EACH_GPU.run(ExaminedGpu(host_gpus.gpus[0], host_gpus, NO_TIMELINE), prefix="GPU 0 "))
     assert checks.pop("GPU 0 energy counter") == "fail"
     assert checks == {f"GPU 0 {name}": status for name, status in expected.items()}
 
@@ -70,7 +70,7 @@ def test_the_driver_is_named_and_without_one_there_is_no_energy(library: Path) -
     [driver] = DRIVER.run(inventory_of(library, FakeGpu()))
     assert (driver.status, driver.figure) == ("pass", "580.159.03, NVML 13.580.159.03, CUDA up to 13.0, 1 GPU")
     [missing] = DRIVER.run(inventory_of(library, init_error=9))
-    assert (missing.status, "no NVIDIA driver is loaded" in missing.figure) == ("fail", True)
+    assert (missing.status, "libnvidia-ml.so.1" in missing.figure) == ("fail", True)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,6 @@ def test_a_counter_is_judged_by_its_period_and_its_cost(
         period_s=period_s,
         busy_fraction=busy,
     )
-    outcome = energy_counter(GpuSubject(host_gpus.gpus[0], host_gpus, Timeline("nvml", 0, 1, {ONE: gpu})))
+    outcome = energy_counter(ExaminedGpu(host_gpus.gpus[0], host_gpus, Timeline("nvml", 0, 1, {ONE: gpu})))
     assert outcome.status == status
-    assert ("one read takes 4.5 ms (longest 9.0)" in outcome.figure) == (status != "fail")
+    assert ("4.5 ms" in outcome.figure and "9.0" in outcome.figure) == (status != "fail")

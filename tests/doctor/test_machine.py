@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from seams.doctor import MACHINE, MachineSubject, containers, cpu_load, governor, lease_folder
+from seams.doctor import MACHINE, ExaminedMachine, containers, cpu_load, governor, lease_folder
 from seams.doctor import machine as doctor_machine
 from seams.host import LeaseRequest, hold
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def machine(folder: Path, *, needs_gpu: bool = False) -> MachineSubject:
-    return MachineSubject(folder, folder, "pytorch", needs_gpu=needs_gpu, proc=folder, system=folder)
+def machine(folder: Path, *, needs_gpu: bool = False) -> ExaminedMachine:
+    return ExaminedMachine(folder, folder, "pytorch", needs_gpu=needs_gpu, proc=folder, system=folder)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_every_part_of_the_machine_has_its_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(doctor_machine, "WATCHED_S", 0.0)
     monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
     (tmp_path / "file").touch()
-    subject = MachineSubject(tmp_path / "file" / "results", tmp_path / "home", "pytorch")
+    examined = ExaminedMachine(tmp_path / "file" / "results", tmp_path / "home", "pytorch")
     with hold(LeaseRequest(("GPU-a",), "gpus"), lambda line: None):
-        checks = {check.name: check for check in MACHINE.run(subject)}
+        checks = {check.name: check for check in MACHINE.run(examined)}
     assert (checks["leases"].status, "GPU-a by " in checks["leases"].figure) == ("warn", True)
     assert checks["results folder"].status == "fail"
-    assert "choose another folder with --output-dir" in str(checks["results folder"].remedy)
+    assert "--output-dir" in str(checks["results folder"].remedy)
     assert checks["models and caches"].status in ("pass", "warn")
     assert {"shared memory", "CPU load", "CPU governor"} <= checks.keys()
 
@@ -72,7 +72,7 @@ def test_a_lease_folder_of_one_user_only_is_a_warning(tmp_path: Path, monkeypatc
     (tmp_path / "mine").mkdir(mode=0o755)
     monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "mine"))
     outcome = lease_folder(machine(tmp_path))
-    assert (outcome.status, f"mkdir -m 1777 {tmp_path / 'mine'}" in str(outcome.remedy)) == ("warn", True)
+    assert (outcome.status, str(tmp_path / "mine") in str(outcome.remedy)) == ("warn", True)
 
 
 def test_a_missing_container_engine_is_a_warning_with_the_reason(

@@ -18,14 +18,14 @@ def test_a_signal_outside_the_allowed_places_waits_for_the_next(number: signal.S
     with Interrupts() as interrupts:
         os.kill(os.getpid(), number)
         stored = True
-        with pytest.raises(KeyboardInterrupt), interrupts.allowed():
+        with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
             pytest.fail("the work began after the signal")
     assert stored
 
 
 def test_a_signal_inside_interrupts_at_once_and_again() -> None:
     """The second Ctrl-C interrupts the clean-up that the first began."""
-    with Interrupts() as interrupts, interrupts.allowed():
+    with Interrupts() as interrupts, interrupts.interruptible():
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -33,7 +33,7 @@ def test_a_signal_inside_interrupts_at_once_and_again() -> None:
 
 def test_a_signal_whose_exception_was_lost_is_still_found_by_whoever_waits() -> None:
     """What is raised in the wrong place can be swallowed there; the next look finds the signal."""
-    with Interrupts() as interrupts, interrupts.allowed():
+    with Interrupts() as interrupts, interrupts.interruptible():
         with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
@@ -52,6 +52,6 @@ def test_handlers_are_put_back() -> None:
 def test_the_first_ctrl_c_and_a_schedulers_warning_let_a_pass_end(number: signal.Signals, waits: bool) -> None:
     """SIGTERM cuts it off."""
     ends = contextlib.nullcontext() if waits else pytest.raises(KeyboardInterrupt)
-    with Interrupts() as interrupts, ends, interrupts.patient():
+    with Interrupts() as interrupts, ends, interrupts.finishing_pass():
         os.kill(os.getpid(), number)
         interrupts.check()

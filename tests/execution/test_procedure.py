@@ -89,6 +89,7 @@ def measure(
     )
     runner = LoadedRunner(
         client=cast("Any", client),
+        description=cast("Any", None),
         meter=meter or Meter(Source("test")),
         pids=lambda: frozenset(pids),
         check=lambda: None,

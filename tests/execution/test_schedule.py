@@ -102,10 +102,6 @@ def test_the_same_failure_so_many_times_in_a_row_gives_its_backend_up(
     assert (breaker.reason("vllm") is not None, breaker.reason("pytorch")) == (opens, None)
 
 
-def config(**settings: Any) -> ExperimentConfig:
-    return ExperimentConfig.model_validate(settings)
-
-
 def span(name: str, start_s: int, end_s: int) -> Span:
     return Span(name, start_s * NS_PER_S, end_s * NS_PER_S)
 
@@ -119,37 +115,34 @@ def test_a_pass_takes_its_share_of_what_is_around_it_but_not_of_the_load() -> No
     assert pass_seconds(first) is None
 
 
+LONG = {"workload": {"min_duration_s": 20}}
+# Two restarts of two passes: 4 × 20 s, 2 × (120 s of warm-up and 30 s idle before and after).
+STEADY = {**LONG, "warmup": {"profile": "steady"}, "idle": {"duration_s": 30}, "repeats": {"passes": 2}}
+
+
 @pytest.mark.parametrize(
-    ("work", "text"),
+    ("settings", "work", "text"),
     [
         # Nothing left takes no time, and that is known.
-        ([(0, None)], "0 s"),
-        ([(4, 5.0), (1, 10.0)], "30 s"),
+        (LONG, [(0, None)], "0 s"),
+        (LONG, [(4, 5.0), (1, 10.0)], "30 s"),
         # A pass that was never seen lasts at least as long as was asked for; more would be a guess.
-        ([(3, None)], "at least 60 s"),
-        ([(3, None), (2, 5.0)], "at least 70 s"),
-        ([(0, None), (2, 5.0)], "10 s"),
+        (LONG, [(3, None)], "at least 60 s"),
+        (LONG, [(3, None), (2, 5.0)], "at least 70 s"),
+        (LONG, [(0, None), (2, 5.0)], "10 s"),
+        (STEADY, [(4, None)], "at least 7 min"),
+        # Never seen, and as short as it likes; a second beside it is a bound.
+        ({}, [(1, None)], "time unknown until the first pass"),
+        ({}, [(1, None), (1, 0.9)], "time unknown until the first pass"),
+        ({}, [(1, None), (1, 1.0)], "at least 1 s"),
     ],
 )
-def test_what_was_seen_is_multiplied_by_what_is_left(work: list[tuple[int, float | None]], text: str) -> None:
+def test_what_was_seen_is_multiplied_by_what_is_left(
+    settings: dict[str, Any], work: list[tuple[int, float | None]], text: str
+) -> None:
     """Only what was seen, and bounds."""
-    long = config(workload={"min_duration_s": 20})
-    assert duration([Remaining(long, passes, pass_s) for passes, pass_s in work]) == text
-
-
-def test_a_steady_warm_up_and_idle_spans_are_part_of_the_bound_of_each_restart() -> None:
-    """Two restarts of two passes: 4 × 20 s, 2 × (120 s of warm-up and 30 s idle before and after)."""
-    published = config(
-        workload={"min_duration_s": 20}, warmup={"profile": "steady"}, idle={"duration_s": 30}, repeats={"passes": 2}
-    )
-    assert duration([Remaining(published, 4, None)]) == "at least 7 min"
-
-
-def test_what_has_no_bound_is_not_known() -> None:
-    """Never seen, and as short as it likes; a second beside it is a bound."""
-    assert duration([Remaining(config(), 1, None)]) == "time unknown until the first pass"
-    assert duration([Remaining(config(), 1, None), Remaining(config(), 1, 0.9)]) == "time unknown until the first pass"
-    assert duration([Remaining(config(), 1, None), Remaining(config(), 1, 1.0)]) == "at least 1 s"
+    [config] = experiments(settings)
+    assert duration([Remaining(config, passes, pass_s) for passes, pass_s in work]) == text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from make.machine import VirtualMachine, experiment, study
+from make.outcomes import known
 from refused import raises
 from seams.fleet import prepare
 from seams.study import PassFinished, PassStarted
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
 
 ONE, OTHER = "GPU-1", "GPU-2"
 PAIR = study(*(experiment(f"{step}", fake={"step_s": step}, repeats={"restarts": 2}) for step in (0.1, 0.2)))
-
-
-@pytest.fixture(autouse=True)
-def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
 
 
 @pytest.fixture
@@ -69,8 +65,7 @@ def test_a_task_goes_on_where_it_stopped_and_begins_anew_on_other_gpus(
     assert (stored.result.status, stored.result.config.name) == ("ok", "0.2")
     assert stored.result.study
     assert (stored.result.study.study_id, stored.result.study.attempt) == (path.name, 2)
-    assert stored.result.environment
-    assert stored.result.environment.leased_gpus == [second]
+    assert known(stored.result.environment).leased_gpus == [second]
     [first, other] = tasks_of(PAIR, path)
     assert (first.is_done(), other.is_done()) == (False, True)
     assert not (path / TASKS / "0").exists()
@@ -108,20 +103,18 @@ def test_what_tasks_need_is_made_once_and_no_environment_for_what_runs_in_contai
 def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_round(machine: VirtualMachine) -> None:
     """By name each is told; without one neither is taken for the other."""
     path = begin_tasks(PAIR, machine.results)
-    with pytest.raises(ConfigError, match="s-1 was begun on a cluster; add --on slurm"):
+    with raises(ConfigError, "s-1", "--on slurm", cause=Cause.OTHER_MACHINE):
         study_to_resume(PAIR, machine.results, resume=find_study("s-1", machine.results))
     assert EarlierStudy.left_over(PAIR, machine.results) is None
-    left = EarlierStudy.left_over(PAIR, machine.results, in_tasks=True)
-    assert left
+    left = known(EarlierStudy.left_over(PAIR, machine.results, in_tasks=True))
     assert left.name == "s-1"
     machine.run(PAIR, gpus=[ONE], resume=True)
-    with pytest.raises(ConfigError, match="s-2 was begun on this machine; leave out --on"):
+    with raises(ConfigError, "s-2", cause=Cause.OTHER_MACHINE):
         study_to_resume(PAIR, machine.results, resume=find_study("s-2", machine.results), in_tasks=True)
     for resume in (True, find_study("s-1", machine.results)):
-        begun = study_to_resume(PAIR, machine.results, resume=resume, in_tasks=True)
-        assert begun
+        begun = known(study_to_resume(PAIR, machine.results, resume=resume, in_tasks=True))
         assert begun.path == path
-    with pytest.raises(ConfigError, match=r"^the study has changed since \S+-s-1 was begun: without "):
+    with raises(ConfigError, "s-1", cause=Cause.STUDY_CHANGED):
         study_to_resume(
             study(PAIR.experiments[0]), machine.results, resume=find_study("s-1", machine.results), in_tasks=True
         )

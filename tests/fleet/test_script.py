@@ -51,7 +51,7 @@ def test_more_tasks_than_an_array_has_are_refused() -> None:
     experiments = [{"name": f"{at}", "fake": {"step_s": at / 1e4}} for at in range(1, 1002)]
     [array] = jobs(study(*experiments[:1000], fleet={"tasks_at_once": 8}))
     assert {"--array=0-999%8", f"--output='{PATH}/tasks/%4a.log'"} < set(options(array))
-    with pytest.raises(PreflightError, match="1001 load groups are more than the 1000 of an array"):
+    with raises(PreflightError, 1001, 1000):
         jobs(study(*experiments))
 
 
@@ -70,7 +70,7 @@ def test_no_name_becomes_a_line_of_a_script(character: str) -> None:
     with raises(PreflightError, "--output-dir"):
         jobs_of(of, tasks_of(of, PATH), path=Path(f"/shared/x{line}/studies/y"))
     for name in ("partition", "account", "constraint", "time"):
-        with pytest.raises(ConfigError, match=name):
+        with raises(ConfigError, name):
             study({}, fleet={name: f"gpu{line}"})
     named = load_study({"name": f"s{line}", "experiments": [{"name": f"e{line}", "backend": "fake"}]}, {})
     for job in jobs_of(named, tasks_of(named, PATH), path=PATH):
@@ -125,22 +125,22 @@ def test_gpus_of_one_machine_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fleet", "words"),
+    ("fleet", "values"),
     [
-        ({"partion": "x"}, "unknown key 'partion'; did you mean 'partition'"),
-        ({"time": "an hour"}, "fleet.time"),
-        ({"time": "5"}, "fleet: time: 5 is 300 s, of which end_before_s: 300 leaves none"),
-        ({"time": "0-1", "end_before_s": 3600}, "fleet: time: 0-1 is 3600 s"),
-        ({"time": "0:30:00", "end_before_s": 1800}, "fleet: time: 0:30:00 is 1800 s"),
-        ({"time": "30:00", "end_before_s": 1800}, "fleet: time: 30:00 is 1800 s"),
-        ({"partition": "a b"}, "fleet.partition"),
-        ({"setup": ["a\n#SBATCH --x"]}, "fleet.setup"),
-        ({"more": ["qos=low"]}, "fleet.more"),
-        ({"more": ["--array=0-3"]}, "'--array=0-3' is no option for every job"),
-        ({"tasks_at_once": 0}, "fleet.tasks_at_once: write 1 or more, not 0"),
+        ({"partion": "x"}, ["partion", "partition"]),
+        ({"time": "an hour"}, ["fleet.time"]),
+        ({"time": "5"}, ["fleet: time: 5", "end_before_s: 300"]),
+        ({"time": "0-1", "end_before_s": 3600}, ["fleet: time: 0-1", "3600 s"]),
+        ({"time": "0:30:00", "end_before_s": 1800}, ["fleet: time: 0:30:00", "1800 s"]),
+        ({"time": "30:00", "end_before_s": 1800}, ["fleet: time: 30:00", "1800 s"]),
+        ({"partition": "a b"}, ["fleet.partition"]),
+        ({"setup": ["a\n#SBATCH --x"]}, ["fleet.setup"]),
+        ({"more": ["qos=low"]}, ["fleet.more"]),
+        ({"more": ["--array=0-3"]}, ["--array=0-3"]),
+        ({"tasks_at_once": 0}, ["fleet.tasks_at_once"]),
     ],
 )
-def test_a_mistake_in_the_section_is_told_with_its_place(fleet: dict[str, Any], words: str) -> None:
+def test_a_mistake_in_the_section_is_told_with_its_place(fleet: dict[str, Any], values: list[str]) -> None:
     """Nothing but what was meant reaches a script."""
-    with pytest.raises(ConfigError, match=re.escape(words)):
+    with raises(ConfigError, *values):
         study({}, fleet=fleet)

@@ -18,24 +18,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import TypeAdapter
 from seams.execution import environment
 from seams.launch import Engine, Image, Pin
-from seams.metering import HostTimeline, LagModel, ProcessSample, Series, Ticks, Window
-from seams.records import DeclaredWork, ReplicaPass, TokenSeries
 
 from wattdock.analysis import ExperimentResult, Fallback, StudyFacts
 from wattdock.audit import audited
-from wattdock.clock import ClockCheck
 from wattdock.config import ExperimentConfig
-from wattdock.host import Gpu, GpuInventory, GpuProcess, Link, Machine
+from wattdock.host import Gpu, GpuInventory, Link, Machine
 from wattdock.inputs import ModelFolder
 from wattdock.launch import LauncherChoice
-from wattdock.metering import GpuTimeline, MeterChoice, MeterEvent, Span, Timeline
+from wattdock.metering import MeterChoice
 from wattdock.planning import ExecutionPlan
-from wattdock.records import Failure, PassRecord, RequestRecord, RestartRecord, RunnerEnvironment, WarmUpSample
+from wattdock.records import PassRecord, RestartRecord, RunnerEnvironment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 Plain = dict[str, Any]
 
@@ -67,6 +65,9 @@ def restarts_of(case: Plain, restarts: Sequence[Plain]) -> list[RestartRecord]:
 
 def _config(case: Plain) -> ExperimentConfig:
     return ExperimentConfig.model_validate(case["config"])
+
+
+_RECORD = TypeAdapter(RestartRecord)
 
 
 def _plan(case: Plain) -> ExecutionPlan:
@@ -107,21 +108,21 @@ def _model(plain: Plain | None) -> ModelFolder | None:
 # Conditions that differ between the restarts of a case → the snapshot's field.
 CONDITIONS = {"driver": "driver_version", "Python of the coordinator": "coordinator_python"}
 POWER_LIMIT = "GPU power limit, W"
+# Keys of recorded restarts that no record has any more: of spans.
+GONE = ("drained",)
 
 
 def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> RestartRecord:
-    record = RestartRecord(
-        restart=plain["restart"],
-        started_utc=datetime.fromisoformat(plain["started_utc"]).isoformat(timespec="milliseconds"),
-        architecture=model.config if model else None,
-        spans=_spans(plain["spans"]),
-        passes=tuple(_pass(**measured) for measured in plain["passes"]),
-        clock_checks=tuple(ClockCheck(**check) for check in plain["clock_checks"]),
-        timeline=_timeline(plain["timeline"]),
-        warm_up=tuple(WarmUpSample(**{**sample, "span": _span(sample["span"])}) for sample in plain["warm_up"]),
-        failure=Failure(**plain["failure"]) if plain["failure"] else None,
-        runner_pids=frozenset(plain["own_pids"]),
-        clock=plain["clock"],
+    record = _RECORD.validate_python(
+        {
+            "restart": plain["restart"],
+            "started_utc": datetime.fromisoformat(plain["started_utc"]).isoformat(timespec="milliseconds"),
+            "architecture": model.config if model else None,
+            "passes": [_pass(**run_pass) for run_pass in plain["passes"]],
+            "timeline": plain["timeline"] and _timeline(plain["timeline"]),
+            "runner_pids": plain["own_pids"],
+            **{name: plain[name] for name in ("spans", "clock_checks", "warm_up", "failure", "clock")},
+        }
     )
     runner = _runner(plain["loaded"]["environment"]) if plain["loaded"] else None
     snapshot = environment(plan, record, runner, model)
@@ -144,77 +145,21 @@ def _runner(plain: Plain) -> RunnerEnvironment:
     return RunnerEnvironment(visible_gpu_uuids=visible, **fields)
 
 
-def _span(plain: Plain) -> Span:
-    return Span(plain["name"], plain["start_ns"], plain["end_ns"])
+def _pass(generated: Plain, declared: Plain, **host: Any) -> Plain:
+    known = {name: value for name, value in generated.items() if name in PassRecord.__dataclass_fields__}
+    return known | {"requests": rows(generated["requests"]), "declared": declared} | host
 
 
-def _spans(plain: Iterable[Plain]) -> tuple[Span, ...]:
-    return tuple(map(_span, plain))
-
-
-def _pass(generated: Plain, declared: Plain, **host: Any) -> PassRecord:
-    replicas = (
-        ReplicaPass(**{**replica, "gpu_uuids": tuple(replica["gpu_uuids"]), "span": _span(replica["span"])})
-        for replica in generated["replicas"]
-    )
-    return PassRecord(
-        span=_span(generated["span"]),
-        requests=tuple(RequestRecord(**request) for request in rows(generated["requests"])),
-        tokens=TokenSeries(**generated["tokens"]),
-        output_tokens=generated["output_tokens"],
-        prompt_tokens=generated["prompt_tokens"],
-        cached_prompt_tokens=generated["cached_prompt_tokens"],
-        prompt_repeats=generated["prompt_repeats"],
-        replicas=tuple(replicas),
-        declared=DeclaredWork(**declared | {"drawn": tuple(declared["drawn"])}),
-        **host,
-    )
-
-
-def _timeline(plain: Plain | None) -> Timeline | None:
-    if plain is None:
-        return None
-    host = plain["host"] and HostTimeline(_series(plain["host"]["energy_j"]), _events(plain["host"]["events"]))
-    return Timeline(
-        meter=plain["meter"],
-        start_ns=plain["start_ns"],
-        end_ns=plain["end_ns"],
-        gpus={uuid: _gpu(uuid, gpu) for uuid, gpu in plain["gpus"].items()},
-        reason=plain["reason"],
-        windows=tuple(_window(window) for window in plain["windows"]),
-        host=host,
-        broke_off=plain["broke_off"],
-    )
-
-
-def _gpu(uuid: str, plain: Plain) -> GpuTimeline:
-    return GpuTimeline(
-        uuid=uuid,
-        energy_source=plain["energy_source"],
-        ticks=Ticks(**plain["ticks"]),
-        series=_series(plain["series"]),
-        processes=tuple(
-            ProcessSample(sample["at_ns"], tuple(GpuProcess(**process) for process in sample["processes"]))
-            for sample in plain["processes"]
-        ),
-        events=_events(plain["events"]),
-        period_s=plain["period_s"],
-        busy_fraction=plain["busy_fraction"],
-        lag=LagModel(**plain["lag"]) if plain["lag"] else None,
-        card=plain["card"],
-    )
-
-
-def _window(plain: Plain) -> Window:
-    return Window(Span(plain["key"], plain["start_ns"], plain["end_ns"]), plain["energy_j"], plain["reason"])
-
-
-def _series(plain: Mapping[str, Plain]) -> dict[str, Series]:
-    return {name: Series(**series) for name, series in plain.items()}
-
-
-def _events(plain: Iterable[Plain]) -> tuple[MeterEvent, ...]:
-    return tuple(MeterEvent(**event) for event in plain)
+def _timeline(plain: Plain) -> Plain:
+    windows = [
+        {
+            "span": {"name": window["key"], "start_ns": window["start_ns"], "end_ns": window["end_ns"]},
+            "energy_j": window["energy_j"],
+            "reason": window["reason"],
+        }
+        for window in plain["windows"]
+    ]
+    return {**plain, "gpus": {uuid: {"uuid": uuid, **gpu} for uuid, gpu in plain["gpus"].items()}, "windows": windows}
 
 
 # ---- End of the adapter: below, nothing knows a class of wattdock's.
@@ -270,11 +215,11 @@ def _json(folder: Path, name: str) -> Plain:
 
 
 def _with_arrays(plain: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return `plain` with each `{"array": name}` replaced by the array of this name."""
+    """Return `plain` with each `{"array": name}` replaced by the array of this name, and without keys that are gone."""
     if isinstance(plain, dict):
         if plain.keys() == {"array"}:
             return arrays[plain["array"]]
-        return {key: _with_arrays(value, arrays) for key, value in plain.items()}
+        return {key: _with_arrays(value, arrays) for key, value in plain.items() if key not in GONE}
     return [_with_arrays(item, arrays) for item in plain] if isinstance(plain, list) else plain
 
 

@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -15,59 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from host.lease_users import HOLD, OTHER_UID, SEVERAL_USERS, ours, said, start, stranger
 from refused import raises
-from seams.host import CPU, MACHINE, HeldLeases, LeaseRequest, hold, holders, user_name
-from unprivileged import UID, alone, kernel_protection, popen_as_user, unable, user_home
+from seams.host import CPU, MACHINE, LeaseRequest, hold, holders, user_name
+from unprivileged import UID, kernel_protection
 
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.host import leases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
 CONTENDERS = Path(__file__).with_name("contenders.py")
-OTHER_UID = UID + 1
-SEVERAL_USERS = pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")
-
-# Holds leases until it is killed, or says why it has none.
-HOLD = f"""{alone("host")}
-import time
-from pathlib import Path
-from wattdock.errors import PreflightError
-from wattdock.host.leases import LeaseRequest, hold, holders, ready_folder
-folder = Path(sys.argv[1])
-try:
-    with hold(LeaseRequest(tuple(sys.argv[3:]), sys.argv[2]), lambda line: None, ready_folder(folder)):
-        print("held", flush=True)
-        time.sleep(60)
-except PreflightError as error:
-    print(error, flush=True)
-    print(holders(folder))
-"""
 # Dies of SIGKILL, and leaves a child that has the descriptors, too, and tells its number.
 LEAVE = "import os\n" + HOLD.replace(
     "time.sleep(60)", "os.fork() and os.kill(os.getpid(), 9); print(os.getpid(), flush=True); time.sleep(60)"
 )
-# Tells for each folder, if it is everybody's, which one it takes by default, and what is said of it.
-CHOOSE = f"""{alone("host")}
-from pathlib import Path
-from wattdock.host import leases
-for folder in sys.argv[1:]:
-    leases.SHARED = Path(folder)
-    with leases.hold(leases.LeaseRequest(("GPU-a",), "machine"), print) as held:
-        print(next(iter(held)).parent)
-"""
-# Says of each folder what is wrong with it.
-REFUSED = f"""{alone("host")}
-from pathlib import Path
-from wattdock.errors import PreflightError
-from wattdock.host.leases import ready_folder
-for folder in sys.argv[1:]:
-    try:
-        ready_folder(Path(folder))
-    except PreflightError as error:
-        print(error)
-"""
 # Puts links to a file wherever a lease was or is made, as fast as it can.
 SWAP = """
 import os, sys
@@ -81,7 +43,6 @@ while True:
         with suppress(OSError):
             os.symlink(victim, f"{folder}/{name}")
 """
-
 # Whatever can bear the name of a lease, and some that cannot.
 PLANTS = """
 import socket
@@ -99,11 +60,6 @@ open("GPU-a.barred.lease", "x")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return user_home(tmp_path) / "leases"
-
-
-@pytest.fixture
 def victim(folder: Path) -> Iterator[Path]:
     """A file of root's that nobody else may read, and that is as it was at the end."""
     file = folder.parent / "victim"
@@ -118,33 +74,6 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[None]:
     """Links, pipes and files in folders that are open to all: without the kernel's protection, and with it."""
     with kernel_protection(request.param):
         yield
-
-
-def start(
-    folder: Path,
-    *command: str,
-    uid: int = UID,
-    namespace: Sequence[str] = (),
-    within: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-) -> subprocess.Popen[str]:
-    """Start a Python program of another user; a command that makes a namespace is root's if it is given as `within`."""
-    home = folder.parent
-    process: subprocess.Popen[str] = popen_as_user(
-        [*namespace, sys.executable, "-c", *command],
-        env={"HOME": str(home), **(env or {})},
-        cwd=home,
-        uid=uid,
-        within=within,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return process
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    """Everything that a program says until it ends."""
-    return process.communicate(timeout=240)[0]
 
 
 @contextmanager
@@ -166,18 +95,11 @@ def another_user(
     return begun(start(folder, HOLD, str(folder), exclusive, *names, uid=uid))
 
 
-def stranger(folder: Path, program: str) -> None:
-    """Let another user run a program in the folder, as far as it gets."""
-    said(start(folder, f"import os\nos.chdir({str(folder)!r})\n{program}", uid=OTHER_UID))
-
-
-def ours(folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 0) -> AbstractContextManager[HeldLeases]:
-    return hold(LeaseRequest(names, exclusive, wait_s), lambda line: None, folder)  # type: ignore[arg-type]
-
-
 def refused(folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 0) -> str:
-    with pytest.raises(PreflightError) as caught, ours(folder, *names, exclusive=exclusive, wait_s=wait_s):
-        pass
+    """Return the refusal of leases that others hold."""
+    with raises(PreflightError, cause=Cause.LEASE_HELD) as caught:  # noqa: SIM117  (the error comes on entering)
+        with ours(folder, *names, exclusive=exclusive, wait_s=wait_s):
+            pass
     return str(caught.value)
 
 
@@ -207,7 +129,7 @@ def test_a_lease_says_who_holds_it_and_since_when(folder: Path) -> None:
         assert (holder.user, holder.pid, holder.command) == (user, process.pid, command)
         assert began_s <= datetime.fromisoformat(holder.since_utc).timestamp() <= time.time()
         # Two that each hold what the other needs would wait for ever.
-        assert f"GPU-a is leased by {holder}" in refused(folder, "GPU-b", "GPU-a", "GPU-c")
+        assert str(holder) in refused(folder, "GPU-b", "GPU-a", "GPU-c")
         assert set(holders(folder)) == {"GPU-a"}
         with ours(folder, "GPU-b"):
             assert set(holders(folder)) == {"GPU-a", "GPU-b"}
@@ -227,22 +149,22 @@ def test_a_holder_killed_with_sigkill_leaves_nothing_that_blocks(folder: Path) -
 
 
 @pytest.mark.parametrize(
-    ("theirs", "mine", "name", "words"),
+    ("theirs", "mine", "name", "held"),
     [
-        ("machine", "machine", "GPU-b", "this machine is in exclusive use by"),
-        ("machine", "gpus", "GPU-b", "this machine is in exclusive use by"),
-        ("gpus", "machine", "GPU-b", "this machine is shared by other measurements: GPU-a by"),
-        ("gpus", "gpus", CPU, "cpu is leased by"),
+        ("machine", "machine", "GPU-b", "machine"),
+        ("machine", "gpus", "GPU-b", "machine"),
+        ("gpus", "machine", "GPU-b", "GPU-a"),
+        ("gpus", "gpus", CPU, "cpu"),
         ("gpus", "gpus", "GPU-b", None),
     ],
 )
 def test_a_machine_to_oneself_excludes_everybody_and_a_shared_one_others_on_its_cpu(
-    folder: Path, theirs: str, mine: str, name: str, words: str | None
+    folder: Path, theirs: str, mine: str, name: str, held: str | None
 ) -> None:
     """They would share its cores; on other GPUs of a shared machine nobody is in the way."""
     with another_user(folder, theirs, "GPU-a", *([CPU] if name == CPU else [])):
-        if words:
-            assert words in refused(folder, name, exclusive=mine)
+        if held:
+            assert held in refused(folder, name, exclusive=mine)
         else:
             with ours(folder, name, exclusive=mine):
                 assert set(holders(folder)) == {"GPU-a", name}
@@ -250,19 +172,19 @@ def test_a_machine_to_oneself_excludes_everybody_and_a_shared_one_others_on_its_
 
 def test_who_waits_gets_the_lease_when_it_is_free_and_says_for_whom_it_waits(folder: Path) -> None:
     """And nobody waits longer than asked."""
-    told: list[str] = []
+    lines: list[str] = []
     with another_user(folder, "machine", "GPU-a") as process:
         assert "0.5 s" in refused(folder, "GPU-a", exclusive="machine", wait_s=0.5)
 
         def hear(line: str) -> None:
-            told.append(line)
+            lines.append(line)
             process.kill()
 
         with hold(LeaseRequest(("GPU-a",), "machine", 30), hear, folder):
             assert holders(folder)[MACHINE].pid == os.getpid()
-    assert told[0].startswith("waiting up to 30 s: this machine is in exclusive use by")
+    assert "30 s" in lines[0]
     # The last look may find that its holder has just ended.
-    assert len([line for line in told if "waiting" in line]) <= 2
+    assert len([line for line in lines if "waiting" in line]) <= 2
 
 
 def test_looking_does_not_refuse_anybody(folder: Path) -> None:
@@ -293,9 +215,9 @@ def test_what_a_stranger_puts_into_the_folder_is_no_lease_and_hangs_nobody(folde
     assert holders(folder) == {}
     with ours(folder, "GPU-a", exclusive="machine"):
         assert set(holders(folder)) == {"GPU-a", MACHINE}
-        assert "in exclusive use by root" in said(start(folder, HOLD, str(folder), "machine", "GPU-a"))
+        assert "by root" in said(start(folder, HOLD, str(folder), "machine", "GPU-a"))
     with another_user(folder, "machine", "GPU-a"):
-        assert "in exclusive use by" in refused(folder, "GPU-a")
+        assert user_name(UID) in refused(folder, "GPU-a")
 
 
 @SEVERAL_USERS
@@ -342,7 +264,7 @@ def test_second_names_for_a_users_leases_do_not_stop_that_user(folder: Path) -> 
         pass
     stranger(folder, "[file] = os.listdir()\nfor name in ('machine', 'GPU-b'): os.link(file, f'{name}.x.lease')")
     with another_user(folder, "gpus", "GPU-b"):
-        assert "GPU-b is leased by" in refused(folder, "GPU-b")
+        assert user_name(UID) in refused(folder, "GPU-b")
     assert holders(folder) == {}
 
 
@@ -359,7 +281,7 @@ def test_a_held_lease_or_lock_counts_under_no_second_name(folder: Path) -> None:
         os.link(journal, folder / "machine.y.lease")
         assert set(holders(folder)) == {"GPU-b"}
         with ours(folder, "GPU-c"):
-            assert "GPU-b is leased by" in refused(folder, "GPU-b")
+            assert user_name(UID) in refused(folder, "GPU-b")
 
 
 def test_a_file_of_our_own_that_is_no_lease_is_left_as_it_is(folder: Path) -> None:
@@ -402,8 +324,9 @@ def test_who_locks_a_file_of_somebody_else_is_named_and_not_its_owner(folder: Pa
     lock = f"import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.{kind}); print('held', flush=True)"
     [file] = folder.glob("GPU-a.*.lease")
     with begun(start(folder, f"{lock}; time.sleep(60)", str(file), uid=OTHER_UID)) as process:
-        words = said(start(folder, HOLD, str(folder), "gpus", "GPU-a"))
-        assert f"GPU-a is leased by {user_name(OTHER_UID)} (process {process.pid}," in words
+        assert f"{user_name(OTHER_UID)} (process {process.pid}," in said(
+            start(folder, HOLD, str(folder), "gpus", "GPU-a")
+        )
 
 
 def test_a_lease_that_is_removed_or_replaced_while_held_is_told(folder: Path) -> None:
@@ -412,13 +335,13 @@ def test_a_lease_that_is_removed_or_replaced_while_held_is_told(folder: Path) ->
         assert str(leases.fault(held)) == str(leases.unshared(folder))
         [path] = held
         path.unlink()
-        assert f"the lease {path} was removed or replaced" in str(leases.fault(held))
+        assert str(path) in str(leases.fault(held))
         path.touch()
-        assert f"the lease {path} was removed or replaced" in str(leases.fault(held))
+        assert str(path) in str(leases.fault(held))
         with another_user(folder, "gpus", "GPU-a"):
             assert "GPU-a" in holders(folder)
         folder.rename(folder.with_name("away"))
-        assert f"the lease {path} was removed or replaced" in str(leases.fault(held))
+        assert str(path) in str(leases.fault(held))
         folder.with_name("away").rename(folder)
 
 
@@ -428,7 +351,7 @@ def test_a_holder_outside_of_a_process_namespace_holds_for_who_is_inside(folder:
     inside = ("unshare", "--pid", "--fork", "--mount-proc")
     with another_user(folder, "gpus", "GPU-a"):
         words = said(start(folder, HOLD, str(folder), "gpus", "GPU-a", uid=OTHER_UID, within=inside))
-    assert f"leased by {user_name(UID)} (a process that is not visible here, since" in words
+    assert (user_name(UID) in words, "not visible" in words) == (True, True)
 
 
 def test_a_lease_outlives_its_taker_in_a_child_that_has_it_too(folder: Path) -> None:
@@ -437,8 +360,8 @@ def test_a_lease_outlives_its_taker_in_a_child_that_has_it_too(folder: Path) -> 
         assert taker.stdout is not None
         child = int(taker.stdout.readline())
         taker.wait(60)
-        user = user_name(UID if os.getuid() == 0 else None)
-        assert f"leased by {user} (a process that is not visible here, since" in refused(folder, "GPU-a")
+        holder = holders(folder)["GPU-a"]
+        assert (holder.user, holder.pid) == (user_name(UID if os.getuid() == 0 else None), None)
         os.kill(child, signal.SIGKILL)
     while holders(folder):
         time.sleep(0.01)
@@ -451,129 +374,6 @@ def test_root_of_a_rootless_container_and_users_outside_see_each_other(folder: P
     if subprocess.run([*rootless, "true"], check=False).returncode:
         pytest.skip("cannot make user namespaces here")
     with begun(start(folder, HOLD, str(folder), "machine", "GPU-a", namespace=rootless)):
-        assert f"in exclusive use by {user_name(UID)} (process" in refused(folder, "GPU-b")
+        assert f"{user_name(UID)} (process" in refused(folder, "GPU-b")
     with ours(folder, "GPU-a"):
-        assert "GPU-a is leased by" in said(start(folder, HOLD, str(folder), "gpus", "GPU-a", namespace=rootless))
-
-
-def spoiled(folder: Path, spoils: Sequence[str]) -> list[str]:
-    """Return as many folders as there are commands, each made as root makes it and then spoiled by its command."""
-    folders = [folder / str(number) for number in range(len(spoils))]
-    for place, spoil in zip(folders, spoils, strict=True):
-        place.mkdir()
-        place.chmod(0o1777)
-        subprocess.run(["sh", "-c", spoil.format(place)], check=True)
-    return [str(place) for place in folders]
-
-
-@SEVERAL_USERS
-def test_a_folder_that_does_not_serve_is_named_with_the_way_out(folder: Path) -> None:
-    """In one line, to its user, and what root has to do about it."""
-    words = {
-        "chmod 755 {0}": "it cannot be written to",
-        "chown 1501 {0}": "it belongs to uid 1501",
-        "chmod 777 {0}": "users can remove each other's files there",
-        "chmod 770 {0}; chgrp 1500 {0}": "users can remove each other's files there",
-        "mv {0} {0}-real; ln -s {0}-real {0}": "Not a directory",
-        "rmdir {0}; touch {0}": "Not a directory",
-        "rmdir {0}; mkfifo {0}": "Not a directory",
-    }
-    places = spoiled(folder, list(words))
-    remedy = "as root: remove what is there, then mkdir -m 1777 {0}; or name another folder with WATTDOCK_LEASES"
-    lines = [
-        f"cannot use the lease folder {place}: {why}; {remedy.format(place)}"
-        for place, why in zip(places, words.values(), strict=True)
-    ]
-    assert said(start(folder, REFUSED, *places)).splitlines() == lines
-
-
-@pytest.mark.skipif(unable() is not None, reason="cannot mount here")
-@pytest.mark.parametrize(("options", "words"), [("size=4k,mode=1777", "held"), ("ro", "it cannot be written to")])
-def test_a_full_file_system_has_room_for_leases_and_a_read_only_one_is_a_clear_error(
-    folder: Path, options: str, words: str
-) -> None:
-    """Leases are empty files."""
-    fill = f"dd if=/dev/zero of={folder}/filler bs=4k count=1 status=none" if "size" in options else "true"
-    script = (
-        f'mount -t tmpfs -o {options} tmpfs {folder} && {fill} && exec {sys.executable} -c "$0" {folder} gpus GPU-a'
-    )
-    command = ["unshare", "--mount", "sh", "-c", script, HOLD]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        process.kill()
-    assert words in line
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_root_makes_a_folder_for_all_and_others_one_for_themselves_whatever_the_umask(
-    tmp_path: Path, umask: int
-) -> None:
-    """Nobody but the owner can write to a lease, and everybody can see whether it is locked."""
-    before = os.umask(umask)
-    try:
-        made = leases.ready_folder(tmp_path / "new" / "leases")
-        with ours(made, "GPU-a", exclusive="machine") as held:
-            modes = {path.stat().st_mode & 0o7777 for path in held}
-    finally:
-        os.umask(before)
-    assert modes == {0o644}
-    assert made.stat().st_mode & 0o7777 == (0o1777 if os.getuid() == 0 else 0o700)
-    assert (leases.unshared(made) is None) == (os.getuid() == 0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "refuses"), [("nfs4", True), ("cifs", True), ("fuse.sshfs", True), ("ext4", False), ("tmpfs", False)]
-)
-def test_a_network_file_system_is_refused_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, refuses: bool
-) -> None:
-    """Locks there are between machines, or do not hold at all."""
-    folder, device = tmp_path / "leases", tmp_path.stat().st_dev
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(
-        "1 0 8:1999 / / rw - ext4 /dev/sda rw\n"
-        f"3 2 {os.major(device)}:{os.minor(device)} / /x rw,relatime shared:1 - {kind} server:/export rw\n"
-    )
-    monkeypatch.setattr(leases, "MOUNTS", mounts)
-    if refuses:
-        with raises(PreflightError, kind):
-            leases.ready_folder(folder)
-    else:
-        assert leases.ready_folder(folder) == folder
-
-
-@SEVERAL_USERS
-def test_who_finds_no_folder_of_roots_uses_one_alone_and_says_so(folder: Path) -> None:
-    """Whoever makes the folder first does not get everybody's leases; measuring goes on, and is not called alone."""
-    link = "rmdir {0}; mkdir {0}-real; chmod 1777 {0}-real; ln -s {0}-real {0}"
-    spoils = ["true", "rmdir {0}", "chown 1501 {0}", "chmod 777 {0}", link, "rmdir {0}; mkfifo {0}"]
-    places = spoiled(folder, spoils)
-    shared, *alone = said(start(folder, CHOOSE, *places, env={"WATTDOCK_LEASES": ""})).splitlines()
-    assert shared == places[0]
-    for wanted, unseen, place in zip(places[1:], alone[::2], alone[1::2], strict=True):
-        assert unseen.startswith(f"other users' measurements are not seen: leases lie in {place}; as root: ")
-        assert unseen.endswith(f"mkdir -m 1777 {wanted}")
-        assert Path(place).name == f"wattdock-leases-{UID}"
-
-
-@SEVERAL_USERS
-def test_who_makes_a_users_own_folder_first_stops_nobody(folder: Path) -> None:
-    """In the temporary folder, all names are open to all."""
-    folder.rmdir()
-    temporary = folder.parent / "tmp"
-    temporary.chmod(0o1777)
-    stranger(temporary, f"os.mkdir('wattdock-leases-{UID}')")
-    words = said(start(folder, CHOOSE, str(folder), env={"WATTDOCK_LEASES": ""}))
-    assert words.splitlines()[1] == str(folder.parent / ".local/share/wattdock/leases")
-
-
-def test_root_makes_the_folder_of_all_where_nobody_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And whoever names another one gets that."""
-    monkeypatch.setattr(leases, "SHARED", tmp_path / "lock" / "wattdock")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.delenv(leases.SETTING, raising=False)
-    alone = tmp_path / f"wattdock-leases-{os.getuid()}"
-    assert leases.folder_in_use() == (leases.SHARED if os.getuid() == 0 else alone)
-    monkeypatch.setenv(leases.SETTING, str(tmp_path / "mine"))
-    assert leases.folder_in_use() == tmp_path / "mine"
+        assert "GPU-a" in said(start(folder, HOLD, str(folder), "gpus", "GPU-a", namespace=rootless))

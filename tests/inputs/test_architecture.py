@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from make.architectures import CONFIGS, EXPERTS, LENGTHS, SMALL, WITH_FLOPS
+from refused import raises
 
 from wattdock.errors import UnknownArchitectureError
-from wattdock.inputs import Architecture, presets
+from wattdock.inputs import Architecture
 
 
 @pytest.mark.parametrize("name", WITH_FLOPS)
@@ -85,22 +86,22 @@ def test_what_a_config_leaves_out_of_its_windows_is_what_transformers_takes(
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"model_type": "mamba"}, "'mamba' is not among"),
-        ({**CONFIGS["dense"], "sliding_window": 4096}, "Llama has no window, .* says 4096"),
-        ({"model_type": "llama", "num_hidden_layers": 2}, "does not tell hidden_size"),
-        ({**SMALL, **EXPERTS, "model_type": "gpt_oss", "num_local_experts": 4}, "does not tell sliding_window"),
-        ({**SMALL, "model_type": ["llama"]}, "says model_type = \\['llama'\\]"),
-        ({**SMALL, "model_type": "llama", "hidden_size": "8"}, "says hidden_size = 8"),
-        ({**SMALL, "model_type": "llama", "hidden_size": 10**400}, "says hidden_size = 1000"),
-        ({**SMALL, "model_type": "llama", "num_attention_heads": 0}, "says num_attention_heads = 0"),
-        ({**SMALL, "model_type": "llama", "num_hidden_layers": 10**9}, "says 1,000,000,000 layers"),
-        ({**SMALL, "model_type": "qwen3", "layer_types": ["full_attention"]}, "says 3 layers and 1 layer_types"),
-        ({**SMALL, "model_type": "llama", "quantization_config": "fp8"}, "says quantization_config = fp8"),
+        ({"model_type": "mamba"}, "'mamba'"),
+        ({**CONFIGS["dense"], "sliding_window": 4096}, "4096"),
+        ({"model_type": "llama", "num_hidden_layers": 2}, "hidden_size"),
+        ({**SMALL, **EXPERTS, "model_type": "gpt_oss", "num_local_experts": 4}, "sliding_window"),
+        ({**SMALL, "model_type": ["llama"]}, "model_type = ['llama']"),
+        ({**SMALL, "model_type": "llama", "hidden_size": "8"}, "hidden_size = 8"),
+        ({**SMALL, "model_type": "llama", "hidden_size": 10**400}, "hidden_size = 1000"),
+        ({**SMALL, "model_type": "llama", "num_attention_heads": 0}, "num_attention_heads = 0"),
+        ({**SMALL, "model_type": "llama", "num_hidden_layers": 10**9}, "1,000,000,000"),
+        ({**SMALL, "model_type": "qwen3", "layer_types": ["full_attention"]}, "1 layer_types"),
+        ({**SMALL, "model_type": "llama", "quantization_config": "fp8"}, "quantization_config = fp8"),
     ],
 )
 def test_what_is_not_known_is_refused_with_the_reason(config: dict[str, Any], reason: str) -> None:
     """A guess would look like a figure."""
-    with pytest.raises(UnknownArchitectureError, match=reason):
+    with raises(UnknownArchitectureError, reason):
         Architecture.from_config(config)
 
 
@@ -133,19 +134,3 @@ def test_a_window_bounds_what_each_position_attends_to(prompt: int, output: int,
     assert found == 4 * 4 * 16 * pairs
     read = sum(2 * min(position + 1, window) + position + 1 for position in range(prompt, last))
     assert model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype="bfloat16") == read * 2 * 2 * 16 * 2
-
-
-@pytest.mark.parametrize(
-    ("scaling", "context"),
-    [
-        (None, 32_768),
-        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}, 131_072),
-        ({"type": "linear", "factor": 2}, 65_536),
-        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 2_048}, 32_768),
-        ({"factor": "x"}, 32_768),
-    ],
-)
-def test_a_stretched_context_is_longer_than_what_the_model_was_trained_with(scaling: object, context: int) -> None:
-    """As vLLM derives it; where config.json says the stretched length already, that."""
-    config = {**presets()["qwen3-8b"].config, "max_position_embeddings": 32_768, "rope_scaling": scaling}
-    assert Architecture.from_config(config).max_context == context

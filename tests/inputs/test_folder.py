@@ -75,31 +75,28 @@ def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "values"),
     [
-        ({"config.json": None}, "no readable config.json"),
-        ({"config.json": b"{"}, "config.json is not JSON"),
-        ({"config.json": b"[]"}, "holds a list, not a JSON object"),
-        ({"config.json": b'{"text_config": "x"}'}, "holds a str, not a JSON object"),
-        ({"config.json": b"[" * 100_000}, "nested too deeply"),
-        ({"model.safetensors": None}, "no weights in"),
-        ({"model.safetensors": tiny.weights()[:-1]}, "its header says"),
-        ({"model.safetensors": tiny.weights() + b"\0"}, "its header says"),
-        ({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\n"}, "a pointer of git-lfs"),
-        ({"model.safetensors": b""}, "is not a safetensors file"),
-        ({"model.safetensors": tiny.with_header({"w": {"data_offsets": [0, 1e308]}})}, "is not a safetensors file"),
-        ({"model.safetensors": (10**9).to_bytes(8, "little")}, "header of 1000000000 bytes"),
-        ({"model.safetensors": None, INDEX: b"{}"}, "is not a weight index"),
-        (
-            {"model.safetensors": None, INDEX: SHARDS, "a.safetensors": tiny.weights()},
-            "1 of 2 weight files are",
-        ),
-        ({"model.safetensors": None, "model.fp16.safetensors": tiny.weights()}, "no weights in"),
-        ({"model.safetensors": None, "model-00001-of-00002.safetensors": tiny.weights()}, "no weights in"),
+        ({"config.json": None}, "config.json"),
+        ({"config.json": b"{"}, "config.json JSON"),
+        ({"config.json": b"[]"}, "config.json list"),
+        ({"config.json": b'{"text_config": "x"}'}, "config.json str"),
+        ({"config.json": b"[" * 100_000}, "config.json nested"),
+        ({"model.safetensors": None}, "weights model.safetensors model.safetensors.index.json"),
+        ({"model.safetensors": tiny.weights()[:-1]}, "model.safetensors header"),
+        ({"model.safetensors": tiny.weights() + b"\0"}, "model.safetensors header"),
+        ({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\n"}, "model.safetensors git-lfs"),
+        ({"model.safetensors": b""}, "model.safetensors 0"),
+        ({"model.safetensors": tiny.with_header({"w": {"data_offsets": [0, 1e308]}})}, "model.safetensors header"),
+        ({"model.safetensors": (10**9).to_bytes(8, "little")}, "model.safetensors 1000000000"),
+        ({"model.safetensors": None, INDEX: b"{}"}, "model.safetensors.index.json"),
+        ({"model.safetensors": None, INDEX: SHARDS, "a.safetensors": tiny.weights()}, "1 2 b.safetensors"),
+        ({"model.safetensors": None, "model.fp16.safetensors": tiny.weights()}, "weights model.safetensors,"),
+        ({"model.safetensors": None, "model-00001-of-00002.safetensors": tiny.weights()}, "weights"),
     ],
 )
 def test_a_folder_that_is_not_whole_is_refused_in_one_line(
-    tmp_path: Path, change: dict[str, bytes | None], message: str
+    tmp_path: Path, change: dict[str, bytes | None], values: str
 ) -> None:
     """Found before a runner is started, which would take a minute to find it."""
     path = tiny.write(tmp_path / "model")
@@ -108,9 +105,8 @@ def test_a_folder_that_is_not_whole_is_refused_in_one_line(
             (path / name).unlink()
         else:
             (path / name).write_bytes(content)
-    with pytest.raises(PreflightError, match=message) as caught:
+    with raises(PreflightError, path, *values.split()) as caught:
         check_model(ModelSpec(path=path))
-    assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -152,24 +148,18 @@ def test_a_missing_folder_is_told_from_a_file(tmp_path: Path) -> None:
 
 
 def test_other_weights_of_the_same_shape_have_another_revision(tmp_path: Path) -> None:
-    """A fine-tune must not pass for its base model."""
-    base = tiny.write(tmp_path / "a")
-    same = tiny.write(tmp_path / "b")
+    """A fine-tune must not pass for its base model, whichever end of a large file it changed."""
+    base, same = tiny.write(tmp_path / "a"), tiny.write(tmp_path / "b")
     tuned = tiny.write(tmp_path / "c", tiny.files() | {"model.safetensors": tiny.weights(2.0)})
+    blank = bytes(3 << 20)
+    for name, content in {"d": b"0" + blank + b"0", "e": b"1" + blank + b"0", "f": b"0" + blank + b"1"}.items():
+        tiny.write(tmp_path / name, tiny.files() | {"model.safetensors": content})
+    assert len({fingerprint(file_digests(tmp_path / name, with_code=False)) for name in "cdef"}) == 4
     revisions = [resolve_model(ModelSpec(path=path), home=tmp_path, progress=print).revision for path in (base, same)]
     assert revisions[0] == revisions[1] == fingerprint(file_digests(base, with_code=False))
     assert changes(file_digests(base, with_code=False), file_digests(tuned, with_code=False)) == (
         "model.safetensors has changed"
     )
-
-
-def test_both_ends_of_a_large_weight_file_count(tmp_path: Path) -> None:
-    """Fine-tunes of the last layers often leave the first ones as they were."""
-    blank, large = bytes(1 << 20), 3
-    ends = [(0, 0), (1, 0), (0, 1)]
-    made = [tiny.files() | {"model.safetensors": bytes([a]) + blank * large + bytes([b])} for a, b in ends]
-    folders = [tiny.write(tmp_path / str(i), files) for i, files in enumerate(made)]
-    assert len({fingerprint(file_digests(folder, with_code=False)) for folder in folders}) == len(ends)
 
 
 DECISIVE = (
@@ -280,13 +270,8 @@ def test_a_tokenizer_may_be_missing_and_the_vocabulary_size_unknown_or_nested(
 
 def start(target: Path) -> Any:
     """Start one that builds until its standard input is closed."""
-    return subprocess.Popen(
-        [sys.executable, "-c", BUILD, str(target)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", BUILD, str(target)], text=True, **pipes)
 
 
 def test_of_several_that_want_a_folder_one_builds_and_the_others_wait(tmp_path: Path) -> None:

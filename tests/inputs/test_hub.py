@@ -123,26 +123,22 @@ def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("model", "env", "message"),
+    ("model", "env", "values"),
     [
-        ({"id": MODEL, "revision": "v9"}, {}, "has no revision 'v9'"),
-        ({"id": "owner/absent"}, {}, "owner/absent is not on http://127.0.0.1"),
-        ({"id": "owner/gated"}, {}, "owner/gated is gated; accept its terms on its page and set HF_TOKEN"),
-        ({"id": "owner/gated"}, {"HF_TOKEN": "hf_other"}, "owner/gated is gated"),
-        (
-            {"id": "owner/bin"},
-            {},
-            "owner/bin at 'main' has its weights in pytorch_model.bin, which runs code when it is",
-        ),
-        ({"id": "owner/none"}, {}, "no weights in owner/none at 'main'; it needs model.safetensors"),
-        ({"id": MODEL}, {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
-        ({"id": MODEL}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "does not answer (ConnectError)"),
-        ({"id": "nosuch"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "is no name of a model (OWNER/NAME, ./FOLDER or"),
-        ({"id": "owner/broken"}, {}, "was refused by http://127.0.0.1:"),
+        ({"id": MODEL, "revision": "v9"}, {}, "'v9'"),
+        ({"id": "owner/absent"}, {}, "http://127.0.0.1: spelling, HF_TOKEN"),
+        ({"id": "owner/gated"}, {}, "gated; HF_TOKEN"),
+        ({"id": "owner/gated"}, {"HF_TOKEN": "hf_other"}, "gated; HF_TOKEN"),
+        ({"id": "owner/bin"}, {}, "'main' pytorch_model.bin, *.safetensors"),
+        ({"id": "owner/none"}, {}, "'main'; model.safetensors, model.safetensors.index.json"),
+        ({"id": MODEL}, {"HF_HUB_OFFLINE": "1"}, "'main' HF_HUB_OFFLINE"),
+        ({"id": MODEL}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "http://127.0.0.1:9 ConnectError"),
+        ({"id": "nosuch"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "OWNER/NAME, ./FOLDER"),
+        ({"id": "owner/broken"}, {}, "http://127.0.0.1: status"),
     ],
 )
 def test_what_cannot_be_had_is_one_line_that_says_what_to_do(
-    hub: Hub, tmp_path: Path, model: dict[str, Any], env: dict[str, str], message: str
+    hub: Hub, tmp_path: Path, model: dict[str, Any], env: dict[str, str], values: str
 ) -> None:
     """Wrong revision, unknown, gated, no usable weights, offline, unreachable."""
     hub.files |= {"owner/gated": tiny.files(), "owner/none": {"config.json": b"{}"}}
@@ -150,7 +146,7 @@ def test_what_cannot_be_had_is_one_line_that_says_what_to_do(
     hub.gated.add("owner/gated")
     answer = resolve(hub, tmp_path, model=model, **env)
     assert answer["error"] == "PreflightError"
-    assert message in answer["message"]
+    assert [value for value in (model["id"], *values.split()) if value not in answer["message"]] == []
     assert "\n" not in answer["message"]
 
 
@@ -171,8 +167,7 @@ def test_without_network_the_branch_as_last_seen_is_used_in_offline_mode_only(hu
     hub.requests.clear()
     assert resolve(hub, tmp_path, HF_HUB_OFFLINE="1")["folder"] == folder
     assert hub.requests == []
-    said = resolve(hub, tmp_path, HF_ENDPOINT="http://127.0.0.1:9")["message"]
-    assert "set `revision` to a commit that is cached" in said
+    assert "`revision`" in resolve(hub, tmp_path, HF_ENDPOINT="http://127.0.0.1:9")["message"]
 
 
 DID_YOU_MEAN = r"did you mean 'smollm2-135m-instruct'\? A hub's ids look like OWNER/NAME"

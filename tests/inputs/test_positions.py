@@ -25,6 +25,7 @@ print(json.dumps([context_tokens(AutoConfig.from_pretrained(path)) for path in s
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 LONG = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16, "original_max_position_embeddings": 512}
 MODERN = {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 PER_KIND = {"full_attention": MODERN, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
 # What a config.json of 512 positions says besides → the positions that a model has.
 CASES: dict[str, tuple[dict[str, Any], int]] = {
@@ -38,22 +39,8 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "linear": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 1024),
     "linear, transformers 5": ({"rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 1e4}}, 1024),
     "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.5}}, 1280),
-    "llama3": (
-        {
-            "rope_scaling": {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "original_max_position_embeddings": 128,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-            }
-        },
-        512,
-    ),
-    "llama3, trained length left out": (
-        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}},
-        512,
-    ),
+    "llama3": ({"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 128}}, 512),
+    "llama3, trained length left out": ({"rope_scaling": LLAMA3}, 512),
     "longrope": ({"rope_scaling": {"type": "longrope", **LONG}, "max_position_embeddings": 4096}, 4096),
     "longrope, not stretched": ({"rope_scaling": {"type": "longrope", "factor": 4.0, **LONG}}, 512),
     "default with a factor": ({"rope_parameters": {"rope_type": "default", "factor": 4.0, "rope_theta": 1e4}}, 512),

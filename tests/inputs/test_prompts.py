@@ -106,34 +106,6 @@ def test_a_file_may_mix_text_and_ids_with_limits_of_their_own(tmp_path: Path) ->
     assert prompts.name == "prompts.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{prompt: x}", "not JSON"),
-        ('"hello"', '"hello" is no object'),
-        ({"text": "x"}, "unknown key 'text'; known are max_output_tokens, prompt, token_ids"),
-        ({}, r"give exactly one of prompt and token_ids, not \[\]"),
-        ({"prompt": "x", "token_ids": [1]}, "give exactly one of"),
-        ({"prompt": 5}, "prompt is 5; it must be a text"),
-        ({"prompt": "  "}, "it must be a text that is not blank"),
-        ({"token_ids": []}, r"token_ids is \[\]; it must be a list"),
-        ({"token_ids": [1, -2]}, r"token_ids is \[1, -2\]"),
-        ({"token_ids": [True]}, r"token_ids is \[true\]"),
-        ({"token_ids": [2**32]}, r"token_ids is \[4294967296\]; .*from 0 to 2³² - 1"),
-        ({"token_ids": [1, 1000]}, "token id 1000 is not below the model's vocabulary size 1000"),
-        ({"prompt": "x", "max_output_tokens": 0}, "max_output_tokens is 0; it must be a whole number from 1"),
-        ({"prompt": "x", "max_output_tokens": 1.5}, r"max_output_tokens is 1\.5"),
-    ],
-)
-def test_a_bad_line_is_named_with_its_number_and_what_it_holds(tmp_path: Path, line: object, message: str) -> None:
-    """In one line, though it stands third in the file."""
-    source = jsonl(tmp_path, {"prompt": "fine"}, "", line)
-    with pytest.raises(ConfigError, match=message) as caught:
-        load(source)
-    assert str(caught.value).startswith(f"{source}:3: ")
-    assert "\n" not in str(caught.value)
-
-
 def test_a_file_without_prompts_without_utf8_or_without_existence_is_refused(tmp_path: Path) -> None:
     """Each for its own reason."""
     with raises(ConfigError, "prompts.jsonl", cause=Cause.EMPTY):
@@ -174,11 +146,18 @@ def test_a_prompt_file_s_own_limits_stay() -> None:
     assert output_limits([7, None], WorkloadSpec(), (0, 0)) == ((7, None), ())
 
 
+def drawn_experiment(count: int) -> ExperimentConfig:
+    """Return an experiment whose lengths and arrivals are drawn, with two measured passes."""
+    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
+    prompts = {"source": "synthetic", "input_tokens": lognormal, "count": count}
+    arrival = {"arrival": "gamma", "rate_per_s": 2.0, "burstiness": 0.5}
+    workload = {"prompts": prompts, "max_output_tokens": lognormal, **arrival}
+    return ExperimentConfig.model_validate({"backend": "fake", "workload": workload, "repeats": {"passes": 2}})
+
+
 def test_lengths_drawn_for_a_pass_are_the_seed_s_and_no_other_pass_s() -> None:
     """Prompts and answers from distributions: equal arguments give equal passes, and each pass has its own."""
-    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
-    prompts = {"source": "synthetic", "input_tokens": lognormal, "count": 400}
-    config = ExperimentConfig.model_validate({"workload": {"prompts": prompts, "max_output_tokens": lognormal}})
+    config = drawn_experiment(400)
     first, again, other = (load_prompts(config, pass_index=index, vocab_size=1000) for index in (0, 0, 1))
     assert first == again
     assert first.sha256 == other.sha256
@@ -193,15 +172,7 @@ def test_lengths_drawn_for_a_pass_are_the_seed_s_and_no_other_pass_s() -> None:
 
 def test_warm_up_passes_do_equal_work_on_prompts_of_their_own() -> None:
     """Else whether tokens/s still drift would hang on what each drew."""
-    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
-    workload = {
-        "prompts": {"source": "synthetic", "input_tokens": lognormal, "count": 50},
-        "max_output_tokens": lognormal,
-        "arrival": "gamma",
-        "rate_per_s": 2.0,
-        "burstiness": 0.5,
-    }
-    config = ExperimentConfig.model_validate({"backend": "fake", "workload": workload, "repeats": {"passes": 2}})
+    config = drawn_experiment(50)
     measured, *warm_ups = (load_prompts(config, pass_index=index, vocab_size=1000) for index in (1, 2, 3))
     shapes = [(drawn.max_output_tokens, drawn.arrivals_ns, tuple(map(len, drawn.items))) for drawn in warm_ups]
     assert shapes[0] == shapes[1]
@@ -211,15 +182,7 @@ def test_warm_up_passes_do_equal_work_on_prompts_of_their_own() -> None:
 
 def test_each_restart_draws_its_own_and_experiments_of_one_seed_share_it(tmp_path: Path) -> None:
     """Ids, lengths, limits, arrivals and the sampling seed; texts of a file are the same in all restarts."""
-    lognormal = {"distribution": "lognormal", "mean": 60, "std": 30, "max": 200}
-    workload = {
-        "prompts": {"source": "synthetic", "input_tokens": lognormal, "count": 50},
-        "max_output_tokens": lognormal,
-        "arrival": "gamma",
-        "rate_per_s": 2.0,
-        "burstiness": 0.5,
-    }
-    config = ExperimentConfig.model_validate({"backend": "fake", "workload": workload})
+    config = drawn_experiment(50)
     first, second = (load_prompts(config, pass_index=0, restart=restart, vocab_size=1000) for restart in (0, 1))
     for drawn in ("items", "max_output_tokens", "arrivals_ns", "seed"):
         assert getattr(first, drawn) != getattr(second, drawn), drawn

@@ -6,10 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from refused import raises
 from seams.inputs import preset_of, shape_config
 
 from wattdock.config import ModelSpec
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.inputs import Architecture, check_model, presets, resolve_model
 
 if TYPE_CHECKING:
@@ -52,11 +53,8 @@ def test_a_shape_is_a_folder_with_nothing_but_a_config(tmp_path: Path) -> None:
     assert (folder.path / "config.json").stat().st_mtime_ns == written_ns
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("llama3.1-8b", "did you mean llama-3.1-8b?"), ("zzz", "shape: and one of alia-40b, ")]
-)
+@pytest.mark.parametrize(("name", "hint"), [("llama3.1-8b", "llama-3.1-8b?"), ("zzz", "alia-40b,")])
 def test_an_unknown_shape_is_refused_with_the_nearest_known(name: str, hint: str) -> None:
     """Needs neither network nor writing."""
-    with pytest.raises(ConfigError, match="is not known") as caught:
+    with raises(ConfigError, name, hint, cause=Cause.UNKNOWN_SETTING):
         check_model(ModelSpec(shape=name))
-    assert hint in str(caught.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from refused import raises
 
 from wattdock.config import ExperimentConfig
@@ -48,45 +47,6 @@ def test_lengths_of_a_file_stand_in_the_plan_with_mean_and_range(tmp_path: Path)
     assert [str(each) for each in lengths] == ["660 (420 to 1090)", "180 (20 to 280)"]
     text = PromptSet.lengths(experiment(written(tmp_path, '{"prompt": "a"}', "text.jsonl"), max_output_tokens=9))
     assert (text[0], str(text[1])) == (None, "9")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "Timestamp,Request tokens,Response tokens\n5,470,0\n",
-            r":2: Response tokens is 0; it must be a whole number from 1",
-        ),
-        ("Timestamp,Request tokens,Response tokens\n5,470\n", r":2: has 2 cells, and the header 3"),
-        ("input_tokens,output_tokens\n4,5\n4.5,5\n", r":3: input_tokens is 4\.5; it must be a whole number"),
-        ("input_tokens,output_tokens\n99999999999999999999,5\n", r":2: input_tokens is 99999999999999999999"),
-        ("in,out\n4,5\n", r":1: in, out are keys of no known format"),
-        (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,4,5\n",
-            r":2: TIMESTAMP is yesterday, which is no instant",
-        ),
-        ("Timestamp,Request tokens,Response tokens\ninf,4,5\n", r":2: Timestamp is inf, which is no instant"),
-        ("arrival_s,input_tokens,output_tokens\n2,4,5\n\n1,4,5\n", r":4: comes before the line above; sort the file"),
-        ("input_tokens,output_tokens\n", r"holds no prompts"),
-        ('input_tokens,output_tokens\n"' + "9" * 200_000 + '",5\n', r":2: input_tokens is 9+\.\.\.; it must be"),
-    ],
-)
-def test_a_bad_line_is_one_message_with_its_number_and_what_it_holds(tmp_path: Path, text: str, message: str) -> None:
-    """Before anything is started."""
-    with pytest.raises(ConfigError, match=message) as caught:
-        check_prompts(experiment(written(tmp_path, text)), has_tokenizer=False)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
-
-
-def test_a_json_line_that_lacks_a_length_is_refused(tmp_path: Path) -> None:
-    """True is no number of tokens either."""
-    for line, message in (
-        ('{"input_tokens": 5}', "has none of output"),
-        ('{"input_tokens": true, "output_tokens": 1}', "is true"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            check_prompts(experiment(written(tmp_path, line, "t.jsonl")), has_tokenizer=False)
 
 
 def test_a_trace_without_arrival_times_is_refused_before_anything_is_started(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import unprivileged
+from refused import raises
 from seams.launch import engine_from
 
 from wattdock.config import ContainerSpec, ExperimentConfig
+from wattdock.errors import Cause
 from wattdock.host import Machine
 from wattdock.launch import LauncherChoice, NoContainersError, choose_launcher, find_image
 
@@ -86,18 +88,15 @@ def test_an_engine_with_the_image_can_serve(engine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "needs_gpu", "said"),
-    [
-        ("wattdock-absent", False, r"wattdock-absent is not there; make it with: make image-fake$"),
-        ("wattdock-cpu", True, "wattdock-cpu was built for a CPU; make one for GPUs with: make image-"),
-    ],
+    ("image", "needs_gpu", "cause"),
+    [("wattdock-absent", False, Cause.NO_IMAGE), ("wattdock-cpu", True, Cause.NO_ENGINE)],
 )
 def test_an_image_that_cannot_serve_is_named_with_the_command_that_makes_one(
-    engine: Path, image: str, needs_gpu: bool, said: str
+    engine: Path, image: str, needs_gpu: bool, cause: Cause
 ) -> None:
     """It is not pulled either; an engine built for a CPU would see no GPU, and say so only after loading."""
     assert find_image("wattdock-cpu", backend="fake").variant == "cpu"
-    with pytest.raises(NoContainersError, match=said):
+    with raises(NoContainersError, image, "make image-fake", cause=cause):
         find_image(image, backend="fake", needs_gpu=needs_gpu)
 
 
@@ -177,7 +176,8 @@ def test_a_socket_that_the_user_may_not_open_is_a_matter_of_permission(engine: P
         env={"HOME": str(home), "DOCKER_HOST": f"unix://{engine}"},
         cwd=home,
     )
-    assert f"permission denied on unix://{engine}; join the group of that file" in run.stdout
+    assert "permission denied" in run.stdout
+    assert "usermod" in run.stdout
 
 
 def test_a_rootless_engine_names_itself_so() -> None:
@@ -187,17 +187,16 @@ def test_a_rootless_engine_names_itself_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "option", "words"),
+    ("version", "option", "named"),
     [
-        ({"Components": [{"Name": "Podman Engine"}]}, "name=rootless", "is Podman"),
-        ({}, "name=userns", "maps users (userns-remap)"),
-        ({}, "name=selinux", "labels containers (SELinux)"),
+        ({"Components": [{"Name": "Podman Engine"}]}, "name=rootless", "Podman"),
+        ({}, "name=userns", "userns-remap"),
+        ({}, "name=selinux", "SELinux"),
     ],
 )
 def test_an_engine_that_would_keep_a_runner_from_its_socket_is_refused(
-    version: dict[str, object], option: str, words: str
+    version: dict[str, object], option: str, named: str
 ) -> None:
     """With `launcher: auto` the backend then runs as a process."""
-    with pytest.raises(NoContainersError) as refused:
+    with raises(NoContainersError, "unix:///x", named):
         engine_from("unix:///x", version, {"SecurityOptions": ["name=seccomp,profile=default", option]})
-    assert str(refused.value) == f"the engine at unix:///x {words}; use Docker without that"

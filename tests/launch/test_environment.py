@@ -18,24 +18,24 @@ import pytest
 import unprivileged
 from launch.local_index import LocalIndex, make_wheel
 from launch.standins import wait_until
-from seams.launch import Environment, check_python, environment, find_python, uv
+from refused import raises
+from seams.launch import Environment, environment, uv
 
-from wattdock.errors import ConfigError, LaunchError, PreflightError
+from wattdock.errors import LaunchError, PreflightError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from seams.launch import Variant
 
-pytestmark = pytest.mark.slow
 
+pytestmark = pytest.mark.slow
 MAKE = """
 import sys
 from pathlib import Path
 from wattdock.launch.environment import Environment
 print("python", Environment(Path(sys.argv[1]), "cpu", lambda line: print(line, flush=True)).ensure())
 """
-
 USE = """
 import sys
 from pathlib import Path
@@ -119,24 +119,18 @@ def test_first_use_makes_it_and_every_later_use_finds_it(
     assert len(index.requests) == requests
 
 
-def test_another_wheel_than_the_lock_names_is_refused_wherever_it_comes_from(
-    index: LocalIndex, runner_dir: Path
-) -> None:
-    """Whoever answers as an index, or has written there, puts nothing into an environment."""
-    (runner_dir / "requirements-cpu.lock").write_text(lock_of(make_wheel("stem", "1.5"), make_wheel("leaf", "2.0")))
-    said = r"stem==1\.5.*; the configured package index has another file than the lock names"
-    with pytest.raises(LaunchError, match=said):
+SOURCES = ("source-1.0.tar.gz", b"not even a tar")
+
+
+@pytest.mark.parametrize("package", ["stem==1.5", "source==1.0"])
+def test_only_the_wheel_that_the_lock_names_is_installed(index: LocalIndex, runner_dir: Path, package: str) -> None:
+    """Another file of an index is refused; a build would fetch packages of its own, whose hashes nobody knows."""
+    index.wheels |= dict([SOURCES])
+    locked = SOURCES if package.startswith("source") else make_wheel("stem", "1.5")
+    (runner_dir / "requirements-cpu.lock").write_text(lock_of(locked))
+    with raises(LaunchError, package):
         Environment(runner_dir, "cpu", lambda _: None).ensure()
     assert not list((runner_dir / ".venv").rglob("stem.py"))
-
-
-def test_nothing_is_built_of_what_a_lock_names(index: LocalIndex, runner_dir: Path) -> None:
-    """A build would fetch packages of its own, whose hashes nobody knows."""
-    sources = ("source-1.0.tar.gz", b"not even a tar")
-    index.wheels |= dict([sources])
-    (runner_dir / "requirements-cpu.lock").write_text(lock_of(sources))
-    with pytest.raises(LaunchError, match=r"source==1\.0 has no usable wheels"):
-        Environment(runner_dir, "cpu", lambda _: None).ensure()
 
 
 def test_a_backend_without_a_lock_is_installed_with_a_line_and_its_stamp_says_so(
@@ -146,7 +140,7 @@ def test_a_backend_without_a_lock_is_installed_with_a_line_and_its_stamp_says_so
     lines: list[str] = []
     made = Environment(runner_dir, "cpu", lines.append)
     made.ensure()
-    assert f"{runner_dir}/requirements-cpu.lock is not there: versions and packages are the index's choice" in lines
+    assert any(f"{runner_dir}/requirements-cpu.lock" in line for line in lines)
     assert made.stamp_file.read_text().endswith(" unlocked\n")
     (runner_dir / "requirements-cpu.lock").write_text(lock_of(*index.wheels.items()))
     assert not made.is_complete()
@@ -164,7 +158,7 @@ def test_without_a_network_a_filled_cache_will_do(
     shutil.rmtree(runner_dir / ".venv")
     lines: list[str] = []
     assert version_in(Environment(runner_dir, "cpu", lines.append).ensure(), "stem") == "1.5"
-    assert "the configured package index does not answer; taking packages from uv's cache" in lines
+    assert any(line.endswith("uv's cache") for line in lines)
 
 
 def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: Path) -> None:
@@ -173,10 +167,8 @@ def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: 
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=240)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    waited = [text for text in said if "waiting up to 3600 s for process" in text]
-    made = [text for text in said if "is ready after" in text]
-    assert (len(waited), len(made)) == (1, 1)
-    assert waited[0].splitlines()[-1] == made[0].splitlines()[-1] == f"python {runner_dir}/.venv/bin/python"
+    assert sum("waiting" in text for text in said) == sum("making" in text for text in said) == 1
+    assert {text.splitlines()[-1] for text in said} == {f"python {runner_dir}/.venv/bin/python"}
 
 
 def processes_of(runner_dir: Path) -> list[bytes]:
@@ -203,9 +195,8 @@ def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(index
     assert not (runner_dir / ".venv" / "wattdock" / "tmp").exists()
     index.gate.set()
     lines: list[str] = []
-    python = Environment(runner_dir, "cpu", lines.append).ensure()
-    assert any("is ready after" in line for line in lines)
-    assert version_in(python, "stem") == "1.5"
+    assert version_in(Environment(runner_dir, "cpu", lines.append).ensure(), "stem") == "1.5"
+    assert lines[0].startswith("making")
 
 
 def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(index: LocalIndex, runner_dir: Path) -> None:
@@ -222,8 +213,7 @@ def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(index: Local
         assert python.exists()
         assert len(lines) == 1
     other.join(60)
-    assert lines[0].startswith(f"waiting up to 3600 s for process {os.getpid()} ")
-    assert lines[0].endswith(f", holding {runner_dir}/.venv.lock")
+    assert [str(os.getpid()) in lines[0], f"{runner_dir}/.venv.lock" in lines[0]] == [True, True]
     assert sum("waiting" in line for line in lines) == 1
     assert not (runner_dir / ".venv" / "left-over").exists()
     assert version_in(python, "leaf") == "1.0"
@@ -259,10 +249,10 @@ def test_an_environment_that_was_taken_apart_before_its_use_began_is_made_again(
         user = threading.Thread(target=use)
         user.start()
         wait_until(lambda: lines)
-        assert "waiting up to 3600 s" in lines[0]
+        assert "3600 s" in lines[0]
         shutil.rmtree(runner_dir / ".venv")
     user.join(60)
-    assert any("is ready after" in line for line in lines)
+    assert lines[1].startswith("making")
     assert versions == ["1.5"]
 
 
@@ -288,10 +278,7 @@ def test_an_environment_that_others_keep_in_use_is_refused_with_their_name(
     monkeypatch.setattr(environment, "WAIT_S", 0.1)
     with Environment(runner_dir, "cpu", lambda _: None).in_use():
         (runner_dir / "requirements-cpu.txt").write_text("leaf\n")
-        said = (
-            rf"cannot make a virtual environment in .*: \.venv\.lock: locked by process {os.getpid()} .*; wait for it"
-        )
-        with pytest.raises(PreflightError, match=said):
+        with raises(PreflightError, ".venv.lock", f"process {os.getpid()} "):
             Environment(runner_dir, "cpu", lambda _: None).ensure()
 
 
@@ -333,57 +320,38 @@ def test_a_cuda_environment_serves_a_cpu_too_if_made_from_the_same_requirements(
 
 
 @pytest.mark.parametrize(
-    ("requirement", "index_url", "said"),
-    [
-        (
-            "absent==9",
-            None,
-            r"absent was not found .* index lacks it or refuses access; it is set in .* \(all of it: .*uv.log\)$",
-        ),
-        (
-            "stem",
-            "http://me:secret@127.0.0.1:9/tok-in-path/simple/",
-            "Failed to fetch: .?stem from the configured package index.*; the configured package index does not ",
-        ),
-    ],
+    ("requirement", "index_url"),
+    [("absent==9", None), ("stem", "http://me:secret@127.0.0.1:9/tok-in-path/simple/")],
 )
 def test_what_uv_cannot_get_is_one_line_with_the_cause(
-    requirement: str,
-    index_url: str | None,
-    said: str,
-    index: LocalIndex,
-    runner_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    requirement: str, index_url: str | None, index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is missing, where the index is configured without its address, and where the rest is."""
     if index_url:
         monkeypatch.setenv("PIP_INDEX_URL", index_url)
     (runner_dir / "requirements-cpu.txt").write_text(requirement)
-    with pytest.raises(LaunchError, match=said) as caught:
+    log_file = runner_dir / ".venv" / "wattdock" / "uv.log"
+    with raises(LaunchError, requirement.partition("=")[0], log_file) as caught:
         Environment(runner_dir, "cpu", lambda _: None).ensure()
     assert "\n" not in str(caught.value)
     assert "127.0.0.1" not in str(caught.value)
-    log = (runner_dir / ".venv" / "wattdock" / "uv.log").read_text()
+    log = log_file.read_text()
     assert (requirement in log, "secret" in log, "tok-in-path" in log) == (True, False, False)
 
 
 @pytest.mark.parametrize(
-    ("refused", "said"),
-    [
-        ("stem", r"stem was not found .* index lacks it or refuses access; "),
-        ("stem-1.5-py3-none-any.whl", r"401 Unauthorized.* index refuses the request; "),
-    ],
+    ("refused", "named"), [("stem", "stem"), ("stem-1.5-py3-none-any.whl", "401")], ids=["package", "file"]
 )
 def test_an_index_that_refuses_a_password_is_not_said_to_be_silent(
-    refused: str, said: str, index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
+    refused: str, named: str, index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers, so nothing is tried without a network, where an older package in the cache would hide the refusal."""
     index.refusals[refused] = 401
     monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("://", "://me:secret@"))
     lines: list[str] = []
-    with pytest.raises(LaunchError, match=said) as caught:
+    with raises(LaunchError, named) as caught:
         Environment(runner_dir, "cpu", lines.append).ensure()
-    assert not [line for line in (*lines, str(caught.value)) if "does not answer" in line or "secret" in line]
+    assert not [line for line in (*lines, str(caught.value)) if "uv's cache" in line or "secret" in line]
 
 
 def test_uv_as_make_calls_it_ends_with_a_line_or_on_ctrl_c_with_none(index: LocalIndex, tmp_path: Path) -> None:
@@ -391,7 +359,7 @@ def test_uv_as_make_calls_it_ends_with_a_line_or_on_ctrl_c_with_none(index: Loca
     command = [sys.executable, "-I", uv.__file__, "pip", "install", "--quiet", "--target", str(tmp_path), "absent"]
     missing = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (missing.returncode, missing.stdout, missing.stderr.count("\n")) == (3, "", 1)
-    assert "the configured package index lacks it or refuses access" in missing.stderr
+    assert "absent" in missing.stderr
     index.gate.clear()
     index.requests.clear()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -410,56 +378,18 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir:
     shared.chmod(0o555)
     run = unprivileged.run_as_user([sys.executable, "-c", MAKE, shared], env={"HOME": str(home)}, cwd=home)
     last = run.stderr.splitlines()[-1]
-    assert "PreflightError: cannot make a virtual environment in" in last
-    assert "Permission denied" in last
-    assert "runner_python" in last
+    words = ("PreflightError", str(shared), "Permission denied", "runner_python")
+    assert [word for word in words if word not in last] == []
 
 
-@pytest.mark.parametrize(
-    ("there", "variant", "words"),
-    [
-        ("cuda", "cpu", r"^backend does not run on a CPU: .*requirements-cpu.txt: No such file"),
-        ("cpu", "cuda", r"^backend does not run on NVIDIA GPUs: .*requirements-cuda.txt: No such file"),
-    ],
-)
+@pytest.mark.parametrize(("there", "variant", "hardware"), [("cuda", "cpu", "a CPU"), ("cpu", "cuda", "NVIDIA GPUs")])
 def test_a_backend_that_is_not_for_this_machine_says_so(
-    there: Variant, variant: Variant, words: str, tmp_path: Path
+    there: Variant, variant: Variant, hardware: str, tmp_path: Path
 ) -> None:
     """Nobody is sent to write a requirements file that cannot be written."""
     folder = tmp_path / "backend"
     folder.mkdir()
     (folder / f"requirements-{there}.txt").touch()
-    with pytest.raises(PreflightError, match=words + r".* name an interpreter that has the packages .*runner_python"):
+    with raises(PreflightError, hardware, folder / f"requirements-{variant}.txt", "runner_python"):
         Environment(folder, variant, lambda _: None).ensure()
     assert not (folder / ".venv.lock").exists()
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        (None, r"runner_python: .*/named is not there"),
-        ("", "/named cannot be executed"),
-        ('exec {python} -I -S "$@"', "named ModuleNotFoundError: No module named 'grpc'"),
-        ('shift; exec {python} -c "{old}" "$@"', r"is Python 3\.9\.1, 3\.10 or later is needed"),
-        ("echo not today >&2; exit 4", "not today"),
-        ("exit 1", "is not a Python interpreter; name a Python interpreter"),
-    ],
-    ids=["absent", "no program", "without grpc", "too old", "no Python", "silent"],
-)
-def test_an_interpreter_that_cannot_run_a_runner_is_refused_with_the_reason(
-    script: str | None, said: str, tmp_path: Path
-) -> None:
-    """The message names what was written and what is wrong; this interpreter will do, and so does a wrapper."""
-    old = "import sys; sys.version_info = (3, 9, 1); sys.version = '3.9.1 (x)'; exec(sys.argv[1])"
-    named, good = tmp_path / "named", tmp_path / "good"
-    for path, text in ((named, script), (good, 'exec {python} "$@"')):
-        if text is not None:
-            path.write_text("#!/bin/sh\n" + text.format(python=sys.executable, old=old))
-            path.chmod(0o755 if text else 0o644)
-    with pytest.raises(PreflightError if named.exists() else ConfigError, match=said):
-        check_python(find_python(named), {})
-    with pytest.raises(ConfigError, match="~nobody-here/python: nobody knows the home folder"):
-        find_python("~nobody-here/python")
-    for path in (good, Path(sys.executable)):
-        assert find_python(path) == path
-        check_python(path, {})

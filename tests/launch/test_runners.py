@@ -47,16 +47,13 @@ def test_the_project_comes_last(more_runners: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("slimm", r"unknown backend 'slimm' .*did you mean 'slim'\?"),
-        # What a file says must not reach outside the runners.
-        *((name, "unknown backend") for name in ("../slim", "", "slim/", ".")),
-    ],
+    ("name", "nearest"),
+    # What a file says must not reach outside the runners.
+    [("slimm", "'slim'"), *((name, "") for name in ("../slim", "", "slim/", "."))],
 )
-def test_an_unknown_backend_is_refused_with_the_nearest_name(more_runners: Path, name: str, said: str) -> None:
+def test_an_unknown_backend_is_refused_with_the_nearest_name(more_runners: Path, name: str, nearest: str) -> None:
     """A slip of the finger costs one line."""
-    with pytest.raises(ConfigError, match=said):
+    with raises(ConfigError, repr(name), nearest):
         find_runner(name)
 
 
@@ -182,8 +179,7 @@ def test_a_temporary_folder_of_another_user_is_refused(tmp_path: Path, monkeypat
     """Its owner could put a link in the place of what is made in it, whatever its mode."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     os.chown(tmp_path, UID, UID)
-    said = f"the temporary folder {tmp_path} belongs to user {UID}; set TMPDIR to one of yours"
-    with pytest.raises(PreflightError, match=said), folders.scratch_folder():
+    with raises(PreflightError, tmp_path, UID, "TMPDIR", cause=Cause.OTHERS_COULD_WRITE), folders.scratch_folder():
         pass
-    with pytest.raises(PreflightError, match=said):
+    with raises(PreflightError, tmp_path, UID, "TMPDIR", cause=Cause.OTHERS_COULD_WRITE):
         folders.make_socket_folder({})

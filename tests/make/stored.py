@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tarfile
 from typing import TYPE_CHECKING, Any
 
 from golden.replay import analysed, load
@@ -71,3 +72,9 @@ def store_golden(output_dir: Path, *names: str) -> list[Path]:
         parts = [(restart, None) for restart in restarts]
         folders.append(store_result(result, parts, log=output_dir / "none", output_dir=output_dir))
     return folders
+
+
+def unpacked(path: Path, into: Path) -> Path:
+    with tarfile.open(path) as file:
+        file.extractall(into, filter="data")
+        return into / file.getnames()[0].partition("/")[0]

@@ -67,7 +67,7 @@ def test_where_samples_tell_the_course_the_counter_may_be_unseen_for_ten_seconds
     at_ms = [*range(0, 5_000, 1_000), 4_000 + gap_ms, 5_000 + gap_ms]
     sampled = curve(changes(at_ms, [100 * ms + 1 for ms in at_ms]), sampled_ms=list(range(4, 17_000, 20)))
     why_not = sampled.why_not(1_500 * MS, 8_000 * MS)
-    assert ("not seen to change for 10.1 s" in str(why_not), why_not is None) == (not known, known)
+    assert ("10.1 s" in str(why_not), why_not is None) == (not known, known)
 
 
 @pytest.mark.parametrize(("start_ms", "end_ms", "known"), [(3, 997, True), (1, 997, False), (3, 999, False)])

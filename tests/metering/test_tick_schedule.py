@@ -142,19 +142,6 @@ def test_reads_are_rare_between_changes_and_close_around_them(now_ms: int, read_
     assert next_ms(learned(), now_ms) == read_ms
 
 
-@pytest.mark.parametrize(
-    ("cost_ms", "apart_ms"),
-    [
-        *((3.2, (1.0, 12.0)), (8.0, (1.0, 24.0)), (12.0, (4.0, 36.0))),
-        *((17.9, (71.6, 53.7)), (18.0, (72.0, 72.0)), (18.1, (72.4, 72.4))),
-    ],
-)
-def test_slower_reads_are_further_apart(cost_ms: float, apart_ms: tuple[float, float]) -> None:
-    """At a change so that they take 0.18 of the time, beyond it by three of them, by four where that is too much."""
-    schedule = learned(changes=40, cost_ms=cost_ms)
-    assert [next_ms(schedule, now_ms) - now_ms for now_ms in (4100, 4109)] == pytest.approx(apart_ms)
-
-
 def test_a_period_is_learned_from_four_intervals_within_a_second_of_quick_reads() -> None:
     """Every 5 ms, then every 20 ms; where only some changes are looked for, from eight intervals on."""
     for changes, opens_ms in ((4, 405), (5, 572)):
@@ -164,38 +151,6 @@ def test_a_period_is_learned_from_four_intervals_within_a_second_of_quick_reads(
         schedule = learned(changes=changes)
         schedule.every_ns = 1000 * MS
         assert schedule.skips == skips
-
-
-@pytest.mark.parametrize(
-    ("before_ms", "after_ms", "guard_ms"),
-    [
-        (1094.0, 1106.0, 8.0),
-        (1090.0, 1110.0, 12.0),
-        (1061.0, 1100.0, 40.0),
-        # Not bracketed: before the guard, which was too short; or late, which says nothing.
-        (1050.0, 1091.0, 1.2 * 1.7 * 8.0),
-        (1050.0, 1110.0, 8.0),
-    ],
-)
-def test_the_guard_follows_how_early_changes_came_for_thirty_two_of_them(
-    before_ms: float, after_ms: float, guard_ms: float
-) -> None:
-    """1.2 times the worst, 8 ms at least and 0.4 periods at most."""
-    schedule = learned()
-    see(schedule, before_ms, after_ms)
-    assert schedule.guard_ns / MS == pytest.approx(guard_ms, rel=0.03)
-    for number in range(12, 44):
-        assert schedule.guard_ns / MS == pytest.approx(guard_ms, rel=0.06)
-        see(schedule, 100 * number - 1, 100 * number + 1)
-    assert schedule.guard_ns / MS == 8
-
-
-def test_a_guard_at_its_widest_leaves_no_time_for_rare_reads_before_it() -> None:
-    """A bracket of 0.4 periods says no more than the prediction; the guard of the next one is as wide."""
-    schedule = learned()
-    see(schedule, 1060, 1100)
-    assert schedule.guard_ns == 40 * MS
-    assert [next_ms(schedule, now_ms) for now_ms in (1100, 1160)] == pytest.approx([1160, 1165.45], abs=0.01)
 
 
 def test_a_change_that_was_not_bracketed_is_taken_to_have_come_when_it_was_expected() -> None:

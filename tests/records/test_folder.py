@@ -131,16 +131,16 @@ def test_a_file_that_is_no_records_is_told(tmp_path: Path, name: str, content: b
 
 
 @pytest.mark.parametrize(
-    ("name", "column", "values", "said"),
+    ("name", "column", "values", "value"),
     [
-        (REQUESTS, "submitted_ns", [2**63 - 1] * 2, "a request's submitted_ns is 9223372036854775807"),
-        (REQUESTS, "output_tokens", [-1, 1], "a request's output_tokens is -1"),
-        (REQUESTS, "index", ["x", "y"], "Failed to parse string"),
-        (TIMELINE, "value", None, "non-nullable"),
+        (REQUESTS, "submitted_ns", [2**63 - 1] * 2, 2**63 - 1),
+        (REQUESTS, "output_tokens", [-1, 1], -1),
+        (REQUESTS, "index", ["x", "y"], "x"),
+        (TIMELINE, "value", None, "null"),
     ],
 )
 def test_a_table_of_figures_that_cannot_be_is_refused(
-    tmp_path: Path, name: str, column: str, values: list[Any] | None, said: str
+    tmp_path: Path, name: str, column: str, values: list[Any] | None, value: object
 ) -> None:
     """Before anything is computed of them."""
     disk.write(full(), tmp_path / "x")
@@ -148,7 +148,7 @@ def test_a_table_of_figures_that_cannot_be_is_refused(
     whole = pq.ParquetFile(file).read()
     changed = pa.array([None] * len(whole) if values is None else values)
     pq.write_table(whole.set_column(whole.column_names.index(column), column, changed), file)
-    with pytest.raises(StoreError, match=said):
+    with raises(StoreError, value, cause=Cause.MALFORMED):
         reread(tmp_path / "x")
 
 
@@ -162,18 +162,18 @@ def test_a_small_file_cannot_claim_a_memory_full_of_rows(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "seen"),
     [
-        (("started_utc", "yesterday"), "Invalid isoformat string"),
-        (("passes", 0, "span", "end_ns", 0), "ends before it begins"),
-        (("spans", 0, "end_ns", 0), "ends before it begins"),
-        (("spans", 0, "end_ns", 2**63), "the span 'load' is 9223372036854775808"),
-        (("restart", 2**63), "the restart is 9223372036854775808"),
-        (("passes", 0, "span", "end_ns", 10**400), "the span 'pass' is 1000"),
-        (("passes", 0, "output_tokens", -1), "output_tokens is -1"),
+        (("started_utc", "yesterday"), "yesterday"),
+        (("passes", 0, "span", "end_ns", 0), "passes.0.span"),
+        (("spans", 0, "end_ns", 0), "spans.0"),
+        (("spans", 0, "end_ns", 2**63), 2**63),
+        (("restart", 2**63), 2**63),
+        (("passes", 0, "span", "end_ns", 10**400), "1000"),
+        (("passes", 0, "output_tokens", -1), -1),
     ],
 )
-def test_a_record_of_figures_that_cannot_be_is_refused(tmp_path: Path, change: tuple[Any, ...], said: str) -> None:
+def test_a_record_of_figures_that_cannot_be_is_refused(tmp_path: Path, change: tuple[Any, ...], seen: object) -> None:
     """Analysis would end with a traceback."""
     disk.write(full(), tmp_path / "x")
     file = tmp_path / "x" / RECORD
@@ -183,7 +183,7 @@ def test_a_record_of_figures_that_cannot_be_is_refused(tmp_path: Path, change: t
         place = place[name]
     place[last] = value
     file.write_text(json.dumps(plain))
-    with pytest.raises(StoreError, match=said):
+    with raises(StoreError, seen, cause=Cause.MALFORMED):
         reread(tmp_path / "x")
 
 

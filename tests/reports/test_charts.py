@@ -182,9 +182,8 @@ def test_a_timeline_is_of_one_result(called: Called, gpu_study: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "pass 1" in Path("one.svg").read_text()
     several = called("plot", "timeline", gpu_study, "-o", "all.svg")
-    assert several.returncode == 2
-    assert "a timeline shows one result, these are 5; name one of 2" in several.stderr
-    assert several.stderr.count("\n") == 1
+    assert (several.returncode, several.stderr.count("\n")) == (2, 1)
+    assert any(file.name in several.stderr for file in gpu_study.glob("2*"))
 
 
 @pytest.mark.parametrize(

@@ -115,32 +115,34 @@ def events(**summary: Any) -> list[pb.GenerateEvent]:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("said", "values"),
     [
-        (events(requests=2), "a pass was of 2 requests, 1 came"),
-        (events()[:1], "a pass ended without a summary"),
-        ([pb.GenerateEvent()], "an event of a pass is empty"),
-        (events(span=pb.Span(name="pass", start_ns=2, end_ns=2)), "the span 'pass' takes no time"),
-        (events(span=pb.Span(name="pass", start_ns=2, end_ns=1)), "the span 'pass' ends before it begins"),
-        (events(span=pb.Span(end_ns=2**63 - 1)), "the span '' is 9223372036854775807"),
-        (events(output_tokens=2**64 - 1), "the pass's output_tokens is 18446744073709551615"),
+        (events(requests=2), [2, 1]),
+        (events()[:1], ["summary"]),
+        ([pb.GenerateEvent()], ["event"]),
+        (events(span=pb.Span(name="pass", start_ns=2, end_ns=2)), ["span 'pass'"]),
+        (events(span=pb.Span(name="pass", start_ns=2, end_ns=1)), ["span 'pass'"]),
+        (events(span=pb.Span(end_ns=2**63 - 1)), ["span ''", 2**63 - 1]),
+        (events(output_tokens=2**64 - 1), ["output_tokens", 2**64 - 1]),
         (
             [pb.GenerateEvent(tokens=pb.TokenSeries(at_ns=[1, 2])), *events()],
-            "columns of tokens have different lengths",
+            ["tokens"],
         ),
-        ([pb.GenerateEvent(steps=pb.StepSeries(start_ns=[1], end_ns=[1, 2])), *events()], "columns of steps have"),
-        ([pb.GenerateEvent(steps=pb.StepSeries(end_ns=[1])), *events()], "columns of steps have"),
-        (events(replicas=[pb.ReplicaPass(span=SPAN, last_token_ns=9)]), "a replica's last_token_ns is 9"),
-        ([pb.GenerateEvent(steps=pb.StepSeries(sequences=[2**63])), *events()], "int too big|too large|out of bounds"),
+        ([pb.GenerateEvent(steps=pb.StepSeries(start_ns=[1], end_ns=[1, 2])), *events()], ["steps"]),
+        ([pb.GenerateEvent(steps=pb.StepSeries(end_ns=[1])), *events()], ["steps"]),
+        (events(replicas=[pb.ReplicaPass(span=SPAN, last_token_ns=9)]), ["last_token_ns", 9]),
+        ([pb.GenerateEvent(steps=pb.StepSeries(sequences=[2**63])), *events()], []),
         (
             [pb.GenerateEvent(steps=pb.StepSeries(start_ns=[1], sequences=[2**40])), *events()],
-            "sequences of steps is 1099511627776",
+            ["sequences", 2**40],
         ),
     ],
 )
-def test_a_pass_that_cannot_be_is_the_runners_error(serving: Serving, said: list[pb.GenerateEvent], words: str) -> None:
+def test_a_pass_that_cannot_be_is_the_runners_error(
+    serving: Serving, said: list[pb.GenerateEvent], values: list[object]
+) -> None:
     """Nothing of it could be stored or analysed, and no earlier pass is lost with it."""
-    with pytest.raises(RunnerError, match=words):
+    with raises(RunnerError, *values):
         generated(serving(generate=said))
 
 

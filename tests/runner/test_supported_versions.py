@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from refused import raises
 
-from wattdock.errors import LaunchError
+from wattdock.errors import Cause, LaunchError
 from wattdock.runner import RunnerDescription
 
 
@@ -18,12 +19,11 @@ def test_versions_in_the_range_are_accepted_with_their_local_builds(version: str
     described(version).require_supported()
 
 
-@pytest.mark.parametrize(("version", "named"), [("0.25.1", "vllm 0.25.1"), ("0.34.0", "vllm 0.34.0"), ("", "no vllm")])
-def test_others_are_refused_with_what_is_supported(version: str, named: str) -> None:
+@pytest.mark.parametrize("version", ["0.25.1", "0.34.0", ""])
+def test_others_are_refused_with_what_is_supported(version: str) -> None:
     """A figure from an engine that nobody tried is worse than none."""
-    with pytest.raises(LaunchError, match=named) as caught:
+    with raises(LaunchError, "vllm", version, ">=0.26,<0.34", cause=Cause.VERSION):
         described(version).require_supported()
-    assert ">=0.26,<0.34" in str(caught.value)
 
 
 def test_a_runner_that_states_no_range_is_accepted() -> None:

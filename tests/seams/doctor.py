@@ -2,15 +2,15 @@
 
 from wattdock.doctor import machine
 from wattdock.doctor.calibration import Pulse, apparent_lag_s, card_of_pulses, recorded_card
-from wattdock.doctor.gpus import DRIVER, EACH_GPU, GpuSubject, energy_counter
-from wattdock.doctor.machine import MACHINE, MachineSubject, containers, cpu_load, governor, lease_folder
+from wattdock.doctor.gpus import DRIVER, EACH_GPU, ExaminedGpu, energy_counter
+from wattdock.doctor.machine import MACHINE, ExaminedMachine, containers, cpu_load, governor, lease_folder
 
 __all__ = [
     "DRIVER",
     "EACH_GPU",
     "MACHINE",
-    "GpuSubject",
-    "MachineSubject",
+    "ExaminedGpu",
+    "ExaminedMachine",
     "Pulse",
     "apparent_lag_s",
     "card_of_pulses",

@@ -3,10 +3,10 @@
 from wattdock.execution.context import MachineAccess
 from wattdock.execution.environment import environment
 from wattdock.execution.failures import ADVICE, WORDS, cause_of, fallbacks
-from wattdock.execution.loaded import LoadedRunner
-from wattdock.execution.procedure import SETTLE_S, measured_passes, wait_until_idle
+from wattdock.execution.loaded import SETTLE_S, LoadedRunner, wait_until_idle
+from wattdock.execution.procedure import measured_passes
 from wattdock.execution.recording import Recording
-from wattdock.execution.schedule import CircuitBreaker, schedule
+from wattdock.execution.run import CircuitBreaker, schedule
 
 __all__ = [
     "ADVICE",

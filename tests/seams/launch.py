@@ -27,9 +27,9 @@ from wattdock.launch.images.lock import (
     lock_images,
     write_lock,
 )
-from wattdock.launch.keeper import descendants, end_group, memory_bytes
+from wattdock.launch.keeper import KEEPER, descendants, end_group, memory_bytes
 from wattdock.launch.oom import OomKills
-from wattdock.launch.process import KEEPER, ProcessLauncher
+from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import REPO, container_variables, engine_settings, process_variables
 from wattdock.launch.uv import failure, pip_settings, run_uv, uv_call, uv_variables
 

@@ -2,7 +2,7 @@
 
 from wattdock.metering import meter, zeus
 from wattdock.metering.cards import MIN_PULSES, read_cards, with_card
-from wattdock.metering.choice import SOURCES
+from wattdock.metering.choice import WITHOUT_GPU, source_class
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import PEEK_PATIENCE_NS, PEEK_POLL_S
 from wattdock.metering.meter_events import timeline_events
@@ -36,7 +36,7 @@ __all__ = [
     "POWER_SAMPLES",
     "SAMPLES",
     "SAMPLE_LAG",
-    "SOURCES",
+    "WITHOUT_GPU",
     "Domain",
     "DriverSamples",
     "EnergyInterpolation",
@@ -61,6 +61,7 @@ __all__ = [
     "nvml_reader",
     "read_cards",
     "resolution_mj",
+    "source_class",
     "tick_instants",
     "timeline_events",
     "with_card",

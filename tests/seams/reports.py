@@ -3,7 +3,7 @@
 from wattdock.reports import paper
 from wattdock.reports.boards import Pool
 from wattdock.reports.cells import plus_minus
-from wattdock.reports.chart_data import Trace, hold_last_value, pareto_front, thin, timelines
+from wattdock.reports.chart_data import Trace, pareto_front, thin, timelines
 from wattdock.reports.comparison import PRIMARY, Regression, is_equivalent
 from wattdock.reports.page import page
 from wattdock.reports.paper import WIDTHS, comma_separated, latex, markdown
@@ -18,7 +18,6 @@ __all__ = [
     "SplitPoint",
     "Trace",
     "comma_separated",
-    "hold_last_value",
     "is_equivalent",
     "latex",
     "markdown",

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
     from wattdock.records import EnvironmentSnapshot, RequestRecord
 
-# What a runner that has looked at the loaded model says of its matrices; null where its kernels are not known.
+# Engine argument with the bits that the loaded model's matrices are multiplied in; null where the kernels are unknown.
 OPERANDS_BITS = "linear_operands_bits"
 BITS = {"float32": 32, "float": 32, "bfloat16": 16, "float16": 16}
-# Most tokens that a step guesses for a request, as vLLM and SGLang call it.
+# Engine arguments (vLLM, SGLang) with the most tokens that a step guesses for a request.
 GUESSED_TOKENS = ("spec_tokens", "speculative_num_draft_tokens")
 NO_BITS = "the engine does not tell how wide the operands are that it multiplies"
 
@@ -113,18 +113,24 @@ def compute(measured: Measured, environment: EnvironmentSnapshot, energy: Energy
         return Compute(reason="no pass was measured" if architectures else "the model is not known")
     try:
         model = Architecture.from_config(architectures[-1])
-        requests = [request for run_pass in measured.pass_records for request in run_pass.requests]
-        flops = float(sum(_flops(model, request) for request in requests))
     except UnknownArchitectureError as error:
         return Compute(reason=str(error))
+    requests = [request for run_pass in measured.pass_records for request in run_pass.requests]
+    if any(request.prompt_tokens is None or request.output_tokens is None for request in requests):
+        return Compute(reason="the engine does not tell every request's tokens")
+    flops = 0
+    for request in requests:
+        flops += model.request_flops(
+            prompt_tokens=request.prompt_tokens or 0,
+            output_tokens=request.output_tokens or 0,
+            cached_prompt_tokens=request.cached_prompt_tokens or 0,
+        )
     duration_s = measured.passes_s
     bits, names = _operand_bits(model, environment), environment.gpu_names
     peak = gpu_models.peak_of(names, bits) if bits else None
     per_engine = measured.in_flight // measured.config.section.replicas
     bytes_read = _least_bytes(model, requests, environment, in_flight=per_engine)
-    placed = None
-    if peak and bytes_read and flops:
-        placed = Roofline.of(flops, bytes_read, peak, duration_s=duration_s)
+    roofline = Roofline.of(flops, bytes_read, peak, duration_s=duration_s) if peak and bytes_read and flops else None
     return Compute(
         model_flops=flops,
         method=model.FLOPS_METHOD,
@@ -139,25 +145,10 @@ def compute(measured: Measured, environment: EnvironmentSnapshot, energy: Energy
         peak_source=peak.source if peak else None,
         peak_reason=gpu_models.why_no_peak(names) if bits else NO_BITS,
         peak_flops_share=flops / duration_s / peak.flops_per_s if peak else None,
-        peak_memory_share_least=placed.least_s["bandwidth"] / duration_s if placed else None,
+        peak_memory_share_least=roofline.least_s["bandwidth"] / duration_s if roofline else None,
         hbm_j_per_byte_most=energy.hbm_j / bytes_read if energy.hbm_j is not None and bytes_read else None,
-        roofline=placed,
+        roofline=roofline,
     )
-
-
-def _flops(model: Architecture, request: RequestRecord) -> int:
-    if request.prompt_tokens is None or request.output_tokens is None:
-        raise UnknownArchitectureError("the engine does not tell every request's tokens")
-    return model.request_flops(
-        prompt_tokens=request.prompt_tokens,
-        output_tokens=request.output_tokens,
-        cached_prompt_tokens=request.cached_prompt_tokens or 0,
-    )
-
-
-def _dtype(model: Architecture, environment: EnvironmentSnapshot) -> str:
-    """Return the type of activations, as the engine or else config.json names it."""
-    return str(environment.runner.engine_args.get("dtype") or model.dtype)
 
 
 def _operand_bits(model: Architecture, environment: EnvironmentSnapshot) -> int | None:
@@ -172,13 +163,6 @@ def _operand_bits(model: Architecture, environment: EnvironmentSnapshot) -> int 
     return BITS.get(str(arguments.get("dtype")).removeprefix("torch."))
 
 
-def _cache(model: Architecture, environment: EnvironmentSnapshot) -> str:
-    arguments = environment.runner.engine_args
-    settings = arguments.get("kv_cache_config")
-    named = arguments.get("kv_cache_dtype") or (settings.get("dtype") if isinstance(settings, dict) else None)
-    return str(named) if named and named != "auto" else _dtype(model, environment)
-
-
 def _least_bytes(
     model: Architecture, requests: Sequence[RequestRecord], environment: EnvironmentSnapshot, *, in_flight: int
 ) -> float | None:
@@ -188,12 +172,19 @@ def _least_bytes(
     """
     if not environment.runner.weight_bytes:
         return None
+    arguments = environment.runner.engine_args
     weights = model.active_weights * environment.runner.weight_bytes / model.total_weights
-    guessed = (environment.runner.engine_args.get(name) for name in GUESSED_TOKENS)
+    guessed = (arguments.get(name) for name in GUESSED_TOKENS)
     tokens_per_step = 1 + max([0, *(number for number in guessed if isinstance(number, int))])
-    cache, least = _cache(model, environment), 0.0
+    cache_settings = arguments.get("kv_cache_config")
+    in_settings = cache_settings.get("dtype") if isinstance(cache_settings, dict) else None
+    cache_dtype = arguments.get("kv_cache_dtype") or in_settings
+    if cache_dtype in (None, "", "auto"):
+        # A cache has the type of the activations, as the engine or else config.json names it.
+        cache_dtype = arguments.get("dtype") or model.dtype
+    least = 0.0
     for request in requests:
         prompt, output = request.prompt_tokens or 0, request.output_tokens or 0
         least += output / in_flight * weights
-        least += model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype=cache)
+        least += model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype=str(cache_dtype))
     return least / tokens_per_step

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Shorter blocks hold parts of prefills and few changes of the counter; many blocks show their own scatter.
+# Length and number of blocks: shorter ones hold parts of prefills and few counter changes; ten show their scatter.
 BLOCK_S, MIN_BLOCKS, MAX_BLOCKS = 2.0, 10, 40
-# A line needs its own error; rounds have no other scatter than their power's.
+# Fewest rounds for a line with an error of its own; rounds scatter by nothing but their power.
 MIN_ROUNDS = 4
 
 
@@ -72,9 +72,9 @@ def drift(measured: Measured, restart: RestartRecord, run_pass: PassRecord) -> D
         )
         work = _Work.of(run_pass, instants, edges_ns)
         seconds = np.diff(edges_ns) / NS_PER_S
-        blocks = [measured.joules(restart, Span("block", *edges)) for edges in pairwise(edges_ns)] if used else []
+        blocks = [measured.energy_of(restart, Span("block", *edges)) for edges in pairwise(edges_ns)] if used else []
     except NoWindowError as error:
-        return Drift(**about, reason=error.reason)
+        return Drift(**about, reason=str(error))
     if unknown := next((block for block in blocks if block.total_j is None), None):
         return Drift(**about, reason=unknown.reason or "energy unknown")
     costs = np.array([block.total_j for block in blocks], dtype=np.float64) if used else seconds
@@ -139,21 +139,24 @@ class _Work(NamedTuple):
 
     @classmethod
     def of(cls, run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> _Work:
-        at_ns = run_pass.tokens.at_ns
+        step_ns, count = run_pass.tokens.at_ns, len(run_pass.tokens.at_ns)
         requests = sorted(run_pass.requests, key=lambda request: request.submitted_ns)
         prompts = np.array([request.prompt_tokens or 1 for request in requests], dtype=np.float64)
         outputs = np.array([request.output_tokens or 0 for request in requests], dtype=np.float64)
-        first, finished = (np.searchsorted(at_ns, each) for each in (instants.first, instants.finished))
-        begun = np.bincount(first, prompts, minlength=len(at_ns))
-        context = _contexts(first, finished, prompts, outputs, len(at_ns))
-        steps = np.searchsorted(at_ns, edges_ns, side="right")
-        return cls(
-            tokens_in(run_pass, edges_ns).astype(np.float64),
-            *(
-                np.diff(np.concatenate(([0.0], np.cumsum(each)))[steps])
-                for each in (begun, np.ones(len(at_ns)), context)
-            ),
-        )
+        # The steps that gave each request its first token and its last. A context grows evenly over the steps between
+        # these, not over time: when others end, steps get quicker.
+        first, finished = (np.searchsorted(step_ns, at_ns) for at_ns in (instants.first, instants.finished))
+        rates = outputs / np.maximum(finished - first, 1)
+        # Each request is a line over the steps, added behind its first token and taken away behind its last.
+        lines = np.zeros((2, count + 2))
+        for step, sign in ((first + 1, 1), (finished + 1, -1)):
+            np.add.at(lines[0], step, sign * (prompts - rates * first))
+            np.add.at(lines[1], step, sign * rates)
+        constant, rate = np.cumsum(lines, axis=1)[:, :count]
+        by_step = (np.bincount(first, prompts, minlength=count), np.ones(count), constant + rate * np.arange(count))
+        edges = np.searchsorted(step_ns, edges_ns, side="right")
+        sums = (np.diff(np.concatenate(([0.0], np.cumsum(amounts)))[edges]) for amounts in by_step)
+        return cls(tokens_in(run_pass, edges_ns).astype(np.float64), *sums)
 
     def per_token(self) -> list[Floats]:
         """What joules per token depend on, were each step's joules a sum over what it does."""
@@ -162,23 +165,3 @@ class _Work(NamedTuple):
     def per_second(self, seconds: Floats) -> list[Floats]:
         """What power depends on while the engine keeps up."""
         return [self.output_tokens / seconds, self.prompt_tokens / seconds, self.context / seconds]
-
-
-def _contexts(
-    first: NDArray[np.intp], finished: NDArray[np.intp], prompts: Floats, outputs: Floats, steps: int
-) -> Floats:
-    """Return the sum of the contexts that each step reads, in tokens; shape (steps,).
-
-    Args:
-        first, finished: Indices of the steps that gave each request its first token and its last. Its context grows
-            evenly over the steps between, not over time: when others end, steps get quicker.
-    """
-    rates = outputs / np.maximum(finished - first, 1)
-    # Each request is a line over the steps, added behind its first token and taken away behind its last.
-    lines = np.zeros((2, steps + 2))
-    for at, sign in ((first + 1, 1), (finished + 1, -1)):
-        np.add.at(lines[0], at, sign * (prompts - rates * first))
-        np.add.at(lines[1], at, sign * rates)
-    constant, rate = np.cumsum(lines, axis=1)[:, :steps]
-    contexts: Floats = constant + rate * np.arange(steps)
-    return contexts

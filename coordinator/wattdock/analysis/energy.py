@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.gpus import ListedProcess, listed_processes
-from wattdock.analysis.joules import NORMAL95, combined_timing_j
+from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
 from wattdock.analysis.other_meters import CrossCheck, HostEnergy, cross_check, host_energy, host_joules
 from wattdock.analysis.pass_energy import PassEnergy, SteadyState, Uncertainty
 from wattdock.analysis.statistics import statistical_j
@@ -107,19 +107,16 @@ class EnergyResult(Stored):
 def measured_energy(measured: Measured) -> EnergyResult:
     """Return the energy of all measured passes of all restarts."""
     passes = measured.passes
-
-    def per_pass(uuids: Sequence[str]) -> list[Joules]:
-        return [measured.joules(restart, run_pass.span, uuids) for restart, run_pass in passes]
-
-    used = per_pass(measured.used)
+    used = [measured.energy_of(restart, run_pass.span) for restart, run_pass in passes]
+    bystanders = [measured.energy_of(restart, run_pass.span, measured.bystanders) for restart, run_pass in passes]
     reason = next((joules.reason for joules in used if joules.reason), None) if passes else "no pass was measured"
     total_j = None if reason else known_sum(joules.total_j for joules in used)
     timing_j = None if reason else combined_timing_j(used)
     summary = windows(measured)
-    in_passes = [
-        _pass_energy(*of_pass, joules, figure)
-        for of_pass, joules, figure in zip(passes, used, summary.of_headline(), strict=True)
-    ]
+    by_pass = zip(passes, used, summary.of_headline(), strict=True)
+    in_passes = [_pass_energy(*of_pass, joules, figure) for of_pass, joules, figure in by_pass]
+    loads = [(restart, span) for restart in measured.restarts for span in restart.spans if span.name == "load"]
+    loads_j = all_known(measured.energy_of(*load).total_j for load in loads)
     host_j, host = host_energy(measured)
     baselines = idle_baselines(measured)
     counted = [run_pass.counted for run_pass in in_passes]
@@ -129,19 +126,16 @@ def measured_energy(measured: Measured) -> EnergyResult:
     return EnergyResult(
         total_j=total_j,
         reason=reason,
-        uncertainty=Uncertainty(
-            timing_j=timing_j,
-            statistical_j=statistical_j(total_j, in_passes),
-        ),
-        per_gpu_j=_summed([joules.per_gpu_j for joules in used]),
-        bystander_j=_summed([joules.per_gpu_j for joules in per_pass(measured.bystanders)]),
-        load_j=_load_j(measured),
+        uncertainty=Uncertainty(timing_j=timing_j, statistical_j=statistical_j(total_j, in_passes)),
+        per_gpu_j=_summed(used),
+        bystander_j=_summed(bystanders),
+        load_j=float(np.mean(loads_j)) if loads_j else None,
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
-        energy_per_output_token_j=_ratio(counted_j, sum(part.output_tokens for part in counted)),
-        energy_per_request_j=_ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
-        energy_per_input_token_j=_ratio(total_j, input_tokens),
-        energy_per_total_token_j=_ratio(total_j, None if input_tokens is None else input_tokens + output_tokens),
-        mean_power_w=_ratio(counted_j, sum(part.duration_s for part in counted)),
+        energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens for part in counted)),
+        energy_per_request_j=ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
+        energy_per_input_token_j=ratio(total_j, input_tokens),
+        energy_per_total_token_j=ratio(total_j, None if input_tokens is None else input_tokens + output_tokens),
+        mean_power_w=ratio(counted_j, sum(part.duration_s for part in counted)),
         **_hbm(measured),
         passes=in_passes,
         windows=summary if passes else None,
@@ -166,10 +160,7 @@ def _net(total_j: float | None, timing_j: float | None, idle: tuple[float, float
 
 def _hbm(measured: Measured) -> dict[str, Any]:
     """Return the energy of the memory, or why there is none."""
-    parts = [
-        measured.energy.of(restart.timeline, run_pass.span, measured.used, hbm=True)
-        for restart, run_pass in measured.passes
-    ]
+    parts = [measured.energy_of(restart, run_pass.span, hbm=True) for restart, run_pass in measured.passes]
     hbm_j = known_sum(part.total_j for part in parts)
     if not parts or hbm_j is None:
         return {"hbm_reason": next((part.reason for part in parts if part.reason), "no pass was measured")}
@@ -177,29 +168,20 @@ def _hbm(measured: Measured) -> dict[str, Any]:
     return {"hbm_j": hbm_j, "hbm_timing_j": combined_timing_j(parts), "mean_hbm_power_w": mean_w}
 
 
-def _summed(parts: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
+def _summed(passes: Sequence[Joules]) -> dict[str, float | None]:
     """Return the sums by GPU; None for a GPU with an unknown part."""
-    uuids = dict.fromkeys(uuid for part in parts for uuid in part)
-    return {uuid: known_sum(part.get(uuid) for part in parts) for uuid in uuids}
-
-
-def _load_j(measured: Measured) -> float | None:
-    """Return the mean over restarts of the energy of loading."""
-    loads = all_known(
-        measured.joules(restart, span).total_j
-        for restart in measured.restarts
-        for span in restart.spans
-        if span.name == "load"
-    )
-    return float(np.mean(loads)) if loads else None
-
-
-def _ratio(total_j: float | None, count: float | None) -> float | None:
-    return total_j / count if total_j is not None and count else None
+    uuids = dict.fromkeys(uuid for joules in passes for uuid in joules.per_gpu_j)
+    return {uuid: known_sum(joules.per_gpu_j.get(uuid) for joules in passes) for uuid in uuids}
 
 
 def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:
     host = host_joules(restart.timeline, run_pass.span)
+    steady = SteadyState(
+        duration_s=figure.duration_s or 0.0,
+        output_tokens=figure.output_tokens or 0,
+        total_j=figure.total_j,
+        timing_j=figure.timing_j,
+    )
     return PassEnergy(
         restart=restart.restart,
         pass_index=run_pass.index,
@@ -215,12 +197,5 @@ def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, f
         host_j={name: energy[0] if energy else None for name, energy in host.items()},
         cpu_others_share=run_pass.cpu_others_share,
         lease_fault=run_pass.lease_fault,
-        steady=None
-        if figure.window == "drained"
-        else SteadyState(
-            duration_s=figure.duration_s or 0.0,
-            output_tokens=figure.output_tokens or 0,
-            total_j=figure.total_j,
-            timing_j=figure.timing_j,
-        ),
+        steady=None if figure.window == "drained" else steady,
     )

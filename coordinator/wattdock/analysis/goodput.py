@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattdock.analysis.joules import ratio
 from wattdock.analysis.performance import e2e_s, tpot_s, ttft_s
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowFigure, WindowSummary
-    from wattdock.records import PassRecord, RequestRecord
+    from wattdock.analysis.windows import WindowSummary
+    from wattdock.records import RequestRecord
 
 NO_INSTANTS = "the engine does not tell when requests got their first token and when they ended"
 
@@ -48,8 +49,9 @@ def goodput(measured: Measured, windows: WindowSummary | None) -> Goodput | None
     if (slo := measured.config.slo) is None:
         return None
     parts = windows.of_headline() if windows else []
-    of_parts = zip(measured.pass_records, parts, strict=True)
-    requests = [request for run_pass, part in of_parts for request in _counted(run_pass, part)]
+    requests: list[RequestRecord] = []
+    for run_pass, part in zip(measured.pass_records, parts, strict=True):
+        requests += [request for request in run_pass.requests if part.holds(request.finished_ns)]
     seconds = sum(part.duration_s or 0.0 for part in parts)
     if not requests or not seconds:
         return Goodput(reason="no request ended in the part of the passes that counts")
@@ -68,17 +70,10 @@ def goodput(measured: Measured, windows: WindowSummary | None) -> Goodput | None
         share_met=len(met) / len(requests),
         requests_met_per_s=len(met) / seconds,
         output_tokens_met_per_s=tokens / seconds,
-        energy_per_request_met_j=total_j / len(met) if total_j is not None and met else None,
-        energy_per_output_token_met_j=total_j / tokens if total_j is not None and tokens else None,
+        energy_per_request_met_j=ratio(total_j, len(met)),
+        energy_per_output_token_met_j=ratio(total_j, tokens),
         reason=unknown if total_j is None else None if met else "no request met it",
     )
-
-
-def _counted(run_pass: PassRecord, part: WindowFigure) -> list[RequestRecord]:
-    """Return the requests that ended in the part of a pass; all of them where it is the whole pass."""
-    if part.window == "drained" or part.start_ns is None or part.end_ns is None:
-        return list(run_pass.requests)
-    return [each for each in run_pass.requests if each.finished_ns and part.start_ns < each.finished_ns <= part.end_ns]
 
 
 def _missed(request: RequestRecord, limits_s: dict[str, float]) -> list[str]:

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline
 
 VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
-# Left out at each end of a pass: power there is not stationary, and the two readings lag differently. The first margin
-# at which the counter was read is taken.
+# Margins left out at each end of a pass, where power is not stationary and the two readings lag differently; the first
+# one at which the counter was read is used.
 MARGINS_NS = tuple(seconds * NS_PER_S for seconds in (1, 2, 3, 4))
 MIN_STATIONARY_NS = 5 * NS_PER_S
-# Power is sampled every 50 ms; a sample covers no more than this much of the time until the next one.
+# Longest time that a power sample stands for; samples come every 50 ms.
 SAMPLE_REACH_NS = NS_PER_S // 2
 MIN_COVERED = 0.75
-# Violation counters are read once a second, a little later where the GPU is busy.
+# How far from a pass's end a reading of a violation counter may lie; they are read once a second, later on a busy GPU.
 COUNTER_REACH_NS = 2 * NS_PER_S
 # Longest gap between two samples of a state; a host may stall for a second or two.
 STATE_GAP_NS = 5 * NS_PER_S
-# Processes are listed as a pass begins, and after its results have arrived, a second or more after its end.
+# How far from a pass's begin or end a process list may lie; the second is made a second or more after the end.
 LIST_REACH_NS = 5 * NS_PER_S
 
 
@@ -129,8 +129,8 @@ class ListedProcess(Stored):
     @property
     def description(self) -> str:
         """Number, user, command and GPU of the process."""
-        who = f"{self.user or 'unknown user'}, {self.command or 'unknown command'}"
-        return f"process {self.pid} ({who}) on {self.gpu_uuid}"
+        owner = f"{self.user or 'unknown user'}, {self.command or 'unknown command'}"
+        return f"process {self.pid} ({owner}) on {self.gpu_uuid}"
 
 
 # A GPU's timeline in a restart, None where the meter has none, and the span of one of the restart's passes.
@@ -207,19 +207,27 @@ def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
     if not restarts:
         return {}
     timelines = [restart.gpus.get(uuid) for restart in restarts]
-    evidence: dict[str, Any] = {
+    evidence = {
         "counter_changes": min(len(gpu.ticks.energy_mj) if gpu else 0 for gpu in timelines),
         "process_lists": min(len(gpu.processes) if gpu else 0 for gpu in timelines),
         "runner_lists": min(len(_runner_lists(restart, uuid)) for restart in restarts),
     }
-    if uuid in measured.used:
-        evidence["unlisted_ends"] = max(_unlisted_ends(restart, uuid) for restart in restarts)
-        evidence["foreign_bytes"] = known_max(
-            _foreign_bytes(restart, uuid, run_pass.span) for restart in restarts for run_pass in restart.passes
-        )
-    else:
-        evidence["above_idle_w"] = known_max(_above_idle_w(measured, restart, uuid) for restart in restarts)
-    return evidence
+    if uuid not in measured.used:
+        return evidence | {"above_idle_w": known_max(_above_idle_w(measured, restart, uuid) for restart in restarts)}
+    unlisted_ends, foreign_bytes = [], list[float | None]()
+    for restart in restarts:
+        # The runner's memory in each list near the begin and the end of each pass.
+        near = [
+            [size for list_ns, size in _runner_lists(restart, uuid) if abs(list_ns - at_ns) <= LIST_REACH_NS]
+            for run_pass in restart.passes
+            for at_ns in (run_pass.span.start_ns, run_pass.span.end_ns)
+        ]
+        unlisted_ends.append(near.count([]))
+        for run_pass, begin, end in zip(restart.passes, near[::2], near[1::2], strict=True):
+            used = sampled_throughout([(restart.gpus.get(uuid), run_pass.span)], "memory_used_bytes")
+            runner_bytes = known_max(begin + end)
+            foreign_bytes.append(max(used[0]) - runner_bytes if used and runner_bytes is not None else None)
+    return evidence | {"unlisted_ends": max(unlisted_ends), "foreign_bytes": known_max(foreign_bytes)}
 
 
 def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | None:
@@ -287,20 +295,15 @@ def _power_over_counter(measured: Measured, gpu: GpuTimeline | None, span: Span)
         inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
         counted = measured.energy.of_gpu(gpu, inner)
         if counted.source == "counter" and counted.mean_power_w:
-            power_w = _sampled_w(power.at_ns, power.value, inner, lag.mean_s)
-            return None if power_w is None else power_w / counted.mean_power_w - 1
+            since_ns, until_ns = (at_ns + round(lag.mean_s * NS_PER_S) for at_ns in (inner.start_ns, inner.end_ns))
+            inside = (power.at_ns > since_ns) & (power.at_ns < until_ns)
+            # A sample holds for the time since the one before.
+            lengths_ns = np.diff(power.at_ns[inside])
+            covered_ns = int(np.minimum(lengths_ns, SAMPLE_REACH_NS).sum())
+            if covered_ns < MIN_COVERED * (inner.end_ns - inner.start_ns):
+                return None
+            return float(np.average(power.value[inside][1:], weights=lengths_ns)) / counted.mean_power_w - 1
     return None
-
-
-def _sampled_w(sampled_ns: NDArray[np.int64], sampled_w: NDArray[np.float64], span: Span, lag_s: float) -> float | None:
-    """Mean of a span's power samples, each for the time since the one before; None where they cover too little."""
-    lag_ns = round(lag_s * NS_PER_S)
-    inside = (sampled_ns > span.start_ns + lag_ns) & (sampled_ns < span.end_ns + lag_ns)
-    at_ns, power_w = sampled_ns[inside], sampled_w[inside]
-    covered_ns = int(np.minimum(np.diff(at_ns), SAMPLE_REACH_NS).sum())
-    if covered_ns < MIN_COVERED * (span.end_ns - span.start_ns):
-        return None
-    return float(np.average(power_w[1:], weights=np.diff(at_ns)))
 
 
 def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
@@ -308,7 +311,7 @@ def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
 
     Process ids begin anew with a boot, so that the same id may belong to another process.
     """
-    seen: dict[tuple[str, int, str, int], list[tuple[int, bool, GpuProcess]]] = {}
+    lists_of: dict[tuple[str, int, str, int], list[tuple[int, bool, GpuProcess]]] = {}
     clocks = RestartRecord.clock_facts(restarts)
     for restart in restarts:
         clock = clocks.number(restart.clock)
@@ -316,28 +319,26 @@ def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
             for sample in gpu.processes:
                 for process in sample.processes:
                     key = (uuid, process.pid, process.kind, clock)
-                    seen.setdefault(key, []).append((sample.at_ns, process.pid in restart.runner_pids, process))
-    return [_listed(*key, in_lists) for key, in_lists in seen.items()]
-
-
-def _listed(
-    uuid: str, pid: int, kind: str, clock: int, in_lists: Sequence[tuple[int, bool, GpuProcess]]
-) -> ListedProcess:
-    """Return one process from when each list held it, whether it was the runner's then, and what the list says."""
-    states = [process for *_, process in in_lists]
-    sizes_bytes = [process.memory_bytes for process in states if process.memory_bytes is not None]
-    return ListedProcess(
-        gpu_uuid=uuid,
-        pid=pid,
-        kind=kind,
-        memory_bytes_max=max(sizes_bytes, default=None),
-        first_seen_ns=in_lists[0][0],
-        last_seen_ns=in_lists[-1][0],
-        of_runner=any(of_runner for _, of_runner, _ in in_lists),
-        clock=clock,
-        user=next((process.user for process in reversed(states) if process.user), None),
-        command=next((process.command for process in reversed(states) if process.command), None),
-    )
+                    lists_of.setdefault(key, []).append((sample.at_ns, process.pid in restart.runner_pids, process))
+    listed = []
+    for (uuid, pid, kind, clock), in_lists in lists_of.items():
+        instants_ns, of_runner, states = zip(*in_lists, strict=True)
+        sizes_bytes = [process.memory_bytes for process in states if process.memory_bytes is not None]
+        listed.append(
+            ListedProcess(
+                gpu_uuid=uuid,
+                pid=pid,
+                kind=kind,
+                memory_bytes_max=max(sizes_bytes, default=None),
+                first_seen_ns=instants_ns[0],
+                last_seen_ns=instants_ns[-1],
+                of_runner=any(of_runner),
+                clock=clock,
+                user=next((process.user for process in reversed(states) if process.user), None),
+                command=next((process.command for process in reversed(states) if process.command), None),
+            )
+        )
+    return listed
 
 
 def _runner_lists(restart: RestartRecord, uuid: str) -> list[tuple[int, float | None]]:
@@ -348,25 +349,6 @@ def _runner_lists(restart: RestartRecord, uuid: str) -> list[tuple[int, float | 
         for sample in samples
     ]
     return [(at_ns, known_sum(sizes_bytes)) for at_ns, sizes_bytes in runners if sizes_bytes]
-
-
-def _near_lists(restart: RestartRecord, uuid: str, at_ns: int) -> list[float | None]:
-    """Return the runner's memory in each list near an instant that shows the runner; None where it is not known."""
-    return [size for list_ns, size in _runner_lists(restart, uuid) if abs(list_ns - at_ns) <= LIST_REACH_NS]
-
-
-def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
-    spans = [run_pass.span for run_pass in restart.passes]
-    return sum(not _near_lists(restart, uuid, at_ns) for span in spans for at_ns in (span.start_ns, span.end_ns))
-
-
-def _foreign_bytes(restart: RestartRecord, uuid: str, span: Span) -> float | None:
-    """Return the most memory in a pass beyond the runner's at its begin or end, whichever is more."""
-    used = sampled_throughout([(restart.gpus.get(uuid), span)], "memory_used_bytes")
-    runner_bytes = known_max(
-        size for at_ns in (span.start_ns, span.end_ns) for size in _near_lists(restart, uuid, at_ns)
-    )
-    return max(used[0]) - runner_bytes if used and runner_bytes is not None else None
 
 
 def _above_idle_w(measured: Measured, restart: RestartRecord, uuid: str) -> float | None:

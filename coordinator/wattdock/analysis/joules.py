@@ -35,6 +35,11 @@ class Joules:
     reason: str | None = None
 
 
+def ratio(total_j: float | None, amount: float | None) -> float | None:
+    """Return joules per unit of an amount (J per token, W); None where either is unknown or the amount is 0."""
+    return total_j / amount if total_j is not None and amount else None
+
+
 def combined_timing_j(spans: Sequence[Joules]) -> float | None:
     """Return the standard uncertainty of several spans' joules together; None where one of them is unknown.
 
@@ -64,8 +69,8 @@ class SpanJoules:
             return Joules(None, dict.fromkeys(uuids), reason=self.reason)
         if timeline is None or not uuids:
             return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
-        seen = {uuid: timeline.gpus[uuid] for uuid in uuids if uuid in timeline.gpus}
-        energy_by_gpu = {uuid: self.of_gpu(gpu, span, hbm=hbm) for uuid, gpu in seen.items()}
+        metered = {uuid: timeline.gpus[uuid] for uuid in uuids if uuid in timeline.gpus}
+        energy_by_gpu = {uuid: self.of_gpu(gpu, span, hbm=hbm) for uuid, gpu in metered.items()}
         reasons = [f"{uuid}: {energy.reason}" for uuid, energy in energy_by_gpu.items() if energy.energy_j is None]
         reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in energy_by_gpu]
         per_gpu_j = {uuid: energy_by_gpu[uuid].energy_j if uuid in energy_by_gpu else None for uuid in uuids}

@@ -73,6 +73,12 @@ class Measured:
         """Requests that all engines together serve at a time."""
         return self.config.total_workload.batch_size
 
-    def joules(self, restart: RestartRecord, span: Span, uuids: Sequence[str] | None = None) -> Joules:
-        """Return the energy of a span of a restart on the GPUs `uuids`, or else on those used."""
-        return self.energy.of(restart.timeline, span, self.used if uuids is None else uuids)
+    def energy_of(
+        self, restart: RestartRecord, span: Span, uuids: Sequence[str] | None = None, *, hbm: bool = False
+    ) -> Joules:
+        """Return the energy of a span of a restart on the GPUs `uuids`, or else on those used.
+
+        Args:
+            hbm: Only the part that the GPUs' memory used.
+        """
+        return self.energy.of(restart.timeline, span, self.used if uuids is None else uuids, hbm=hbm)

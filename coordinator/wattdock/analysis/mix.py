@@ -10,8 +10,7 @@ from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowFigure, WindowSummary
-    from wattdock.records import PassRecord, RequestRecord, RestartRecord
+    from wattdock.analysis.windows import WindowSummary
 
 
 class PassMix(Stored):
@@ -58,46 +57,38 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
     Args:
         windows: Of the passes; None without any pass.
     """
-    figures = {(figure.restart, figure.pass_index): figure for figure in (windows.of_headline() if windows else ())}
-    return [_mix(restart, run_pass, figures[restart.restart, run_pass.index]) for restart, run_pass in measured.passes]
-
-
-def _mix(restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> PassMix:
-    declared = run_pass.declared
-    inside = [request for request in run_pass.requests if _begins_in(request, figure)]
-    mean, output_tokens = declared.output_tokens, figure.output_tokens or 0
-    limits = [mean if each.index < declared.staggered else each.max_output_tokens or mean for each in inside]
-    prompt_tokens = known_sum(request.prompt_tokens for request in inside)
-    ratio = declared.prompt_tokens / mean if declared.prompt_tokens and mean else None
-    sent = prompt_tokens / output_tokens if prompt_tokens and output_tokens else None
-    return PassMix(
-        restart=restart.restart,
-        pass_index=run_pass.index,
-        requests=len(inside),
-        prompt_tokens=prompt_tokens,
-        answer_tokens=sum(request.output_tokens or 0 for request in inside),
-        declared_answer_tokens=None if mean is None else sum(limit or 0.0 for limit in limits),
-        output_tokens=output_tokens,
-        declared_prompt_tokens=declared.prompt_tokens,
-        declared_output_tokens=mean,
-        draw_difference=sent / ratio - 1 if sent and ratio else None,
-        mismatches=declared.mismatches,
-        texts=declared.texts,
-        ended_early=sum(_ended_early(request) for request in run_pass.requests),
-        aborted=sum(request.finish_reason == "abort" for request in run_pass.requests),
-        repeated_prompts=run_pass.repeated_prompts,
-        drawn=list(declared.drawn),
-    )
-
-
-def _begins_in(request: RequestRecord, figure: WindowFigure) -> bool:
-    """Whether the request's first token came in the window; the whole pass is a window of all requests."""
-    if figure.window == "drained":
-        return True
-    first_ns, start_ns, end_ns = request.first_token_ns, figure.start_ns, figure.end_ns
-    return first_ns is not None and start_ns is not None and end_ns is not None and start_ns < first_ns <= end_ns
-
-
-def _ended_early(request: RequestRecord) -> bool:
-    limit = request.max_output_tokens
-    return request.finish_reason == "stop" and limit is not None and (request.output_tokens or 0) < limit
+    found = []
+    for (restart, run_pass), figure in zip(measured.passes, windows.of_headline() if windows else (), strict=True):
+        requests, declared = run_pass.requests, run_pass.declared
+        inside = [request for request in requests if figure.holds(request.first_token_ns)]
+        early = [
+            request
+            for request in requests
+            if request.finish_reason == "stop" and (request.output_tokens or 0) < (request.max_output_tokens or 0)
+        ]
+        mean, output_tokens = declared.output_tokens, figure.output_tokens or 0
+        limits = [mean if part.index < declared.staggered else part.max_output_tokens or mean for part in inside]
+        prompt_tokens = known_sum(request.prompt_tokens for request in inside)
+        long_run = declared.prompt_tokens / mean if declared.prompt_tokens and mean else None
+        sent = prompt_tokens / output_tokens if prompt_tokens and output_tokens else None
+        found.append(
+            PassMix(
+                restart=restart.restart,
+                pass_index=run_pass.index,
+                requests=len(inside),
+                prompt_tokens=prompt_tokens,
+                answer_tokens=sum(request.output_tokens or 0 for request in inside),
+                declared_answer_tokens=None if mean is None else sum(limit or 0.0 for limit in limits),
+                output_tokens=output_tokens,
+                declared_prompt_tokens=declared.prompt_tokens,
+                declared_output_tokens=mean,
+                draw_difference=sent / long_run - 1 if sent and long_run else None,
+                mismatches=declared.mismatches,
+                texts=declared.texts,
+                ended_early=len(early),
+                aborted=sum(request.finish_reason == "abort" for request in requests),
+                repeated_prompts=run_pass.repeated_prompts,
+                drawn=list(declared.drawn),
+            )
+        )
+    return found

@@ -131,7 +131,7 @@ def _replica_share(measured: Measured, number: int, passes: Sequence[tuple[Resta
         for (_, run_pass), replica in zip(passes, replicas, strict=True)
     ]
     joules = [
-        measured.joules(restart, tail, replica.gpu_uuids)
+        measured.energy_of(restart, tail, replica.gpu_uuids)
         for (restart, _), tail, replica in zip(passes, tails, replicas, strict=True)
     ]
     return ReplicaShare(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,15 +25,8 @@ TOGETHER_NS, TOGETHER_LIFETIME = NS_PER_S // 10, 0.05
 LOCK_STEP_SHARE = 0.5
 
 
-@dataclass(frozen=True)
 class NoWindowError(Exception):
-    """A pass has no such part."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        """Return why."""
-        return self.reason
+    """Why a pass has no such part."""
 
 
 class Instants(NamedTuple):
@@ -114,17 +106,7 @@ def is_scheduled(run_pass: PassRecord) -> bool:
     return bool(requests) and all(request.intended_ns is not None for request in requests)
 
 
-def tokens_between(run_pass: PassRecord, start_ns: int, end_ns: int) -> int:
-    """Return the output tokens that a pass's cumulative series gained in (start, end]."""
-    before, after = _tokens_until(run_pass, [start_ns, end_ns])
-    return int(after - before)
-
-
 def tokens_in(run_pass: PassRecord, edges_ns: Sequence[int]) -> NDArray[np.int64]:
-    """Return the output tokens of each block between two edges, shape (edges − 1,)."""
-    return np.diff(_tokens_until(run_pass, edges_ns))
-
-
-def _tokens_until(run_pass: PassRecord, at_ns: Sequence[int]) -> NDArray[np.int64]:
+    """Return the output tokens that a pass gained after each edge, up to and with the next; shape (edges − 1,)."""
     counts = np.concatenate((np.zeros(1, dtype=np.int64), run_pass.tokens.output_tokens))
-    return counts[np.searchsorted(run_pass.tokens.at_ns, at_ns, side="right")]
+    return np.diff(counts[np.searchsorted(run_pass.tokens.at_ns, edges_ns, side="right")])

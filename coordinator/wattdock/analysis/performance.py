@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from wattdock.analysis.windows import WindowSummary
     from wattdock.records import PassRecord, RequestRecord
 
-# An engine that keeps up has a few in its queue when a pass ends.
+# Largest share of arrivals that a pass may leave unserved: an engine that keeps up has a few in its queue at the end.
 MAX_LEFT_OUT = 0.05
-# Gaps between steps are those between a request's tokens where both add up to the same time.
+# Largest relative difference between gaps between steps and gaps between requests' tokens, both summed; ITL needs none.
 MAX_GAPS_OFF = 0.05
 
 
-# Quantiles of the tail, and from how many values each says more than the largest.
+# Quantiles of the tail, each with the fewest values from which it says more than the largest.
 TAIL = ((0.9, 10), (0.95, 20), (0.99, 100))
 
 
@@ -127,7 +127,10 @@ def performance(measured: Measured, windows: WindowSummary | None) -> Performanc
     requests = [request for run_pass in passes for request in run_pass.requests]
     counted_tokens = sum(figure.output_tokens or 0 for figure in windows.of_headline())
     counted_s = sum(figure.duration_s or 0.0 for figure in windows.of_headline())
-    due, taken_s = known_sum(run_pass.arrivals_due for run_pass in passes), sum(map(_taken_s, passes))
+    due, taken_s = known_sum(run_pass.arrivals_due for run_pass in passes), 0.0
+    for run_pass in passes:
+        last_ns = max((request.submitted_ns for request in run_pass.requests), default=0)
+        taken_s += (last_ns - run_pass.span.start_ns) / NS_PER_S
     return Performance(
         duration_s=duration_s,
         requests=len(requests),
@@ -166,7 +169,7 @@ def serving(passes: Sequence[PassRecord]) -> Serving | None:
 def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
     """Return where a pass's count differs from its requests' counts, their ids, or the end of its token series.
 
-    Tokens that a server only counted are told, too.
+    Tokens whose ids a server did not tell are a disagreement, too.
     """
     disagreements = []
     for run_pass in passes:
@@ -226,11 +229,6 @@ def schedule_lag_share(run_pass: PassRecord) -> float | None:
     return max(delay_s, growth_s) / duration_s
 
 
-def _taken_s(run_pass: PassRecord) -> float:
-    """Seconds until a pass took its last request."""
-    return (max((each.submitted_ns for each in run_pass.requests), default=0) - run_pass.span.start_ns) / NS_PER_S
-
-
 def backlog_slope(run_pass: PassRecord) -> float | None:
     """Return how fast the requests' delay behind their intended arrival grows, s/s.
 
@@ -240,20 +238,14 @@ def backlog_slope(run_pass: PassRecord) -> float | None:
     """
     if not is_scheduled(run_pass):
         return None
-    requests = [(request.intended_ns, request) for request in run_pass.requests if request.intended_ns is not None]
-    submitted = [(intended_ns, request.submitted_ns) for intended_ns, request in requests]
-    finished = [(at_ns, request.finished_ns) for at_ns, request in requests if request.finished_ns is not None]
-    slopes = [slope for instants in (submitted, finished) if (slope := _delay_slope(instants)) is not None]
+    slopes = []
+    for name in ("submitted_ns", "finished_ns"):
+        pairs = [(request.intended_ns, getattr(request, name)) for request in run_pass.requests]
+        intended_ns, reached_ns = np.array([pair for pair in pairs if None not in pair], np.int64).reshape(-1, 2).T
+        since_s = (intended_ns - intended_ns[:1]) / NS_PER_S
+        if len(since_s) and np.ptp(since_s) > 0:
+            slopes.append(float(np.polyfit(since_s, (reached_ns - intended_ns) / NS_PER_S, 1)[0]))
     return max(slopes, default=None)
-
-
-def _delay_slope(instants_ns: Sequence[tuple[int, int]]) -> float | None:
-    """Return the slope of the difference of each pair over its first instant; None without two different ones."""
-    pairs = np.array(instants_ns, dtype=np.int64).reshape(-1, 2)
-    since_s = (pairs[:, 0] - pairs[:1, 0]) / NS_PER_S
-    if not len(pairs) or np.ptp(since_s) == 0:
-        return None
-    return float(np.polyfit(since_s, (pairs[:, 1] - pairs[:, 0]) / NS_PER_S, 1)[0])
 
 
 def ttft_s(request: RequestRecord) -> float | None:
@@ -286,8 +278,8 @@ def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
     figure.
     """
     if not all(len(run_pass.steps.decoded_tokens) for run_pass in passes):
-        seen = [request.token_gaps_ns or () for run_pass in passes for request in run_pass.requests]
-        itl = quantiles(np.concatenate(seen) / NS_PER_S) if any(seen) else None
+        gaps_ns = [request.token_gaps_ns or () for run_pass in passes for request in run_pass.requests]
+        itl = quantiles(np.concatenate(gaps_ns) / NS_PER_S) if any(gaps_ns) else None
         return {"itl": itl, "itl_reason": None if itl else "the engine does not report its steps"}
     if any(run_pass.replicas for run_pass in passes):
         return {"itl_reason": "the steps of several engines overlap"}

@@ -16,7 +16,6 @@ from wattdock.values import Stored, all_known, known_sum
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowSummary
-    from wattdock.records import RestartRecord
 
 
 class WarmUp(Steadiness):
@@ -54,33 +53,33 @@ class Procedure(Stored):
 
         As every prompt is the declared one, output tokens per prompt token are off by as much.
         """
-        declared = known_sum(each.declared_answer_tokens for each in self.mix)
-        return sum(each.answer_tokens for each in self.mix) / declared - 1 if declared else None
+        declared = known_sum(mix.declared_answer_tokens for mix in self.mix)
+        return sum(mix.answer_tokens for mix in self.mix) / declared - 1 if declared else None
 
     @property
     def draw_difference(self) -> float | None:
         """Mean over passes of what their draws differ from the long run by; None where a pass has none."""
-        known = all_known(each.draw_difference for each in self.mix)
+        known = all_known(mix.draw_difference for mix in self.mix)
         return sum(known) / len(known) if known else None
 
 
 def procedure(measured: Measured, windows: WindowSummary | None) -> Procedure:
     """Return the evidence from every restart."""
     runners = Counter(restart.restart for restart in measured.restarts if restart.passes)
+    limits, warm_ups = measured.config.warmup, []
+    for restart in measured.restarts:
+        if limits.profile == "steady":
+            last = warm_up_steadiness(restart.warm_up, limits, measured.used)
+            converged = not last.drifting
+        else:
+            last = Steadiness(duration_s=sum(span.duration_s for span in restart.spans if span.name == "warm-up"))
+            converged = None
+        warm_ups.append(WarmUp(restart=restart.restart, profile=limits.profile, converged=converged, **dict(last)))
     return Procedure(
-        warm_up=[_warm_up(measured, restart) for restart in measured.restarts],
+        warm_up=warm_ups,
         drift=[drift(measured, *of_pass) for of_pass in measured.passes],
         mix=mixes(measured, windows),
         runners_per_restart=max(runners.values(), default=0),
         token_disagreements=token_disagreements(measured.pass_records),
         undrained=undrained(measured.pass_records),
     )
-
-
-def _warm_up(measured: Measured, restart: RestartRecord) -> WarmUp:
-    limits = measured.config.warmup
-    if limits.profile == "steady":
-        last = warm_up_steadiness(restart.warm_up, limits, measured.used)
-        return WarmUp(restart=restart.restart, profile=limits.profile, converged=not last.drifting, **dict(last))
-    duration_s = sum(span.duration_s for span in restart.spans if span.name == "warm-up")
-    return WarmUp(restart=restart.restart, profile=limits.profile, converged=None, duration_s=duration_s)

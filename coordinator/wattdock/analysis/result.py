@@ -150,9 +150,8 @@ class ExperimentResult(Stored):
     @property
     def speed_figure(self) -> Figure | None:
         """Output tokens per second; None where nothing was measured."""
-        if self.performance is None or self.performance.output_tokens_per_s is None:
-            return None
-        return Figure(self.performance.output_tokens_per_s, self.restarts(SPEED).interval)
+        speed = self.performance
+        return Figure(speed.output_tokens_per_s, self.restarts(SPEED).interval) if speed else None
 
     @staticmethod
     def labels(results: Sequence[ExperimentResult]) -> list[str]:
@@ -179,11 +178,12 @@ class ExperimentResult(Stored):
         cls, config: ExperimentConfig, failure: Failure | None, *, started_utc: str, **parts: Any
     ) -> ExperimentResult:
         """Return a result of the settings and the outcome alone, with the parts given."""
+        interrupted = failure is not None and failure.kind == Failure.INTERRUPTED
         return cls(
             experiment_id=config.experiment_id,
             started_utc=started_utc,
             config=config,
-            status=_status(failure),
+            status="ok" if failure is None else "interrupted" if interrupted else "failed",
             error=failure,
             **parts,
         )
@@ -197,7 +197,14 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     """
     environment = combined_environment(restarts)
     measured = Measured.of(config, restarts, environment)
-    passes, energy = measured.pass_records, measured_energy(measured)
+    passes, energy, spans = measured.pass_records, measured_energy(measured), []
+    for restart in measured.restarts:
+        of_passes = [(run_pass.span, run_pass.index) for run_pass in restart.passes]
+        for span, number in [*((span, None) for span in restart.spans), *of_passes]:
+            joules = measured.energy_of(restart, span)
+            figures = {"energy_j": joules.total_j, "timing_j": joules.timing_j, "reason": joules.reason}
+            clock = environment.clock.number(restart.clock)
+            spans.append(StoredSpan(**vars(span), **figures, restart=restart.restart, pass_index=number, clock=clock))
     speed = performance(measured, energy.windows)
     return ExperimentResult.bare(
         config,
@@ -213,7 +220,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         multi_gpu=multi_gpu(measured, energy, speed),
         gpus=gpu_results(measured),
         data_parallel=data_parallel(measured),
-        spans=_stored_spans(measured, environment.clock),
+        spans=spans,
     )
 
 
@@ -228,10 +235,10 @@ def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapsh
         raise ValueError("no restart recorded its environment")
     loaded = [environment for environment in environments if environment.runner.framework]
     chosen, passes = (loaded or environments)[-1], [run_pass for restart in restarts for run_pass in restart.passes]
-    told = (environment.model.template_time_utc for environment in reversed(environments))
+    times_utc = (environment.model.template_time_utc for environment in reversed(environments))
     chat = {
         "rendered_sha256": next((run_pass.rendered_sha256 for run_pass in passes if run_pass.index == 0), None),
-        "template_time_utc": next(filter(None, told), None),
+        "template_time_utc": next(filter(None, times_utc), None),
     }
     of_all = {
         "clock": RestartRecord.clock_facts(restarts),
@@ -257,32 +264,6 @@ def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange
                 with_value.append(restart.restart)
         changes.append(snapshot.ConditionChange(name=name, restarts=numbers))
     return changes
-
-
-def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
-    if failure is None:
-        return "ok"
-    return "interrupted" if failure.kind == Failure.INTERRUPTED else "failed"
-
-
-def _stored_spans(measured: Measured, clock: snapshot.ClockFacts) -> list[StoredSpan]:
-    stored = []
-    for restart in measured.restarts:
-        of_passes = [(run_pass.span, run_pass.index) for run_pass in restart.passes]
-        for span, pass_index in [*((span, None) for span in restart.spans), *of_passes]:
-            joules = measured.joules(restart, span)
-            stored.append(
-                StoredSpan(
-                    **vars(span),
-                    restart=restart.restart,
-                    pass_index=pass_index,
-                    clock=clock.number(restart.clock),
-                    energy_j=joules.total_j,
-                    timing_j=joules.timing_j,
-                    reason=joules.reason,
-                )
-            )
-    return stored
 
 
 def _positions(texts: Sequence[str]) -> dict[str, list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, reduce
 from math import exp, inf, log, sqrt
-from operator import add, attrgetter, mul
+from operator import add, mul
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from wattdock.analysis.pass_energy import PassEnergy
 
 ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
-# Quantity → the fields, of what counts of a pass, whose sums it is the ratio of.
+# Quantity → the two fields of a pass's counted part whose sums' ratio it is.
 RATIOS = {
     ENERGY: ("total_j", "output_tokens"),
     SPEED: ("output_tokens", "duration_s"),
     POWER: ("total_j", "duration_s"),
 }
 CONFIDENCE = 0.95
-# An interval from two values would be as wide as nobody reads: 12.7 standard errors to each side.
+# Fewest restarts with an interval: from two it would reach 12.7 standard errors to each side.
 LEAST_RESTARTS = 3
 # Student's t at 97.5 % for 1 to 9 degrees of freedom. Source: scipy.special.stdtrit, of which these are the values.
 T_FACTORS = (
@@ -113,8 +113,12 @@ class Restarts:
     @classmethod
     def of_groups(cls, groups: Sequence[Sequence[PassEnergy]], quantity: str) -> Restarts:
         """Return a value for each group of passes, of which none lacks the quantity."""
-        sums = [_sums(group, quantity) for group in groups]
-        return cls(tuple(top for top, _ in sums), tuple(bottom for _, bottom in sums))
+
+        def sums(name: str) -> tuple[float, ...]:
+            return tuple(_sum(getattr(run_pass.counted, name) for run_pass in group) for group in groups)
+
+        top, bottom = RATIOS[quantity]
+        return cls(sums(top), sums(bottom))
 
     def __len__(self) -> int:
         return len(self.tops)
@@ -166,13 +170,6 @@ def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
     for run_pass in passes:
         groups.setdefault(run_pass.restart, []).append(run_pass)
     return [groups[number] for number in sorted(groups)]
-
-
-def _sums(passes: Sequence[PassEnergy], quantity: str) -> tuple[float, float]:
-    """Return what of several passes is divided for a quantity, and by what; no pass lacks either."""
-    top, bottom = RATIOS[quantity]
-    counted = [run_pass.counted for run_pass in passes]
-    return _sum(map(attrgetter(top), counted)), _sum(map(attrgetter(bottom), counted))
 
 
 def _sum(values: Iterable[float]) -> float:
@@ -291,6 +288,10 @@ def statistics(passes: Sequence[PassEnergy], *, drawn: Sequence[str] = ()) -> St
     within = [Restarts.of_groups([[run_pass] for run_pass in group], quantity).values for group in groups]
     per_pass = Restarts.of_groups([[run_pass] for run_pass in passes], quantity).values
     value, interval = restarts.value, restarts.interval
+    few = pluralize(len(restarts), "restart")
+    too_few = f"{few}: too few for an interval, {LEAST_RESTARTS} are the least; set repeats.restarts"
+    same = "the same prompts" if "token ids" not in drawn else "all else the same"
+    anew = f"{', '.join(drawn)} drawn anew and " if drawn else ""
     return Statistics(
         quantity=quantity,
         value=value,
@@ -304,21 +305,9 @@ def statistics(passes: Sequence[PassEnergy], *, drawn: Sequence[str] = ()) -> St
             f"restart {passes[i].restart + 1} pass {passes[i].pass_index + 1}: {per_pass[i]:.4g}"
             for i in _outlier_positions(per_pass)
         ],
-        covers=_covers(drawn) if interval else None,
-        reason=None if interval else too_few_text(len(restarts)),
+        covers=COVERS.format(prompts=f"with {anew}{same} in each restart") if interval else None,
+        reason=None if interval else too_few,
     )
-
-
-def _covers(drawn: Sequence[str]) -> str:
-    same = "the same prompts" if "token ids" not in drawn else "all else the same"
-    anew = f"{', '.join(drawn)} drawn anew and " if drawn else ""
-    return COVERS.format(prompts=f"with {anew}{same} in each restart")
-
-
-def too_few_text(restarts: int) -> str:
-    """Return why so many restarts have no interval, and what gives one."""
-    few = pluralize(restarts, "restart")
-    return f"{few}: too few for an interval, {LEAST_RESTARTS} are the least; set repeats.restarts"
 
 
 def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float | None:
@@ -337,14 +326,12 @@ def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float 
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:
     """Return the standard deviation of values around their own group's mean, pooled; None with one value in each."""
     freedom = sum(len(group) - 1 for group in groups)
-    return sqrt(_sum(map(_squares, groups)) / freedom) if freedom else None
-
-
-def _squares(group: Sequence[float]) -> float:
-    """Return the sum of squares of values' distances from their mean."""
-    mean = _sum(group) / len(group)
-    distances = [value - mean for value in group]
-    return _sum(map(mul, distances, distances))
+    squares = []
+    for group in groups:
+        mean = _sum(group) / len(group)
+        distances = [value - mean for value in group]
+        squares.append(_sum(map(mul, distances, distances)))
+    return sqrt(_sum(squares) / freedom) if freedom else None
 
 
 def _outlier_positions(values: Sequence[float]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from dataclasses import dataclass
 from math import hypot
@@ -28,17 +27,21 @@ if TYPE_CHECKING:
     from wattdock.records import WarmUpSample
 
 S_PER_MIN = 60.0
-# Of a warm-up: its first third is left out, in which kernels are compiled and the board heats up fastest.
+# Share of a warm-up that is judged: its first third compiles kernels and heats the board fastest.
 WINDOW_SHARE = 2 / 3
 MIN_READINGS = 2
 TEMPERATURES = ("temperature_c", "memory_temperature_c")
-# Temperatures are read once a second, so that the second half of a short span may hold no reading.
+# Least time in which to look for a temperature, read once a second: half of a short span may hold none.
 TEMPERATURE_REACH_S = 3.0
 IDLE_SPANS: dict[str, Literal["empty", "loaded_before", "loaded_after"]] = {
     "idle-empty": "empty",
     "idle-loaded-before": "loaded_before",
     "idle-loaded-after": "loaded_after",
 }
+
+
+# Series whose mean an idle baseline holds under the same name.
+IDLE_SERIES = ("temperature_c", "sm_clock_mhz", "memory_clock_mhz", "performance_state", "memory_used_bytes")
 
 
 class IdleBaseline(Stored):
@@ -207,7 +210,7 @@ def idle_unsettled(
             unsettled.append(f"{uuid}: {first:.1f} W, then {second:.1f} W (limit {limits.settled:.1%})")
         since_ns = min(span.start_ns, span.end_ns - round(TEMPERATURE_REACH_S * NS_PER_S))
         temperatures = series_values(gpu, TEMPERATURES[0], since_ns, span.end_ns)
-        if _not_supported(gpu, TEMPERATURES[0]):
+        if any(event.kind == "not_supported" and event.reading == TEMPERATURES[0] for event in gpu.events):
             continue
         if len(temperatures) < MIN_READINGS:
             unsettled.append(f"{uuid}: temperature unknown")
@@ -252,11 +255,6 @@ def not_cooled_down(
     return tuple(warm)
 
 
-def _not_supported(gpu: GpuTimeline, name: str) -> bool:
-    """Whether the driver has no such reading for this GPU."""
-    return any(event.kind == "not_supported" and event.reading == name for event in gpu.events)
-
-
 def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int) -> NDArray[np.float64]:
     """Return the samples of one series inside a span, shape (n,); empty without the series."""
     if gpu is None or (series := gpu.series.get(name)) is None:
@@ -278,7 +276,7 @@ def idle_baselines(measured: Measured) -> list[IdleBaseline]:
 def _baseline(measured: Measured, restart: int, span: Span, gpu: GpuTimeline) -> IdleBaseline:
     joules, curve_of = measured.energy.of_gpu(gpu, span), measured.energy.curve
     unsettled = idle_unsettled({gpu.uuid: gpu}, span, [gpu.uuid], measured.config.idle, curve_of=curve_of)
-    mean = functools.partial(over, [(gpu, span)], summary=np.mean)
+    means = {name: over([(gpu, span)], name, np.mean) for name in IDLE_SERIES}
     return IdleBaseline(
         restart=restart,
         gpu_uuid=gpu.uuid,
@@ -288,12 +286,8 @@ def _baseline(measured: Measured, restart: int, span: Span, gpu: GpuTimeline) ->
         mean_power_w=joules.mean_power_w,
         timing_w=None if joules.timing_j is None else joules.timing_j / span.duration_s,
         unsettled="; ".join(unsettled) or None,
-        temperature_c=mean("temperature_c"),
-        sm_clock_mhz=mean("sm_clock_mhz"),
-        memory_clock_mhz=mean("memory_clock_mhz"),
-        performance_state=mean("performance_state"),
-        memory_used_bytes=mean("memory_used_bytes"),
-        utilization_percent=mean("gpu_utilization_percent"),
+        utilization_percent=over([(gpu, span)], "gpu_utilization_percent", np.mean),
+        **means,
     )
 
 

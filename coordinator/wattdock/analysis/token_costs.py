@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Instants = NDArray[np.int64]
 
-# The course of energy may trail the work, or lead it, by a few milliseconds that nobody knows: it is fitted.
+# Lag of energy behind the work, fitted: its assumed scatter, its bound, and the steps of search and slope.
 LAG_STD_S, MAX_LAG_S, LAG_GRID_S, LAG_STEP_S = 0.005, 0.02, 0.004, 0.001
-# In a longer bin energy may have gone anywhere.
+# Length, in usual bins, beyond which a bin bridges a gap in the readings and does not count.
 GAP_BINS = 3
-# Errors of neighbouring bins go together; those of seconds do not.
+# Blocks of the bootstrap: errors of neighbouring bins go together, those of seconds do not.
 BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
 INTERVAL95 = (2.5, 97.5)
-# A tenth of a quantity's root mean square is its own, and no mix of the others.
+# Variance inflation beyond which a kind has no figure: less than a tenth of its root mean square is its own.
 MAX_VARIANCE_INFLATION = 100.0
-# Less than a third is: where the figure of another one is too wide, one of them makes room.
+# Variance inflation beyond which a kind may make room for another whose figure is too wide: a third is its own.
 MIXED_INFLATION = 10.0
-# Twice the logarithm of a likelihood ratio of about 50.
+# Misfits nearer than this are alike by chance: twice the logarithm of a likelihood ratio of about 50.
 CHANCE = 8.0
-# Watts between steps are those of an idle engine only where bins are mostly waits.
+# Fewest bins that are mostly waits; with fewer, watts between steps are not those of an idle engine.
 MIN_WAITING_BINS = 25
-# In longer bins prefill and decode are always mixed.
+# Longest usual bin: in longer ones prefill and decode are always mixed.
 MAX_BIN_S = 0.05
-# Steps whose instants are wrong leave energy that no work explains.
+# Largest misfit of total energy: steps whose instants are wrong leave energy that no work explains.
 MAX_CLOSURE = 0.02
 MAX_RELATIVE_WIDTH = 1.0
 
@@ -204,20 +204,18 @@ def token_costs(measured: Measured) -> TokenCosts:
         missed = f"the fit misses the energy by {fitted.closure:+.1%} (limit {MAX_CLOSURE:.0%})"
         reason = f"{missed}; are the steps' instants right?"
         return TokenCosts(closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s, reason=reason)
-    figures = {name: _cost(fitted, kind) for kind, name in enumerate(FIGURES)}
+    figures = {}
+    for kind, name in enumerate(FIGURES):
+        ends = np.array((fitted.values[kind], fitted.low[kind], fitted.high[kind]))
+        value, low, high = map(float, ends)
+        if kind in fitted.reasons:
+            figures[name] = Cost(reason=fitted.reasons[kind])
+        elif _is_wide(ends):
+            reason = f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
+            figures[name] = Cost(low=low, high=high, reason=reason)
+        else:
+            figures[name] = Cost(value=value, low=low, high=high)
     return TokenCosts(**figures, closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s)
-
-
-def _cost(fitted: Costs, kind: int) -> Cost:
-    if kind in fitted.reasons:
-        return Cost(reason=fitted.reasons[kind])
-    ends = np.array((fitted.values, fitted.low, fitted.high))[:, kind]
-    value, low, high = map(float, ends)
-    if _is_wide(ends):
-        return Cost(
-            low=low, high=high, reason=f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
-        )
-    return Cost(value=value, low=low, high=high)
 
 
 def _steps_work(run_pass: PassRecord) -> Work:
@@ -238,7 +236,7 @@ def metered_work(measured: Measured, restart: RestartRecord, run_pass: PassRecor
     Raises:
         NoCostsError: The energy is unknown, or its course is not finer than a second.
     """
-    energy = measured.joules(restart, run_pass.span)
+    energy = measured.energy_of(restart, run_pass.span)
     if energy.reason:
         raise NoCostsError(energy.reason)
     if energy.sources != {"counter"}:
@@ -271,7 +269,10 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, may_give_way: 
         kept = [kind for kind in range(len(names)) if kind not in reasons and kind not in mixed_with]
         ends, closure = _fit(passes, lag_s, kept)
         wide = [kind for kind, is_wide in zip(kept, _is_wide(ends), strict=True) if is_wide]
-        inflation = dict(zip(kept, _variance_inflation(work[:, kept]), strict=True))
+        # By how much its mix with the others inflates the variance of each kind's figure.
+        scaled = work[:, kept] / np.sqrt((work[:, kept] ** 2).sum(axis=0))
+        share, directions = np.linalg.eigh(scaled.T @ scaled)
+        inflation = dict(zip(kept, (directions**2 / np.maximum(share, 1e-12)).sum(axis=1), strict=True))
         mixed = [kind for kind in kept if may_give_way and inflation[kind] > MIXED_INFLATION]
         hopeless = [kind for kind in mixed if inflation[kind] > MAX_VARIANCE_INFLATION]
         least = _least_of(hopeless or mixed, work[:, kept], energy_j, kept)
@@ -356,13 +357,6 @@ def _lag_s(passes: Sequence[MeteredWork]) -> float:
     middle_s = float(grid_s[np.argmin([misfit(lag_s) for lag_s in grid_s])])
     around_s = (middle_s - LAG_GRID_S, middle_s + LAG_GRID_S)
     return float(minimize_scalar(misfit, bounds=around_s, method="bounded", options={"xatol": 1e-4}).x)
-
-
-def _variance_inflation(work: Floats) -> Floats:
-    """Return for each kind of work by how much its mix with the others inflates the variance of its figure."""
-    scaled = work / np.sqrt((work**2).sum(axis=0))
-    share, directions = np.linalg.eigh(scaled.T @ scaled)
-    return np.asarray((directions**2 / np.maximum(share, 1e-12)).sum(axis=1))
 
 
 def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:

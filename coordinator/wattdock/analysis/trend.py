@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# What a quantity may depend on, it depends on in proportion at most: prompts make up a part of its joules. Without this
-# bound a term that hardly varies, but does so along with time, would leave the trend unknown.
+# Largest relative change of a quantity per relative change of a term: prompts make up a part of its joules. Without the
+# bound, a term that hardly varies, but does so along with time, would leave the trend unknown.
 PROPORTIONAL = 1.0
-# A line through three values has one left to tell its scatter by.
+# Fewest degrees of freedom of a line's scatter: three values leave one.
 MIN_FREEDOM = 0.9
-# Values without any scatter still have an uncertainty, which no meter resolves.
+# Relative uncertainty of values without any scatter, which no meter resolves.
 MIN_SCATTER = 1e-9
 ROUNDS = 10
-# Of five values without a trend, those in order are 2 of 120 permutations.
+# Fewest values whose ranks give an interval of 95 %: of 120 permutations of five, 2 are in order.
 MIN_RANKED = 5
 
 
@@ -56,7 +56,7 @@ def slope(
 ) -> Change | None:
     """Return the slope of a line, relative to the values' mean, per unit of `at`.
 
-    None of too few values, and of values whose terms go together.
+    None with too few values, and where terms go together.
 
     Least squares; the relative change with that of each term is taken to be 0 ± `PROPORTIONAL` before anything is seen.
 
@@ -67,20 +67,20 @@ def slope(
     relative = [term / term.mean() - 1 for term in terms if term.mean()]
     unit = float(np.ptp(at))
     matrix = np.column_stack([(at - at.mean()) / unit, np.ones_like(at), *relative])
-    seen = values / values.mean() - 1
+    deviations = values / values.mean() - 1
     known = np.diag([0.0, 0.0, *(PROPORTIONAL**-2 for _ in relative)])
-    squares, variance = matrix.T @ matrix, float(np.var(seen)) + MIN_SCATTER**2
+    squares, variance = matrix.T @ matrix, float(np.var(deviations)) + MIN_SCATTER**2
     # How far the terms are known depends on the scatter, and the scatter on what the terms explain.
     for _ in range(ROUNDS):
         try:
             covariance = np.linalg.inv(squares / variance + known)
         except np.linalg.LinAlgError:
             return None
-        fitted = covariance @ matrix.T @ seen / variance
+        fitted = covariance @ matrix.T @ deviations / variance
         freedom = len(at) - float(np.trace(covariance @ squares)) / variance
         if freedom < MIN_FREEDOM:
             return None
-        variance = float(np.sum((seen - matrix @ fitted) ** 2)) / freedom + MIN_SCATTER**2
+        variance = float(np.sum((deviations - matrix @ fitted) ** 2)) / freedom + MIN_SCATTER**2
     return Change(float(fitted[0]) / unit, t_factor(freedom) * sqrt(float(covariance[0, 0])) / unit)
 
 

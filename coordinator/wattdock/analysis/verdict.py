@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 Group = Literal["wrong", "unverified", "irreproducible"]
-# In the order in which they are told, with what each says of the figure.
+# Groups of reasons, the worst first, with what each says of the figure.
 GROUPS: dict[Group, str] = {
     "wrong": "figure is wrong",
     "unverified": "figure is not verified",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_between
+from wattdock.analysis.joules import ratio
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
@@ -27,8 +28,8 @@ MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
 MJ_PER_J = 1_000
 NO_COUNTER = "a GPU that was used has no energy counter"
 PHASES = ("time between rounds", "prefill", "decode")
-# Power may differ at a span's ends, as where it overshoots, and the runner's instants are the CPU's: half a 95 %
-# interval, in bins of energy. It is the same at each span.
+# Uncertainty of each span's ends (half a 95 % interval, in bins of energy): power may overshoot there, and the runner's
+# instants are the CPU's. It is the same for every span.
 EDGE95 = 0.1
 MAX_RELATIVE_HALF = 0.1
 # Largest share of decode's tokens that come during prefills; their energy is counted as prefill's.
@@ -78,6 +79,14 @@ class WindowFigure(Stored):
     timing_j: float | None = None
     energy_per_output_token_j: float | None = None
     reason: str | None = None
+
+    def holds(self, at_ns: int | None) -> bool:
+        """Whether an instant lies in the window; the whole pass holds everything, known or not."""
+        if self.window == "drained":
+            return True
+        if at_ns is None or self.start_ns is None or self.end_ns is None:
+            return False
+        return self.start_ns < at_ns <= self.end_ns
 
 
 class WindowSummary(Stored):
@@ -147,7 +156,12 @@ WINDOWS: dict[str, Callable[[PassRecord, int], tuple[int, int]]] = {
 def windows(measured: Measured) -> WindowSummary:
     """Return every definition's figure for every pass, how far the definitions differ, and which is the headline's."""
     figures = [_figure(measured, name, *of_pass) for name in WINDOWS for of_pass in measured.passes]
-    per_token = {name: _per_token([figure for figure in figures if figure.window == name]) for name in WINDOWS}
+    per_token = dict[str, float | None]()
+    for name in WINDOWS:
+        # Unknown where a pass has no such window, or no energy.
+        of_window = [figure for figure in figures if figure.window == name]
+        tokens = sum(figure.output_tokens or 0 for figure in of_window)
+        per_token[name] = ratio(known_sum(figure.total_j for figure in of_window), tokens)
     figures_j = [value for value in per_token.values() if value is not None]
     drained_j = per_token["drained"]
     spread = (max(figures_j) - min(figures_j)) / drained_j if drained_j and len(figures_j) > 1 else None
@@ -157,13 +171,6 @@ def windows(measured: Measured) -> WindowSummary:
     return WindowSummary(headline=headline, energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
 
 
-def _per_token(figures: Sequence[WindowFigure]) -> float | None:
-    """Return the sum of joules ÷ the sum of tokens; None where a pass has no such window, or no energy."""
-    total_j = known_sum(figure.total_j for figure in figures)
-    tokens = sum(figure.output_tokens for figure in figures if figure.output_tokens is not None)
-    return None if total_j is None or not tokens else total_j / tokens
-
-
 def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:
     where = {"window": name, "restart": restart.restart, "pass_index": run_pass.index}
     try:
@@ -171,10 +178,10 @@ def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: Pas
         if end_ns <= start_ns:
             raise NoWindowError("it ends before it begins")
     except NoWindowError as error:
-        return WindowFigure(**where, reason=error.reason)
+        return WindowFigure(**where, reason=str(error))
     span = Span(name, start_ns, end_ns)
-    tokens = run_pass.output_tokens if name == "drained" else tokens_between(run_pass, start_ns, end_ns)
-    joules = measured.joules(restart, span)
+    tokens = run_pass.output_tokens if name == "drained" else int(tokens_in(run_pass, [start_ns, end_ns])[0])
+    joules = measured.energy_of(restart, span)
     total_j, timing_j, reason = joules.total_j, joules.timing_j, joules.reason
     if name == "begin-end" and total_j is not None and restart.timeline:
         curves = [measured.energy.curve(restart.timeline.gpus[uuid]) for uuid in measured.used]
@@ -190,7 +197,7 @@ def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: Pas
         output_tokens=tokens,
         total_j=total_j,
         timing_j=timing_j,
-        energy_per_output_token_j=None if total_j is None or not tokens else total_j / tokens,
+        energy_per_output_token_j=ratio(total_j, tokens),
         reason=reason,
     )
 
@@ -223,10 +230,8 @@ def phases(measured: Measured) -> Phases:
             raise NoCostsError(
                 f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
             )
-        fitted = costs(
-            [metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes],
-            PHASES,
-        )
+        metered = [metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes]
+        fitted = costs(metered, PHASES)
         prefill_j, prefill_ci95_j = _phase_joules(fitted, 1, prefill_s, len(rounds))
         decode_j, decode_ci95_j = _phase_joules(fitted, 2, decode_s, len(rounds))
     except NoCostsError as error:
@@ -238,8 +243,8 @@ def phases(measured: Measured) -> Phases:
         decode_j=decode_j,
         prefill_ci95_j=prefill_ci95_j,
         decode_ci95_j=decode_ci95_j,
-        prefill_j_per_prompt_token=prefill_j / prompt_tokens if prompt_tokens else None,
-        decode_j_per_output_token=decode_j / decode_tokens if decode_tokens else None,
+        prefill_j_per_prompt_token=ratio(prefill_j, prompt_tokens),
+        decode_j_per_output_token=ratio(decode_j, decode_tokens),
     )
 
 
@@ -275,16 +280,11 @@ def rounds_of(run_pass: PassRecord) -> list[_Round]:
     ]
     if any(part.submitted[-1] > part.first.min() for part in rounds):
         return []
-    return [_round(run_pass, part) for part in rounds]
-
-
-def _round(run_pass: PassRecord, at: Instants) -> _Round:
-    begin_ns, boundary_ns, end_ns = int(at.submitted[0]), int(at.first.max()), int(at.finished.max())
-    requests = len(at.submitted)
-    return _Round(
-        prefill=Span("prefill", begin_ns, boundary_ns),
-        decode=Span("decode", boundary_ns, end_ns),
+    found = []
+    for part in rounds:
+        begin_ns, boundary_ns, end_ns = int(part.submitted[0]), int(part.first.max()), int(part.finished.max())
+        gained = np.cumsum(tokens_in(run_pass, [begin_ns, boundary_ns, end_ns]))
         # Each request's first token is prefill's own.
-        mixed_tokens=max(0, tokens_between(run_pass, begin_ns, boundary_ns) - requests),
-        decode_tokens=max(0, tokens_between(run_pass, begin_ns, end_ns) - requests),
-    )
+        decoded = np.maximum(0, gained - len(part.first)).tolist()
+        found.append(_Round(Span("prefill", begin_ns, boundary_ns), Span("decode", boundary_ns, end_ns), *decoded))
+    return found

@@ -97,7 +97,7 @@ class Checklist(Generic[S]):
                 yield outcome.named(prefix + name, **declared)
 
 
-class Subject:
+class AuditInput:
     """An experiment's result, its settings, and those parts of it that every measured result has."""
 
     def __init__(self, result: ExperimentResult) -> None:

@@ -11,7 +11,7 @@ from wattdock.launch.images import find_locked, read_lock
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.config import ExperimentConfig, ModelSpec
+    from wattdock.config import ExperimentConfig
 
 
 def left_to_do(experiments: Sequence[ExperimentConfig]) -> list[str]:
@@ -21,7 +21,14 @@ def left_to_do(experiments: Sequence[ExperimentConfig]) -> list[str]:
         PreflightError: The driver cannot be talked to.
         ConfigError: The lock of images cannot be read.
     """
-    lines = [line for config in experiments for line in (*_looser(config), *_model(config.model))]
+    lines = []
+    for config in experiments:
+        loose = config.looser_than_published().values()
+        lines += [f"settings: the study, or a flag, sets {text}; take that out" for text in loose]
+        if shape := config.model.shape:
+            lines.append(f"model: shape:{shape} has random weights; name a trained model of a hub, with its revision")
+        elif folder := config.model.path:
+            lines.append(f"model: the folder {folder} has no revision; name a model of a hub, with its revision")
     if reason := GpuInventory.here().reason:
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
     lock = read_lock()
@@ -31,18 +38,3 @@ def left_to_do(experiments: Sequence[ExperimentConfig]) -> list[str]:
         except WattdockError as error:
             lines.append(f"image: {error}; docs/publication.md has the steps")
     return list(dict.fromkeys(lines))
-
-
-def _looser(config: ExperimentConfig) -> list[str]:
-    return [
-        f"settings: the study, or a flag, sets {text}; take that out"
-        for text in config.looser_than_published().values()
-    ]
-
-
-def _model(model: ModelSpec) -> list[str]:
-    if model.shape:
-        return [f"model: shape:{model.shape} has random weights; name a trained model of a hub, with its revision"]
-    return [f"model: the folder {model.path} has no revision; name a model of a hub, with its revision"] * bool(
-        model.path
-    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config.experiment import ExperimentConfig, model_mapping
 from wattdock.config.fleet import FleetSpec
-from wattdock.config.study import ZIP, Settings, StudyError, points
+from wattdock.config.study import Settings, StudyError, points
 from wattdock.config.workload import prompts_mapping
 from wattdock.errors import ConfigError
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from wattdock.config.study import Point, StudyFile
 
 DEFAULT_BACKEND: str = ExperimentConfig.model_fields["backend"].default
+# Every setting of an experiment without any, which exclusions are held against.
+DEFAULTS: Settings = ExperimentConfig().model_dump(mode="json")
+# Settings that each name another model.
 MODEL_NAMES = {"id", "path", "shape"}
 
 
@@ -32,7 +35,7 @@ class Candidate:
 
     Attributes:
         settings: Laid over each other.
-        point: The swept ones among them, dotted; empty for an explicit experiment.
+        point: The swept settings among them, dotted; empty for an explicit experiment.
         index: Its place under `experiments:`; None for a point of the sweep.
     """
 
@@ -48,7 +51,7 @@ class Study:
     Attributes:
         name: For people and folder names.
         experiments: Each different from all others, in the order written; names are unique.
-        notes: What a person should know about the expansion, such as duplicates that were merged.
+        notes: Lines for a person about the expansion, such as duplicates that were merged.
         stop_after_failures: Failures of one kind in a row before a backend is given up; None for never.
         fleet: How a cluster is asked to run it.
     """
@@ -80,8 +83,22 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
         ConfigError: The sweep makes no sense, an exclusion excludes nothing, a point cannot be an experiment, or two
             experiments have the same name.
     """
-    candidates, notes = _candidates(written, flags)
-    experiments, merged = _unique(candidates, check)
+    sweep = list(points(written.sweep)) if written.sweep else []
+    layers = [written.defaults, *written.experiments, *sweep, flags, {"backend": DEFAULT_BACKEND}]
+    backends = {backend for layer in layers if isinstance(backend := layer.get("backend"), str)}
+    # The defaults may hold a section for each backend.
+    sections = backends - ExperimentConfig.model_fields.keys()
+    swept = _swept(written, sweep, flags, sections)
+    included = [point for point in swept if not any(_matches(entry, point.settings) for entry in written.exclude)]
+    for number, entry in enumerate(written.exclude):
+        if not any(_matches(entry, point.settings) for point in swept):
+            raise StudyError(f"exclude: {entry} excludes no point", "exclude", number, remedy="correct or remove it")
+    explicit = [
+        Candidate(_with_its_section(override(override(written.defaults, settings), flags), sections), {}, index)
+        for index, settings in enumerate(written.experiments)
+    ]
+    notes = [f"excluded: {len(swept) - len(included)} of {len(swept)} points"] if len(included) < len(swept) else []
+    experiments, merged = _unique([*included, *explicit], check)
     if not experiments:
         raise ConfigError("no experiment is left to measure: `exclude:` takes every point")
     return Study(
@@ -155,28 +172,9 @@ def _merged(under: Settings, over: Settings) -> Settings:
     return merged
 
 
-def _candidates(written: StudyFile, flags: Settings) -> tuple[list[Candidate], list[str]]:
-    """Return all points and explicit experiments, and a line about the points that were left out."""
-    sweep = list(points(written.sweep)) if written.sweep else []
-    layers = [written.defaults, *written.experiments, *sweep, flags, {"backend": DEFAULT_BACKEND}]
-    named = {backend for layer in layers if isinstance(backend := layer.get("backend"), str)}
-    # The defaults may hold a section for each backend.
-    sections = named - ExperimentConfig.model_fields.keys()
-    swept = _swept(written, sweep, flags, sections)
-    included = [point for point in swept if not any(_matches(entry, point.settings) for entry in written.exclude)]
-    for number, entry in enumerate(written.exclude):
-        if not any(_matches(entry, point.settings) for point in swept):
-            raise StudyError(f"exclude: {entry} excludes no point", "exclude", number, remedy="correct or remove it")
-    explicit = [
-        Candidate(_with_its_section(override(override(written.defaults, settings), flags), sections), {}, index)
-        for index, settings in enumerate(written.experiments)
-    ]
-    excluded = len(swept) - len(included)
-    return [*included, *explicit], [f"excluded: {excluded} of {len(swept)} points"] if excluded else []
-
-
 def _swept(written: StudyFile, sweep: Sequence[Point], flags: Settings, sections: set[str]) -> list[Candidate]:
-    names = _short_names(written.sweep)
+    """Return the points of a sweep with their settings, each named by what is swept."""
+    lasts = Counter(name.rpartition(".")[2] for name in (sweep[0] if sweep else ()))
     candidates: dict[str, Candidate] = {}
     for point in sweep:
         settings = written.defaults
@@ -187,12 +185,16 @@ def _swept(written: StudyFile, sweep: Sequence[Point], flags: Settings, sections
         foreign = {name for name in sections if name != settings.get("backend", DEFAULT_BACKEND)}
         applied = {name: value for name, value in point.items() if name.partition(".")[0] not in foreign}
         words = [str(settings["name"])] if settings.get("name") else []
-        words += [_setting_name(names[name], value, whole=name in sections) for name, value in applied.items()]
-        named = _with_its_section(settings, sections) | {"name": " ".join(words)}
-        if len(applied) == len(point):
-            candidates[str(len(candidates))] = Candidate(named, applied)
-        else:
-            candidates.setdefault(json.dumps(applied, sort_keys=True, default=str), Candidate(named, applied))
+        for name, value in applied.items():
+            if name in sections and isinstance(value, dict):
+                words += [f"{key}={_value_name(setting)}" for key, setting in value.items()]
+            else:
+                last = name.rpartition(".")[2]
+                words.append(f"{last if lasts[last] == 1 else name}={_value_name(value)}")
+        candidate = Candidate(_with_its_section(settings, sections) | {"name": " ".join(words)}, applied)
+        is_whole = len(applied) == len(point)
+        key = str(len(candidates)) if is_whole else json.dumps(applied, sort_keys=True, default=str)
+        candidates.setdefault(key, candidate)
     return list(candidates.values())
 
 
@@ -217,23 +219,6 @@ def _is_subset(part: Any, whole: Any) -> bool:
     if not isinstance(part, dict):
         return bool(part == whole)
     return all(_is_subset(value, whole.get(key) if isinstance(whole, dict) else None) for key, value in part.items())
-
-
-DEFAULTS: Settings = ExperimentConfig().model_dump(mode="json")
-
-
-def _short_names(sweep: Settings) -> dict[str, str]:
-    """Return the name of each swept setting in experiments' names: its last word, where that is unique."""
-    names = [name for name in sweep if name != ZIP] + list(sweep.get(ZIP, ()))
-    lasts = Counter(name.rpartition(".")[2] for name in names)
-    return {name: last if lasts[last := name.rpartition(".")[2]] == 1 else name for name in names}
-
-
-def _setting_name(name: str, value: Any, *, whole: bool) -> str:
-    """Return a swept setting and its value, or the settings of a swept section."""
-    if whole and isinstance(value, dict):
-        return " ".join(f"{key}={_value_name(setting)}" for key, setting in value.items())
-    return f"{name}={_value_name(value)}"
 
 
 def _value_name(value: Any) -> str:

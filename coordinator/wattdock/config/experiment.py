@@ -277,20 +277,23 @@ class ExperimentConfig(StrictSettings):
         if name is not None:
             section = value.get(name)
             config._section = section_class(name).model_validate({} if section is None else section)
-            _require_offered(name, config._section.arrivals, config.workload)
+            arrivals = config._section.arrivals
+            if arrivals is not None and config.workload.loop not in arrivals:
+                raise ValueError(
+                    f"workload.arrival: {config.workload.arrival} is not among what {name} can serve "
+                    f"({', '.join(arrivals)}); others serve it, such as vllm"
+                )
             config._section.require_servable(config.workload)
-        config._require_cache()
-        if config.prompts.chat_template_kwargs and config.prompts.source == "synthetic":
+        prompts, section = config.prompts, config._section
+        if prompts.repeats_tokens:
+            setting = f"workload.prompts.{'turns' if prompts.turns > 1 else 'shared_prefix_tokens'}"
+            if prompts.source != "synthetic":
+                raise ValueError(f"{setting} needs source: synthetic, not {prompts.source}")
+            if not section.caches_prefixes:
+                raise ValueError(f"{setting} needs {config.backend}: {{{section.prefix_cache}}}")
+        if prompts.chat_template_kwargs and prompts.source == "synthetic":
             raise ValueError("workload.prompts.chat_template_kwargs needs prompts of text, not source: synthetic")
         return config
-
-    def _require_cache(self) -> None:
-        """Refuse conversations of prompts that are not synthetic, or without a cache to serve what they repeat."""
-        setting = "turns" if self.workload.prompts.turns > 1 else "shared_prefix_tokens"
-        if self.workload.prompts.repeats_tokens and self.prompts.source != "synthetic":
-            raise ValueError(f"workload.prompts.{setting} needs source: synthetic, not {self.prompts.source}")
-        if self.workload.prompts.repeats_tokens and not self._section.caches_prefixes:
-            raise ValueError(f"workload.prompts.{setting} needs {self.backend}: {{{self._section.prefix_cache}}}")
 
     @model_validator(mode="after")
     def _locked_means_that_image(self) -> Self:
@@ -366,11 +369,3 @@ class ExperimentConfig(StrictSettings):
         work = self.workload
         load = f"{work.arrival} {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
         return self.name or f"{self.backend} {self.model.label} {load}"
-
-
-def _require_offered(backend: str, arrivals: tuple[str, ...] | None, work: WorkloadSpec) -> None:
-    if arrivals is not None and work.loop not in arrivals:
-        raise ValueError(
-            f"workload.arrival: {work.arrival} is not among what {backend} can serve ({', '.join(arrivals)}); "
-            "others serve it, such as vllm"
-        )

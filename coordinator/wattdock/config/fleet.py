@@ -55,18 +55,16 @@ class FleetSpec(StrictSettings):
     more: list[Option] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _require_time_to_end(self) -> Self:
-        if self.time and (limit_s := _seconds(self.time)) <= self.end_before_s:
+    def _consistent(self) -> Self:
+        if not self.time:
+            return self
+        days, dash, rest = self.time.rpartition("-")
+        parts = [int(part) for part in rest.split(":")]
+        # For sbatch minutes come first, but hours after days, and before two colons.
+        units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+        limit_s = 86_400 * int(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False))
+        if limit_s <= self.end_before_s:
             raise ValueError(
                 f"time: {self.time} is {limit_s} s, of which end_before_s: {self.end_before_s} leaves none"
             )
         return self
-
-
-def _seconds(time: str) -> int:
-    """Return how long sbatch takes a time to be: minutes come first, but hours after days, and before two colons."""
-    days, dash, rest = time.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    hours_first = dash or len(parts) == 3
-    units = (3600, 60, 1) if hours_first else (60, 1)
-    return 86_400 * int(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-# What the wire's fields and the tables' columns hold.
+# A count that the wire's fields and the tables' columns, of 32 bits, have room for.
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 # The least share of a distribution that its bounds must leave, since draws outside are repeated.
 LEAST_KEPT = 0.01
@@ -102,19 +102,12 @@ class LengthSpec(StrictSettings):
         """Return the lengths of `count` requests, in tokens; equal generators give equal lengths."""
         drawn: list[int] = []
         while len(drawn) < count:
-            drawn += self._candidates(count, generator)
-        return drawn[:count]
-
-    def _candidates(self, count: int, generator: Generator) -> list[int]:
-        """Those of `count` draws that lie within the bounds."""
-        match self.distribution:
-            case "uniform":
+            if self.distribution == "uniform":
                 draws = generator.integers(self.min, self.max + 1, size=count).astype(float)
-            case "lognormal":
-                draws = generator.lognormal(*self._parameters, size=count)
-            case "gamma":
-                draws = generator.gamma(*self._parameters, size=count)
-        return [tokens for draw in draws.tolist() if self.min <= (tokens := round(draw)) <= self.max]
+            else:
+                draws = getattr(generator, self.distribution)(*self._parameters, size=count)
+            drawn += [tokens for draw in draws.tolist() if self.min <= (tokens := round(draw)) <= self.max]
+        return drawn[:count]
 
 
 # A plain number is the length of every request. What is a mapping is held against a distribution only.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wattdock.config.expand import Candidate
 
 
-# Settings that flags give to the section of whichever backend.
+# The prefix of flags for the section of whichever backend an experiment has.
 ENGINE = "engine"
 # As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels.
 ALIKE = 0.7
@@ -42,7 +42,7 @@ class SourceLocations:
     """Where each setting was written: a line of a file, or a flag.
 
     Args:
-        source: The file's name, or what else stands for all settings.
+        source: The file's name, or another name of all settings.
     """
 
     def __init__(self, source: str, lines: Mapping[Location, int], flags: Mapping[Location, str]) -> None:
@@ -79,14 +79,14 @@ def load_study(
     """Return what `source` asks for (or one experiment of defaults), each experiment overridden by `flags`.
 
     Args:
-        source: A YAML file that holds one experiment, or a study; what such a file would hold; None for none.
-        flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}. What
-            stands under "engine" goes to the section of each experiment's backend.
-        written_as: Dotted setting → the flag it was given by; `--set` where it is not there.
-        publishable: Whether what publication needs is laid under what was written.
+        source: A YAML file that holds one experiment or a study, or the content of such a file; None for defaults.
+        flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}. Settings
+            under "engine" go to the section of each experiment's backend.
+        written_as: Dotted setting → the flag that gave it; `--set` for settings that are missing here.
+        publishable: Whether the settings that publication needs are laid under the written ones.
 
     Raises:
-        ConfigError: Anything wrong with what was written; names the place.
+        ConfigError: A setting is wrong; names the place.
     """
     path, data, lines, name = _read(source)
     if data is None:
@@ -99,8 +99,8 @@ def load_study(
         flag_places[tuple(setting.split("."))] = (written_as or {}).get(setting, f"--set {setting}")
         over = override(over, nested(setting, value))
     places, under = SourceLocations(name, lines, flag_places), Settings()
-    _refuse_secrets(data, (), places)
-    _refuse_secrets(over, (), places)
+    for settings in (data, over):
+        _refuse_secrets(settings, (), places)
     for setting, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
         under = override(under, nested(setting, value))
     if not is_study(data):
@@ -108,8 +108,14 @@ def load_study(
         return Study(name=path.stem if path else config.backend, experiments=(config,))
     written = _study_file(data, places)
     written = written.model_copy(update={"defaults": override(under, written.defaults)})
+
+    def check(candidate: Candidate) -> ExperimentConfig:
+        if candidate.index is None:
+            return _check(candidate.settings, places.with_swept(candidate.point), (("defaults",),))
+        return _check(candidate.settings, places, (("experiments", candidate.index), ("defaults",)))
+
     try:
-        study = expand(written, over, lambda candidate: _check_candidate(candidate, places))
+        study = expand(written, over, check)
     except StudyError as error:
         raise error.at(places.of(error.location)) from None
     return study if study.name or path is None else replace(study, name=path.stem)
@@ -121,8 +127,8 @@ def _refuse_secrets(value: Any, location: Location, places: SourceLocations) -> 
         _refuse_secrets(inner, (*location, key), places)
     name = next((part for part in reversed(location) if isinstance(part, str)), "")
     # The name tells a model from a key.
-    named = is_secret_name(name) and value and isinstance(value, str | int | float) and not isinstance(value, bool)
-    if named or (isinstance(value, str) and holds_secret(f"{name}: {value}", os.environ)):
+    is_named_so = is_secret_name(name) and value and isinstance(value, str | int | float) and value is not True
+    if is_named_so or (isinstance(value, str) and holds_secret(f"{name}: {value}", os.environ)):
         where = places.of(location)
         raise ConfigError(
             f"{where}: holds what looks like a key or password, and results hold settings",
@@ -162,12 +168,6 @@ def _study_file(data: Settings, places: SourceLocations) -> StudyFile:
     return written
 
 
-def _check_candidate(candidate: Candidate, places: SourceLocations) -> ExperimentConfig:
-    if candidate.index is not None:
-        return _check(candidate.settings, places, (("experiments", candidate.index), ("defaults",)))
-    return _check(candidate.settings, places.with_swept(candidate.point), (("defaults",),))
-
-
 def _check(settings: Settings, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)) -> ExperimentConfig:
     backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
@@ -187,9 +187,11 @@ def _check(settings: Settings, places: SourceLocations, prefixes: tuple[Location
 def _config_error(
     errors: list[ErrorDetails], root: Location, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)
 ) -> ConfigError:
-    # Of a union's branches, the branch that validated furthest is the one that was meant.
+    # A person meant the branch of a union that validated furthest.
     first = max(errors, key=lambda error: (error["loc"][:1] == errors[0]["loc"][:1], len(error["loc"])))
-    location = (*root, *(part for part in first["loc"] if not _names_a_branch(part)))
+    # Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case.
+    parts = (part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part.islower()))
+    location = (*root, *parts)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     where = places.of(location, prefixes)
     if location and not where.startswith("--"):
@@ -199,18 +201,13 @@ def _config_error(
     return ConfigError(f"{where}: {what}{more}", remedy, cause=cause)
 
 
-def _names_a_branch(part: str | int) -> bool:
-    """Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case."""
-    return isinstance(part, str) and (not part.isidentifier() or not part.islower())
-
-
 def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
     """Return what is wrong with a setting, and what to write instead."""
     value = shortened(error["input"])
     match error["type"]:
         case "extra_forbidden":
-            wrong = str(error["loc"][-1])
-            return f"unknown key {wrong!r}", _instead_of(wrong, location, error["input"])
+            key = str(error["loc"][-1])
+            return f"unknown key {key!r}", _remedy_for_unknown(key, location, error["input"])
         case "value_error":
             return str(error["ctx"]["error"]), None
         case "model_type":
@@ -223,17 +220,18 @@ def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
     return f"{wanted}, not {value}{' (YAML reads yes and no as such)' * isinstance(error['input'], bool)}", None
 
 
-def _instead_of(wrong: str, location: Location, value: Any) -> str:
-    parents = ".".join(map(str, location[:-1] if location[-1:] == (wrong,) else location))
+def _remedy_for_unknown(key: str, location: Location, value: Any) -> str:
+    """Return the most similar key as a question, else how a backend's section or any key is found."""
+    parents = ".".join(map(str, location[:-1] if location[-1:] == (key,) else location))
     paths = [*_paths(ExperimentConfig), *_paths(StudyFile)]
     siblings = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parents]
     by_last_word = {path.rpartition(".")[2]: path for path in reversed(paths)}
-    if near := difflib.get_close_matches(wrong, siblings, n=1, cutoff=ALIKE):
+    if near := difflib.get_close_matches(key, siblings, n=1, cutoff=ALIKE):
         return f"did you mean {near[0]!r}?"
-    if near := difflib.get_close_matches(wrong, by_last_word, n=1):
+    if near := difflib.get_close_matches(key, by_last_word, n=1):
         return f"did you mean {by_last_word[near[0]]!r}?"
-    if location == (wrong,) and isinstance(value, dict):
-        return f"the settings of a backend need `backend: {wrong}`; otherwise drop them"
+    if location == (key,) and isinstance(value, dict):
+        return f"the settings of a backend need `backend: {key}`; otherwise drop them"
     return "docs/study.schema.json has all keys"
 
 

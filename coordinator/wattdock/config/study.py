@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Settings = dict[str, Any]
-# By setting, dotted, its value.
+# Value by dotted setting.
 Point = dict[str, Any]
 # Settings that take their values together, one tuple of values per step.
 Axis = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+# Keys that only a study's file has.
 STUDY_MARKS = {"experiments", "sweep", "defaults"}
 ZIP = "zip"
-MAX_POINTS = 20_000
-MAX_DEPTH = 10
+# Most experiments of a sweep, which a plan lists in seconds, and most dots in a setting's name.
+MAX_POINTS, MAX_DEPTH = 20_000, 10
 
 
 class StudyFile(StrictSettings):
@@ -80,10 +81,19 @@ def points(sweep: Mapping[str, Any]) -> Iterator[Point]:
         StudyError: A setting without a list of values, settings that are swept twice, a group of unequal lengths, or
             too many points.
     """
-    axes = [
-        _zipped(values) if name == ZIP else ((name,), [(value,) for value in _listed(name, values)])
-        for name, values in sweep.items()
-    ]
+    axes: list[Axis] = []
+    for name, values in sweep.items():
+        if name != ZIP:
+            axes.append(((name,), [(value,) for value in _listed(name, values)]))
+            continue
+        if not isinstance(values, dict) or not values:
+            raise StudyError(f"zip: must hold settings with their values, not {shortened(values)}", "sweep", ZIP)
+        columns = {zipped: _listed(zipped, column) for zipped, column in values.items()}
+        if len({len(column) for column in columns.values()}) > 1:
+            lengths = ", ".join(f"{zipped} {len(column)}" for zipped, column in columns.items())
+            what = "zip: settings that go together need equally many values"
+            raise StudyError(what, "sweep", ZIP, remedy=f"there are: {lengths}")
+        axes.append((tuple(columns), list(zip(*columns.values(), strict=True))))
     names = [name for group, _ in axes for name in group]
     if deep := [name for name in names if name.count(".") > MAX_DEPTH]:
         raise StudyError(f"{shortened(deep[0])}: no setting lies that deep", "sweep", deep[0])
@@ -96,22 +106,10 @@ def points(sweep: Mapping[str, Any]) -> Iterator[Point]:
         yield dict(zip(names, itertools.chain.from_iterable(steps), strict=True))
 
 
-def _zipped(group: Any) -> Axis:
-    if not isinstance(group, dict) or not group:
-        raise StudyError(f"zip: must hold settings with their values, not {shortened(group)}", "sweep", ZIP)
-    columns = {name: _listed(name, values) for name, values in group.items()}
-    if len({len(column) for column in columns.values()}) > 1:
-        lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
-        raise StudyError(
-            "zip: settings that go together need equally many values", "sweep", ZIP, remedy=f"there are: {lengths}"
-        )
-    return tuple(columns), list(zip(*columns.values(), strict=True))
-
-
 def _listed(name: str, values: Any) -> list[Any]:
     if isinstance(values, list) and values:
         return values
-    raise StudyError(f"{name}: {shortened(values)} is no list of values", "sweep", name, remedy="write [1, 2]")
+    raise StudyError(f"{name}: {shortened(values)} is not a list of values", "sweep", name, remedy="write [1, 2]")
 
 
 def shortened(value: Any) -> str:

@@ -15,14 +15,15 @@ from wattdock.opening import read_regular
 if TYPE_CHECKING:
     from pathlib import Path
 
+# The largest file: a study of thousands of experiments has a tenth of it.
 MAX_BYTES = 1_000_000
-# libyaml builds nested nodes by recursion in C, and too deep a recursion ends the process.
+# The deepest nesting: libyaml builds nested nodes by recursion in C, and too deep a recursion ends the process.
 MAX_DEPTH = 100
-# No setting takes more; Python refuses to print very large whole numbers, and to make them floats.
+# The largest whole number: Python refuses to print very large ones, and to make them floats.
 MAX_BITS = 64
-# Aliases of aliases: without a limit, a few lines of YAML become gigabytes of settings.
+# Most values: aliases of aliases would make gigabytes of settings of a few lines.
 MAX_NODES = 50_000
-
+# The tag of the key `<<`.
 MERGE = "tag:yaml.org,2002:merge"
 
 Location = tuple[str | int, ...]
@@ -31,7 +32,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
-    """Return the plain data in `path` and the line, from 1, of every key and list item.
+    """Return the data in a file, and the line, from 1, of every key and list item.
 
     Raises:
         ConfigError: The file cannot be read, is not UTF-8 or not YAML, repeats a key, or is absurdly large.
@@ -44,33 +45,23 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
         raise ConfigError(f"{path}: {error.strerror or error}", "name an experiment file") from error
     lines: dict[Location, int] = {}
     try:
-        _check_size(text, path)
+        depth = 0
+        # Values are counted before they are built: building many, or deep ones, takes too long, or ends the process.
+        for count, event in enumerate(yaml.parse(text, Loader=LOADER)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise ConfigError(f"{path}: nested too deeply", "flatten it")
+            if count > MAX_NODES:
+                raise ConfigError(f"{path}: more than {MAX_NODES:,} values", "this is not an experiment file")
         loader = LOADER(text)
         node = loader.get_single_node()
         return (None if node is None else _plain(loader, node, (), lines, path)), lines
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(_yaml_message(path, text, error)) from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: nested too deeply", "flatten it") from error
-
-
-def _check_size(text: str, path: Path) -> None:
-    """Refuse YAML that would take too long, or too deep a stack, to build."""
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=LOADER)):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ConfigError(f"{path}: nested too deeply", "flatten it")
-        if count > MAX_NODES:
-            raise ConfigError(f"{path}: more than {MAX_NODES:,} values", "this is not an experiment file")
-
-
-def _yaml_message(path: Path, text: str, error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    # libyaml's end of a file is the line behind its last.
-    line = f":{min(mark.line, text.count(chr(10))) + 1}" if mark else ""
-    return f"{path}{line}: {problem}; fix the YAML"
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        # libyaml's end of a file is the line behind its last.
+        line = f":{min(mark.line, text.count(chr(10))) + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: {problem}", "fix the YAML") from error
 
 
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[Location, int], path: Path) -> Any:
@@ -92,7 +83,7 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[L
             raise ConfigError(f"{path}:{line}: `<<:` is not known here", "put what experiments share under `defaults:`")
         key = loader.construct_object(key_node)
         if not isinstance(key, str):
-            raise ConfigError(f"{path}:{line}: the key {key!r} is not a word", "quote it")
+            raise ConfigError(f"{path}:{line}: the key {key!r} is not text", "quote it")
         if key in mapping:
             raise ConfigError(f"{path}:{line}: the key {key!r} is a duplicate", "remove one")
         lines[(*at, key)] = line

@@ -10,8 +10,6 @@ from wattdock.errors import ConfigError, ExitCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.config import EngineMemory
-
 Model = Annotated[
     str | None,
     typer.Argument(metavar="MODEL", help="A known model, OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME."),
@@ -51,19 +49,23 @@ def estimate(
     Says the fewest GPUs that hold it. Without a model, lists the known models and GPUs.
     Exit code 3 if the split of --tp and --pp fits on no GPU.
     """
-    from wattdock.config import Split
+    from wattdock.config import ExperimentConfig, Split
     from wattdock.console.views import show
     from wattdock.console.views.plans import KnownHardware
     from wattdock.host import folders
     from wattdock.inputs import Estimate
+    from wattdock.launch import find_runner
 
     if model is None:
         show(KnownHardware(), as_json=as_json)
         return
+    find_runner(backend)
+    if (engine := ExperimentConfig(backend=backend).section.memory()) is None:
+        raise ConfigError(f"--backend {backend} does not tell how it uses memory", "take pytorch, vllm or tensorrt")
     split = Split(tp or 1, pp or 1) if tp or pp else None
     answer = Estimate.of(
         model,
-        _engine(backend),
+        engine,
         _gpus(gpu or []),
         batch=batch,
         context_tokens=context,
@@ -74,16 +76,6 @@ def estimate(
     show(answer, as_json=as_json)
     if split and all(memory.verdict == "cannot fit" for memory in answer.gpus.values()):
         raise typer.Exit(ExitCode.PREFLIGHT)
-
-
-def _engine(backend: str) -> "EngineMemory":
-    from wattdock.config import ExperimentConfig
-    from wattdock.launch import find_runner
-
-    find_runner(backend)
-    if (engine := ExperimentConfig(backend=backend).section.memory()) is None:
-        raise ConfigError(f"--backend {backend} does not tell how it uses memory", "take pytorch, vllm or tensorrt")
-    return engine
 
 
 def _gpus(names: "Sequence[str]") -> dict[str, int]:

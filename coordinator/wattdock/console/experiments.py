@@ -1,6 +1,5 @@
 """`wattdock run` and `wattdock plan`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,7 +24,6 @@ from wattdock.output import say
 from wattdock.text import listed, pluralize, without_timestamp
 
 if TYPE_CHECKING:
-    from wattdock.analysis import ExperimentResult
     from wattdock.config import Study
     from wattdock.console.progress import Progress
     from wattdock.execution import Measurement
@@ -84,7 +82,12 @@ def run(
     how["resume"] = earlier or resume or retry_failed
     found = run_on_slurm(study, progress, **how) if on == "slurm" else _run_here(study, progress, **how)
     if publishable or require_publishable:
-        _require_publishable([stored.result for stored in found])
+        audits = [stored.result.audit for stored in found]
+        unfit = [audit.reasons if audit else ["no audit"] for audit in audits if not audit or audit.reasons]
+        if unfit:
+            which = f"{len(unfit)} of {len(found)} results: " if len(found) > 1 else ""
+            first = f"{pluralize(len(unfit[0]), 'reason')}, the first: {unfit[0][0]}"
+            fail(f"not publishable: {which}{first}", ExitCode.NOT_PUBLISHABLE)
 
 
 def _run_here(
@@ -105,7 +108,15 @@ def _run_here(
     if not resume and (left := EarlierStudy.left_over(study, output_dir)):
         progress.say(f"{left.unfinished(study)}; to go on: {typed_again('--resume', left.name)}")
     options, done = RunOptions(output_dir, folders.wattdock_home(), resume, retry_failed), Measurement()
-    with interruptible(lambda: _stored(done.study_id, is_new=not resume)):
+
+    def consequence() -> str:
+        if done.study_id is None:
+            return "nothing was begun"
+        # A new study has a name by now, which the command that was typed did not hold.
+        name = [] if resume else ["--resume", without_timestamp(done.study_id)]
+        return f"what was measured is stored; to go on: {typed_again(*name)}"
+
+    with interruptible(consequence):
         try:
             measure(study, options, done, emit=progress)
         finally:
@@ -139,14 +150,6 @@ def _file_and_name(file: Path | None, name: str | None, *, resume: bool) -> tupl
             f"{' and '.join(map(str, words))}: --resume takes a FILE, the NAME of a study, or one of each"
         )
     return next(iter(files), None), next(iter(names), None)
-
-
-def _stored(study_id: str | None, *, is_new: bool) -> str:
-    """Return that an interrupted run lost nothing and the command that goes on, naming the study if it was new."""
-    if study_id is None:
-        return "nothing was begun"
-    name = ["--resume", without_timestamp(study_id)] if is_new else []
-    return f"what was measured is stored; to go on: {typed_again(*name)}"
 
 
 @with_flags
@@ -200,14 +203,6 @@ def _study(file: Path | None, flags: SettingFlags, *, publishable: bool) -> "Stu
         for line in left_to_do(study.experiments) or ("nothing that can be told before the run",):
             say(f"left to do: {line}", err=True)
     return study
-
-
-def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
-    reasons = [result.audit.reasons if result.audit else ["no audit"] for result in results]
-    if unfit := [of_result for of_result in reasons if of_result]:
-        which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
-        count = pluralize(len(unfit[0]), "reason")
-        fail(f"not publishable: {which}{count}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
 
 
 def _named(done: "Measurement", output_dir: Path) -> str:

@@ -11,7 +11,7 @@ from wattdock.console.exits import exit_if_failed, fail, interruptible
 from wattdock.console.options import RESULTS, Json, OutputDir, Quiet, in_help, named, typed_again
 from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
 from wattdock.files import STUDIES
-from wattdock.output import one_line, print_json, say
+from wattdock.output import one_line, say
 from wattdock.text import pluralize, without_timestamp
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="See, end and gather the tasks of studies on a cluster.")
 POLL_S = 5.0
-# A file system of several machines shows late what another one has written (nfs(5): acregmax, acdirmax).
+# How late a shared file system may show what another machine has written (nfs(5): acregmax, acdirmax, and a margin).
 LATE_S = 65.0
-# Of a terminal, while a study is followed.
+# How many tasks are shown while a study is followed: a terminal has few more lines.
 MOST_ROWS = 20
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A study that `run --on slurm` began, or the beginning of its name.")
@@ -36,6 +36,7 @@ Name = Annotated[
 
 def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
     """Show what `run_on_slurm` would submit, and how long it takes by earlier results; submit nothing."""
+    from wattdock.console.views import show
     from wattdock.fleet import jobs_of
     from wattdock.planning import forecast
     from wattdock.study.tasks import require_tasks
@@ -48,7 +49,7 @@ def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
         passes = pluralize(expected.passes, "pass", "passes")
         lines.append(f"{job.file_name}: {job.description}, {passes}, expected one after the other: {expected.total}")
     if as_json:
-        print_json([asdict(job) | {"expected": line} for job, line in zip(jobs, lines, strict=True)])
+        show([asdict(job) | {"expected": line} for job, line in zip(jobs, lines, strict=True)], as_json=True)
         return
     scripts = [line for job in jobs for line in (f"{job.file_name}:", *job.script.splitlines(), "")]
     total = forecast(study.experiments, output_dir).total
@@ -129,7 +130,7 @@ def _ended(
     left = [state for state in states if state.state == "unfinished"]
     for state in left[:MOST_ROWS]:
         say(f"wattdock: task {state.task}: {state.detail}; log: {fleet.log(state.task)}", err=True)
-    # Of an experiment that goes on, or is unfinished with its task.
+    # An interrupted experiment goes on, or is unfinished with its task.
     exit_if_failed(result for result in results if result.status != "interrupted")
     if left:
         fail(f"unfinished: {pluralize(len(left), 'task')}; to go on: {to_go_on}", ExitCode(left[0].exit_code))

@@ -12,6 +12,12 @@ from wattdock.errors import ExitCode, WattdockError
 from wattdock.output import say
 from wattdock.text import pluralize
 
+Calibrate = Annotated[bool, typer.Option("--calibrate", help="Calibrate the energy counters with load pulses.")]
+Pulses = Annotated[
+    int,
+    typer.Option(min=30, help="Load pulses per GPU; 100 take 130 s, and results need a calibration of at least 100."),
+]
+
 
 def gpus(as_json: Json = False) -> None:
     """Show this machine's GPUs, their links, processes and leases.
@@ -31,16 +37,8 @@ def gpus(as_json: Json = False) -> None:
 def doctor(
     flags: SettingFlags,
     file: File = None,
-    calibrate: Annotated[
-        bool,
-        typer.Option("--calibrate", help="Calibrate the energy counters with load pulses."),
-    ] = False,
-    pulses: Annotated[
-        int,
-        typer.Option(
-            min=30, help="Load pulses per GPU; 100 take 130 s, and results need a calibration of at least 100."
-        ),
-    ] = 100,
+    calibrate: Calibrate = False,
+    pulses: Pulses = 100,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -70,12 +68,12 @@ def doctor(
             show(check)
     # What stays unknown never passes.
     unsound = [check.name for check in checks if check.status in ("fail", "unknown")]
-    warnings = sum(check.status == "warn" for check in checks)
     if as_json:
         show({"schema_version": 1, "sound": not unsound, "checks": checks}, as_json=True)
     elif unsound:
         say(f"a measurement here would not be sound: {', '.join(unsound)}")
     else:
+        warnings = sum(check.status == "warn" for check in checks)
         more = f"; {pluralize(warnings, 'warning')} to know about" if warnings else ""
         say(f"a measurement here would be sound{more}")
     if unsound:

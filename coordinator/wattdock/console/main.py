@@ -81,10 +81,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Measure what LLM inference costs in energy.",
 )
+# Error numbers of a full disk or quota.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-# Of a path that a person named: a folder of somebody else, or no possible name.
+# Error numbers of a path that a person named: a folder of somebody else, or an impossible name.
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-# What not every installation has: modules by the extra of pyproject.toml that brings them.
+# Extra of pyproject.toml by module that it installs.
 EXTRAS = dict.fromkeys(("altair", "jinja2", "vl_convert"), "report")
 EXTRAS |= dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "serve")
 for commands in COMMANDS.values():

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 # Settings of the backend's section, whatever its name; see `load_study`.
 ENGINE = "engine"
-# Of synthetic prompts only.
+# Setting that only synthetic prompts have.
 LENGTH = "workload.prompts.input_tokens"
 RESULTS = Path("results")
-# Of a value that cannot be read.
+# How many characters of an unreadable value an error quotes.
 MAX_QUOTED = 80
-# What `store.find_results` understands.
+# Names that `store.find_results` understands.
 RESULTS_HELP = (
     "Results, studies, STUDY:EXPERIMENT, bundles, or folders of results; in the results folder, the beginning of a "
     "name is enough."
@@ -166,8 +166,12 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
     for option in fields(flags):
         setting, value = option.metadata["setting"], getattr(flags, option.name)
         if setting and value is not None:
-            settings[setting] = _gpus(value) if setting == "gpus" else value
+            settings[setting] = value
             written_as[setting] = "--" + option.name.replace("_", "-")
+    if flags.gpus and flags.gpus.startswith("count:"):
+        settings["gpus"] = {"count": _yaml_value(flags.gpus.removeprefix("count:"))}
+    elif flags.gpus and flags.gpus != "auto":
+        settings["gpus"] = [_yaml_value(part) for part in flags.gpus.split(",")]
     for assignment in flags.assignments or ():
         name, equals, value = assignment.partition("=")
         if not equals:
@@ -181,12 +185,6 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
         kinds = " and ".join(sorted(sources))
         raise ConfigError(f"{given} has no effect: the prompts are {kinds}", "add --prompts synthetic, or drop it")
     return study
-
-
-def _gpus(text: str) -> Any:
-    if text.startswith("count:"):
-        return {"count": _yaml_value(text.removeprefix("count:"))}
-    return text if text == "auto" else [_yaml_value(part) for part in text.split(",")]
 
 
 def _yaml_value(text: str) -> Any:

@@ -23,7 +23,7 @@ __all__ = ["Progress", "progress_for"]
 
 # A line for each heartbeat would drown a log file.
 PLAIN_INTERVAL_S = 5.0
-# Of the CPUs, used by others in a pass; the audit's limit is a tenth.
+# Share of the CPUs used by others from which a pass's line names it; half of the audit's limit.
 SHARE_TOLD = 0.05
 # Width of a stage's name in the panel.
 STAGE_CHARACTERS = 20
@@ -218,7 +218,7 @@ def describe(event: events.Event) -> str:
         case events.StudyLeftUnfinished():
             return f"not begun: {pluralize(event.not_begun, 'experiment')}; continue with --resume"
         case events.ExperimentFailed():
-            # What it was stands in the last lines.
+            # The command's last lines hold the error.
             return f"{event.experiment}: failed in {event.stage}"
         case events.ResultStored():
             return f"{event.experiment}: {event.status}, stored in {event.folder}"

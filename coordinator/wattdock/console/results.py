@@ -37,13 +37,6 @@ All = Annotated[
 Limit = Annotated[int, typer.Option(min=1, help="Most rows shown.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="CSV file to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="Parquet file to write.")]
-# Columns of a list for people, the first ones where there is little room; JSON holds every column.
-ENDS = ("energy_per_output_token_low_j", "energy_per_output_token_high_j")
-LISTED = (
-    *("folder", "status", "energy_per_output_token_j", "output_tokens_per_s", "batch_size", "name", "study_id"),
-    *("publishable", "model", "gpus", "parallelism", "prompts", *ENDS, "cpu_others_share", "started_utc", "backend"),
-    *("disturbed", "reason"),
-)
 Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
 
@@ -57,7 +50,7 @@ def list_(
 ) -> None:
     """List stored results, the latest first; failed ones are only counted, unless they are asked for or JSON is."""
     from wattdock.console.views import show
-    from wattdock.store import matching, select
+    from wattdock.store import Row, matching, select
 
     everything = select(output_dir, superseded=True, warn=_say_left_out)
     found = matching(everything, where, superseded=True)
@@ -69,7 +62,7 @@ def list_(
     left_out = {"failed": len(current) - len(rows), "superseded": len(found) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
-        show(rows[:limit], columns=LISTED, names=shortest_unique_names(names))
+        show(rows[:limit], columns=Row.columns("in_list"), names=shortest_unique_names(names))
     more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
     counts = ", ".join(f"{count} {kind}" for kind, count in left_out.items() if count)
     say(f"{pluralize(len(rows), 'result')}{more}{counts and f'; {counts}: --all shows them'}")

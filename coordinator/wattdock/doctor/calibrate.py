@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from wattdock.config import ExperimentConfig
 
-# A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.
+# Limits of the program that makes the load: a pulse and its gap take 1.3 s, the preparation a minute at most.
 PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
 
 
@@ -47,8 +47,9 @@ def calibrate_meters(
     if not host_gpus.gpus:
         what = f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}"
         raise PreflightError(what, cause=Cause.NO_GPU)
-    named = config.gpus if isinstance(config.gpus, list) else [gpu.index for gpu in host_gpus.gpus]
-    gpus = choose_gpus(config.model_copy(update={"gpus": named}), host_gpus)
+    if not isinstance(config.gpus, list):
+        config = config.model_copy(update={"gpus": [gpu.index for gpu in host_gpus.gpus]})
+    gpus = choose_gpus(config, host_gpus)
     meter = choose_meter("nvml", host_gpus)
     as_process = {"launcher": "process", "container": config.container.model_copy(update={"locked": False})}
     choice = choose_launcher(config.model_copy(update=as_process), on_gpu=True, home=home, lock=read_lock)
@@ -56,10 +57,10 @@ def calibrate_meters(
     program = choice.runner_dir / f"wattdock_{config.backend}_pulses.py"
     if not program.exists():
         raise PreflightError(f"backend {config.backend} makes no load pulses", "use --backend pytorch")
-    wanted = leases.LeaseRequest(tuple(gpu.uuid for gpu in gpus), config.exclusive, config.wait_s)
+    request = leases.LeaseRequest(tuple(gpu.uuid for gpu in gpus), config.exclusive, config.wait_s)
     with ExitStack() as stack:
         run = stack.enter_context(choice.program(program, say=say))
-        stack.enter_context(leases.hold(wanted, say))
+        stack.enter_context(leases.hold(request, say))
         for gpu in gpus:
             say(f"GPU {gpu.index}: {pulses} load pulses")
             limit_s = START_LIMIT_S + pulses * PULSE_LIMIT_S

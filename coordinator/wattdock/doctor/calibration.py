@@ -16,7 +16,7 @@ import numpy as np
 from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, MeterError
 from wattdock.metering import EnergyCurve, MeterCard
-from wattdock.metering.cards import COUNTER_LAG, MJ_PER_J, LagModel, StepLag, tick_instants
+from wattdock.metering.cards import COUNTER_LAG, MJ_PER_J, StepLag, tick_instants
 from wattdock.text import from_json
 from wattdock.values import known_sum
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline, Meter
     from wattdock.metering.cards import Ticks
 
-# Where the counter's course is taken from, before and after a step, in seconds from it.
+# Windows around a step, in seconds from it, to which the counter's slopes before and after it are fitted.
 BEFORE_S, AFTER_S = (-0.45, -0.02), (0.12, 0.55)
 MIN_STEP_W = 50.0
-# Right after the step against later, as a share of the step.
+# Power right after a step, above power later, as a share of the step: more is an overshoot.
 OVERSHOOT_SHARE = 0.05
-# Closer to a level than this share of the step is on it.
+# Power is at a level when it differs from it by less than this share of the step.
 LEVEL_SHARE = 0.1
 MIN_STEPS = 10
 
@@ -78,8 +78,16 @@ def card_of_pulses(gpu: GpuTimeline, pulses: Sequence[Pulse], info: Gpu, *, meas
     ticks = gpu.ticks
     intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
     reads_s = (ticks.after_end_ns - ticks.after_start_ns) / NS_PER_S
-    steps = _step_lags(gpu, pulses)
-    lag = _combined([step for step in steps if not step.overshoot and step.steps >= MIN_STEPS])
+    steps = _step_lags(ticks, pulses)
+    counted = [step for step in steps if not step.overshoot and step.steps >= MIN_STEPS]
+    lag_s = lag_std_s = None
+    if counted:
+        means_s = [step.mean_s for step in counted]
+        lag_s = float(np.mean(means_s))
+        within_s = sqrt(sum(step.standard_deviation_s**2 / step.steps for step in counted)) / len(counted)
+        # One kind of step alone shows no spread between kinds: that of the assumed lag stands for it.
+        between_s = float(np.std(means_s, ddof=1)) if len(means_s) > 1 else COUNTER_LAG.std_s
+        lag_std_s = hypot(within_s, between_s)
     return MeterCard(
         gpu_uuid=gpu.uuid,
         gpu_name=info.name,
@@ -90,8 +98,8 @@ def card_of_pulses(gpu: GpuTimeline, pulses: Sequence[Pulse], info: Gpu, *, meas
         period_std_s=float(np.std(intervals_s)),
         read_median_s=float(np.median(reads_s)),
         read_p99_s=float(np.quantile(reads_s, 0.99)),
-        lag_s=lag.mean_s if lag else None,
-        lag_std_s=lag.std_s if lag else None,
+        lag_s=lag_s,
+        lag_std_s=lag_std_s,
         steps=steps,
         smoothing_periods=_smoothing(ticks, pulses),
         additivity=_additivity(gpu, pulses),
@@ -112,20 +120,23 @@ def apparent_lag_s(ticks: Ticks, step_ns: int) -> float | None:
     return None if abs(slope_a - slope_b) < MIN_STEP_W else float((level_a - level_b) / (slope_b - slope_a))
 
 
-def _step_lags(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> list[StepLag]:
+def _step_lags(ticks: Ticks, pulses: Sequence[Pulse]) -> list[StepLag]:
     instants: dict[str, list[int]] = {}
     for pulse in pulses:
         instants.setdefault(f"{pulse.kind} on", []).append(pulse.on_ns)
         instants.setdefault(f"{pulse.kind} off", []).append(pulse.off_ns)
     step_lags = []
     for kind, steps_ns in instants.items():
-        lags_s = [lag_s for at_ns in steps_ns if (lag_s := apparent_lag_s(gpu.ticks, at_ns)) is not None]
+        lags_s = [lag_s for at_ns in steps_ns if (lag_s := apparent_lag_s(ticks, at_ns)) is not None]
         if len(lags_s) > 1:
-            overshoot = _overshoots(gpu.ticks, steps_ns)
-            mean_s, std_s = float(np.mean(lags_s)), float(np.std(lags_s, ddof=1))
-            step_lags.append(
-                StepLag(kind=kind, steps=len(lags_s), mean_s=mean_s, standard_deviation_s=std_s, overshoot=overshoot)
+            step = StepLag(
+                kind=kind,
+                steps=len(lags_s),
+                mean_s=float(np.mean(lags_s)),
+                standard_deviation_s=float(np.std(lags_s, ddof=1)),
+                overshoot=_overshoots(ticks, steps_ns),
             )
+            step_lags.append(step)
     return step_lags
 
 
@@ -147,19 +158,6 @@ def _overshoots(ticks: Ticks, steps_ns: Sequence[int]) -> bool:
         if abs(late_w - before_w) >= MIN_STEP_W:
             shares.append((early_w - late_w) / (late_w - before_w))
     return bool(shares) and float(np.mean(shares)) > OVERSHOOT_SHARE
-
-
-def _combined(steps: Sequence[StepLag]) -> LagModel | None:
-    """Return the mean lag over kinds of steps; its uncertainty from the spread between kinds and within them.
-
-    The spread between kinds is that of the assumed lag where there is one kind only.
-    """
-    if not steps:
-        return None
-    means_s = [step.mean_s for step in steps]
-    within_s = sqrt(sum(step.standard_deviation_s**2 / step.steps for step in steps)) / len(steps)
-    between_s = float(np.std(means_s, ddof=1)) if len(means_s) > 1 else COUNTER_LAG.std_s
-    return LagModel(mean_s=float(np.mean(means_s)), std_s=hypot(within_s, between_s))
 
 
 def _smoothing(ticks: Ticks, pulses: Sequence[Pulse]) -> float | None:

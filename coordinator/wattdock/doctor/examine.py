@@ -7,8 +7,8 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from wattdock.audit import Outcome
-from wattdock.doctor.gpus import DRIVER, EACH_GPU, GpuSubject
-from wattdock.doctor.machine import MACHINE, MachineSubject
+from wattdock.doctor.gpus import DRIVER, EACH_GPU, ExaminedGpu
+from wattdock.doctor.machine import MACHINE, ExaminedMachine
 from wattdock.errors import MeterError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, folders, leases
 from wattdock.metering import choose_meter
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from wattdock.host import Gpu
     from wattdock.planning import ExecutionPlan
 
+# How long the meter records for the checks of energy counters.
 RECORDED_NS = 2_000_000_000
+# How long a runner's own checks may take.
 DIAGNOSE_S = 300.0
-# What a check calls the states of a runner's finding; any other is a warning.
+# Status of a check for each status of a runner's finding; any other status is a warning.
 RUNNER_STATUS: dict[str, Status] = {"ok": "pass", "fail": "fail"}
 
 
@@ -50,7 +52,7 @@ def examine(
         yield from DRIVER.run(host_gpus)
         if has_gpus:
             yield from _gpus(config, host_gpus)
-    yield from MACHINE.run(MachineSubject(output_dir, home, config.backend, needs_gpu=has_gpus))
+    yield from MACHINE.run(ExaminedMachine(output_dir, home, config.backend, needs_gpu=has_gpus))
     if with_engine:
         try:
             [plan] = preflight([config], output_dir=output_dir, home=home)
@@ -63,37 +65,34 @@ def examine(
 
 
 def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
-    named = config.gpus if isinstance(config.gpus, list) else [gpu.index for gpu in host_gpus.gpus]
-    gpus = [gpu for gpu in host_gpus.gpus if gpu.index in named or gpu.uuid in named]
-    choice, chosen = _chosen(config, host_gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = host_gpus.gpus
+    if isinstance(config.gpus, list):
+        gpus = tuple(gpu for gpu in gpus if gpu.index in config.gpus or gpu.uuid in config.gpus)
+    chosen: Sequence[Gpu] = ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    remedy = "unset CUDA_VISIBLE_DEVICES, or set it to GPUs of this machine"
+    choice = Outcome("fail", f"none: CUDA_VISIBLE_DEVICES={visible}", remedy=remedy)
+    try:
+        chosen = choose_gpus(config, host_gpus, visible=visible)
+    except PreflightError as error:
+        choice = Outcome.of_error(error)
+    if chosen:
+        choice = Outcome("pass", f"{', '.join(str(gpu.index) for gpu in chosen)} (free; choose others with --gpus)")
     if config.accelerator != "cpu":
-        yield choice
+        yield choice.named("GPUs chosen")
     meter = choose_meter("nvml", host_gpus).new_meter()
-    # The timeline of a meter that did not start has no GPU and says why, which fails each one's energy counter.
+    # A meter that did not start has a timeline without GPUs and with the reason, which fails every energy counter.
     with suppress(MeterError):
         meter.start()
     timeline = meter.stop(meter.clock.now_ns() + RECORDED_NS)
     for gpu in gpus:
-        for check in EACH_GPU.run(GpuSubject(gpu, host_gpus, timeline), prefix=f"GPU {gpu.index} "):
-            # A measurement here would not choose this GPU, so what is wrong with it is only a warning.
+        for check in EACH_GPU.run(ExaminedGpu(gpu, host_gpus, timeline), prefix=f"GPU {gpu.index} "):
+            # A measurement would not use this GPU, so its failure is only a warning.
             harmless = check.status == "fail" and bool(chosen) and gpu not in chosen
             yield check.model_copy(update={"status": "warn"}) if harmless else check
     if warnings := host_gpus.warnings(gpus):
         remedy = "choose GPUs of one model and well linked with --gpus, or run a copy on each"
         yield Outcome("warn", "; ".join(warnings)).named("GPU group", remedy=remedy)
-
-
-def _chosen(config: ExperimentConfig, host_gpus: GpuInventory, visible: str | None) -> tuple[Check, Sequence[Gpu]]:
-    """Return which GPUs a measurement here would run on, and none where it could not run."""
-    try:
-        chosen = choose_gpus(config, host_gpus, visible=visible)
-    except PreflightError as error:
-        return Outcome.of_error(error).named("GPUs chosen"), ()
-    if not chosen:
-        outcome = Outcome("fail", f"none: CUDA_VISIBLE_DEVICES={visible}")
-        return outcome.named("GPUs chosen", remedy="unset CUDA_VISIBLE_DEVICES, or name in it what is here"), ()
-    indices = ", ".join(str(gpu.index) for gpu in chosen)
-    return Outcome("pass", f"{indices} (free; choose others with --gpus)").named("GPUs chosen"), chosen
 
 
 def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
@@ -103,9 +102,9 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
         WattdockError: The leases cannot be had, or the runner cannot be started or asked.
     """
     config = plan.config
-    wanted = leases.LeaseRequest(plan.lease_names, config.exclusive, config.wait_s)
+    request = leases.LeaseRequest(plan.lease_names, config.exclusive, config.wait_s)
     with ExitStack() as stack:
-        held = stack.enter_context(leases.hold(wanted, say))
+        held = stack.enter_context(leases.hold(request, say))
         folder = stack.enter_context(folders.scratch_folder())
         launcher = stack.enter_context(plan.launcher(say))
         runner = stack.enter_context(launcher.launch(plan.runner(folder / "runner.log", held)))

@@ -21,8 +21,8 @@ NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)
-class GpuSubject:
-    """One GPU of this machine.
+class ExaminedGpu:
+    """One GPU of this machine, as the checks get it.
 
     Attributes:
         timeline: A few seconds that the meter recorded of all GPUs.
@@ -37,7 +37,7 @@ class GpuSubject:
         return f"as root: nvidia-smi -i {self.gpu.index} {options}"
 
 
-DRIVER, EACH_GPU = Checklist["GpuInventory"](), Checklist[GpuSubject]()
+DRIVER, EACH_GPU = Checklist["GpuInventory"](), Checklist[ExaminedGpu]()
 
 
 @DRIVER.check("driver", remedy="without a GPU wattdock measures speed, not energy; see that nvidia-smi works")
@@ -57,54 +57,54 @@ def lost(inventory: GpuInventory) -> Outcome | None:
 
 
 @EACH_GPU.check("in use", remedy="wait for it to end, or choose other GPUs with --gpus")
-def in_use(subject: GpuSubject) -> Outcome:
+def in_use(examined: ExaminedGpu) -> Outcome:
     """Whether somebody uses the GPU."""
-    if occupied := subject.inventory.why_occupied(subject.gpu):
+    if occupied := examined.inventory.why_occupied(examined.gpu):
         return Outcome("fail", occupied)
-    activity = subject.inventory.activity.get(subject.gpu.uuid)
+    activity = examined.inventory.activity.get(examined.gpu.uuid)
     if activity and activity.processes:
         processes = ", ".join(map(str, activity.processes))
         return Outcome("warn", f"a display: {processes}", remedy="measure on a GPU without a display")
-    return Outcome("pass", f"by nobody; {subject.gpu.name}")
+    return Outcome("pass", f"by nobody; {examined.gpu.name}")
 
 
 @EACH_GPU.check("MIG", threshold="off: a slice has no energy counter of its own")
-def mig(subject: GpuSubject) -> Outcome | None:
+def mig(examined: ExaminedGpu) -> Outcome | None:
     """Whether the GPU is cut into slices."""
-    if not subject.gpu.mig:
+    if not examined.gpu.mig:
         return None
-    slices = ", ".join(subject.gpu.mig_slices) or "none"
-    return Outcome("fail", f"on, slices: {slices}", remedy=subject.as_root("-mig 0"))
+    slices = ", ".join(examined.gpu.mig_slices) or "none"
+    return Outcome("fail", f"on, slices: {slices}", remedy=examined.as_root("-mig 0"))
 
 
 @EACH_GPU.check("persistence")
-def persistence(subject: GpuSubject) -> Outcome | None:
+def persistence(examined: ExaminedGpu) -> Outcome | None:
     """Whether the driver stays loaded while nobody uses the GPU."""
-    if subject.gpu.persistence is not False:
+    if examined.gpu.persistence is not False:
         return None
     figure = "off: the driver may unload, and the counter start again at 0"
-    return Outcome("warn", figure, remedy=subject.as_root("-pm 1"))
+    return Outcome("warn", figure, remedy=examined.as_root("-pm 1"))
 
 
 @EACH_GPU.check("power limit", remedy="state the limit yourself where you publish")
-def power_limit(subject: GpuSubject) -> Outcome:
+def power_limit(examined: ExaminedGpu) -> Outcome:
     """Whether the power limit is the board's default."""
-    limit_w, default_w = subject.gpu.power_limit_w, subject.gpu.power_limit_default_w
+    limit_w, default_w = examined.gpu.power_limit_w, examined.gpu.power_limit_default_w
     if limit_w is None or default_w is None:
         return Outcome("warn", "the driver does not report it")
     if limit_w != default_w:
         figure = f"{limit_w:.0f} W, the board's default is {default_w:.0f} W"
-        return Outcome("warn", figure, remedy=f"unless intended, {subject.as_root(f'-pl {default_w:.0f}')}")
+        return Outcome("warn", figure, remedy=f"unless intended, {examined.as_root(f'-pl {default_w:.0f}')}")
     return Outcome("pass", f"{limit_w:.0f} W, the board's default")
 
 
 @EACH_GPU.check("clocks")
-def clocks(subject: GpuSubject) -> Outcome | None:
+def clocks(examined: ExaminedGpu) -> Outcome | None:
     """Whether a setting holds the clocks down."""
-    activity = subject.inventory.activity.get(subject.gpu.uuid)
+    activity = examined.inventory.activity.get(examined.gpu.uuid)
     if not activity or not activity.clocks_limited:
         return None
-    remedy = f"unless intended, {subject.as_root('-rgc')}; nvidia-smi -i {subject.gpu.index} -rac"
+    remedy = f"unless intended, {examined.as_root('-rgc')}; nvidia-smi -i {examined.gpu.index} -rac"
     return Outcome("warn", "held down by a setting (locked or application clocks)", remedy=remedy)
 
 
@@ -113,11 +113,11 @@ def clocks(subject: GpuSubject) -> Outcome | None:
     threshold=f"steps every {SLOW_COUNTER_S:g} s or sooner, at most {MAX_BUSY_SHARE:.0%} of the meter's time in reads",
     remedy="make passes longer: workload.min_duration_s",
 )
-def energy_counter(subject: GpuSubject) -> Outcome:
+def energy_counter(examined: ExaminedGpu) -> Outcome:
     """How well the GPU's energy can be read."""
-    recorded = subject.timeline.gpus.get(subject.gpu.uuid)
+    recorded = examined.timeline.gpus.get(examined.gpu.uuid)
     if recorded is None or recorded.energy_source != "counter":
-        events = "; ".join(event.message for event in recorded.events) if recorded else subject.timeline.reason
+        events = "; ".join(event.message for event in recorded.events) if recorded else examined.timeline.reason
         remedy = "energy would be integrated power, which is not publishable"
         return Outcome("fail", events or "not metered", remedy=remedy)
     if recorded.period_s is None:

@@ -14,14 +14,14 @@ from wattdock.opening import PROC
 
 SYSTEM = Path("/sys/devices/system")
 SHARED_MEMORY = Path("/dev/shm")
-# Engines' environments unpack to several gigabytes, models to tens.
+# Least free space of a folder, and least shared memory; environments take several gigabytes, models tens.
 ROOM_BYTES, SHARED_MEMORY_BYTES = 20e9, 1e9
 # How long the CPUs are watched.
 WATCHED_S = 1.0
 
 
 @dataclass(frozen=True)
-class MachineSubject:
+class ExaminedMachine:
     """What a measurement on this machine would use.
 
     Attributes:
@@ -38,11 +38,11 @@ class MachineSubject:
     system: Path = SYSTEM
 
 
-MACHINE = Checklist[MachineSubject]()
+MACHINE = Checklist[ExaminedMachine]()
 
 
 @MACHINE.check("leases")
-def lease_folder(_: MachineSubject) -> Outcome:
+def lease_folder(_: ExaminedMachine) -> Outcome:
     """Whether leases can be taken, and who holds some."""
     folder, holders = leases.folder_in_use(), leases.holders()
     if holders:
@@ -54,15 +54,15 @@ def lease_folder(_: MachineSubject) -> Outcome:
 
 
 @MACHINE.check("results folder", threshold=f"{ROOM_BYTES / 1e9:g} GB free")
-def results_folder(subject: MachineSubject) -> Outcome:
+def results_folder(machine: ExaminedMachine) -> Outcome:
     """Whether results can be written."""
-    return _room(subject.output_dir, "--output-dir")
+    return _room(machine.output_dir, "--output-dir")
 
 
 @MACHINE.check("models and caches", threshold=f"{ROOM_BYTES / 1e9:g} GB free")
-def models_and_caches(subject: MachineSubject) -> Outcome:
+def models_and_caches(machine: ExaminedMachine) -> Outcome:
     """Whether models and environments have room."""
-    return _room(subject.home, "WATTDOCK_HOME")
+    return _room(machine.home, "WATTDOCK_HOME")
 
 
 def _room(folder: Path, setting: str) -> Outcome:
@@ -78,7 +78,7 @@ def _room(folder: Path, setting: str) -> Outcome:
     threshold=f"{SHARED_MEMORY_BYTES / 1e9:g} GB",
     remedy=f"several GPUs need more; as root: mount -o remount,size=8G {SHARED_MEMORY} (docker: --shm-size 8g)",
 )
-def shared_memory(_: MachineSubject) -> Outcome:
+def shared_memory(_: ExaminedMachine) -> Outcome:
     """Whether processes on several GPUs can share memory."""
     if not SHARED_MEMORY.is_dir():
         return Outcome("warn", f"there is no {SHARED_MEMORY}", remedy="several GPUs need it: mount a tmpfs there")
@@ -91,11 +91,11 @@ def shared_memory(_: MachineSubject) -> Outcome:
     threshold=f"{OTHERS_SHARE:.0%} busy",
     remedy="end what is not needed (top names it): an engine that waits for its CPUs costs more joules per token",
 )
-def cpu_load(subject: MachineSubject) -> Outcome:
+def cpu_load(machine: ExaminedMachine) -> Outcome:
     """Whether the CPUs are free: of other work here, and of other virtual machines' on the same host."""
-    before = processes.cpu_times(proc=subject.proc)
+    before = processes.cpu_times(proc=machine.proc)
     time.sleep(WATCHED_S)
-    after = processes.cpu_times(proc=subject.proc)
+    after = processes.cpu_times(proc=machine.proc)
     share = after.busy_share_since(before) if before and after else None
     if not before or not after or share is None:
         return Outcome("warn", "unknown", remedy="mount /proc: nobody sees who else uses the CPUs")
@@ -109,9 +109,9 @@ def cpu_load(subject: MachineSubject) -> Outcome:
 @MACHINE.check(
     "CPU governor", remedy="as root: cpupower frequency-set -g performance; host-bound engines vary otherwise"
 )
-def governor(subject: MachineSubject) -> Outcome:
+def governor(machine: ExaminedMachine) -> Outcome:
     """Whether the CPUs' frequency is left at its highest."""
-    files = sorted(subject.system.glob("cpu/cpu[0-9]*/cpufreq/scaling_governor"))
+    files = sorted(machine.system.glob("cpu/cpu[0-9]*/cpufreq/scaling_governor"))
     governors = {file.read_text(encoding="utf-8").strip() for file in files}
     figure = ", ".join(sorted(governors)) or "unknown, as on virtual machines"
     return Outcome("warn" if governors - {"performance"} else "pass", figure)
@@ -121,12 +121,12 @@ def governor(subject: MachineSubject) -> Outcome:
     "containers",
     remedy="install the NVIDIA Container Toolkit, then as root: nvidia-ctk runtime configure --runtime=docker",
 )
-def containers(subject: MachineSubject) -> Outcome:
+def containers(machine: ExaminedMachine) -> Outcome:
     """Whether a container engine has the backend's image and can show it GPUs."""
     try:
-        image = find_image(f"wattdock-{subject.backend}", backend=subject.backend, needs_gpu=subject.needs_gpu)
+        image = find_image(f"wattdock-{machine.backend}", backend=machine.backend, needs_gpu=machine.needs_gpu)
     except NoContainersError as error:
         return Outcome("warn", error.what, remedy=f"{error.remedy}; until then the backend runs as a process")
-    if subject.needs_gpu and "nvidia" not in image.engine.runtimes:
+    if machine.needs_gpu and "nvidia" not in image.engine.runtimes:
         return Outcome("warn", f"docker has runtimes {', '.join(image.engine.runtimes)}, but not nvidia")
     return Outcome("pass", f"docker {image.engine.version} has image {image.name}")

@@ -1,26 +1,120 @@
-"""What all parts of a run share, and where it meets the machine, in whose place a test puts simulations."""
+"""What a run is asked for, what its parts share, and where it meets the machine.
+
+A test puts simulations in the machine's place.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wattdock.clock import Clock, HostClock
-from wattdock.host import GpuInventory
+from wattdock.clock import NS_PER_S, Clock, HostClock
+from wattdock.errors import Cause, PreflightError
+from wattdock.host import GpuInventory, leases
 from wattdock.planning import ExecutionPlan, plan_study
 from wattdock.runner import RunnerClient
+from wattdock.study import events, study_to_resume
+from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from wattdock.analysis import steadiness
+    from wattdock.config import Study
     from wattdock.execution.interrupts import Interrupts
-    from wattdock.host import leases
     from wattdock.launch import LaunchedRunner, Launcher
     from wattdock.metering import Meter
-    from wattdock.study import StudyFolder, events
+    from wattdock.records import snapshot
+    from wattdock.store import StoredResult
+    from wattdock.study import EarlierStudy, StudyFolder
+
+# Longest wait for a GPU to become free, and between two looks: a runner that has just ended may still be on its GPU.
+TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
+
+
+@dataclass
+class Measurement:
+    """What a run has stored so far.
+
+    Attributes:
+        study_id: Name of the study's folder; None before it was opened.
+        results: In the study's order, earlier runs' results included.
+    """
+
+    study_id: str | None = None
+    results: list[StoredResult] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run is asked for besides its study.
+
+    Attributes:
+        output_dir: Where results go, and the study's journal below it.
+        home: WATTDOCK_HOME.
+        resume: Continue this study, or the latest equal study that was begun before, if there is one.
+        retry_failed: When resuming, measure failed experiments again.
+        lock: Lock file of images; None is the one in use.
+        task: The task of a larger study on a cluster that the study is; instead of `resume`.
+    """
+
+    output_dir: Path
+    home: Path
+    resume: bool | EarlierStudy = False
+    retry_failed: bool = False
+    lock: Path | None = None
+    task: NodeTask | None = None
+
+    def earlier(self, study: Study) -> EarlierStudy | None:
+        """Return the study that is continued.
+
+        Raises:
+            ConfigError: It has changed, or is not the caller's.
+        """
+        if self.task:
+            return None
+        return study_to_resume(study, self.output_dir, resume=self.resume, retry_failed=self.retry_failed)
+
+    def planned(
+        self, plan_study: Callable[..., list[ExecutionPlan]], study: Study, say: Callable[[str], None]
+    ) -> list[ExecutionPlan]:
+        """Return how each experiment is run, see `planning.plan_study`, and say what was decided."""
+        plans = plan_study(study, output_dir=self.output_dir, home=self.home, say=say, lock=self.lock)
+        plans = self.task.planned(plans) if self.task else plans
+        for line in (*study.notes, *dict.fromkeys(line for plan in plans for line in (plan.decisions, *plan.warnings))):
+            say(line)
+        return plans
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """A task of a study on a cluster, measured on this node.
+
+    Attributes:
+        path: The task's folder.
+        gpus: How many GPUs the scheduler was asked for.
+        job: What the scheduler tells of the job, where one runs the task.
+    """
+
+    path: Path
+    gpus: int
+    job: snapshot.Job | None
+
+    def planned(self, plans: Sequence[ExecutionPlan]) -> list[ExecutionPlan]:
+        """Return the plans as the job's.
+
+        Raises:
+            PreflightError: The node gives fewer GPUs.
+        """
+        if self.gpus and (few := [plan for plan in plans if len(plan.gpus) < self.gpus]):
+            had, asked = pluralize(len(few[0].gpus), "GPU"), pluralize(self.gpus, "GPU")
+            raise PreflightError(
+                f"{few[0].config.label} needs {asked}, and this node gives it {had}", cause=Cause.NO_GPU
+            )
+        return [replace(plan, job=self.job) for plan in plans]
 
 
 @dataclass(frozen=True)
@@ -47,6 +141,34 @@ class MachineAccess:
 
 
 HERE = MachineAccess()
+
+
+@contextmanager
+def leased(plans: Sequence[ExecutionPlan], machine: MachineAccess, emit: events.Emit) -> Iterator[leases.HeldLeases]:
+    """Hold the leases that all experiments of a run need; yield them once no other program uses the GPUs.
+
+    Raises:
+        PreflightError: Another user holds a lease, or a planned GPU is in use; names by whom.
+    """
+    needs_machine = any(plan.config.exclusive == "machine" for plan in plans)
+    request = leases.LeaseRequest(
+        names=tuple(dict.fromkeys(name for plan in plans for name in plan.lease_names)),
+        exclusive="machine" if needs_machine else "gpus",
+        wait_s=max(plan.config.wait_s for plan in plans),
+    )
+    planned, clock = {gpu.uuid for plan in plans for gpu in plan.gpus}, machine.clock
+    with leases.hold(request, events.notes(emit)) as held:
+        deadline_ns = clock.now_ns() + round(TEARDOWN_S * NS_PER_S)
+        while planned:
+            inventory = machine.inventory()
+            gpus = (gpu for gpu in inventory.gpus if gpu.uuid in planned)
+            occupied = [f"GPU {gpu.index}: {why}" for gpu in gpus if (why := inventory.why_occupied(gpu))]
+            if not occupied:
+                break
+            if clock.now_ns() > deadline_ns:
+                raise PreflightError("; ".join(occupied), "choose others with gpus", cause=Cause.GPU_BUSY)
+            clock.sleep(TEARDOWN_POLL_S)
+        yield held
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ModelSpec
 from wattdock.records import EnvironmentSnapshot, RestartRecord, RunnerEnvironment, snapshot
@@ -13,7 +13,6 @@ from wattdock.version import __version__
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from wattdock.host import Gpu
     from wattdock.inputs import ModelFolder
     from wattdock.planning import ExecutionPlan
 
@@ -34,34 +33,32 @@ def environment(
         record: What the runner measured.
         runner: What the runner reported of its own environment; None where it loaded nothing.
         model: The model as resolved; None where that failed.
-        chat_time: The present that chat templates were told; None for that of the runner's machine.
+        chat_time: The present that chat templates were given; None for that of the runner's machine.
     """
-    config, gpus = plan.config, plan.inventory.gpus
+    config, host_gpus, links = plan.config, plan.inventory.gpus, list(plan.inventory.links)
     # Without a runner's answer: the GPUs planned for it.
     holding = runner.used_gpu_uuids if runner else [gpu.uuid for gpu in plan.gpus]
-    used_gpus = [gpu for gpu in gpus if gpu.uuid in holding]
+    gpus = [gpu for gpu in host_gpus if gpu.uuid in holding]
+    asked_time = any(measured.template_asked_time for measured in record.passes)
     return EnvironmentSnapshot(
-        gpu_count=len(used_gpus),
-        gpu_names=[gpu.name for gpu in used_gpus],
-        gpu_vram_gb=[_gigabytes(gpu) for gpu in used_gpus],
-        gpu_uuids=[gpu.uuid for gpu in used_gpus],
-        host_gpus=list(gpus),
-        driver_version=gpus[0].driver_version if gpus else None,
-        topology=_topology(plan),
+        gpu_count=len(gpus),
+        gpu_names=[gpu.name for gpu in gpus],
+        gpu_vram_gb=[gpu.vram_total_bytes and gpu.vram_total_bytes / BYTES_PER_GB for gpu in gpus],
+        gpu_uuids=[gpu.uuid for gpu in gpus],
+        host_gpus=list(host_gpus),
+        driver_version=host_gpus[0].driver_version if host_gpus else None,
+        topology=snapshot.Topology(links=links, warnings=list(plan.warnings)) if links else None,
         leased=list(plan.lease_names),
         exclusive=config.exclusive,
         **dataclasses.asdict(plan.machine),
         job=plan.job,
         coordinator_python=platform.python_version(),
         wattdock_version=__version__,
-        launcher=plan.launch.name,
-        launcher_reason=plan.launch.reason,
-        image_digest=plan.launch.image.digest if plan.launch.image else None,
-        container=_container_facts(plan),
+        **_launch_facts(plan),
         variables=dict(plan.variables),
         backend=config.backend,
         runner=runner or RunnerEnvironment(),
-        model=_model_facts(config.model, model, runner, _template_time(record, chat_time)),
+        model=_model_facts(config.model, model, runner, chat_time.isoformat() if asked_time and chat_time else None),
         dataset=config.prompts.source,
         dataset_sha256=next((measured.prompts_sha256 for measured in record.passes), None),
         dataset_format=plan.dataset_format,
@@ -73,19 +70,27 @@ def environment(
     )
 
 
-def _template_time(record: RestartRecord, chat_time: datetime | None) -> str | None:
-    """Return the present that chat templates were told; None where none asked for it."""
-    asked = any(measured.template_asked_time for measured in record.passes)
-    return chat_time.isoformat() if asked and chat_time else None
-
-
-def _gigabytes(gpu: Gpu) -> float | None:
-    return None if gpu.vram_total_bytes is None else gpu.vram_total_bytes / BYTES_PER_GB
-
-
-def _topology(plan: ExecutionPlan) -> snapshot.Topology | None:
-    links = list(plan.inventory.links)
-    return snapshot.Topology(links=links, warnings=list(plan.warnings)) if links else None
+def _launch_facts(plan: ExecutionPlan) -> dict[str, Any]:
+    """Return the fields of an environment that say how the runner was started, and from which image."""
+    image, pin, limits = plan.launch.image, plan.launch.pin, plan.launch.limits
+    launcher: dict[str, Any] = {"launcher": plan.launch.name, "launcher_reason": plan.launch.reason}
+    if image is None:
+        return launcher
+    container = snapshot.ContainerFacts(
+        engine="docker",
+        engine_version=image.engine.version,
+        rootless=image.engine.rootless,
+        image=image.name,
+        image_id=image.id,
+        revision=image.revision,
+        base_digest=image.base_digest,
+        locked=pin is not None,
+        locked_digest=pin.repo_digest if pin else None,
+        lock_sha256=pin.lock_sha256 if pin else None,
+        memory_limit_gb=limits.memory_gb if limits else None,
+        pids_limit=limits.pids if limits else None,
+    )
+    return {**launcher, "image_digest": image.digest, "container": container}
 
 
 def _model_facts(
@@ -103,24 +108,4 @@ def _model_facts(
         trust_remote_code=spec.trust_remote_code,
         template_time_utc=template_time_utc,
         files=dict(model.files) if model else {},
-    )
-
-
-def _container_facts(plan: ExecutionPlan) -> snapshot.ContainerFacts | None:
-    image, pin, limits = plan.launch.image, plan.launch.pin, plan.launch.limits
-    if image is None:
-        return None
-    return snapshot.ContainerFacts(
-        engine="docker",
-        engine_version=image.engine.version,
-        rootless=image.engine.rootless,
-        image=image.name,
-        image_id=image.id,
-        revision=image.revision,
-        base_digest=image.base_digest,
-        locked=pin is not None,
-        locked_digest=pin.repo_digest if pin else None,
-        lock_sha256=pin.lock_sha256 if pin else None,
-        memory_limit_gb=limits.memory_gb if limits else None,
-        pids_limit=limits.pids if limits else None,
     )

@@ -1,32 +1,40 @@
-"""One experiment of a study: which passes are measured, and which are missing.
+"""One experiment of a study: which passes are measured, which are missing, and what of it earlier runs measured.
 
-The measurements themselves are in the study's folder.
+The measurements themselves are in the study's folder. What has changed since an earlier run is not mixed in.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ExitCode
+from wattdock.errors import Cause, ConfigError, ExitCode, PreflightError
 from wattdock.execution.environment import environment
+from wattdock.execution.failures import failure_of
+from wattdock.inputs import check_prompts
+from wattdock.opening import open_data, open_regular
 from wattdock.planning import eta
 from wattdock.records import Failure, RestartRecord
+from wattdock.secrets import withheld
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from wattdock.analysis import Fallback
-    from wattdock.config import ExperimentConfig
+    from wattdock.config import ExperimentConfig, ModelSpec
     from wattdock.execution.recording import Recording
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Timeline
     from wattdock.planning import ExecutionPlan
-    from wattdock.records import EnvironmentSnapshot, RunnerEnvironment
+    from wattdock.records import EnvironmentSnapshot
     from wattdock.study import SavedRestart, StudyFolder
 
+# Most bytes of a runner's log that are read at once.
+LOG_BYTES = 1_000_000
 # A record, and its folder; None where it is not, or not exactly so, on disk.
 Restart = tuple[RestartRecord, "Path | None"]
 
@@ -123,7 +131,16 @@ class ExperimentState:
             self.interruption = failure
             recording.fail(None)
         excerpt = timeline.excerpt([*recording.record.spans, *(measured.span for measured in recording.record.passes)])
-        record = self._with_environment(recording.with_timeline(excerpt), recording.runner)
+        record = recording.with_timeline(excerpt)
+        chat_time = self.config.prompts.chat_time_utc or self.folder.begun
+        try:
+            # Anew for each record: a resumed run may meet another driver or package.
+            snapshot = environment(self.plan, record, recording.runner, self.model, chat_time)
+            architecture = self.model.config if self.model else None
+            record = dataclasses.replace(record, environment=snapshot, architecture=architecture)
+        except Exception as error:  # noqa: BLE001  (a bug here must not cost the passes)
+            bug = failure_of(error, "environment", log=traceback.format_exc())
+            record = dataclasses.replace(record, failure=record.failure or bug)
         if not record.passes and not record.failure:
             self.unmeasured = record
             return
@@ -151,20 +168,90 @@ class ExperimentState:
         last, _ = restarts[-1]
         return [*restarts[:-1], (dataclasses.replace(last, failure=failure), None)]
 
-    def _with_environment(self, record: RestartRecord, runner: RunnerEnvironment | None) -> RestartRecord:
-        """Return `record` with what it was measured on: a resumed run may meet another driver or package."""
-        try:
-            snapshot = environment(
-                self.plan, record, runner, self.model, self.config.prompts.chat_time_utc or self.folder.begun
+    def append_log(self, log: Path) -> None:
+        """Add a runner's log, if there is one, to the experiment's, without secrets.
+
+        Raises:
+            OSError: It cannot be read or added.
+        """
+        if not log.exists():
+            return
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with open_data(log) as added, os.fdopen(open_regular(self.log_path, flags, owned=True), "ab") as gathered:
+            while lines := added.readlines(LOG_BYTES):
+                gathered.write(withheld(b"".join(lines).decode(errors="replace")).encode())
+
+
+def restore(
+    plan: ExecutionPlan,
+    folder: StudyFolder,
+    *,
+    resolve: Callable[[ModelSpec], ModelFolder],
+    expected_pass_s: float | None,
+) -> ExperimentState:
+    """Return the state of an experiment that is not done, with what earlier runs measured of it.
+
+    Args:
+        resolve: Returns the folder of a model as it is now.
+
+    Raises:
+        ConfigError: The experiment's prompts file or its model's folder has changed since.
+        PreflightError: Other GPUs were chosen now than those of the earlier passes.
+    """
+    experiment_id = plan.config.experiment_id
+    history = folder.history(experiment_id)
+    state = ExperimentState(plan, folder, earlier_results=len(history.folders), expected_pass_s=expected_pass_s)
+    if history.status == "failed":
+        folder.note_retried(experiment_id)
+        return state
+    state.saved = folder.saved(experiment_id)
+    records, planned = [saved.record for saved in state.saved.values()], {gpu.uuid for gpu in plan.gpus}
+    for before in state.measured_on:
+        # An experiment's joules are of one set of GPUs.
+        if (earlier := set(before.leased_gpus)) != planned:
+            raise PreflightError(
+                f"{plan.config.label} was measured on {', '.join(sorted(earlier)) or 'the CPU'}, and this run would "
+                f"take {', '.join(sorted(planned)) or 'the CPU'}",
+                "see that those are free and in CUDA_VISIBLE_DEVICES, or run it as a new study without --resume",
+                cause=Cause.OTHER_MACHINE,
             )
-        except Exception as error:  # noqa: BLE001  (a bug here must not cost the passes)
-            failure = Failure(
-                kind=type(error).__name__,
-                message=f"a bug in wattdock: {error}",
-                stage="environment",
-                exit_code=int(ExitCode.BUG),
-                log_tail=traceback.format_exc(),
+    require_same_prompts(plan.config, [measured.prompts_sha256 for record in records for measured in record.passes])
+    if state.measured_on:
+        require_same_model(plan.config, resolve(plan.config.model), state.measured_on)
+    return state
+
+
+def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | None]) -> None:
+    """Refuse a prompts file that has changed since this study sent it: its content is not in the settings.
+
+    Raises:
+        ConfigError: The file has changed, or cannot be read.
+    """
+    sent = {sha256 for sha256 in sent_sha256 if sha256}
+    if not (sent and config.prompts.file):
+        return
+    current = check_prompts(config)
+    if current and (others := sent - {current}):
+        raise ConfigError(
+            f"the study has changed since it was begun: {config.label} was measured with other prompts than "
+            f"{config.prompts.source} now holds ({min(others)[:8]} → {current[:8]})",
+            "put them back, or run it as a new study without --resume",
+            cause=Cause.PROMPTS_CHANGED,
+        )
+
+
+def require_same_model(
+    config: ExperimentConfig, model: ModelFolder, measured_on: Iterable[EnvironmentSnapshot]
+) -> None:
+    """Refuse a model whose folder has changed since this study measured with it: the settings hold only its name.
+
+    Raises:
+        ConfigError: The folder has changed; names the files.
+    """
+    for before in measured_on:
+        if before.model.files and (changes := model.changes_since(before.model.files)):
+            raise ConfigError(
+                f"the model's folder {model.path} has changed since {config.label} was measured: {changes}",
+                "put the old files back, or run it as a new study without --resume",
+                cause=Cause.MODEL_CHANGED,
             )
-            return dataclasses.replace(record, failure=record.failure or failure)
-        architecture = self.model.config if self.model else None
-        return dataclasses.replace(record, environment=snapshot, architecture=architecture)

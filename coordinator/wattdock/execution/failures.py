@@ -1,4 +1,4 @@
-"""Find causes of failures in engines' words, and list fallbacks: experiments to measure instead of a failed one.
+"""Say what an error, a death or lost energy means for an experiment, and list fallbacks to measure instead of it.
 
 Engines share no classes of errors, and a process that died says nothing: only their messages and logs tell. Each
 fallback differs from the failed experiment in one respect, and its result never replaces that experiment's.
@@ -7,21 +7,27 @@ fallback differs from the failed experiment in one respect, and its result never
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import Cause, WattdockError
+from wattdock.errors import Cause, ExitCode, LaunchError, MeterError, RunnerError, WattdockError
 from wattdock.inputs import memory_fit
+from wattdock.metering import EnergyCurve, Timeline
+from wattdock.records import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
     from wattdock.analysis import ExperimentResult
+    from wattdock.execution.recording import Recording
+    from wattdock.metering import Meter
     from wattdock.planning import ExecutionPlan
 
+SEE_DOCTOR = "`wattdock doctor` says what to do"
 SEE_LOG = (
     "the runner's log holds its last words; an empty log means that it was killed, by a person or by the kernel's "
     "out-of-memory killer"
@@ -64,6 +70,34 @@ LOGGED = {
 MEMORY_CAUSES = frozenset({Cause.KV_CACHE, Cause.GPU_MEMORY, Cause.HOST_MEMORY, Cause.MEMORY})
 # These say only that a process is gone; the log may say why.
 DEATHS = frozenset({Cause.WORKER, Cause.RUNNER})
+# A fallback serves a half and a quarter of the failed experiment's requests in flight.
+BATCH_DIVISORS = (2, 4)
+
+
+def failure_of(error: BaseException, stage: str, *, log: str = "", oom_kills: int = 0) -> Failure:
+    """Return the failure of an experiment that an error ended; an error outside of wattdock's tree is a bug.
+
+    Args:
+        stage: What was being done.
+        log: The runner's last lines.
+        oom_kills: As in `cause_of`.
+    """
+    kind, message, exit_code, cause = type(error).__name__, f"a bug in wattdock: {error}", ExitCode.BUG, None
+    if isinstance(error, KeyboardInterrupt):
+        kind, message, exit_code = Failure.INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED
+    elif isinstance(error, WattdockError):
+        message, exit_code, cause = str(error), error.exit_code, error.cause
+        if isinstance(error, LaunchError | RunnerError):
+            cause = cause_of(error, log, oom_kills=oom_kills)
+    return Failure(
+        kind=kind,
+        message=message,
+        stage=stage,
+        exit_code=int(exit_code),
+        log_tail=log,
+        cause=cause and cause.value,
+        advice=cause and ADVICE.get(cause),
+    )
 
 
 def cause_of(error: WattdockError, log: str = "", *, oom_kills: int = 0) -> Cause | None:
@@ -76,8 +110,8 @@ def cause_of(error: WattdockError, log: str = "", *, oom_kills: int = 0) -> Caus
     """
     if error.cause in MEMORY_CAUSES - {Cause.MEMORY}:
         return error.cause
-    said = (cause for cause, words in WORDS.items() if re.search(words, error.what, re.IGNORECASE))
-    cause = next(said, error.cause)
+    found = (cause for cause, words in WORDS.items() if re.search(words, error.what, re.IGNORECASE))
+    cause = next(found, error.cause)
     if cause not in DEATHS:
         return cause
     if oom_kills > 0:
@@ -85,7 +119,72 @@ def cause_of(error: WattdockError, log: str = "", *, oom_kills: int = 0) -> Caus
     return next((logged for logged, words in LOGGED.items() if re.search(words, log)), cause)
 
 
-BATCH_DIVISORS = (2, 4)
+def require_metered(meter: Meter, gpu_uuids: Sequence[str]) -> None:
+    """Refuse to start a runner on a GPU that the meter cannot read: the runner would only hang or die.
+
+    Raises:
+        MeterError: A GPU is not read; says why.
+    """
+    if missing := [uuid for uuid in gpu_uuids if uuid not in meter.watts()]:
+        unread = [gpu for uuid, gpu in meter.peek().gpus.items() if uuid not in meter.watts()]
+        reasons = [event.message for gpu in unread for event in gpu.events]
+        raise MeterError("; ".join([*reasons, f"not metered: {', '.join(missing)}"]), SEE_DOCTOR)
+
+
+def lost_energy(timeline: Timeline, recording: Recording, gpus: Sequence[str]) -> str | None:
+    """Return which GPU was lost, or whose counter froze, so that a pass has no energy; None where none was.
+
+    A lost GPU is also why a runner has failed.
+
+    Args:
+        gpus: UUIDs of the GPUs that the runner was given.
+    """
+    failure = recording.record.failure
+    runner_failed = failure is not None and failure.exit_code in (ExitCode.LAUNCH, ExitCode.RUNNER)
+    for uuid in recording.runner.used_gpu_uuids if recording.runner else gpus:
+        gpu = timeline.gpus.get(uuid)
+        if gpu is None or not gpu.losses:
+            continue
+        curve, spans = EnergyCurve(gpu), [measured.span for measured in recording.record.passes]
+        energies = [curve.between(span.start_ns, span.end_ns) for span in spans]
+        reasons = [energy.reason for energy in energies if energy.lost]
+        reasons += [event.message for event in gpu.losses if runner_failed and event.kind == "gpu_lost"]
+        if reasons:
+            return f"{uuid}: {reasons[0]}; {SEE_DOCTOR}"
+    return None
+
+
+def energy_loss(timeline: Timeline, recording: Recording, gpus: Sequence[str], *, metered: bool) -> MeterError | None:
+    """Return why passes have no energy, where that is to be the experiment's failure.
+
+    A lost GPU, of which runners die, comes before the runner's failure; any other failure stays. An interrupted
+    experiment whose passes have no energy has failed: no resumption measures these passes again.
+
+    Args:
+        timeline: Of the whole session.
+        gpus: UUIDs of the GPUs that the runner was given.
+        metered: Whether the GPUs were to be metered.
+    """
+    failure = recording.record.failure
+    lost = lost_energy(timeline, recording, gpus)
+    if lost and (failure is None or failure.exit_code != ExitCode.METER):
+        return MeterError(f"{lost}; then: {failure.message}" if failure else lost)
+    if failure and failure.kind != Failure.INTERRUPTED:
+        return None
+    used = recording.runner.used_gpu_uuids if recording.runner else []
+    found, reasons = [timeline.gpus[uuid] for uuid in used if uuid in timeline.gpus], []
+    if failure is None:
+        reasons += [timeline.reason or ""] if timeline.broke_off else []
+        reasons += [
+            f"{gpu.uuid}: {event.message}" for gpu in found for event in gpu.events if event.kind == "broke_off"
+        ]
+    if metered and recording.record.passes:
+        unseen = timeline.reason or "the meter did not see this GPU"
+        reasons += [f"{uuid}: {unseen}; {SEE_DOCTOR}" for uuid in used if uuid not in timeline.gpus]
+        spans = [measured.span for measured in recording.record.passes]
+        energies = [(gpu.uuid, energy) for gpu in found for energy in map(EnergyCurve(gpu).measured, spans)]
+        reasons += [f"{uuid}: {energy.reason}; {SEE_DOCTOR}" for uuid, energy in energies if energy.energy_j is None]
+    return MeterError(reasons[0]) if reasons else None
 
 
 @dataclass(frozen=True)
@@ -125,43 +224,35 @@ def fallbacks(
     """
     if cause not in ADVICE:
         return ()
-    steps = []
-    for settings in _changes(failed, cause, gpus, dtype or failed.section.dtype):
-        step = _step(failed, settings)
-        if step and step.config.experiment_id != failed.experiment_id and _fits(step.config, gpus, memory_bytes):
-            steps.append(step)
-    return tuple(steps)
-
-
-def _fits(config: ExperimentConfig, gpus: int, memory_bytes: int | None) -> bool:
-    """Whether the model can be split so, and its weights fit as far as their size is known."""
-    try:
-        memory_fit(config, gpus=gpus, memory_bytes=memory_bytes, weights_only=True)
-    except WattdockError:
-        return False
-    return True
-
-
-def _changes(failed: ExperimentConfig, cause: str | None, gpus: int, dtype: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the settings, by dotted name, that each fallback changes."""
     section, backend = failed.section, failed.backend
-    for split in section.other_splits(gpus):
-        yield {f"{backend}.{name}": value for name, value in split.items()}
-    replicas = section.as_replicas(gpus)
+    changes = [{f"{backend}.{name}": value for name, value in split.items()} for split in section.other_splits(gpus)]
     # A copy on each GPU takes more memory than a part.
-    if replicas and cause not in MEMORY_CAUSES:
-        yield {f"{backend}.{name}": value for name, value in replicas.items()}
+    if cause not in MEMORY_CAUSES and (replicas := section.as_replicas(gpus)):
+        changes.append({f"{backend}.{name}": value for name, value in replicas.items()})
     # Fewer requests in flight save only memory, the lack of which may be why a process died.
     if cause in MEMORY_CAUSES | DEATHS:
         sizes = [failed.workload.batch_size // divisor for divisor in BATCH_DIVISORS]
-        yield from ({"workload.batch_size": size} for size in dict.fromkeys(sizes) if size)
+        changes += [{"workload.batch_size": size} for size in dict.fromkeys(sizes) if size]
     if cause in MEMORY_CAUSES:
-        fewer_bits = section.fewer_bits(dtype, random_weights=failed.model.shape is not None)
-        yield from ({f"{backend}.{name}": value} for name, value in fewer_bits.items())
+        fewer_bits = section.fewer_bits(dtype or section.dtype, random_weights=failed.model.shape is not None)
+        changes += [{f"{backend}.{name}": value} for name, value in fewer_bits.items()]
+    steps = []
+    for change in changes:
+        # Settings that contradict the others, a split that is not possible, weights that do not fit.
+        with suppress(ValidationError, WattdockError):
+            step = _step(failed, change)
+            memory_fit(step.config, gpus=gpus, memory_bytes=memory_bytes, weights_only=True)
+            if step.config.experiment_id != failed.experiment_id:
+                steps.append(step)
+    return tuple(steps)
 
 
-def _step(failed: ExperimentConfig, changes: Mapping[str, Any]) -> FallbackStep | None:
-    """Return `failed` with changed settings; None where they contradict the others."""
+def _step(failed: ExperimentConfig, changes: Mapping[str, Any]) -> FallbackStep:
+    """Return `failed` with changed settings, by dotted name.
+
+    Raises:
+        ValidationError: The changes contradict the other settings.
+    """
     settings = failed.model_dump(mode="json", exclude={"name", "on_failure"})
     # An engine argument that was not set stays unset.
     settings[failed.backend] = failed.section.model_dump(mode="json", exclude_unset=True)
@@ -169,8 +260,6 @@ def _step(failed: ExperimentConfig, changes: Mapping[str, Any]) -> FallbackStep 
         section, key = name.split(".")
         settings[section] = {**settings[section], key: value}
     change = ", ".join(f"{name}: {value}" for name, value in changes.items() if value is not None)
-    try:
-        config = ExperimentConfig.model_validate({**settings, "name": f"{failed.label}, fallback {change}"})
-    except ValidationError:
-        return None
-    return FallbackStep(config, change)
+    return FallbackStep(
+        ExperimentConfig.model_validate({**settings, "name": f"{failed.label}, fallback {change}"}), change
+    )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-PATIENT = (signal.SIGINT, signal.SIGUSR1)
-SIGNALS = (*PATIENT, signal.SIGTERM, signal.SIGHUP)
+AFTER_PASS = (signal.SIGINT, signal.SIGUSR1)
+SIGNALS = (*AFTER_PASS, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
@@ -33,8 +33,8 @@ class Interrupts:
         self._emit = emit
         self.urgent = False
         self._requested = False
-        self._allowed = False
-        self._patient = False
+        self._interruptible = False
+        self._finishing_pass = False
         self._announced = False
         self._old_handlers: dict[signal.Signals, Any] = {}
 
@@ -48,7 +48,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     @contextmanager
-    def allowed(self) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         """Let signals raise KeyboardInterrupt inside; one that came earlier raises it at once.
 
         For work that cannot call `check`, such as a download, and that an exception at any point cannot harm.
@@ -57,11 +57,11 @@ class Interrupts:
             KeyboardInterrupt: A signal came.
         """
         try:
-            self._allowed = True
+            self._interruptible = True
             self.check()
             yield
         finally:
-            self._allowed = False
+            self._interruptible = False
 
     def check(self) -> None:
         """Raise for a signal that came.
@@ -71,23 +71,23 @@ class Interrupts:
         Raises:
             KeyboardInterrupt: A signal came.
         """
-        if self._requested and (self.urgent or not self._patient):
+        if self._requested and (self.urgent or not self._finishing_pass):
             raise KeyboardInterrupt
         if self._requested and not self._announced:
             self._announced = True
             self._emit(events.StopAsked())
 
     @contextmanager
-    def patient(self) -> Iterator[None]:
+    def finishing_pass(self) -> Iterator[None]:
         """Let a first Ctrl-C or SIGUSR1 wait for the end of the block; a second one, SIGTERM and SIGHUP do not wait."""
         try:
-            self._patient = True
+            self._finishing_pass = True
             yield
         finally:
-            self._patient = False
+            self._finishing_pass = False
 
     def _handle(self, number: int, _: object) -> None:
-        self.urgent = self._requested or number not in PATIENT
+        self.urgent = self._requested or number not in AFTER_PASS
         self._requested = True
-        if self._allowed:
+        if self._interruptible:
             raise KeyboardInterrupt

@@ -1,29 +1,53 @@
-"""A runner that has loaded a model and is metered."""
+"""From a plan to a runner that has loaded its model: environment, idle GPUs, launch, load; and the runner's end.
+
+Must not know: which experiments the runner will serve, what a failure means.
+"""
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wattdock.analysis import steadiness
+from wattdock.clock import NS_PER_S
+from wattdock.errors import Cause, ConfigError, RunnerError
 from wattdock.host import leases
+from wattdock.metering import Span
+from wattdock.runner import LoadRequest, RunnerClient
+from wattdock.study import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from wattdock.clock import Clock
+    from wattdock.config import IdleSpec
     from wattdock.execution.context import RunContext
+    from wattdock.execution.recording import Recording
     from wattdock.inputs import ModelFolder
+    from wattdock.launch import LaunchedRunner, Launcher
     from wattdock.metering import Meter
-    from wattdock.runner import RunnerClient
-    from wattdock.study import events
+    from wattdock.planning import ExecutionPlan
+    from wattdock.runner import RunnerDescription
+
+# How long the meter runs before the first span: a span has energy only with a few counter changes before it.
+METER_LEAD_S = 1.0
+# How long an interrupted run waits for its runner's own end: the person who interrupted it is waiting, too.
+INTERRUPTED_STOP_S = 3.0
+# How long the runner stays drained after a pass, so that the counter's next tick shows the pass's end.
+SETTLE_S = 1.0
+# How often it is checked whether GPUs are idle, and meanwhile whether a signal has come.
+IDLE_POLL_S, SIGNAL_POLL_S = 3.0, 0.5
 
 
 @dataclass(frozen=True)
 class LoadedRunner:
-    """What a session yields to the measuring procedure.
+    """A runner that has loaded a model and is metered.
 
     Attributes:
         client: Talks to the runner.
+        description: The runner's description of itself.
         meter: Is running.
         pids: Returns the runner's processes, as this host numbers them.
         check: Raises where the run is to end; called at least twice a second while the procedure waits.
@@ -32,6 +56,7 @@ class LoadedRunner:
     """
 
     client: RunnerClient
+    description: RunnerDescription
     meter: Meter
     pids: Callable[[], frozenset[int]]
     check: Callable[[], None]
@@ -52,3 +77,161 @@ class LoadedRunner:
     def emit(self) -> events.Emit:
         """Receives events."""
         return self.context.emit
+
+
+def metered_gpus(plan: ExecutionPlan) -> tuple[str, ...]:
+    """Return the UUIDs of the plan's GPUs that its meter watches."""
+    return () if plan.meter.no_gpu_reason else tuple(gpu.uuid for gpu in plan.gpus)
+
+
+@contextmanager
+def loaded_runner(
+    plan: ExecutionPlan,
+    model: ModelFolder,
+    startup: Recording,
+    *,
+    context: RunContext,
+    meter: Meter,
+    idle: IdleSpec,
+    log: Path,
+    check: Callable[[], None],
+) -> Iterator[LoadedRunner]:
+    """Meter the idle GPUs, launch a runner, load the model, and yield the runner; it is stopped at the end.
+
+    Args:
+        startup: Receives spans, the check of the runner's clock and its environment; its stage is kept up to date.
+        meter: Is running.
+        idle: How long the GPUs are metered before the launch.
+        log: File of the runner's output.
+        check: Raises where the run is to end.
+
+    Raises:
+        PreflightError, LaunchError, RunnerError, ClockError: The runner cannot be started or does not load the model.
+        ConfigError: The engine does not know an argument, or the model's folder changed meanwhile.
+        KeyboardInterrupt: The run was interrupted.
+    """
+    machine, clock, emit = context.machine, context.machine.clock, context.emit
+    with ExitStack() as stack:
+        startup.stage = "environment"
+        with context.interrupts.interruptible():
+            launcher = stack.enter_context(machine.launcher(plan, events.notes(emit)))
+        gpu_uuids = metered_gpus(plan)
+        if gpu_uuids:
+            clock.sleep(METER_LEAD_S)
+        if gpu_uuids and idle.duration_s:
+            startup.stage, initial = "idle-empty", context.initial_idle
+            span, current = wait_until_idle(
+                "idle-empty", idle, gpu_uuids, meter=meter, clock=clock, emit=emit, check=check, initial=initial
+            )
+            initial.update(current | initial)
+            startup.add(spans=span)
+        startup.stage, launch_ns = "launch", clock.now_ns()
+        runner = stack.enter_context(_launched(launcher, plan, model, context, log))
+        client = stack.enter_context(machine.connect(runner, check, clock))
+        description = client.wait_ready(plan.config.timeouts.launch_s)
+        startup.add(spans=Span("launch", launch_ns, clock.now_ns()))
+        emit(events.RunnerReady(description.framework, description.framework_version, description.python_version))
+        startup.add(clock_checks=client.check_clock())
+        startup.stage = "load"
+        _load(client, runner, plan, model, startup=startup, emit=emit)
+        yield LoadedRunner(client, description, meter, runner.pids, check, model, gpu_uuids, context)
+
+
+@contextmanager
+def _launched(
+    launcher: Launcher, plan: ExecutionPlan, model: ModelFolder, context: RunContext, log: Path
+) -> Iterator[LaunchedRunner]:
+    runner = launcher.launch(plan.runner(log, context.held, model_path=model.path, alive_lock=context.scratch))
+    stop_s = plan.config.timeouts.stop_s
+    try:
+        yield runner
+    except KeyboardInterrupt:
+        stop_s = min(stop_s, INTERRUPTED_STOP_S)
+        raise
+    finally:
+        runner.stop(stop_s)
+        if not runner.stopped:
+            context.emit(events.Note(f"the runner {runner.exit_reason()}"))
+
+
+def _load(
+    client: RunnerClient,
+    runner: LaunchedRunner,
+    plan: ExecutionPlan,
+    model: ModelFolder,
+    *,
+    startup: Recording,
+    emit: events.Emit,
+) -> None:
+    """Load the model, and compare the GPUs that the runner sees with those that it was given."""
+    config, planned_uuids = plan.config, [gpu.uuid for gpu in plan.gpus]
+    emit(events.Loading(model.name))
+    request = LoadRequest(
+        model_path=runner.model_path(model.path),
+        dtype=config.section.dtype,
+        engine_args=config.section.engine_args(),
+        weights_seed=config.model.weights_seed if model.random_weights else None,
+        trust_remote_code=config.model.trust_remote_code,
+        gpu_uuids=planned_uuids,
+    )
+    startup.runner, span = client.load(
+        request, timeout_s=config.timeouts.load_s, progress=lambda stage: emit(events.Loading(model.name, stage))
+    )
+    startup.add(spans=span)
+    startup.runner_pids |= runner.pids()
+    if changes := model.read_again().changes_since(model.files):
+        raise ConfigError(
+            f"{model.path} changed until it was loaded: {changes}",
+            "leave it as it is, and run again",
+            cause=Cause.MODEL_CHANGED,
+        )
+    visible_uuids = startup.runner.visible_gpu_uuids
+    if sorted(visible_uuids) != sorted(planned_uuids):
+        raise RunnerError(
+            f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}",
+            "see its log",
+        )
+
+
+def wait_until_idle(
+    name: str,
+    limits: IdleSpec,
+    gpu_uuids: Sequence[str],
+    *,
+    meter: Meter,
+    clock: Clock,
+    emit: events.Emit,
+    check: Callable[[], None],
+    initial: Mapping[str, steadiness.IdleState] | None = None,
+) -> tuple[Span, dict[str, steadiness.IdleState]]:
+    """Wait until the GPUs have been idle for `limits.duration_s`, or for the cap.
+
+    Args:
+        check: Called at least twice a second; what it raises ends the wait.
+        initial: State of GPUs before the run's first runner, to which they must cool down. None while a model is
+            loaded.
+
+    Returns:
+        The last `limits.duration_s`, and the state of each GPU in it.
+    """
+    emit(events.IdleStarted(name, limits.duration_s))
+    began_ns = clock.now_ns()
+    length_ns, cap_ns = (round(limit_s * NS_PER_S) for limit_s in (limits.duration_s, limits.cap_s))
+    wait_s = limits.duration_s + SETTLE_S
+    while True:
+        until_ns = clock.now_ns() + round(wait_s * NS_PER_S)
+        while (remaining_ns := until_ns - clock.now_ns()) > 0:
+            check()
+            clock.sleep(min(SIGNAL_POLL_S, remaining_ns / NS_PER_S))
+        # The counter's next changes show where the span ends.
+        end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
+        span = Span(name, end_ns - length_ns, end_ns)
+        gpus = meter.peek(span.end_ns).gpus
+        current = steadiness.idle_states(gpus, span, gpu_uuids)
+        unsettled = steadiness.idle_unsettled(gpus, span, gpu_uuids, limits)
+        unsettled += steadiness.not_cooled_down(current, initial or {}, limits)
+        if not unsettled or clock.now_ns() - began_ns >= cap_ns:
+            for finding in unsettled:
+                emit(events.Note(f"{name}: not idle after {limits.cap_s:g} s: {finding}"))
+            return span, current
+        wait_s = IDLE_POLL_S

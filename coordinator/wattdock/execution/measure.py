@@ -1,8 +1,14 @@
 """A measurement whole, from its study to its stored results: read this file first.
 
-A study is planned. For each restart and load group, a session launches a runner, loads the model and waits until the
-GPUs are idle; then it serves one experiment after the other: warm-up, passes, and after each pass a record on disk.
-Of each experiment that is complete, the records are analysed and audited, and the result is stored.
+Each step, and the file that does it:
+
+- `context`: plan every experiment, and lease the GPUs for the whole run.
+- `run`: open the study's folder; for each restart and load group, say which experiments are left.
+- `session`: serve these experiments one after the other; an error becomes an experiment's failure (`failures`).
+- `loaded`: wait until the GPUs are idle, launch a runner, load the model.
+- `procedure`: idle, warm up, measure the passes, idle again.
+- `experiment`: save a record after each pass.
+- Here: analyse and audit the records of each complete experiment, and store its result.
 """
 
 from __future__ import annotations
@@ -14,22 +20,20 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import ExperimentResult
 from wattdock.audit import audited
 from wattdock.errors import ExitCode
-from wattdock.execution.context import HERE
+from wattdock.execution.context import HERE, leased
+from wattdock.execution.failures import failure_of
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.procedure import measured_passes
 from wattdock.execution.run import Run
 from wattdock.execution.session import Session
-from wattdock.records import Failure
 from wattdock.study import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from wattdock.config import Study
-    from wattdock.execution.context import MachineAccess
+    from wattdock.execution.context import MachineAccess, Measurement, RunOptions
     from wattdock.execution.experiment import ExperimentState
-    from wattdock.execution.run import Measurement, RunOptions
-    from wattdock.records import RestartRecord
 
 
 def measure(
@@ -50,19 +54,20 @@ def measure(
         KeyboardInterrupt: The run was interrupted; everything measured so far is stored.
     """
     with Interrupts(emit) as interrupts, ExitStack() as stack:
-        with interrupts.allowed():
+        with interrupts.interruptible():
             earlier = options.earlier(study)
             plans = options.planned(machine.plan, study, events.notes(emit))
+            held = stack.enter_context(leased(plans, machine, emit))
         run = Run(study, plans, options, measurement)
-        stack.enter_context(run.opened(machine, interrupts, emit, earlier))
+        stack.enter_context(run.opened(machine, held, interrupts, emit, earlier))
         try:
             _store(run, run.complete())
             for pending, restart in run.sessions():
                 with Session(run.context, pending, restart) as session:
                     for runner, recording in session.serve():
                         for _ in measured_passes(runner, recording):
-                            session.save(recording)
-                run.note_failures(session)
+                            session.save()
+                run.note_end(session)
                 _store(run, run.complete())
         finally:
             _store(run, run.begun())
@@ -79,13 +84,9 @@ def _store(run: Run, experiments: Iterable[ExperimentState]) -> None:
             except Exception as error:  # noqa: BLE001  (what was measured is still worth storing)
                 run.context.emit(events.UnexpectedError(traceback.format_exc()))
                 started_utc = min(record.started_utc for record in records)
-                result = ExperimentResult.bare(experiment.config, _failure(error, records), started_utc=started_utc)
+                # An earlier bug may be why the records cannot be analysed.
+                failures = [record.failure for record in records if record.failure]
+                earlier = (failure for failure in failures if failure.exit_code == ExitCode.BUG)
+                failure = next(earlier, failure_of(error, "analysis"))
+                result = ExperimentResult.bare(experiment.config, failure, started_utc=started_utc)
             run.store(experiment, result, restarts)
-
-
-def _failure(error: Exception, records: Iterable[RestartRecord]) -> Failure:
-    """Return the failure of an analysis; an earlier bug may be why the records cannot be analysed."""
-    failures = (record.failure for record in records if record.failure)
-    message = f"a bug in wattdock: {error}; the folders under restarts hold what was measured"
-    failure = Failure(kind=type(error).__name__, message=message, stage="analysis", exit_code=int(ExitCode.BUG))
-    return next((earlier for earlier in failures if earlier.exit_code == ExitCode.BUG), failure)

@@ -11,30 +11,24 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import steadiness
 from wattdock.clock import NS_PER_S
 from wattdock.errors import RunnerError
+from wattdock.execution.loaded import SETTLE_S, wait_until_idle
 from wattdock.host import processes
 from wattdock.inputs import load_prompts
-from wattdock.metering import EnergyCurve, Span
+from wattdock.metering import EnergyCurve
 from wattdock.records import PassRecord, WarmUpSample
 from wattdock.runner import PassRequest
 from wattdock.study import events
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from wattdock.clock import Clock
-    from wattdock.config import IdleSpec
     from wattdock.execution.loaded import LoadedRunner
     from wattdock.execution.recording import Recording
-    from wattdock.metering import Meter
     from wattdock.runner import Heartbeat
 
-# How long the runner stays drained after a pass, so that the counter's next tick shows the pass's end.
-SETTLE_S = 1.0
 # Passes of a steady warm-up that make up its window: enough to see a slope, long enough to average steps.
 PASSES_PER_WINDOW = 4
-# How often it is checked whether GPUs are idle, and meanwhile whether a signal has come.
-IDLE_POLL_S, SIGNAL_POLL_S = 3.0, 0.5
 
 
 def measured_passes(runner: LoadedRunner, recording: Recording) -> Iterator[None]:
@@ -57,46 +51,34 @@ def _idle(runner: LoadedRunner, recording: Recording, name: str) -> None:
     limits = recording.config.idle
     if limits.duration_s and runner.gpu_uuids:
         recording.stage = name
-        span, _ = wait_until_idle(
-            name,
-            limits,
-            runner.gpu_uuids,
-            meter=runner.meter,
-            clock=runner.clock,
-            emit=runner.emit,
-            check=runner.check,
-        )
+        meter, clock, emit, check = runner.meter, runner.clock, runner.emit, runner.check
+        span, _ = wait_until_idle(name, limits, runner.gpu_uuids, meter=meter, clock=clock, emit=emit, check=check)
         recording.add(spans=span)
 
 
 def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> RunnerError | None:
-    """Measure a pass; return the error of a runner that has died since."""
-    workload, stage = recording.config.total_workload, f"pass {number + 1}/{recording.config.repeats.passes}"
-    recording.stage = f"{stage}, not begun"
-    runner.check()
-    recording.stage = stage
-    with runner.context.interrupts.patient():
-        measured = _run_pass(runner, recording, number, workload.requests_per_pass, workload.min_duration_s)
-    death = _check_clock(runner, recording)
-    recording.add(passes=dataclasses.replace(measured, clock_checked=not death))
-    others = measured.cpu_others_share
-    runner.emit(events.PassFinished(stage, measured.output_tokens, measured.span.duration_s, others))
-    return death
-
-
-def _check_clock(runner: LoadedRunner, recording: Recording) -> RunnerError | None:
-    """Check after a pass that the runner reads the host's clock; return the error of a runner that has died.
+    """Measure a pass; return the error of a runner that has died since.
 
     Its death does not cost the pass, which is recorded as unchecked; the audit says so.
 
     Raises:
-        ClockError: The runner reads another clock: the pass does not count.
+        ClockError: The runner reads another clock than the host's: the pass does not count.
     """
+    workload, stage = recording.config.total_workload, f"pass {number + 1}/{recording.config.repeats.passes}"
+    recording.stage = f"{stage}, not begun"
+    runner.check()
+    recording.stage, death = stage, None
+    with runner.context.interrupts.finishing_pass():
+        measured = _run_pass(runner, recording, number, workload.requests_per_pass, workload.min_duration_s)
     try:
         recording.add(clock_checks=runner.client.check_clock())
     except RunnerError as error:
-        return error
-    return None
+        death = error
+    recording.runner_pids |= runner.pids()
+    recording.add(passes=dataclasses.replace(measured, clock_checked=not death))
+    others = measured.cpu_others_share
+    runner.emit(events.PassFinished(stage, measured.output_tokens, measured.span.duration_s, others))
+    return death
 
 
 def _warm_up(runner: LoadedRunner, recording: Recording) -> None:
@@ -120,26 +102,20 @@ def _warm_up_until_steady(runner: LoadedRunner, recording: Recording) -> None:
         recording.stage = f"warm-up {number + 1}"
         warm = _run_pass(runner, recording, first_index + number, recording.config.total_workload.batch_size, pass_s)
         span = dataclasses.replace(warm.span, name="warm-up")
-        recording.add(spans=span)
-        recording.add(warm_up=_warm_up_sample(runner, span, warm.output_tokens))
+        timeline, uuids = runner.meter.peek(span.end_ns), runner.gpu_uuids
+        curves = [EnergyCurve(timeline.gpus[uuid]) if uuid in timeline.gpus else None for uuid in uuids]
+        joules = [curve.between(span.start_ns, span.end_ns).energy_j if curve else None for curve in curves]
+        sample = WarmUpSample(
+            span=span,
+            output_tokens=warm.output_tokens,
+            energy_j=known_sum(joules) if joules else None,
+            temperature_c=steadiness.late_temperatures_c(timeline, span, uuids),
+        )
+        recording.add(spans=span, warm_up=sample)
         state = steadiness.warm_up_steadiness(recording.record.warm_up, limits, runner.gpu_uuids)
         if not state.drifting or state.duration_s >= limits.cap_s:
             runner.emit(events.WarmUpFinished(number + 1, state.duration_s, state.drifting))
             return
-
-
-def _warm_up_sample(runner: LoadedRunner, span: Span, output_tokens: int) -> WarmUpSample:
-    timeline = runner.meter.peek(span.end_ns)
-    joules = [
-        EnergyCurve(timeline.gpus[uuid]).between(span.start_ns, span.end_ns).energy_j if uuid in timeline.gpus else None
-        for uuid in runner.gpu_uuids
-    ]
-    return WarmUpSample(
-        span=span,
-        output_tokens=output_tokens,
-        energy_j=known_sum(joules) if joules else None,
-        temperature_c=steadiness.late_temperatures_c(timeline, span, runner.gpu_uuids),
-    )
 
 
 def _run_pass(
@@ -207,51 +183,3 @@ def _generate(runner: LoadedRunner, recording: Recording, request: PassRequest) 
     busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
     others = around_after.others_share_since(around_before) if around_after and around_before else None
     return dataclasses.replace(generated, cpu_busy=busy, cpu_others_share=others)
-
-
-def wait_until_idle(
-    name: str,
-    limits: IdleSpec,
-    gpu_uuids: Sequence[str],
-    *,
-    meter: Meter,
-    clock: Clock,
-    emit: events.Emit,
-    check: Callable[[], None],
-    initial: Mapping[str, steadiness.IdleState] | None = None,
-) -> tuple[Span, dict[str, steadiness.IdleState]]:
-    """Wait until the GPUs have been idle for `limits.duration_s`, or for the cap.
-
-    Args:
-        check: Called at least twice a second; what it raises ends the wait.
-        initial: State of GPUs before the run's first runner, to which they must cool down. None while a model is
-            loaded.
-
-    Returns:
-        The last `limits.duration_s`, and the state of each GPU in it.
-    """
-    emit(events.IdleStarted(name, limits.duration_s))
-    began_ns = clock.now_ns()
-    length_ns, cap_ns = (round(limit_s * NS_PER_S) for limit_s in (limits.duration_s, limits.cap_s))
-    wait_s = limits.duration_s + SETTLE_S
-    while True:
-        _sleep(wait_s, clock, check)
-        # The counter's next changes show where the span ends.
-        end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
-        span = Span(name, end_ns - length_ns, end_ns)
-        gpus = meter.peek(span.end_ns).gpus
-        current = steadiness.idle_states(gpus, span, gpu_uuids)
-        unsettled = steadiness.idle_unsettled(gpus, span, gpu_uuids, limits)
-        unsettled += steadiness.not_cooled_down(current, initial or {}, limits)
-        if not unsettled or clock.now_ns() - began_ns >= cap_ns:
-            for finding in unsettled:
-                emit(events.Note(f"{name}: not idle after {limits.cap_s:g} s: {finding}"))
-            return span, current
-        wait_s = IDLE_POLL_S
-
-
-def _sleep(duration_s: float, clock: Clock, check: Callable[[], None]) -> None:
-    until_ns = clock.now_ns() + round(duration_s * NS_PER_S)
-    while (remaining_ns := until_ns - clock.now_ns()) > 0:
-        check()
-        clock.sleep(min(SIGNAL_POLL_S, remaining_ns / NS_PER_S))

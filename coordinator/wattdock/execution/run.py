@@ -1,126 +1,42 @@
-"""What a study has left to measure, in which order, and what of it is stored."""
+"""What a study has left to measure, in which order, when a backend is given up, and what is stored."""
 
 from __future__ import annotations
 
 import bisect
+import random
 from collections import deque
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import Fallback, StudyFacts
-from wattdock.clock import NS_PER_S
-from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
+from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.context import RunContext
+from wattdock.execution.experiment import require_same_model, require_same_prompts, restore
 from wattdock.execution.failures import fallback_steps
-from wattdock.execution.restore import require_same_model, require_same_prompts, restore
-from wattdock.execution.schedule import CircuitBreaker, schedule
-from wattdock.host import folders, leases
+from wattdock.host import folders
 from wattdock.inputs import resolve_model
-from wattdock.planning import eta
+from wattdock.planning import eta, load_groups
 from wattdock.store import StoredResult, store_result
-from wattdock.study import events, open_study, study_to_resume
-from wattdock.text import pluralize
+from wattdock.study import events, open_study
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Generator, Iterator, Sequence
 
     from wattdock.analysis import ExperimentResult
     from wattdock.config import ModelSpec, Study
-    from wattdock.execution.context import MachineAccess
+    from wattdock.execution.context import MachineAccess, Measurement, RunOptions
     from wattdock.execution.experiment import ExperimentState, Restart
-    from wattdock.execution.failures import FallbackStep
     from wattdock.execution.interrupts import Interrupts
     from wattdock.execution.session import Session
+    from wattdock.host import leases
     from wattdock.inputs import ModelFolder
     from wattdock.planning import ExecutionPlan
-    from wattdock.records import snapshot
+    from wattdock.records import Failure
     from wattdock.study import EarlierStudy
 
-# A runner that has just ended may still be on its GPU for a moment.
-TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
 # What one session is to serve: experiments of one load group, and the number of their restart, from 0.
 Served = tuple[deque["ExperimentState"], int]
-
-
-@dataclass
-class Measurement:
-    """What a run has stored so far.
-
-    Attributes:
-        study_id: Name of the study's folder; None before it was opened.
-        results: In the study's order, earlier runs' results included.
-    """
-
-    study_id: str | None = None
-    results: list[StoredResult] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What a run is told besides its study.
-
-    Attributes:
-        output_dir: Where results go, and the study's journal below it.
-        home: WATTDOCK_HOME.
-        resume: Continue this study, or the latest equal study that was begun before, if there is one.
-        retry_failed: When resuming, measure failed experiments again.
-        lock: Lock file of images; None is the one in use.
-        task: The task of a larger study on a cluster that the study is; instead of `resume`.
-    """
-
-    output_dir: Path
-    home: Path
-    resume: bool | EarlierStudy = False
-    retry_failed: bool = False
-    lock: Path | None = None
-    task: NodeTask | None = None
-
-    def earlier(self, study: Study) -> EarlierStudy | None:
-        """Return the study that is continued.
-
-        Raises:
-            ConfigError: It has changed, or is not the caller's.
-        """
-        if self.task:
-            return None
-        return study_to_resume(study, self.output_dir, resume=self.resume, retry_failed=self.retry_failed)
-
-    def planned(
-        self, plan: Callable[..., list[ExecutionPlan]], study: Study, say: Callable[[str], None]
-    ) -> list[ExecutionPlan]:
-        """Return how each experiment is run, see `planning.plan_study`."""
-        plans = plan(study, output_dir=self.output_dir, home=self.home, say=say, lock=self.lock)
-        return self.task.planned(plans) if self.task else plans
-
-
-@dataclass(frozen=True)
-class NodeTask:
-    """A task of a study on a cluster, measured on this node.
-
-    Attributes:
-        path: The task's folder.
-        gpus: How many GPUs the scheduler was asked for.
-        job: What the scheduler tells of the job, where one runs the task.
-    """
-
-    path: Path
-    gpus: int
-    job: snapshot.Job | None
-
-    def planned(self, plans: Sequence[ExecutionPlan]) -> list[ExecutionPlan]:
-        """Return the plans as the job's.
-
-        Raises:
-            PreflightError: The node gives fewer GPUs.
-        """
-        if self.gpus and (few := [plan for plan in plans if len(plan.gpus) < self.gpus]):
-            had, asked = pluralize(len(few[0].gpus), "GPU"), pluralize(self.gpus, "GPU")
-            raise PreflightError(
-                f"{few[0].config.label} needs {asked}, and this node gives it {had}", cause=Cause.NO_GPU
-            )
-        return [replace(plan, job=self.job) for plan in plans]
 
 
 class Run:
@@ -149,38 +65,42 @@ class Run:
 
     @contextmanager
     def opened(
-        self, machine: MachineAccess, interrupts: Interrupts, emit: events.Emit, earlier: EarlierStudy | None
+        self,
+        machine: MachineAccess,
+        held: leases.HeldLeases,
+        interrupts: Interrupts,
+        emit: events.Emit,
+        earlier: EarlierStudy | None,
     ) -> Iterator[None]:
-        """Take the leases, check that the GPUs are free, open the study's folder, and see what it holds already.
+        """Open the study's folder, and find out what earlier runs have stored and measured; close its journal.
 
         Args:
             earlier: The study that is continued.
 
         Raises:
-            PreflightError: The machine has changed, or others use it or its GPUs.
+            PreflightError: The machine has changed.
+            ConfigError: A model or a prompts file has changed.
             StoreError: A result or the journal could not be written; raised in the end.
         """
-        plans = list(self._plans.values())
-        decisions = dict.fromkeys(line for plan in plans for line in (plan.decisions, *plan.warnings))
-        for line in (*self._study.notes, *decisions):
-            emit(events.Note(line))
-        with folders.scratch_folder() as scratch, ExitStack() as stack:
-            with interrupts.allowed():
-                held = stack.enter_context(leases.hold(_lease_request(plans), events.notes(emit)))
-                _require_free_gpus(plans, machine)
-            task, output_dir = self._options.task, self._options.output_dir
-            path = task.path if task else None
-            folder = open_study(self._study, plans, output_dir, earlier=earlier, task=path, emit=emit)
-            log = stack.enter_context(stack.enter_context(folder).event_log(emit))
-            self.context = RunContext(
-                machine, folder, self._options.home, scratch, held, log, interrupts, self._remaining
-            )
+        options, plans = self._options, list(self._plans.values())
+        task = options.task.path if options.task else None
+        with (
+            folders.scratch_folder() as scratch,
+            open_study(self._study, plans, options.output_dir, earlier=earlier, task=task, emit=emit) as folder,
+            folder.event_log(emit) as log,
+        ):
+            self.context = RunContext(machine, folder, options.home, scratch, held, log, interrupts, self._remaining)
             self._measurement.study_id = folder.study_id
             self._restore()
-            resumed = folder.resumed or (False if self._options.resume else None)
+            resumed = folder.resumed or (False if options.resume else None)
             log(events.StudyStarted(folder.study_id, resumed, len(self._measurement.results), *self._remaining()))
             yield
-            self._finish()
+            if error := self._store_error or folder.broken:
+                raise error
+            if self._unstored:
+                log(events.StudyLeftUnfinished(len(self._unstored)))
+            else:
+                folder.end()
 
     def sessions(self) -> Iterator[Served]:
         """Yield what each session is to serve, restarts interleaved, until nothing is left to measure.
@@ -195,10 +115,11 @@ class Run:
                 while pending and not self._breaker.reason(pending[0].config.backend):
                     yield pending, restart
                     yield from self._fallbacks()
-                    if self._stops():
+                    failed = [state.config for state in self._states.values() if state.failure]
+                    if self.context.folder.broken or any(config.on_failure == "stop" for config in failed):
                         return
 
-    def note_failures(self, session: Session) -> None:
+    def note_end(self, session: Session) -> None:
         """Count how a session ended, and give up its backend after too many failures in a row."""
         if not session.is_fallback:
             backend = session.backend
@@ -262,7 +183,7 @@ class Run:
     def _resolve(self, spec: ModelSpec) -> ModelFolder:
         """Return a model's folder as it was when this run first looked at it."""
         if spec not in self._models:
-            with self.context.interrupts.allowed():
+            with self.context.interrupts.interruptible():
                 say = events.notes(self.context.emit)
                 self._models[spec] = resolve_model(spec, home=self.context.home, progress=say)
         return self._models[spec]
@@ -279,24 +200,6 @@ class Run:
         asked = sum(config.repeats.measured for config in self._study.experiments)
         return sum(experiment.passes for experiment in work), asked, eta.duration(work)
 
-    def _finish(self) -> None:
-        """Close the journal where nothing is left to do.
-
-        Raises:
-            StoreError: A result or the journal could not be written.
-        """
-        folder = self.context.folder
-        if error := self._store_error or folder.broken:
-            raise error
-        if self._unstored:
-            self.context.emit(events.StudyLeftUnfinished(len(self._unstored)))
-        else:
-            folder.end()
-
-    def _stops(self) -> bool:
-        failed = (state for state in self._states.values() if state.failure)
-        return bool(self.context.folder.broken) or any(state.config.on_failure == "stop" for state in failed)
-
     def _fallbacks(self) -> Iterator[Served]:
         """For each failed experiment with `on_failure: fallback`, yield other settings until some work."""
         for failed in [stored.result for stored in self._measurement.results if stored.result.status == "failed"]:
@@ -308,82 +211,93 @@ class Run:
             cause = (failed.error and (failed.error.cause or failed.error.kind)) or "failed"
             changes = tuple(step.change for step in steps)
             self.context.emit(events.FallbacksPlanned(plan.config.label, cause, changes))
-            yield from self._serve_fallbacks(plan, steps)
+            for number, step in enumerate(steps, 1):
+                fallback = Fallback(fallback_of=failed.experiment_id, step=number, change=step.change)
+                # On the same GPUs, whose leases are held for the whole run.
+                if (yield from self._serve_fallback(replace(plan, config=step.config), fallback)):
+                    break
 
-    def _serve_fallbacks(self, failed: ExecutionPlan, steps: Sequence[FallbackStep]) -> Iterator[Served]:
-        """Yield one fallback after the other until one works."""
-        folder = self.context.folder
-        for number, step in enumerate(steps, 1):
-            if folder.broken:
-                return
-            experiment_id = step.config.experiment_id
-            if experiment_id in self._plans:
-                skipped = "an experiment of this study, and measured as such"
-                self.context.emit(events.FallbackSkipped(step.change, skipped))
-            elif (earlier := folder.history(experiment_id)).is_done(retry_failed=False):
-                stored = self._stored(experiment_id)
-                if stored.folder not in [result.folder for result in self._measurement.results]:
-                    self._add_result(stored)
-                if earlier.works:
-                    return
-            elif state := self._begin_fallback(failed, number, step):
-                for restart in range(step.config.repeats.restarts):
-                    if state.wants(restart):
-                        yield deque([state]), restart
-                if state.failure is None:
-                    return
-
-    def _begin_fallback(self, failed: ExecutionPlan, number: int, step: FallbackStep) -> ExperimentState | None:
-        """Return the state of a fallback of a failed experiment; None where it cannot be measured."""
-        # On the same GPUs, whose leases are held for the whole run.
-        plan, folder = replace(failed, config=step.config), self.context.folder
-        try:
-            state = restore(plan, folder, resolve=self._resolve, expected_pass_s=None)
-        except (ConfigError, PreflightError) as error:
-            # A later resumption may be able to use the records; the other experiments are measured now.
-            self.context.emit(events.FallbackSkipped(step.change, f"left unfinished: {error}"))
-            return None
-        state.fallback = Fallback(fallback_of=failed.config.experiment_id, step=number, change=step.change)
+    def _serve_fallback(self, plan: ExecutionPlan, fallback: Fallback) -> Generator[Served, None, bool]:
+        """Yield the restarts of a fallback; return whether no other is to be tried."""
+        folder, experiment_id, skipped = self.context.folder, plan.config.experiment_id, ""
+        earlier = folder.history(experiment_id)
+        if folder.broken:
+            return True
+        if experiment_id in self._plans:
+            skipped = "an experiment of this study, and measured as such"
+        elif earlier.is_done(retry_failed=False):
+            stored = self._stored(experiment_id)
+            if stored.folder not in [result.folder for result in self._measurement.results]:
+                self._add_result(stored)
+            return earlier.status == "ok"
+        else:
+            try:
+                state = restore(plan, folder, resolve=self._resolve, expected_pass_s=None)
+            except (ConfigError, PreflightError) as error:
+                # A later resumption may be able to use the records; the other experiments are measured now.
+                skipped = f"left unfinished: {error}"
+        if skipped:
+            self.context.emit(events.FallbackSkipped(fallback.change, skipped))
+            return False
+        state.fallback = fallback
         self._unstored.append(state)
-        return state
+        for restart in range(plan.config.repeats.restarts):
+            if state.wants(restart):
+                yield deque([state]), restart
+        return state.failure is None
 
     def _add_result(self, stored: StoredResult) -> None:
         """Add a result at its place in the study; fallbacks follow the experiment that they replace."""
-        order = list(self._plans)
-
-        def place(stored: StoredResult) -> tuple[int, int]:
-            result = stored.result
-            if result.fallback:
-                return order.index(result.fallback.fallback_of), result.fallback.step
-            return order.index(result.experiment_id), 0
-
-        bisect.insort(self._measurement.results, stored, key=place)
+        order = {experiment_id: position for position, experiment_id in enumerate(self._plans)}
+        bisect.insort(self._measurement.results, stored, key=lambda stored: stored.place_in(order))
 
 
-def _lease_request(plans: Sequence[ExecutionPlan]) -> leases.LeaseRequest:
-    """Return all leases that these experiments need, for the whole run."""
-    needs_machine = any(plan.config.exclusive == "machine" for plan in plans)
-    return leases.LeaseRequest(
-        names=tuple(dict.fromkeys(name for plan in plans for name in plan.lease_names)),
-        exclusive="machine" if needs_machine else "gpus",
-        wait_s=max(plan.config.wait_s for plan in plans),
-    )
+def schedule(study: Study, restart: int) -> eta.Groups:
+    """Return the load groups in the order in which restart number `restart` serves them.
 
-
-def _require_free_gpus(plans: Sequence[ExecutionPlan], machine: MachineAccess) -> None:
-    """Check, once the leases are held, that nobody has taken a GPU since preflight.
-
-    Raises:
-        PreflightError: A planned GPU is in use; names by whom.
+    A shuffled order depends on the seed, the restart and the experiments, not on their order in the file.
     """
-    planned, clock = {gpu.uuid for plan in plans for gpu in plan.gpus}, machine.clock
-    deadline_ns = clock.now_ns() + round(TEARDOWN_S * NS_PER_S)
-    while planned:
-        inventory = machine.inventory()
-        gpus = (gpu for gpu in inventory.gpus if gpu.uuid in planned)
-        occupied = [f"GPU {gpu.index}: {why}" for gpu in gpus if (why := inventory.why_occupied(gpu))]
-        if not occupied:
+    groups = load_groups(study.experiments)
+    if study.order == "written":
+        return groups
+    ids = [experiment.experiment_id for experiment in study.experiments]
+    shuffler = random.Random(f"{study.seed}/{restart}")
+    shuffled = []
+    for group in sorted(groups, key=lambda group: min(ids[position] for position in group)):
+        positions = sorted(group, key=ids.__getitem__)
+        shuffler.shuffle(positions)
+        shuffled.append(tuple(positions))
+    shuffler.shuffle(shuffled)
+    return tuple(shuffled)
+
+
+class CircuitBreaker:
+    """Counts, per backend, sessions in a row that ended in the same kind of failure at the same stage.
+
+    Args:
+        limit: Failures in a row after which a backend is given up; None for never.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._failures: dict[str, tuple[tuple[str, str], int]] = {}
+
+    def note(self, backend: str, failure: Failure | None, *, measured: bool) -> None:
+        """Note how a session ended; a session that measured a pass starts the count again."""
+        if failure is None:
+            self._failures.pop(backend, None)
             return
-        if clock.now_ns() > deadline_ns:
-            raise PreflightError("; ".join(occupied), "choose others with gpus", cause=Cause.GPU_BUSY)
-        clock.sleep(TEARDOWN_POLL_S)
+        # "pass 2/3" and "pass 1/3" are one stage.
+        kind = (failure.kind, failure.stage.split(" ")[0])
+        before, count = self._failures.get(backend, (kind, 0))
+        self._failures[backend] = (kind, count + 1 if before == kind and not measured else 1)
+
+    def reason(self, backend: str) -> str | None:
+        """Return why a backend is given up; None while it is not."""
+        (kind, stage), count = self._failures.get(backend, (("", ""), 0))
+        if self._limit is None or count < self._limit:
+            return None
+        return (
+            f"{backend}: {count} attempts in a row failed with {kind} ({stage}); no more of its experiments are tried "
+            "(see stop_after_failures)"
+        )

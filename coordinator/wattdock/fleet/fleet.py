@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wattdock.fleet.states import TaskState
     from wattdock.store import StoredResult
 
-# The longest wait for tasks that Slurm has told to end, and for its own scripts.
+# Longest wait, in seconds, for tasks that Slurm is ending and for its epilogs.
 LONGEST_END_S = 120.0
 # The mode of scripts, whatever the umask: a user who can change a script has it run as its owner.
 SCRIPT_MODE = 0o644
@@ -53,7 +53,7 @@ class Fleet:
         return cls(study, begin_tasks(study, output_dir))
 
     def submit(self, emit: events.Emit) -> None:
-        """Queue every task that is neither done nor queued, and tell each job.
+        """Queue every task that is neither done nor queued, and emit a note for each job.
 
         Raises:
             ConfigError, PreflightError, LaunchError: Slurm is not here, or refuses; what it took before stays queued.
@@ -61,7 +61,12 @@ class Fleet:
             StoreError: Another process submits this study, or a script cannot be written.
         """
         with StudyFolder.at(self.path):
-            waiting = {task.number for task in self._queued()}
+            queued, end_s = slurm.queued(self.path), time.monotonic() + LONGEST_END_S
+            # Slurm cleans up after tasks that it ends.
+            while any(task.state == slurm.COMPLETING for task in queued) and time.monotonic() < end_s:
+                time.sleep(1)
+                queued = slurm.queued(self.path)
+            waiting = {task.number for task in queued}
             tasks = [task for task in tasks_of(self._study, self.path) if task.number not in waiting]
             left = [task for task in tasks if not task.is_done(retry_failed=self._retry_failed)]
             if left and self._study.fleet.prepare == "here":
@@ -73,22 +78,13 @@ class Fleet:
                     file.write(job.script.encode())
                 emit(events.Note(f"job {slurm.submit(script)}: {job.description}, {script}"))
 
-    def _queued(self) -> list[slurm.QueuedTask]:
-        """Return what Slurm has of this study, once it has cleaned up after tasks that it ends."""
-        end_s = time.monotonic() + LONGEST_END_S
-        while True:
-            queued = slurm.queued(self.path)
-            if all(task.state != slurm.COMPLETING for task in queued) or time.monotonic() > end_s:
-                return queued
-            time.sleep(1)
-
     def states(self) -> list[TaskState]:
         """Return what each task does.
 
         Raises:
             PreflightError, LaunchError: Slurm is not here, or does not answer.
         """
-        # In this order: a task that ends between the two is done.
+        # The queue first: a task that ends between the two reads counts as done.
         queued, tasks = slurm.queued(self.path), tasks_of(self._study, self.path)
         return states_of(tasks, queued, [Ending.read(task.path) for task in tasks])
 
@@ -102,13 +98,8 @@ class Fleet:
         with StudyFolder.at(self.path) as folder:
             collect(folder, tasks)
         found = [stored for task in tasks for stored in task.results()]
-        order = {config.experiment_id: place for place, config in enumerate(self._study.experiments)}
-
-        def place(stored: StoredResult) -> int:
-            fallback = stored.result.fallback
-            return order[fallback.fallback_of if fallback else stored.result.experiment_id]
-
-        return sorted(found, key=place)
+        order = {config.experiment_id: position for position, config in enumerate(self._study.experiments)}
+        return sorted(found, key=lambda stored: stored.place_in(order))
 
     def log(self, task: int) -> Path:
         """Return where the output of a task is."""

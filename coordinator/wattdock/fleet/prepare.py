@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from wattdock.execution import Interrupts
 from wattdock.host import folders
 from wattdock.inputs import resolve_model
-from wattdock.launch import LauncherChoice, find_runner
+from wattdock.launch import choose_launcher
+from wattdock.launch.images import read_lock
 from wattdock.study import events
 from wattdock.text import json_text
 
@@ -22,15 +23,15 @@ def prepare(study: Study, emit: events.Emit) -> None:
         ConfigError, PreflightError, LaunchError: A model cannot be fetched, or an environment cannot be made.
     """
     home, say = folders.wattdock_home(), events.notes(emit)
-    processes = [
-        config
+    processes = {
+        (config.backend, config.accelerator != "cpu"): config.model_copy(update={"launcher": "process"})
         for config in study.experiments
         if not (config.runner_python or config.container.locked or config.launcher == "docker")
-    ]
-    with Interrupts(emit) as interrupts, interrupts.allowed():
+    }
+    with Interrupts(emit) as interrupts, interrupts.interruptible():
         for model in {json_text(config.model): config.model for config in study.experiments}.values():
             resolve_model(model, home=home, progress=say)
-        for backend, on_gpu in dict.fromkeys((config.backend, config.accelerator != "cpu") for config in processes):
-            launch = LauncherChoice("process", "asked for", runner_dir=find_runner(backend))
-            with launch.launcher(on_gpu=on_gpu, say=say):
+        for (backend, on_gpu), config in processes.items():
+            choice = choose_launcher(config, on_gpu=on_gpu, home=home, lock=read_lock)
+            with choice.launcher(on_gpu=on_gpu, say=say):
                 say(f"{backend}: its environment is ready")

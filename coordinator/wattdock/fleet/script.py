@@ -130,15 +130,10 @@ def _options(study: Study, path: Path, gpus: int, tasks: Sequence[Task]) -> Iter
         yield "--exclusive"
     if gpus:
         yield f"--gres=gpu:{gpus}"
+    # Consecutive numbers, whose distance to their position is equal, are a range: 0, 1, 2, 3, 7 is "0-3,7".
+    by_distance = itertools.groupby(enumerate(task.number for task in tasks), key=lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in run] for _, run in by_distance]
+    ranges = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     at_once = f"%{fleet.tasks_at_once}" if fleet.tasks_at_once else ""
-    yield f"--array={_ranges([task.number for task in tasks])}{at_once}"
+    yield f"--array={ranges}{at_once}"
     yield f"--signal=B:USR1@{fleet.end_before_s}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return "0-3,7" for 0, 1, 2, 3, 7."""
-    runs = [
-        [number for _, number in run]
-        for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
-    ]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# The longest wait for a command: a busy controller answers late.
+# Longest wait for a command, in seconds: a busy controller answers late.
 LONGEST_ANSWER_S = 120
 # squeue's fields: job, index in the array, state, reason, node, script; no name of ours holds the separator.
 FORMAT = "%F_%K|%K|%T|%r|%N|%o"
 USERS_DEFAULTS = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
-# squeue's word for a job whose node takes no other.
+# squeue's word for a job that has its nodes for itself.
 EXCLUSIVE = "NO"
-# In a node's "Gres=gpu:a100:4(S:0-1),shard:8".
+# The number of GPUs in a node's "Gres=gpu:a100:4(S:0-1),shard:8".
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 COMPLETING = "COMPLETING"
 
@@ -109,9 +109,9 @@ def job_here() -> snapshot.Job | None:
 
 
 def requeue(job: str) -> bool:
-    """Queue a task again that runs or is out of time, which ends it; whether that was done.
+    """Queue a running or timed-out task again, which ends it; return whether that was done.
 
-    One that somebody cancels, or that Slurm has queued again itself, is left.
+    A task that a user cancels, or that Slurm has queued again itself, is left alone.
 
     Raises:
         PreflightError, LaunchError: As `submit`.
@@ -135,6 +135,6 @@ def _output_of(*words: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s", "see whether `sinfo` answers") from error
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise LaunchError(f"{words[0]}: " + said.replace(f"{words[0]}: ", "").replace("error: ", ""))
+        message = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise LaunchError(f"{words[0]}: " + message.replace(f"{words[0]}: ", "").replace("error: ", ""))
     return done.stdout

@@ -1,4 +1,4 @@
-"""What each task of a study does: what Slurm has queued and what its journal says, together. Pure."""
+"""The state of each task of a study, from Slurm's queue and the task's journal. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wattdock.study.tasks import Task
 
 DONE, FAILED, UNFINISHED = "done", "failed", "unfinished"
-# Why a task is unfinished, where it could not say so itself.
+# Why a task without an `Ending` is unfinished.
 KILLED, NOT_BEGUN = "killed", "not begun"
 
 
@@ -52,7 +52,7 @@ class TaskState:
 
     @property
     def may_be_late(self) -> bool:
-        """Whether it has ended, and nothing of its end is seen yet."""
+        """Whether the task has ended, and its files may not be visible here yet."""
         return self.state == UNFINISHED and self.detail in (KILLED, NOT_BEGUN)
 
 
@@ -60,7 +60,7 @@ def states_of(tasks: Sequence[Task], queued: Iterable[QueuedTask], endings: Sequ
     """Return the state of every task.
 
     Args:
-        endings: How each task ended with work left, where it tells.
+        endings: How each task ended with work left; None without an ending.
     """
     by_number = {waiting.number: waiting for waiting in queued}
     states = []

@@ -16,17 +16,18 @@ from wattdock.host import folders
 from wattdock.opening import read_regular
 from wattdock.secrets import withheld
 from wattdock.study import events, find_study
-from wattdock.study.tasks import TASKS, tasks_of
+from wattdock.study.tasks import results_of, tasks_of
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.store import StoredResult
+    from wattdock.study.tasks import Task
 
 # In a task's folder.
 ENDING = "ending.json"
-# Told to end so often without a new pass, a task needs somebody to look at it.
+# After how many endings without a new pass a task is not queued again: it needs a person's attention.
 MOST_WITHOUT_PROGRESS = 3
 
 
@@ -35,7 +36,7 @@ class Ending:
     """Why a task ended with work left.
 
     Attributes:
-        passes: Most that were ever measured; another machine begins anew.
+        passes: The most passes that were ever measured; on another machine a task begins anew.
         without_progress: Endings in a row, of one job, that came before a new pass.
     """
 
@@ -46,11 +47,28 @@ class Ending:
 
     @classmethod
     def read(cls, folder: Path) -> Ending | None:
-        """Return how the task of this folder ended; None where it was killed, or does not tell."""
+        """Return how the task of this folder ended; None where the task was killed, or the file cannot be read."""
         try:
             return cls(**from_json(read_regular(folder / ENDING, limit_bytes=MAX_JSON_BYTES)))
         except (OSError, ValueError, TypeError):
             return None
+
+    @classmethod
+    def write(cls, task: Task, why: str, exit_code: int, earlier: Ending | None) -> Ending:
+        """Note in a task's folder why the task ends now, and return that.
+
+        Args:
+            earlier: How the same job ended before; None where it did not.
+        """
+        # A copy reads the journal anew.
+        passes = replace(task).begun.passes(task.study)[0]
+        most = earlier.passes if earlier else 0
+        without = 1 + (earlier.without_progress if earlier and passes <= most else 0)
+        if exit_code == ExitCode.INTERRUPTED and without >= MOST_WITHOUT_PROGRESS:
+            why = f"told to end {without} times without a new pass; raise `time:` of `fleet:`"
+        ending = cls(withheld(why), int(exit_code), max(passes, most), without)
+        write_whole(task.path / ENDING, json_text(asdict(ending)).encode())
+        return ending
 
 
 def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) -> list[StoredResult]:
@@ -63,52 +81,39 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         PreflightError, LaunchError, StoreError: It cannot be measured here.
         KeyboardInterrupt: It was told to end.
     """
-    output_dir = path.parents[1]
+    output_dir, measurement = results_of(path), Measurement()
     study = load_study(find_study(path.name, output_dir).settings, {})
     tasks = tasks_of(study, path)
     if not 0 <= number < len(tasks):
         raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}")
-    task, folder = tasks[number], path / TASKS / str(number)
-    folder.mkdir(0o755, exist_ok=True)
+    task = tasks[number]
+    task.path.mkdir(0o755, exist_ok=True)
     restarted = bool(int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     # A job that somebody has queued since counts anew.
-    earlier = Ending.read(folder) if restarted else None
-    (folder / ENDING).unlink(missing_ok=True)
-
-    def end(why: str, exit_code: int) -> Ending:
-        now, most = replace(task), earlier.passes if earlier else 0
-        passes = now.begun.passes(now.study)[0]
-        without = 1 + (earlier.without_progress if earlier and passes <= most else 0)
-        if exit_code == ExitCode.INTERRUPTED and without >= MOST_WITHOUT_PROGRESS:
-            why = f"told to end {without} times without a new pass; raise `time:` of `fleet:`"
-        ending = Ending(withheld(why), int(exit_code), max(passes, most), without)
-        write_whole(folder / ENDING, json_text(asdict(ending)).encode())
-        return ending
-
-    # The job itself starts again without the flag: a failure is retried once.
-    retry_failed, measurement = retry_failed and not restarted, Measurement()
+    earlier = Ending.read(task.path) if restarted else None
+    (task.path / ENDING).unlink(missing_ok=True)
     try:
         node = NodeTask(task.path, gpus_of(task), slurm.job_here())
+        # The job itself starts again without the flag: a failure is retried once.
+        retry_failed = retry_failed and not restarted
         options = RunOptions(output_dir, folders.wattdock_home(), retry_failed=retry_failed, task=node)
         measure(task.study, options, measurement, emit=emit)
     except KeyboardInterrupt:
-        job, ending = os.environ.get("WATTDOCK_JOB"), end("told to end", ExitCode.INTERRUPTED)
-        again = _again(job) if job and ending.without_progress < MOST_WITHOUT_PROGRESS else ""
+        job, ending = os.environ.get("WATTDOCK_JOB"), Ending.write(task, "told to end", ExitCode.INTERRUPTED, earlier)
+        again = _queue_again(job) if job and ending.without_progress < MOST_WITHOUT_PROGRESS else ""
         emit(events.Note(f"{ending.why}: what was measured is stored{again}"))
         raise
     except Exception as error:
-        if isinstance(error, WattdockError):
-            end(str(error), error.exit_code)
-        else:
-            end(f"a bug in wattdock: {error}", ExitCode.BUG)
+        is_bug, code = not isinstance(error, WattdockError), getattr(error, "exit_code", ExitCode.BUG)
+        Ending.write(task, f"a bug in wattdock: {error}" if is_bug else str(error), code, earlier)
         raise
-    # A copy reads the journal anew.
     if not replace(task).is_done():
-        end("gave up: experiments failed alike, or one failed under on_failure: stop", ExitCode.RUNNER)
+        why = "gave up: experiments failed alike, or one failed under on_failure: stop"
+        Ending.write(task, why, ExitCode.RUNNER, earlier)
     return measurement.results
 
 
-def _again(job: str) -> str:
+def _queue_again(job: str) -> str:
     """Queue the task again, and return in words whether that was done."""
     try:
         return ", and the task is queued again" if slurm.requeue(job) else "; Slurm or a person ends the task"

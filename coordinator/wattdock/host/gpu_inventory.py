@@ -17,11 +17,12 @@ from wattdock.host.processes import owner_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-
+# Labels of links that lead through a CPU.
 THROUGH_THE_CPU = frozenset({"SYS", "NODE", "PHB"})
-# A driver keeps some hundred megabytes for itself. More in use without a process in sight means a process that this
-# machine does not show, as from inside a container.
+# More VRAM in use than this, without a listed process, means a process that this machine does not show, as inside of a
+# container; a driver keeps some hundred megabytes for itself.
 HIDDEN_USE_BYTES = 2_000_000_000
+# Kinds of processes that occupy a GPU; graphics alone does not.
 OCCUPYING = ("compute", "mps")
 # Source: nvidia-smi topo -m, legend.
 PATHS = {
@@ -63,7 +64,7 @@ class GpuInventory:
             if (reason := nvml.open_nvml()) is not None:
                 return cls(gpus=(), reason=reason)
             try:
-                return _read_all()
+                return _read_inventory()
             finally:
                 nvml.close_nvml()
         except nvml.NvmlError as error:
@@ -99,37 +100,40 @@ class GpuInventory:
         return (*slow, *mixed)
 
 
-def _read_all() -> GpuInventory:
+def _read_inventory() -> GpuInventory:
     count = nvml.gpu_count()
     gpus: list[Gpu] = []
-    devices: dict[str, tuple[nvml.Device, list[int]]] = {}
+    devices: list[nvml.Device] = []
     activity: dict[str, GpuActivity] = {}
     unreadable: list[str] = []
     for index in range(count):
         try:
             device = nvml.device(index)
-            links = range(pynvml.NVML_NVLINK_MAX_LINKS)
-            active = [link for link in links if optional(pynvml.nvmlDeviceGetNvLinkState, device, link)]
-            gpu = _read(index, device, active)
+            gpu = _read_gpu(index, device)
         except nvml.NvmlError as error:
             unreadable.append(f"GPU {index}: {error}")
             continue
         gpus.append(gpu)
-        devices[gpu.uuid], activity[gpu.uuid] = (device, active), _activity(device)
+        devices.append(device)
+        activity[gpu.uuid] = _read_activity(device)
+    pairs = itertools.combinations(zip(gpus, devices, strict=True), 2)
     return GpuInventory(
         gpus=tuple(gpus),
         reason=None if count else "the NVIDIA driver lists no GPU",
         unreadable=tuple(unreadable),
-        links=tuple(_read_link(a, b, devices[a], devices[b]) for a, b in itertools.combinations(devices, 2)),
+        links=tuple(_read_link(a, b, first, second) for (a, first), (b, second) in pairs),
         activity=activity,
     )
 
 
-def _read(index: int, gpu: nvml.Device, active_links: list[int]) -> Gpu:
+def _read_gpu(index: int, gpu: nvml.Device) -> Gpu:
     memory = optional(nvml.memory, gpu)
     capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
     cuda = optional(pynvml.nvmlSystemGetCudaDriverVersion)
     pci = optional(pynvml.nvmlDeviceGetPciInfo, gpu)
+    # NVML counts places of MIG devices, of which some are empty.
+    places = range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)
+    mig_devices = [optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place) for place in places]
     return Gpu(
         index=index,
         uuid=nvml.uuid(gpu),
@@ -143,26 +147,19 @@ def _read(index: int, gpu: nvml.Device, active_links: list[int]) -> Gpu:
         ecc=_is_on(pynvml.nvmlDeviceGetEccMode, gpu),
         mig=_is_on(pynvml.nvmlDeviceGetMigMode, gpu),
         persistence=_is_on(pynvml.nvmlDeviceGetPersistenceMode, gpu),
-        pci_bus_id=None if pci is None else nvml.text(pci.busId),
+        pci_bus_id=None if pci is None else pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId,
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         driver_version=optional(pynvml.nvmlSystemGetDriverVersion),
         cuda_driver_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        mig_slices=_mig_slices(gpu),
+        mig_slices=tuple(nvml.uuid(mig_device) for mig_device in mig_devices if mig_device is not None),
         pcie_generation=optional(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, gpu),
         pcie_generation_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu),
         pcie_width=optional(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
         pcie_width_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
-        nvlinks=len(active_links),
+        nvlinks=len(_active_links(gpu)),
         nvml_version=optional(pynvml.nvmlSystemGetNVMLVersion),
         vram_reserved_bytes=None if memory is None else memory.reserved_bytes,
     )
-
-
-def _mig_slices(gpu: nvml.Device) -> tuple[str, ...]:
-    """UUIDs of the MIG devices that exist; NVML counts places, of which some are empty."""
-    places = range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)
-    slices = [optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place) for place in places]
-    return tuple(nvml.uuid(handle) for handle in slices if handle is not None)
 
 
 def _is_on(call: Callable[..., Any], gpu: nvml.Device) -> bool | None:
@@ -173,7 +170,7 @@ def _is_on(call: Callable[..., Any], gpu: nvml.Device) -> bool | None:
     return bool(state[0] if isinstance(state, list | tuple) else state)
 
 
-def _activity(gpu: nvml.Device) -> GpuActivity:
+def _read_activity(gpu: nvml.Device) -> GpuActivity:
     limited = optional(nvml.clocks_limited, gpu)
     return GpuActivity(
         power_w=optional(nvml.power_usage_w, gpu),
@@ -190,29 +187,27 @@ def _activity(gpu: nvml.Device) -> GpuActivity:
     )
 
 
-def _read_link(a: str, b: str, *ends: tuple[nvml.Device, list[int]]) -> Link:
-    (first, of_first), (second, of_second) = ends
+def _read_link(a: Gpu, b: Gpu, first: nvml.Device, second: nvml.Device) -> Link:
     level = optional(pynvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
     # Reading goes with it, and cannot be asked: pynvml's constant for it is a tuple, by a stray comma.
     writable = optional(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+    there = optional(pynvml.nvmlDeviceGetPciInfo, second)
+    ends = [optional(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, first, link) for link in _active_links(first)]
+    nvlinks: int | None = sum(1 for end in ends if end is not None and there is not None and end.busId == there.busId)
+    if not nvlinks:
+        # Behind switches no NVLink ends at the other GPU: there are as many as both GPUs have.
+        shared = min(a.nvlinks or 0, b.nvlinks or 0)
+        status = optional(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        nvlinks = shared if status == pynvml.NVML_P2P_STATUS_OK else None if status is None and shared else 0
     return Link(
-        a=a,
-        b=b,
-        nvlinks=_nvlinks_between(first, second, of_first, of_second),
+        a=a.uuid,
+        b=b.uuid,
+        nvlinks=nvlinks,
         path=PATHS.get(level) if level is not None else None,
         peer_access=None if writable is None else writable == pynvml.NVML_P2P_STATUS_OK,
     )
 
 
-def _nvlinks_between(first: nvml.Device, second: nvml.Device, of_first: list[int], of_second: list[int]) -> int | None:
-    """NVLinks that end at the other GPU; behind switches, where none does, as many as both GPUs have."""
-    there = optional(pynvml.nvmlDeviceGetPciInfo, second)
-    ends = [optional(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, first, link) for link in of_first]
-    direct = sum(1 for end in ends if end is not None and there is not None and end.busId == there.busId)
-    if direct:
-        return direct
-    shared: int = min(len(of_first), len(of_second))
-    status = optional(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-    if status is None:
-        return None if shared else 0
-    return shared if status == pynvml.NVML_P2P_STATUS_OK else 0
+def _active_links(gpu: nvml.Device) -> list[int]:
+    links = range(pynvml.NVML_NVLINK_MAX_LINKS)
+    return [link for link in links if optional(pynvml.nvmlDeviceGetNvLinkState, gpu, link)]

@@ -32,25 +32,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 MACHINE, CPU = "machine", "cpu"
-# The name, and what tells files of that name apart.
+# Name of a lease file: the lease's name, then a part that differs between users.
 LEASE = re.compile(r"([\w-]+)\.\w+\.lease", re.ASCII)
-# Who looks (`gpus --watch`), or tries and fails, holds a lock for microseconds, which must not refuse a measurement.
+# How long a run retries before it gives up: readers (`gpus --watch`) and failed attempts hold a lock for microseconds.
 GRACE_S = 0.3
-# Least and longest time between two attempts; rarer the longer a run waits, since an attempt locks files for a moment.
+# Least and longest time between two attempts, which grows with the wait, since an attempt locks files for a moment.
 LEAST_POLL_S, MOST_POLL_S = 0.02, 2.0
 SETTING = "WATTDOCK_LEASES"
-# Only root makes it.
+# Folder for all users, which only root makes.
 SHARED = Path("/var/lock/wattdock")
-# As for /tmp: all may make files, only owners remove theirs. Who can read a file can see whether it is locked.
+# As for /tmp, all may make files and only owners remove theirs. Whoever can read a file can see whether it is locked.
 FOLDER_MODE, PRIVATE_MODE, FILE_MODE = 0o1777, 0o700, 0o644
-# Pipes, links, devices, files that are gone, barred or guarded by fcntl(2): no coordinator's.
+# Errors of opening pipes, links, devices, and files that are gone, barred or guarded by fcntl(2): these are no leases.
 NO_LEASE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.ENOENT, errno.EACCES, errno.EAGAIN)
 MOUNTS = Path("/proc/self/mountinfo")
-# flock there reaches other machines, or only this process; either way it says nothing about this machine.
+# File systems on which flock reaches other machines, or only this process, and so says nothing about this machine.
 NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|ceph|lustre|gpfs|beegfs|glusterfs|fuse\.(sshfs|glusterfs|ceph|rclone)\S*")
 
-Exclusive = Literal["machine", "gpus"]
-# The descriptor of each lease file.
+# Descriptor of each lease file.
 HeldLeases = Mapping[Path, int]
 
 
@@ -80,11 +79,11 @@ class LeaseRequest:
     Attributes:
         names: GPU UUIDs, or "cpu" for a run without GPU.
         exclusive: "machine" lets no other wattdock measure on this machine meanwhile; "gpus" lets it on other GPUs.
-        wait_s: How long to wait for those who hold it.
+        wait_s: How long to wait for their holders.
     """
 
     names: tuple[str, ...]
-    exclusive: Exclusive
+    exclusive: Literal["machine", "gpus"]
     wait_s: float = 0.0
 
 
@@ -92,10 +91,10 @@ class LeaseRequest:
 def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None = None) -> Iterator[HeldLeases]:
     """Hold the leases inside the block; yield their files, for a child process that is to hold them too.
 
-    All or none are taken, so that two who each have what the other needs cannot wait for ever.
+    All or none are taken, so that two runs that each have what the other needs cannot wait for ever.
 
     Args:
-        say: Receives a line with the holder that the run waits for, and one where others' leases are not seen.
+        say: Receives a line with the holder that the run waits for, and a line if others' leases are not seen.
 
     Raises:
         PreflightError: Others hold a lease after `wait_s`, or the lease folder does not serve.
@@ -162,7 +161,15 @@ def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> HeldLeas
     held = holders(folder, besides=[file for name, (_, file) in files.items() if name not in barred])
     # Whoever reads one of our files can lock it.
     held |= _holders({name: os.fstat(file) for name, file in barred.items() if name not in held})
-    if reason := _conflict(held, request.names, whole=whole):
+    reason = None
+    if MACHINE in held:
+        reason = f"this machine is in exclusive use by {held[MACHINE]}"
+    elif name := next((name for name in sorted(request.names) if name in held), None):
+        reason = f"{name} is leased by {held[name]}"
+    elif whole and held:
+        others = "; ".join(f"{name} by {holder}" for name, holder in held.items())
+        reason = f"this machine is shared by other measurements: {others}"
+    if reason:
         wait = f"wait longer than {request.wait_s:g} s" if request.wait_s else "wait"
         share = ", or measure beside them, which is not publishable, with --set exclusive=gpus"
         advice = f"{wait} with wait_s (--wait SECONDS){share if whole and CPU not in request.names else ''}"
@@ -173,20 +180,11 @@ def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> HeldLeas
     return own
 
 
-def _conflict(held: Mapping[str, Holder], names: Collection[str], *, whole: bool) -> str | None:
-    """Return what of that which others hold is in the way, and who they are."""
-    if MACHINE in held:
-        return f"this machine is in exclusive use by {held[MACHINE]}"
-    taken = (f"{name} is leased by {held[name]}" for name in sorted(names) if name in held)
-    others = "; ".join(f"{name} by {holder}" for name, holder in held.items())
-    return next(taken, f"this machine is shared by other measurements: {others}" if whole and others else None)
-
-
 def _own_file(stack: ExitStack, folder: Path, name: str) -> tuple[Path, int]:
     """Open our own file for a lease until `stack` ends, made where there is none."""
     for path, descriptor in _lease_files(folder, name):  # noqa: B007  (returned)
         state = os.fstat(descriptor)
-        # Another one could be any file of ours, put or linked there by somebody else.
+        # Any other file could be one of ours that somebody else moved or linked there.
         if (state.st_uid, state.st_nlink, stat.S_IMODE(state.st_mode)) == (os.geteuid(), 1, FILE_MODE):
             own = os.dup(descriptor)
             break
@@ -195,7 +193,7 @@ def _own_file(stack: ExitStack, folder: Path, name: str) -> tuple[Path, int]:
         with _refused(folder):
             own = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
             os.fchmod(own, FILE_MODE)
-            # A full disk has no room for that; only then a lease that somebody links to is not seen.
+            # A full disk has no room for the name; then a lease that somebody links to is not seen.
             with suppress(OSError):
                 os.write(own, name.encode())
     stack.callback(os.close, own)
@@ -266,14 +264,18 @@ def ready_folder(folder: Path) -> Path:
                 os.fchmod(descriptor, FOLDER_MODE)
         finally:
             os.close(descriptor)
-        # In a rootless container root's folder has the number of all users whom it does not know.
+        # In a rootless container root's folder belongs to the number that stands for all unknown users.
         if state.st_uid not in (os.geteuid(), root_uid()):
             raise OSError(errno.EPERM, f"it belongs to {user_name(state.st_uid)}")
         if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not state.st_mode & stat.S_ISVTX:
             raise OSError(errno.EPERM, "users can remove each other's files there")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise OSError(errno.EACCES, "it cannot be written to")
-    if NETWORK.fullmatch(kind := _file_system(folder)):
+    # Source: proc(5), mountinfo: the third field is the device; the type follows the separator "-".
+    device = f"{os.major(state.st_dev)}:{os.minor(state.st_dev)}"
+    mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    kind = next((line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == device), "")
+    if NETWORK.fullmatch(kind):
         raise PreflightError(
             f"the lease folder {folder} lies on a network file system ({kind}), where locks do not hold for this "
             "machine",
@@ -284,7 +286,7 @@ def ready_folder(folder: Path) -> Path:
 
 @contextmanager
 def _refused(folder: Path) -> Iterator[None]:
-    """Turn what is refused inside into a line for people."""
+    """Turn an OSError inside the block into a PreflightError with what root has to do."""
     try:
         yield
     except OSError as error:
@@ -305,15 +307,3 @@ def unshared(folder: Path) -> PreflightError | None:
         return None
     remedy = _remedy(folder if os.environ.get(SETTING) else SHARED)
     return PreflightError(f"other users' measurements are not seen: leases lie in {folder}", remedy)
-
-
-def _file_system(folder: Path) -> str:
-    """Return the type of the file system that holds `folder`; empty where the kernel does not list it.
-
-    Source: proc(5), mountinfo: the third field is the device; the type follows the separator "-".
-    """
-    device = folder.stat().st_dev
-    for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        if line.split()[2] == f"{os.major(device)}:{os.minor(device)}":
-            return line.partition(" - ")[2].split()[0]
-    return ""

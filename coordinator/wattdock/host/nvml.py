@@ -1,7 +1,6 @@
 """NVML's calls as plain functions with units in their names.
 
-Decides nothing: callers see `NvmlError` and choose. Never opens a CUDA context:
-no NVML call does.
+Decides nothing: callers see `NvmlError` and choose. No NVML call opens a CUDA context.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 Device = Any
 ProcessKind = Literal["compute", "graphics", "mps"]
 
-NO_LIBRARY = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-NO_DRIVER = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 GPU_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
-# What a driver answers, depending on its age, for something that this GPU or this driver does not have.
+# Errors by which drivers of different ages say that this GPU or this driver lacks something.
 NOT_SUPPORTED = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -30,9 +27,6 @@ NOT_SUPPORTED = frozenset(
         pynvml.NVML_ERROR_NO_PERMISSION,
     }
 )
-FIELD_MEMORY_TEMPERATURE = pynvml.NVML_FI_DEV_MEMORY_TEMP
-FIELD_POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE
-FIELD_POWER_INSTANT = pynvml.NVML_FI_DEV_POWER_INSTANT
 VIOLATIONS = {
     "power": pynvml.NVML_PERF_POLICY_POWER,
     "thermal": pynvml.NVML_PERF_POLICY_THERMAL,
@@ -41,11 +35,10 @@ VIOLATIONS = {
 }
 PROCESS_LISTS: dict[ProcessKind, str] = {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}
 MW_PER_W = 1_000
-CLOCKS_LIMITED = pynvml.nvmlClocksEventReasonApplicationsClocksSetting
-# Arrays of readings are of signed 64 bits; a board of 1 kW would take 292,000 years to get there.
+# Largest reading that an array of signed 64 bits holds; a board of 1 kW would reach it in 292,000 years.
 LARGEST_MJ = 2**63 - 1
 NvmlError: type[Exception] = pynvml.NVMLError
-# nvmlSample_t: microseconds, and a union of eight bytes that holds milliwatts here.
+# Layout of nvmlSample_t: microseconds, and a union of eight bytes that holds milliwatts here.
 _SAMPLE = Struct("=QI4x")
 _UNION_MEMBER = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
@@ -80,9 +73,9 @@ def open_nvml() -> str | None:
     try:
         pynvml.nvmlInit()
     except NvmlError as error:
-        if code_of(error) == NO_LIBRARY:
+        if code_of(error) == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             return "no NVIDIA driver: libnvidia-ml.so.1 was not found"
-        if code_of(error) == NO_DRIVER:
+        if code_of(error) == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
             return "libnvidia-ml.so.1 is there, but no NVIDIA driver is loaded"
         raise
     return None
@@ -110,11 +103,6 @@ def device(index: int) -> Device:
 def uuid(gpu: Device) -> str:
     """Return "GPU-…"."""
     return str(pynvml.nvmlDeviceGetUUID(gpu))
-
-
-def text(value: str | bytes) -> str:
-    """Return what NVML gives as bytes or as text as text."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def counter_mj(gpu: Device) -> int:
@@ -153,12 +141,12 @@ def field(gpu: Device, field_id: int, scope: int = pynvml.NVML_POWER_SCOPE_GPU) 
 
 def power_instant_w(gpu: Device) -> float:
     """Return instant board power in watts."""
-    return field(gpu, FIELD_POWER_INSTANT) / MW_PER_W
+    return field(gpu, pynvml.NVML_FI_DEV_POWER_INSTANT) / MW_PER_W
 
 
 def power_average_field_w(gpu: Device) -> float:
     """Return board power averaged by the driver, in watts."""
-    return field(gpu, FIELD_POWER_AVERAGE) / MW_PER_W
+    return field(gpu, pynvml.NVML_FI_DEV_POWER_AVERAGE) / MW_PER_W
 
 
 def hbm_power_w(gpu: Device) -> float:
@@ -166,7 +154,7 @@ def hbm_power_w(gpu: Device) -> float:
 
     Source: NVML API, NVML_FI_DEV_POWER_AVERAGE with NVML_POWER_SCOPE_MEMORY.
     """
-    return field(gpu, FIELD_POWER_AVERAGE, pynvml.NVML_POWER_SCOPE_MEMORY) / MW_PER_W
+    return field(gpu, pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_POWER_SCOPE_MEMORY) / MW_PER_W
 
 
 def power_usage_w(gpu: Device) -> float:
@@ -199,7 +187,7 @@ def temperature_c(gpu: Device) -> float:
 
 def memory_temperature_c(gpu: Device) -> float:
     """Return the memory's temperature in degrees Celsius."""
-    return field(gpu, FIELD_MEMORY_TEMPERATURE)
+    return field(gpu, pynvml.NVML_FI_DEV_MEMORY_TEMP)
 
 
 def sm_clock_mhz(gpu: Device) -> float:
@@ -258,8 +246,9 @@ def clocks_limited(gpu: Device) -> float:
 
     Source: NVML API, nvmlClocksEventReasonApplicationsClocksSetting.
     """
-    # Its newer name is unknown to drivers before 535.
-    return float(bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & CLOCKS_LIMITED))
+    # The call's newer name is unknown to drivers before 535.
+    reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+    return float(bool(reasons & pynvml.nvmlClocksEventReasonApplicationsClocksSetting))
 
 
 def gpu_utilization_percent(gpu: Device) -> float:
@@ -278,6 +267,6 @@ def processes(gpu: Device, kind: ProcessKind) -> tuple[tuple[int, int | None], .
     Raises:
         NvmlError: The list cannot be read.
     """
-    # pynvml's name without a version raises what is no NvmlError where the driver lacks the newest version.
+    # Without a version in its name, pynvml's call raises no NvmlError where the driver lacks the newest version.
     listed = getattr(pynvml, f"nvmlDeviceGet{PROCESS_LISTS[kind]}RunningProcesses_v3")(gpu)
     return tuple((int(process.pid), process.usedGpuMemory) for process in listed)

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-# What the command line of every runner's first process holds.
+# Module in the command line of every runner's first process.
 RUNNER = b"wattdock_runner"
-# Fields of proc(5)'s /proc/PID/stat behind the name: utime and stime, then those of children that were waited for.
+# Fields of /proc/PID/stat behind the name: utime and stime, then the same of children that were waited for (proc(5)).
 TICK_FIELDS = slice(11, 15)
-# Variables that any program may have: what it needs to start, to find its user's files and to speak their language.
+# Variables that any program may have: to start, to find its user's files, to speak the user's language.
 BASIC = (
     r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|LANG(UAGE)?|LC_[A-Z]+|TMPDIR|TEMP|TMP|XDG_[A-Z_]+"
     r"|LD_(LIBRARY_PATH|PRELOAD)|WATTDOCK_[A-Z_]+"
 )
-# Further ones of what fetches packages and images, logins included.
+# Variables of programs that fetch packages and images, logins included.
 NETWORK = r"(?i:(https?|ftp|all|no)_proxy)|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|NETRC"
 COMPILERS = r"CC|CXX|C(PLUS)?(_INCLUDE_)?PATH|LIBRARY_PATH|MAX_JOBS"
 PACKAGES = rf"{NETWORK}|{COMPILERS}|(PIP|UV)_\w+"
@@ -95,7 +95,12 @@ def times_around(runner: Collection[int]) -> CpuTimes | None:
     Returns:
         None where this machine does not show them, or shows others by their ids, as in a container with its own ids.
     """
-    ticks = [_ticks(PROC / str(pid)) for pid in (os.getpid(), *runner)]
+    ticks = 0
+    for process in (PROC / str(pid) for pid in (os.getpid(), *runner)):
+        with contextlib.suppress(OSError):
+            # The name in brackets may itself hold brackets and spaces.
+            fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
+            ticks += sum(map(int, fields[TICK_FIELDS]))
     is_shown, cpus = False, set[int]()
     for pid in runner:
         with contextlib.suppress(OSError):
@@ -103,18 +108,18 @@ def times_around(runner: Collection[int]) -> CpuTimes | None:
             cpus |= os.sched_getaffinity(pid)
     if not is_shown:
         return None
-    return cpu_times(cpus, measurement_ticks=sum(count for count in ticks if count is not None))
+    return cpu_times(cpus, measurement_ticks=ticks)
 
 
 def child_environment(environ: Mapping[str, str], names: str = r"(?!)") -> dict[str, str]:
-    """Return the variables of a program that wattdock starts: those in `BASIC` and no others but those it is there for.
+    """Return the variables of a program that wattdock starts.
 
     Args:
         environ: The caller's environment.
-        names: A pattern of the names of others.
+        names: Pattern of variables that the program gets besides those in `BASIC`.
     """
-    allowed = re.compile(f"{BASIC}|{names}")
-    return {name: value for name, value in environ.items() if allowed.fullmatch(name)}
+    pattern = re.compile(f"{BASIC}|{names}")
+    return {name: value for name, value in environ.items() if pattern.fullmatch(name)}
 
 
 def owner_of(pid: int) -> tuple[str | None, str | None]:
@@ -132,11 +137,3 @@ def user_name(uid: int | None = None) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return f"uid {number}"
-
-
-def _ticks(process: Path) -> int | None:
-    with contextlib.suppress(OSError):
-        # The name in brackets may itself hold brackets and spaces.
-        after_name = (process / "stat").read_bytes().rpartition(b")")[2].split()
-        return sum(int(field) for field in after_name[TICK_FIELDS])
-    return None

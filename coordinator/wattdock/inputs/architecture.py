@@ -9,7 +9,7 @@ Source: keys, defaults and parameters as in transformers' configuration and mode
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wattdock.errors import UnknownArchitectureError
@@ -20,40 +20,36 @@ if TYPE_CHECKING:
 # Matrices of an MLP: gate, up and down; or up and down.
 GATED, PLAIN = 3, 2
 LLAMA_LIKE = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss")
-# What a config.json means that leaves it out. Source: transformers' configuration classes of these kinds, and of GPT-2.
+# Defaults of keys that a config.json leaves out. Source: transformers' configuration classes of these kinds and GPT-2.
 WINDOW = dict.fromkeys(("mistral", "qwen2", "qwen3", "qwen3_moe"), 4096)
 FIRST_WINDOWED_LAYER, GPT2_POSITIONS = 28, 1024
-# Rotary positions that reach `factor` times those trained; of llama3 and longrope, config.json says the whole reach.
-# Source: `_get_and_verify_max_len` of vLLM 0.32, which takes YaRN's positions, too, for stretched already.
+# Kinds of rotary positions that reach `factor` times the trained ones; for llama3 and longrope, config.json holds the
+# whole reach. Source: `_get_and_verify_max_len` of vLLM 0.32, which takes YaRN's positions, too, for stretched already.
 STRETCHED = ("yarn", "linear", "dynamic")
-# Keys that are read here, by the type of their values.
+# Keys of config.json that are read here, by the type of their values.
 KINDS: dict[type, tuple[str, ...]] = {
     int: (
         *("hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim", "ffn_hidden_size"),
         *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "num_kv_heads", "num_experts_per_tok"),
         *("num_local_experts", "num_experts", "decoder_sparse_step", "sliding_window", "max_window_layers"),
-        *(
-            "max_position_embeddings",
-            "num_ln_in_parallel_attn",
-            "n_embd",
-            "n_head",
-            "n_inner",
-            "n_layer",
-            "n_positions",
-        ),
+        *("max_position_embeddings", "num_ln_in_parallel_attn"),
+        *("n_embd", "n_head", "n_inner", "n_layer", "n_positions"),
     ),
     list: ("layer_types", "mlp_only_layers"),
     dict: ("quantization_config",),
     str: ("model_type",),
 }
+# Of these, whole numbers that are 1 or more.
 NOT_ZERO = (
     *("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "decoder_sparse_step"),
     *("n_embd", "n_head", "n_layer"),
 )
+# Larger figures, and more layers, than any model has: a config.json with them is damaged.
 LARGEST, MOST_LAYERS = 10**9, 1_000
-# Bytes of one value, by the names that engines and config.json give types; the least that an unknown type takes.
-BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float": 4.0, "fp8": 1.0}
-BYTES |= {"fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0}
+# Bytes of one value, by the names that engines and config.json give types.
+BYTES = {"float32": 4.0, "float": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0}
+BYTES |= dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "int8"), 1.0)
+# Bytes of a value of an unknown type, for a lower bound: four bits are the fewest that engines offer.
 LEAST_BYTES = 0.5
 
 
@@ -63,10 +59,10 @@ class Layer:
 
     Attributes:
         dense: Of matrices that every token is multiplied by: attention, a dense MLP, a router.
+        other: Norms and biases.
         experts: Of all experts' matrices.
         active_experts: Of the experts that one token is routed to.
-        other: Norms and biases.
-        window: Tokens that its attention looks back at most; None is all.
+        window: Most tokens that its attention looks back; None is all.
     """
 
     dense: int
@@ -124,7 +120,18 @@ class Architecture:
                 config.json leaves out a figure or says an impossible one.
         """
         text = config.get("text_config")
-        config = _checked({**config, **text} if isinstance(text, dict) else config)
+        whole = {**config, **text} if isinstance(text, dict) else config
+        # Only a null window means something.
+        config = {key: value for key, value in whole.items() if value is not None or key == "sliding_window"}
+        for kind, keys in KINDS.items():
+            for key in keys:
+                value = config.get(key)
+                possible = not isinstance(value, int) or (key in NOT_ZERO) <= value <= LARGEST
+                if value is not None and not (isinstance(value, kind) and possible):
+                    raise UnknownArchitectureError(f"config.json says {key} = {str(value)[:40]}")
+        layers, layer_types = config.get("num_hidden_layers", config.get("n_layer", 0)), config.get("layer_types", ())
+        if layers > MOST_LAYERS or len(layer_types) not in (0, layers):
+            raise UnknownArchitectureError(f"config.json says {layers:,} layers and {len(layer_types):,} layer_types")
         if (build := FAMILIES.get(config.get("model_type", ""))) is None:
             raise UnknownArchitectureError(
                 f"model_type {config.get('model_type')!r} is not among {', '.join(sorted(FAMILIES))}"
@@ -137,12 +144,8 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """All weights, tied weights counted once."""
-        return (
-            sum(layer.dense + layer.experts + layer.other for layer in self.layers)
-            + self.embedding
-            + self.head
-            + self.final
-        )
+        blocks = sum(layer.dense + layer.experts + layer.other for layer in self.layers)
+        return blocks + self.embedding + self.head + self.final
 
     @property
     def active_weights(self) -> int:
@@ -210,41 +213,33 @@ def _pairs(positions: int, window: int | None) -> int:
 
 
 def _ends(config: Mapping[str, Any], hidden: int, *, tied: bool) -> dict[str, Any]:
-    """Return the fields that all families read from the same keys."""
+    """Return the fields that all families read from the same keys.
+
+    `context_tokens` of the runners' `checkpoint` derives the same `max_context` from transformers' configs; one table
+    of cases tests both.
+    """
     embedding = hidden * config["vocab_size"]
+    max_context: int | None = config.get("max_position_embeddings", config.get("n_positions"))
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
+    if max_context is not None and isinstance(rope, dict):
+        reaches, original = [], config.get("original_max_position_embeddings")
+        # Each kind of layers may have a scaling of its own; the model reaches as far as all of them do.
+        for scaling in [each for each in rope.values() if isinstance(each, dict)] or [rope]:
+            trained = original or scaling.get("original_max_position_embeddings") or max_context
+            factor = scaling.get("factor") or 1
+            stretches = scaling.get("rope_type", scaling.get("type")) in STRETCHED and isinstance(factor, int | float)
+            possible = stretches and isinstance(trained, int) and trained <= LARGEST and 1 <= factor <= LARGEST
+            reaches.append(max(max_context, int(trained * factor)) if possible else max_context)
+        max_context = min(reaches)
     return {
         "hidden": hidden,
         "vocab": config["vocab_size"],
         "embedding": embedding,
         "head": 0 if config.get("tie_word_embeddings", tied) else embedding,
-        "max_context": _max_context(config),
+        "max_context": max_context,
         "dtype": str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"),
         "quantization": dict(config.get("quantization_config") or {}),
     }
-
-
-def _max_context(config: Mapping[str, Any]) -> int | None:
-    """Return the positions that a model allows: those in its config.json, or what stretching the trained ones reaches.
-
-    `context_tokens` of the runners' `checkpoint` says the same of transformers' configs; one table of cases tests both.
-    """
-    positions: int | None = config.get("max_position_embeddings", config.get("n_positions"))
-    rope = config.get("rope_scaling") or config.get("rope_parameters")
-    if positions is None or not isinstance(rope, dict):
-        return positions
-    original = config.get("original_max_position_embeddings")
-    # Kinds of layers may have each their own; the model reaches as far as all of them do.
-    by_kind = [each for each in rope.values() if isinstance(each, dict)] or [rope]
-    return min(_reach(positions, each, original) for each in by_kind)
-
-
-def _reach(positions: int, rope: Mapping[str, Any], original: int | None) -> int:
-    trained = original or rope.get("original_max_position_embeddings") or positions
-    factor = rope.get("factor") or 1
-    if rope.get("rope_type", rope.get("type")) not in STRETCHED or not isinstance(factor, int | float):
-        return positions
-    possible = isinstance(trained, int) and trained <= LARGEST and 1 <= factor <= LARGEST
-    return max(positions, int(trained * factor)) if possible else positions
 
 
 def _windows(config: Mapping[str, Any], layers: int) -> list[int | None]:
@@ -266,53 +261,19 @@ def _windows(config: Mapping[str, Any], layers: int) -> list[int | None]:
     return [window if layer >= first else None for layer in range(layers)]
 
 
-def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a config without the keys that are null: only a null window means something.
-
-    Raises:
-        UnknownArchitectureError: A value is impossible.
-    """
-    told = {key: value for key, value in config.items() if value is not None or key == "sliding_window"}
-    for kind, keys in KINDS.items():
-        for key in keys:
-            value = told.get(key)
-            possible = not isinstance(value, int) or (key in NOT_ZERO) <= value <= LARGEST
-            if value is not None and not (isinstance(value, kind) and possible):
-                raise UnknownArchitectureError(f"config.json says {key} = {str(value)[:40]}")
-    layers, kinds = told.get("num_hidden_layers", told.get("n_layer", 0)), told.get("layer_types", ())
-    if layers > MOST_LAYERS or len(kinds) not in (0, layers):
-        raise UnknownArchitectureError(f"config.json says {layers:,} layers and {len(kinds):,} layer_types")
-    return told
-
-
-@dataclass(frozen=True)
-class _Mlp:
-    """One layer's gated MLP: weights as in `Layer`, and values that one token has in it."""
-
-    dense: int
-    values: int
-    experts: int = 0
-    active_experts: int = 0
-    biases: int = 0
-
-
-def _mlp(config: Mapping[str, Any], layer: int) -> _Mlp:
-    hidden, kind = config["hidden_size"], config["model_type"]
+def _gated_mlp(config: Mapping[str, Any], layer: int) -> tuple[Layer, int]:
+    """Return the weights of one layer's MLP, and how many values one token has in it."""
+    hidden = config["hidden_size"]
     experts = config.get("num_local_experts") or config.get("num_experts") or 0
     step = config.get("decoder_sparse_step", 1)
     if not experts or layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % step:
         width = config["intermediate_size"]
         biases = 2 * width + hidden if config.get("mlp_bias") else 0
-        return _Mlp(dense=GATED * hidden * width, values=GATED * width, biases=biases)
+        return Layer(dense=GATED * hidden * width, other=biases), GATED * width
     width, routed = config.get("moe_intermediate_size") or config["intermediate_size"], config["num_experts_per_tok"]
     each = GATED * hidden * width
-    return _Mlp(
-        dense=hidden * experts,
-        values=GATED * width * routed,
-        experts=experts * each,
-        active_experts=routed * each,
-        biases=experts * (2 * width + hidden + 1) if kind == "gpt_oss" else 0,
-    )
+    biases = experts * (2 * width + hidden + 1) if config["model_type"] == "gpt_oss" else 0
+    return Layer(hidden * experts, biases, experts * each, routed * each), GATED * width * routed
 
 
 def _llama(config: Mapping[str, Any]) -> Architecture:
@@ -325,23 +286,18 @@ def _llama(config: Mapping[str, Any]) -> Architecture:
     other = 2 * hidden + (2 * size if kind in ("qwen3", "qwen3_moe") else 0) + (heads if kind == "gpt_oss" else 0)
     other += (heads + 2 * kv_heads) * size if everywhere or kind == "qwen2" else 0
     other += hidden if everywhere and kind != "qwen2" else 0
-    mlps = [_mlp(config, layer) for layer in range(layers)]
+    attention = 2 * hidden * size * (heads + kv_heads)
+    mlps = [_gated_mlp(config, layer) for layer in range(layers)]
     return Architecture(
         layers=tuple(
-            Layer(
-                dense=2 * hidden * size * (heads + kv_heads) + mlp.dense,
-                other=other + mlp.biases,
-                experts=mlp.experts,
-                active_experts=mlp.active_experts,
-                window=window,
-            )
-            for mlp, window in zip(mlps, _windows(config, layers), strict=True)
+            replace(mlp, dense=attention + mlp.dense, other=other + mlp.other, window=window)
+            for (mlp, _), window in zip(mlps, _windows(config, layers), strict=True)
         ),
         heads=heads,
         kv_heads=kv_heads,
         head_size=size,
         mlp_width=config.get("moe_intermediate_size") or config["intermediate_size"],
-        mlp_values=max(mlp.values for mlp in mlps),
+        mlp_values=max(values for _, values in mlps),
         final=hidden,
         **_ends(config, hidden, tied=False),
     )

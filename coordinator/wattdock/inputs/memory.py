@@ -135,7 +135,12 @@ class ModelMemory:
         method = dtype if quantises else checkpoint_method if dtype == "auto" else None
         plain = model.dtype.removeprefix("torch.") if dtype == "auto" or quantises else dtype
         each = bytes_of(plain)
-        dense, experts = _matrix_bytes(method, each, known_from_files=file_bytes is not None)
+        # Bytes per weight of dense matrices in layers, and of experts'.
+        dense = experts = 1.0 if BYTES.get(method or "") == 1 else each
+        if method == "mxfp4":
+            experts = MXFP4_BYTES
+        elif method and BYTES.get(method) != 1 and file_bytes is None:
+            raise UnknownArchitectureError(f"weights quantised by {method!r} are only known from their files")
         layers = (layer.dense * dense + layer.experts * experts + layer.other * each for layer in model.layers)
         counted = float(sum(layers) + (model.embedding + model.head + model.final) * each)
         # What the files hold is exact; how a split divides it follows the architecture.
@@ -154,11 +159,12 @@ class ModelMemory:
         """
         model = self.model
 
-        def divides(size: int) -> bool:
-            kv = model.kv_heads % size == 0 or (self.engine.repeats_kv_heads and size % model.kv_heads == 0)
-            return model.heads % size == 0 and model.mlp_width % size == 0 and kv
-
-        return [size for size in range(1, MAX_TENSOR + 1) if divides(size)]
+        return [
+            size
+            for size in range(1, MAX_TENSOR + 1)
+            if model.heads % size == model.mlp_width % size == 0
+            and (model.kv_heads % size == 0 or (self.engine.repeats_kv_heads and size % model.kv_heads == 0))
+        ]
 
     def check_split(self, split: Split) -> None:
         """Raise unless the model can be split so.
@@ -185,19 +191,28 @@ class ModelMemory:
             ConfigError: The model cannot be split so, or the type of keys and values is not known.
         """
         self.check_split(split)
-        layers = len(self.model.layers)
+        model, requests, layers = self.model, self.requests, len(self.model.layers)
         # The share of all layers on the fullest stage.
         fullest = ceil(layers / split.pipeline) / layers
-        cache = self.requests.count * self.kv_bytes(self.requests.context_tokens, split.tensor)
-        certain = cache if self.requests.certain else 0
+        weights = self.weights_bytes
+        if split.pipeline > 1:
+            # Embedding and output projection lie on the first and the last stage.
+            blocks = self.weights_bytes - self.embedding_bytes * (2 if model.head else 1)
+            weights = blocks * fullest + self.embedding_bytes
+        cache = requests.count * self.kv_bytes(requests.context_tokens, split.tensor)
+        each, tokens = bytes_of(self.dtype), self.engine.step_tokens or requests.count * requests.prompt_tokens
+        mlp = tokens * (HIDDEN_COPIES * model.hidden + model.mlp_values / split.tensor) * each
+        # Choosing tokens needs the whole vocabulary for every request, in single precision, however the model is split.
+        logits = (self.engine.logits_rows or requests.count) * model.vocab * LOGIT_BYTES
+        certain = cache if requests.certain else 0
         return MemoryEstimate(
             split,
             memory_bytes,
             usable_bytes=self.engine.share * memory_bytes,
-            weights=self._weights(split, fullest),
+            weights=weights / split.tensor,
             # A cache of a set size is there whole, used or not.
             kv_cache=self.engine.kv_cache_bytes or cache * fullest,
-            activations=self._activations(split),
+            activations=max(mlp, tokens * model.hidden * each + logits),
             overhead=OVERHEAD_BYTES,
             certain=self.weights_bytes / (split.tensor * split.pipeline) + certain / split.pipeline,
         )
@@ -226,24 +241,6 @@ class ModelMemory:
         heads = ceil(model.kv_heads / tensor)
         return tokens * 2 * heads * model.head_size * bytes_of(self.dtype if kv_dtype == "auto" else kv_dtype)
 
-    def _weights(self, split: Split, fullest: float) -> float:
-        """Embedding and output projection lie on the first and the last stage; tensor parallelism divides both."""
-        if split.pipeline == 1:
-            return self.weights_bytes / split.tensor
-        blocks = self.weights_bytes - self.embedding_bytes * (2 if self.model.head else 1)
-        return (blocks * fullest + self.embedding_bytes) / split.tensor
-
-    def _activations(self, split: Split) -> float:
-        """The larger of a step's MLP with its hidden states, and of choosing tokens.
-
-        Choosing tokens needs the whole vocabulary for every request, in single precision, however the model is split.
-        """
-        model, each = self.model, bytes_of(self.dtype)
-        tokens = self.engine.step_tokens or self.requests.count * self.requests.prompt_tokens
-        requests = self.engine.logits_rows or self.requests.count
-        step = tokens * (HIDDEN_COPIES * model.hidden + model.mlp_values / split.tensor) * each
-        return max(step, tokens * model.hidden * each + requests * model.vocab * LOGIT_BYTES)
-
 
 def bytes_of(dtype: str) -> float:
     """Return the bytes of one value.
@@ -257,14 +254,3 @@ def bytes_of(dtype: str) -> float:
         raise ConfigError(
             f"dtype {dtype!r} is not known", f"known are {', '.join(BYTES)}, and mxfp4 for weights"
         ) from error
-
-
-def _matrix_bytes(method: str | None, plain: float, *, known_from_files: bool) -> tuple[float, float]:
-    """Return the bytes per weight of dense matrices in layers, and of experts', where others take `plain`."""
-    if method == "mxfp4":
-        return plain, MXFP4_BYTES
-    if BYTES.get(method or "") == 1:
-        return 1.0, 1.0
-    if method and not known_from_files:
-        raise UnknownArchitectureError(f"weights quantised by {method!r} are only known from their files")
-    return plain, plain

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 ModelKind = Literal["embedded", "hub", "path", "shape"]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-# The names that transformers looks for, the first of them first; other weight files in a folder are not loaded.
+# Files of weights that transformers looks for, in this order; it loads no others.
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Weights that Python's pickle reads, which can run what whoever wrote them wanted.
+# Files of weights that Python's pickle reads; reading them can run their maker's code.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+# How much of each end of a file of weights tells it from others: fine-tunes differ in nearly every value.
 SAMPLE_BYTES = 1 << 20
-# In a header of safetensors, where a tensor ends; in a text of it, the quotes would be escaped.
+# In a header of safetensors, where a tensor ends; in a text in the header, the quotes would be escaped.
 KEY = b'"data_offsets"'
 END = re.compile(KEY + rb"\s*+:\s*+\[\s*+\d+\s*+,\s*+(\d{1,18})\s*+\]")
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
@@ -42,11 +43,12 @@ DECISIVE = (
     *("merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.json", "chat_template.jinja"),
     "additional_chat_templates/*.jinja",
 )
-# What transformers may run under `trust_remote_code`, imported packages included; no deeper, for the sake of an
-# environment that somebody keeps in the folder.
+# What transformers may run under `trust_remote_code`, imported packages included; no deeper, since a folder may hold a
+# whole Python environment.
 CODE = ("*.py", "*/*.py", "*/*/*.py")
-# Read by llama.cpp in place of safetensors.
+# Weights that llama.cpp reads in place of safetensors.
 GGUF = "*.gguf"
+# Hex digits that are kept of a file's digest: results hold one for each file.
 DIGEST_DIGITS = 16
 
 
@@ -94,11 +96,11 @@ class ModelFolder:
 
     def changes_since(self, files: Mapping[str, str]) -> str:
         """Return in words which of its files differ from earlier ones; empty where none does."""
-        names = sorted({name for name, _ in files.items() ^ self.files.items()})
-        words = [
-            "is new" if name not in files else "has changed" if name in self.files else "is gone" for name in names
-        ]
-        return listed([" ".join(pair) for pair in zip(names, words, strict=True)])
+        changes = []
+        for name in sorted({name for name, _ in files.items() ^ self.files.items()}):
+            how = "is new" if name not in files else "has changed" if name in self.files else "is gone"
+            changes.append(f"{name} {how}")
+        return listed(changes)
 
 
 def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | None = None) -> ModelFolder:
@@ -177,16 +179,27 @@ def weight_files(path: Path) -> list[Path]:
     A whole file is read before an index. Runners refuse a folder from which their engine would read other files.
 
     Raises:
-        PreflightError: There are none, they are pickled, or the folder's index lists a missing file.
+        PreflightError: There are none, they are pickled, or the index names other files than safetensors beside it.
 
     Source: `_get_resolved_checkpoint_files` of transformers 5.24.
     """
     if (whole := path / WEIGHTS).exists():
         return [whole]
-    if (index := path / INDEX).is_file():
-        return _indexed(index)
-    pickled = sorted(file.name for pattern in PICKLED for file in path.glob(pattern))
-    raise without_safetensors(str(path), pickled)
+    if not (index := path / INDEX).is_file():
+        pickled = sorted(file.name for pattern in PICKLED for file in path.glob(pattern))
+        raise without_safetensors(str(path), pickled)
+    try:
+        names = sorted(indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True)))
+    except (OSError, ValueError, RecursionError) as error:
+        raise PreflightError(f"{index} is not a weight index ({error!r})", "download the model again") from error
+    if outside := [name for name in names if not name.endswith(".safetensors") or "/" in name]:
+        raise PreflightError(f"{index} names {outside[0]!r}, not a *.safetensors beside it", "take another model")
+    if missing := [name for name in names if not (path / name).is_file()]:
+        raise PreflightError(
+            f"{len(missing)} of {len(names)} weight files are missing in {path}, the first is {missing[0]}",
+            "download the model again",
+        )
+    return [path / name for name in names]
 
 
 def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
@@ -204,22 +217,6 @@ def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
         "from_pretrained(…).save_pretrained(FOLDER)",
         cause=Cause.RUNS_CODE,
     )
-
-
-def _indexed(index: Path) -> list[Path]:
-    """Return the files that a weight index names: safetensors beside it, and nothing else."""
-    try:
-        names = sorted(indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True)))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PreflightError(f"{index} is not a weight index ({error!r})", "download the model again") from error
-    if strange := [name for name in names if not name.endswith(".safetensors") or "/" in name]:
-        raise PreflightError(f"{index} names {strange[0]!r}, which is no *.safetensors beside it", "take another model")
-    if missing := [name for name in names if not (index.parent / name).is_file()]:
-        raise PreflightError(
-            f"{len(missing)} of {len(names)} weight files are missing in {index.parent}, the first is {missing[0]}",
-            "download the model again",
-        )
-    return [index.parent / name for name in names]
 
 
 def _check_safetensors(file: Path) -> None:
@@ -268,27 +265,23 @@ def file_digests(path: Path, *, with_code: bool, with_weights: bool = True) -> d
     try:
         # A link that leads nowhere is no file to an engine; a pipe is refused when it is opened.
         files = {*(file for pattern in patterns for file in path.glob(pattern) if file.exists()), *weights}
-        return {
-            file.relative_to(path).as_posix(): _digest(file, is_sampled=file in weights)
-            for file in sorted(files)
-            if not file.is_dir()
-        }
+        digests = {}
+        for file in sorted(file for file in files if not file.is_dir()):
+            with open_data(file) as stream:
+                if file in weights:
+                    size_bytes = stream.seek(0, os.SEEK_END)
+                    digest = hashlib.sha256(f"{size_bytes}\0".encode())
+                    for start in (0, max(0, size_bytes - SAMPLE_BYTES)):
+                        stream.seek(start)
+                        digest.update(stream.read(SAMPLE_BYTES))
+                else:
+                    digest = hashlib.file_digest(stream, "sha256")
+            digests[file.relative_to(path).as_posix()] = digest.hexdigest()[:DIGEST_DIGITS]
+        return digests
     except OSError as error:
         raise PreflightError(
             f"cannot read {error.filename or path}: {error.strerror}", "put a file there that this user may read"
         ) from error
-
-
-def _digest(file: Path, *, is_sampled: bool) -> str:
-    with open_data(file) as stream:
-        if not is_sampled:
-            return hashlib.file_digest(stream, "sha256").hexdigest()[:DIGEST_DIGITS]
-        size_bytes = stream.seek(0, os.SEEK_END)
-        digest = hashlib.sha256(f"{size_bytes}\0".encode())
-        for start in (0, max(0, size_bytes - SAMPLE_BYTES)):
-            stream.seek(start)
-            digest.update(stream.read(SAMPLE_BYTES))
-        return digest.hexdigest()[:DIGEST_DIGITS]
 
 
 def fingerprint(files: Mapping[str, str]) -> str:
@@ -303,9 +296,8 @@ def weight_data_bytes(path: Path) -> int:
     Raises:
         PreflightError: There are no weights.
     """
-    return sum(file.stat().st_size - _header_bytes(file) for file in weight_files(path))
-
-
-def _header_bytes(file: Path) -> int:
-    with open_data(file) as stream:
-        return 8 + int.from_bytes(stream.read(8), "little")
+    total_bytes = 0
+    for file in weight_files(path):
+        with open_data(file) as stream:
+            total_bytes += file.stat().st_size - 8 - int.from_bytes(stream.read(8), "little")
+    return total_bytes

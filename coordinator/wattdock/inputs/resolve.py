@@ -34,7 +34,8 @@ def check_model(spec: ModelSpec) -> None:
     """Check what can be checked of a model without network and without writing.
 
     Raises:
-        ConfigError: Unknown shape, impossible id, nearly the embedded model's, or a revision of what has none.
+        ConfigError: Unknown shape, impossible id, a shape's name or nearly the embedded model's as an id, or a revision
+            of a model that has none.
         PreflightError: A local folder is missing, or its config or weights are.
     """
     if spec.revision is not None and not spec.on_hub:
@@ -48,7 +49,16 @@ def check_model(spec: ModelSpec) -> None:
         from wattdock.inputs.hub import check_id
 
         check_id(spec.id)
-        _require_no_near_miss(spec.id)
+        if "/" in spec.id:
+            return
+        name, embedded = spec.id.lower(), ModelSpec.EMBEDDED
+        if shape := presets().get(name):
+            hint = f"write shape:{name} for random weights{f' or {shape.id} for the hub' if shape.id else ''}"
+        elif embedded.startswith(name) or difflib.get_close_matches(name, [embedded], n=1):
+            hint = f"did you mean {embedded!r}? A hub's ids look like OWNER/NAME"
+        else:
+            return
+        raise ConfigError(f"{spec.id!r} is no model's id", hint, cause=Cause.UNKNOWN_SETTING)
 
 
 def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None]) -> ModelFolder:
@@ -63,38 +73,21 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
         PreflightError: The model cannot be fetched or made here.
     """
     check_model(spec)
-    folder = replace(_located(spec, home, progress), with_code=spec.trust_remote_code).read_again()
-    return replace(folder, revision=folder.revision or fingerprint(folder.files))
-
-
-def _located(spec: ModelSpec, home: Path, progress: Callable[[str], None]) -> ModelFolder:
-    if spec.shape is not None:
-        return resolve_shape(spec.shape, home=home, progress=progress)
-    if spec.path is not None:
-        path = real_folder(expanded(spec.path))
-        return describe_folder(path, kind="path", name=path.name)
-    if spec.id is None:
-        raise ConfigError("no model is given", "set one of id, path and shape")
-    if spec.id == ModelSpec.EMBEDDED:
-        return resolve_embedded(home=home, progress=progress)
-    from wattdock.inputs.hub import resolve_hub
-
     with_code = spec.trust_remote_code
-    return resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
-
-
-def _require_no_near_miss(model_id: str) -> None:
-    """Refuse a shape's name or a misspelt embedded model before asking the hub."""
-    if "/" in model_id:
-        return
-    name, embedded = model_id.lower(), ModelSpec.EMBEDDED
-    if shape := presets().get(name):
-        hint = f"write shape:{name} for random weights{f' or {shape.id} for the hub' if shape.id else ''}"
-    elif embedded.startswith(name) or difflib.get_close_matches(name, [embedded], n=1):
-        hint = f"did you mean {embedded!r}? A hub's ids look like OWNER/NAME"
+    if spec.shape is not None:
+        folder = resolve_shape(spec.shape, home=home, progress=progress)
+    elif spec.path is not None:
+        path = real_folder(expanded(spec.path))
+        folder = describe_folder(path, kind="path", name=path.name)
+    elif spec.id == ModelSpec.EMBEDDED:
+        folder = resolve_embedded(home=home, progress=progress)
     else:
-        return
-    raise ConfigError(f"{model_id!r} is no model's id", hint, cause=Cause.UNKNOWN_SETTING)
+        from wattdock.inputs.hub import resolve_hub
+
+        assert spec.id is not None
+        folder = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
+    folder = replace(folder, with_code=with_code).read_again()
+    return replace(folder, revision=folder.revision or fingerprint(folder.files))
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:

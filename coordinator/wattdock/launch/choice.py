@@ -1,44 +1,37 @@
 """Choose how a backend's runners are started on this machine: in containers, or as processes.
 
-Starts nothing. A new launcher is chosen in `_choose`, and made in `LauncherChoice.launcher`.
+Starts nothing and knows no launcher by name: `protocol` says what each one's file offers.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from wattdock.errors import ConfigError, PreflightError, RunnerError
-from wattdock.host import Machine, folders
+from wattdock.config import ExperimentConfig
+from wattdock.errors import PreflightError, RunnerError
+from wattdock.host import folders
 from wattdock.launch.container import BYTES_PER_GB
-from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.engine import NoContainersError, find_image
+from wattdock.launch.engine import NoContainersError
 from wattdock.launch.environment import Environment, check_python, find_python
-from wattdock.launch.images import find_locked
 from wattdock.launch.keeper import memory_bytes
 from wattdock.launch.oom import OomKills
-from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import engine_settings, find_runner, process_variables
-from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from wattdock.config import ContainerSpec, ExperimentConfig
+    from wattdock.config import ContainerSpec
     from wattdock.launch.engine import Image
     from wattdock.launch.images import ImagesLock
     from wattdock.launch.images.lock import Pin
     from wattdock.launch.protocol import Launcher
-
-
-# Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
-MOST_RESERVED_BYTES = 4e9
 
 
 @dataclass(frozen=True)
@@ -46,8 +39,8 @@ class LauncherChoice:
     """How a backend's runners are started, and why.
 
     Attributes:
-        name: "process" or "docker".
-        change: Of a process, what a user would do to get a container.
+        name: Of the launcher and its file: "process", "docker".
+        change: What a user would do to get containers; empty for containers.
         image: The image that containers are started from; None for processes.
         pin: By what the image was pinned; None for an image that was looked up by its name.
         runner_dir: The folder with the backend's code.
@@ -89,11 +82,8 @@ class LauncherChoice:
             PreflightError, LaunchError: The environment cannot be made, or others can change what engines compile.
         """
         folders.make_own(folders.engine_cache(folders.wattdock_home()))
-        if self.image and self.limits:
-            yield DockerLauncher(self.image, cache=self.cache, limits=self.limits)
-            return
-        with self._interpreter(on_gpu=on_gpu, say=say) as python:
-            yield ProcessLauncher(python, keep_pythonpath=self.python is not None)
+        with import_module(f"wattdock.launch.{self.name}").launcher(self, on_gpu=on_gpu, say=say) as launcher:
+            yield launcher
 
     @contextmanager
     def program(self, path: Path, *, say: Callable[[str], None]) -> Iterator[Callable[[int, float, str], str]]:
@@ -121,7 +111,7 @@ class LauncherChoice:
             return done.stdout
 
         folders.make_own(folders.engine_cache(folders.wattdock_home()))
-        with self._interpreter(on_gpu=True, say=say) as python:
+        with self.interpreter(on_gpu=True, say=say) as python:
             yield output
 
     def check(self) -> None:
@@ -136,7 +126,8 @@ class LauncherChoice:
     def _variables(self, *gpu_indices: int) -> dict[str, str]:
         return process_variables(self.runner_dir, gpu_indices, os.environ, keep_pythonpath=True)
 
-    def _interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
+    def interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
+        """Return a block that yields the interpreter of runners that are processes."""
         if self.python:
             return nullcontext(self.python)
         return Environment(self.runner_dir, "cuda" if on_gpu else "cpu", say).in_use()
@@ -157,49 +148,30 @@ def choose_launcher(
     """
     python = find_python(config.runner_python) if config.runner_python else None
     folders.make_socket_folder(os.environ).remove()
-    choice = _choose(config, on_gpu=on_gpu, lock=lock)
-    choice = replace(
+    # "auto" is the first of the setting's values.
+    names = get_args(ExperimentConfig.model_fields["launcher"].annotation)[1:]
+    if config.launcher != "auto" or config.container.locked:
+        names = ("docker" if config.container.locked else config.launcher,)
+    refusal = None
+    for name in names:
+        try:
+            choice: LauncherChoice = import_module(f"wattdock.launch.{name}").choose(
+                config, on_gpu=on_gpu, home=home, lock=lock
+            )
+            break
+        except NoContainersError as error:
+            if config.container.locked:
+                raise
+            if config.launcher != "auto":
+                raise PreflightError(
+                    f"launcher: {name}: {error.what}", f"{error.remedy}, or use --launcher process"
+                ) from error
+            refusal = error
+    if refusal:
+        choice = replace(choice, reason=refusal.what, change=f"for containers, {refusal.remedy}")
+    return replace(
         choice,
         runner_dir=find_runner(config.backend),
         python=python,
         variables=engine_settings(os.environ, in_container=choice.image is not None),
     )
-    if choice.image is None:
-        return choice
-    # What a model's own code leaves in a cache must reach no run without that code.
-    code = json_text(config.model) if config.model.trust_remote_code else ""
-    suffix = f"-code-{hashlib.sha256(code.encode()).hexdigest()[:12]}" if code else ""
-    cache = folders.engine_cache(home) / config.backend / f"{choice.image.id[-12:]}{suffix}"
-    limits = config.container
-    if not limits.memory_gb and (total_bytes := Machine.total_memory_bytes()):
-        # Not of what is available just now, with which the conditions of two runs would differ.
-        left_bytes = total_bytes - min(total_bytes / 10, MOST_RESERVED_BYTES)
-        limits = limits.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
-    return replace(choice, cache=cache, limits=limits)
-
-
-def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ImagesLock]) -> LauncherChoice:
-    """Return the launcher, why it, and what would change that."""
-    if config.container.locked:
-        image, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
-        return LauncherChoice("docker", f"locked image {image.name}", image=image, pin=pin)
-    if config.launcher == "process":
-        return LauncherChoice("process", "asked for", "for containers, --launcher docker")
-    if config.runner_python and config.launcher == "auto":
-        return LauncherChoice("process", "runner_python names an interpreter", "for containers, leave it out")
-    try:
-        image_name = config.container.image or f"wattdock-{config.backend}"
-        image = find_image(image_name, backend=config.backend, needs_gpu=on_gpu)
-    except NoContainersError as error:
-        if config.launcher == "docker":
-            raise PreflightError(
-                f"launcher: docker: {error.what}", f"{error.remedy}, or use --launcher process"
-            ) from error
-        return LauncherChoice("process", error.what, f"for containers, {error.remedy}")
-    if config.runner_python:
-        raise ConfigError(
-            "launcher: docker and runner_python exclude each other", "a container has its own interpreter"
-        )
-    available = f"docker {image.engine.version} has image {image.name}"
-    reason = available if config.launcher == "auto" else "asked for"
-    return LauncherChoice("docker", reason, image=image)

@@ -6,6 +6,7 @@ Knows nothing of gRPC. `container` says what a container may do.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
@@ -14,35 +15,84 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal as size_text
 
-from wattdock.errors import LaunchError
-from wattdock.host import folders
-from wattdock.launch.container import CACHE_FOLDER, MODEL_FOLDER, SOCKET_FOLDER, bind, create_arguments
-from wattdock.launch.engine import connect, owner_labels
-from wattdock.launch.process import KEEPER
+from wattdock.errors import ConfigError, LaunchError
+from wattdock.host import Machine, folders
+from wattdock.launch.choice import LauncherChoice
+from wattdock.launch.container import BYTES_PER_GB, CACHE_FOLDER, MODEL_FOLDER, SOCKET_FOLDER, bind, create_arguments
+from wattdock.launch.engine import NoContainersError, connect, find_image, owner_labels
+from wattdock.launch.images import find_locked
+from wattdock.launch.keeper import KEEPER
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, STOPPED, LaunchedRunner
 from wattdock.owned_folder import OwnedFolder
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import docker
     from docker.models.containers import Container
     from docker.types import Mount
 
-    from wattdock.config import ContainerSpec
+    from wattdock.config import ContainerSpec, ExperimentConfig
     from wattdock.files import NewFolder
     from wattdock.launch.engine import Image
+    from wattdock.launch.images import ImagesLock
     from wattdock.launch.protocol import LaunchSpec
 
 SIGNAL_BASE = 128
+# Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
+MOST_RESERVED_BYTES = 4e9
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
 NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
-# Words of an engine's error → what to do about it.
+# Remedies by words of an engine's error.
 REMEDIES = {
     "could not select device driver": "the engine has no NVIDIA Container Toolkit: install nvidia-container-toolkit "
     "and restart the engine, or use --launcher process",
     "no space left on device": "make room under the engine's data folder (`docker system df` shows what fills it)",
 }
+
+
+def choose(config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ImagesLock]) -> LauncherChoice:
+    """Return the choice of containers: their image, what they may use, where engines in them compile.
+
+    Raises:
+        ConfigError: The experiment asks for containers and names an interpreter.
+        NoContainersError: No engine answers, it lacks the image, or the experiment names an interpreter.
+        PreflightError: The locked image is not here.
+    """
+    pin = None
+    if config.container.locked:
+        image, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
+        reason = f"locked image {image.name}"
+    elif config.runner_python and config.launcher == "auto":
+        raise NoContainersError("runner_python names an interpreter", "leave it out")
+    else:
+        name = config.container.image or f"wattdock-{config.backend}"
+        image = find_image(name, backend=config.backend, needs_gpu=on_gpu)
+        if config.runner_python:
+            raise ConfigError(
+                "launcher: docker and runner_python exclude each other", "a container has its own interpreter"
+            )
+        found = f"docker {image.engine.version} has image {image.name}"
+        reason = found if config.launcher == "auto" else "asked for"
+    # What a model's own code leaves in a cache must reach no run without that code.
+    code = json_text(config.model) if config.model.trust_remote_code else ""
+    suffix = f"-code-{hashlib.sha256(code.encode()).hexdigest()[:12]}" if code else ""
+    cache = folders.engine_cache(home) / config.backend / f"{image.id[-12:]}{suffix}"
+    limits = config.container
+    if not limits.memory_gb and (total_bytes := Machine.total_memory_bytes()):
+        # A share of the whole, not of what is free just now, or the conditions of two runs would differ.
+        left_bytes = total_bytes - min(total_bytes / 10, MOST_RESERVED_BYTES)
+        limits = limits.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
+    return LauncherChoice("docker", reason, image=image, pin=pin, cache=cache, limits=limits)
+
+
+@contextlib.contextmanager
+def launcher(choice: LauncherChoice, **_: object) -> Iterator[DockerLauncher]:
+    """Yield a launcher of containers from the image of `choice`."""
+    assert choice.image is not None
+    assert choice.limits is not None
+    yield DockerLauncher(choice.image, cache=choice.cache, limits=choice.limits)
 
 
 class DockerLauncher:
@@ -67,33 +117,30 @@ class DockerLauncher:
 
         folder = folders.make_socket_folder(os.environ)
         try:
-            return self._launch(spec, folder)
+            with contextlib.ExitStack() as undo:
+                (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
+                spec.log_path.touch()
+                client = connect(self._image.engine.address)
+                undo.callback(client.close)
+                container = self._start(client, spec, folder.path)
+                undo.callback(container.remove, force=True, v=True)
+                # Removes the container and its socket's folder if this process is killed, and holds the leases until
+                # then, so that nobody else gets the GPUs before the container is gone.
+                socket = self._image.engine.address.removeprefix("unix://")
+                keeper = subprocess.Popen(
+                    [*KEEPER, "container", socket, str(container.id), str(folder.path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    env={},
+                    pass_fds=(*spec.lease_fds, folder.descriptor),
+                    start_new_session=True,
+                )
+                undo.pop_all()
         except (DockerException, OSError) as error:
             folder.remove()
             raise LaunchError(f"no container could be started: {explained(error)}") from error
-
-    def _launch(self, spec: LaunchSpec, folder: NewFolder) -> RunnerContainer:
-        (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
-        spec.log_path.touch()
-        client = connect(self._image.engine.address)
-        with contextlib.ExitStack() as undo:
-            undo.callback(client.close)
-            container = self._start(client, spec, folder.path)
-            undo.callback(container.remove, force=True, v=True)
-            # Removes the container and its socket's folder if this process is killed, and holds the leases until then,
-            # so that nobody else gets the GPUs before the container is gone.
-            socket = self._image.engine.address.removeprefix("unix://")
-            keeper = subprocess.Popen(
-                [*KEEPER, "container", socket, str(container.id), str(folder.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={},
-                pass_fds=(*spec.lease_fds, folder.descriptor),
-                start_new_session=True,
-            )
-            undo.pop_all()
         return RunnerContainer(client, container, keeper, folder, spec.log_path)
 
     def _start(self, client: docker.DockerClient, spec: LaunchSpec, folder: Path) -> Container:
@@ -199,9 +246,32 @@ class RunnerContainer(LaunchedRunner):
 
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs, and while the engine does not answer."""
-        if self._exit_reason is None and (state := self._state()) is not None and not state.get("Running"):
-            self._finish(self._ending(state))
-        return self._exit_reason
+        from docker.errors import DockerException, NotFound
+
+        if self._exit_reason is not None:
+            return self._exit_reason
+        try:
+            self._container.reload()
+            state: Mapping[str, Any] = self._container.attrs["State"]
+        except NotFound:
+            state = {"Removed": True}
+        except (DockerException, OSError):
+            return None
+        if state.get("Running"):
+            return None
+        reason = self._ending(state)
+        with contextlib.suppress(DockerException, OSError), self._log_path.open("ab") as log:
+            # In chunks: a log may have tens of megabytes.
+            for chunk in self._container.logs(stream=True):
+                log.write(chunk)
+        with contextlib.suppress(DockerException, OSError):
+            self._container.remove(force=True, v=True)
+        self._folder.remove()
+        with contextlib.suppress(BrokenPipeError):
+            self._keeper.communicate(b"done\n")
+        self._client.close()
+        self._exit_reason = reason
+        return reason
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, kill it after `grace_s` seconds, and return when nothing of it is left.
@@ -233,19 +303,6 @@ class RunnerContainer(LaunchedRunner):
                 "a driver may hold it, or the engine does not answer",
                 "see `wattdock reap`",
             )
-
-    def _state(self) -> Mapping[str, Any] | None:
-        """Return the container's state as the engine has it; None if the engine does not answer."""
-        from docker.errors import DockerException, NotFound
-
-        try:
-            self._container.reload()
-        except NotFound:
-            return {"Removed": True}
-        except (DockerException, OSError):
-            return None
-        state: Mapping[str, Any] = self._container.attrs["State"]
-        return state
 
     def _ending(self, state: Mapping[str, Any]) -> str:
         if self._forced:
@@ -280,22 +337,6 @@ class RunnerContainer(LaunchedRunner):
             # A timeout, or the engine is gone; the caller looks at the container's state.
             return False
         return True
-
-    def _finish(self, reason: str) -> None:
-        """Store its log, remove it and its socket's folder, and close the connection to the engine."""
-        from docker.errors import DockerException
-
-        with contextlib.suppress(DockerException, OSError), self._log_path.open("ab") as log:
-            # In chunks: a log may have tens of megabytes.
-            for chunk in self._container.logs(stream=True):
-                log.write(chunk)
-        with contextlib.suppress(DockerException, OSError):
-            self._container.remove(force=True, v=True)
-        self._folder.remove()
-        with contextlib.suppress(BrokenPipeError):
-            self._keeper.communicate(b"done\n")
-        self._client.close()
-        self._exit_reason = reason
 
 
 def explained(error: Exception) -> str:

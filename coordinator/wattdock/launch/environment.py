@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from wattdock.errors import ConfigError, LaunchError, PreflightError
 from wattdock.files import expanded, locked
 from wattdock.host import processes
-from wattdock.launch.process import KEEPER
+from wattdock.launch.keeper import KEEPER
 from wattdock.launch.runners import PYTHON_HERE, environment_dir
 from wattdock.launch.uv import run_uv
 from wattdock.opening import read_regular

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+# How the command line of a keeper begins.
+KEEPER = (sys.executable, "-I", "-S", __file__)
 LIFELINE_FD, STATUS_FD, LOG_FD = 0, 1, 2
 # Source: <linux/prctl.h>.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36

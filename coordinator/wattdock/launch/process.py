@@ -8,22 +8,34 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
 from wattdock.host import folders
-from wattdock.launch.keeper import descendants, end_group
+from wattdock.launch.choice import LauncherChoice
+from wattdock.launch.keeper import KEEPER, descendants, end_group
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.runners import process_variables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
     from wattdock.files import NewFolder
     from wattdock.launch.protocol import LaunchSpec
 
-# How the command line of a keeper begins.
-KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
+
+def choose(*_: object, **__: object) -> LauncherChoice:
+    """Return the choice of processes, which are always possible."""
+    return LauncherChoice("process", "asked for", "for containers, --launcher docker")
+
+
+@contextmanager
+def launcher(choice: LauncherChoice, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[ProcessLauncher]:
+    """Yield a launcher with the interpreter of `choice`, which is not made anew inside the block."""
+    with choice.interpreter(on_gpu=on_gpu, say=say) as python:
+        yield ProcessLauncher(python, keep_pythonpath=choice.python is not None)
 
 
 class ProcessLauncher:

@@ -2,11 +2,13 @@
 
 To add a launcher:
 
-1. Write a file with two classes: one has what `Launcher` declares, the other inherits from `LaunchedRunner` and defines
-   all that has no body here. Both docstrings are the contract.
-2. Add its name to the setting `launcher` in `config/experiment.py` and `console/options.py` (then `make reference`),
-   and a branch to `choice._choose` and to `LauncherChoice.launcher`, which takes a choice with an image for Docker's.
-3. Add it to the fixture of `tests/launch/test_launchers.py`, which holds every launcher to this contract.
+1. Write a file NAME.py beside `process` and `docker`, with two classes and two functions. One class has what `Launcher`
+   declares; the other inherits from `LaunchedRunner` and defines all that has no body here; both docstrings are the
+   contract. `choose` takes an experiment and returns a `LauncherChoice`, or raises NoContainersError where this machine
+   cannot start such runners; `launcher` takes that choice and yields a launcher.
+2. Add NAME to the setting `launcher` in `config/experiment.py`, where "auto" takes the first that is possible.
+
+Its tests are one more parameter of the fixture in `tests/launch/test_launchers.py`.
 
 Knows no way to start anything. Whether the runner answers is for the client to find out.
 """

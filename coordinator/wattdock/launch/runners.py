@@ -60,8 +60,8 @@ def _runners() -> dict[str, Path]:
     Raises:
         ConfigError: A ~ stands for no folder.
     """
-    named = os.environ.get("WATTDOCK_RUNNERS", "").split(os.pathsep)
-    folders_by_rank = [*(expanded(folder).absolute() for folder in named if folder), REPO / "runners"]
+    own_folders = os.environ.get("WATTDOCK_RUNNERS", "").split(os.pathsep)
+    folders_by_rank = [*(expanded(folder).absolute() for folder in own_folders if folder), REPO / "runners"]
     modules = [module for folder in reversed(folders_by_rank) for module in folder.glob("*/wattdock_*.py")]
     return {module.parent.name: module.parent for module in modules if module.stem == f"wattdock_{module.parent.name}"}
 
@@ -109,11 +109,11 @@ def process_variables(
 
     Source: CUDA programming guide, "CUDA Environment Variables": an empty CUDA_VISIBLE_DEVICES shows no device.
     """
-    allowed = processes.child_environment(environ, SETTING_NAME.pattern)
+    inherited = processes.child_environment(environ, SETTING_NAME.pattern)
     modules = [PROTO_DIR, COMMON_DIR, runner_dir]
     if keep_pythonpath:
         modules += [Path(folder) for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    settings = {name: value for name, value in allowed.items() if not is_secret_variable(name, value)}
+    settings = {name: value for name, value in inherited.items() if not is_secret_variable(name, value)}
     # An interpreter that the user named may have its packages in the user's own folder.
     own = {} if keep_pythonpath else {"PYTHONNOUSERSITE": "1"}
     cache = folders.engine_cache(folders.wattdock_home())

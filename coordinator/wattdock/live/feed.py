@@ -32,7 +32,7 @@ MOST_POINTS = 600
 COURTESY_S = 600.0
 # How many of the latest intervals and failures of another user's run are shown.
 MOST_PARTS, MOST_FAILURES = 20, 1
-# What is read of a GPU as often as leases; power is read at each look.
+# Readings of a GPU that are taken as often as leases; power is read at each look.
 READINGS: dict[str, Callable[[nvml.Device], float]] = {
     "hbm_power_w": nvml.hbm_power_w,
     "memory_used_bytes": nvml.memory_used_bytes,
@@ -128,26 +128,13 @@ class Feed:
     def now(self) -> dict[str, Any]:
         """Return what a page shows, as plain values."""
         host = self.view.inventory
-        return {
-            "at_s": time.time(),
-            "power_w": self.power_w,
-            "host": os.uname().nodename,
-            "trouble": self.trouble or "; ".join(host.unreadable) or host.reason,
-            "leases_unknown": self.view.leases_unknown,
-            "gpus": self._gpus(),
-            "links": [link.model_dump() for link in host.links],
-            "leases": {name: str(holder) for name, holder in self.view.leases.items()},
-            "runs": [_run(run) for run in self.runs],
-        }
-
-    def _gpus(self) -> list[dict[str, Any]]:
         study_by_pid: dict[int | None, str] = {run.pid: run.path.name for run in self.runs}
-        described = []
-        for gpu in self.view.inventory.gpus:
+        gpus = []
+        for gpu in host.gpus:
             holder = self.view.leases.get(gpu.uuid) or self.view.leases.get(leases.MACHINE)
             readings = self.readings.get(gpu.uuid, {})
             is_silent = all(value is None for value in readings.values())
-            described.append(
+            gpus.append(
                 {
                     **{name: getattr(gpu, name) for name in GPU_PROPERTIES},
                     **readings,
@@ -157,7 +144,28 @@ class Feed:
                     "study": holder and study_by_pid.get(holder.pid),
                 }
             )
-        return described
+        runs = [
+            {
+                "study": run.path.name,
+                "user": run.user,
+                "ours": run.is_ours,
+                **{name: getattr(run.state, name) for name in RUN_PROPERTIES},
+                "parts": [asdict(part) for part in run.state.parts][0 if run.is_ours else -MOST_PARTS :],
+                "failures": list(run.state.failures)[0 if run.is_ours else -MOST_FAILURES :],
+            }
+            for run in self.runs
+        ]
+        return {
+            "at_s": time.time(),
+            "power_w": self.power_w,
+            "host": os.uname().nodename,
+            "trouble": self.trouble or "; ".join(host.unreadable) or host.reason,
+            "leases_unknown": self.view.leases_unknown,
+            "gpus": gpus,
+            "links": [link.model_dump() for link in host.links],
+            "leases": {name: str(holder) for name, holder in self.view.leases.items()},
+            "runs": runs,
+        }
 
 
 def _readings(index: int, uuid: str, earlier: dict[str, float | None] | None) -> dict[str, float | None]:
@@ -171,15 +179,3 @@ def _readings(index: int, uuid: str, earlier: dict[str, float | None] | None) ->
         power_w = nvml.optional(nvml.power_usage_w, device)
     others = earlier or {name: nvml.optional(read, device) for name, read in READINGS.items()}
     return others | {"power_w": power_w}
-
-
-def _run(run: WatchedRun) -> dict[str, Any]:
-    state = run.state
-    return {
-        "study": run.path.name,
-        "user": run.user,
-        "ours": run.is_ours,
-        **{name: getattr(state, name) for name in RUN_PROPERTIES},
-        "parts": [asdict(part) for part in state.parts][0 if run.is_ours else -MOST_PARTS :],
-        "failures": list(state.failures)[0 if run.is_ours else -MOST_FAILURES :],
-    }

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from wattdock.errors import ConfigError
 from wattdock.files import last_lines
@@ -34,18 +34,6 @@ MODEL = re.compile(r"(shape:)?[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 COUNT = Annotated[int, Field(ge=1, le=100_000)]
 
 
-def _named(model: str) -> str:
-    if not MODEL.fullmatch(model):
-        raise ValueError("a name, shape:NAME or a hub's id; no folder can be named here")
-    return model
-
-
-def _known(backend: str) -> str:
-    if backend not in backends():
-        raise ValueError(f"there are {', '.join(backends())}")
-    return backend
-
-
 class Order(BaseModel):
     """One experiment.
 
@@ -57,14 +45,28 @@ class Order(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    backend: Annotated[str, AfterValidator(_known)] = "pytorch"
-    model: Annotated[str, AfterValidator(_named), Field(max_length=200)] = "smollm2-135m-instruct"
+    backend: str = "pytorch"
+    model: Annotated[str, Field(max_length=200)] = "smollm2-135m-instruct"
     gpus: Annotated[list[Annotated[str, Field(pattern=r"^GPU-[\w-]{1,60}$")]], Field(max_length=64)] = []
     batch_size: Annotated[COUNT, Field(title="in flight")] = 4
     input_tokens: Annotated[COUNT | None, Field(title="prompt tokens")] = None
     max_output_tokens: Annotated[COUNT, Field(title="output tokens")] = 64
     min_duration_s: Annotated[float, Field(ge=0, le=3600, title="seconds of a pass")] = 10
     restarts: Annotated[int, Field(ge=1, le=20)] = 1
+
+    @field_validator("backend")
+    @classmethod
+    def _check_backend(cls, backend: str) -> str:
+        if backend not in backends():
+            raise ValueError(f"there are {', '.join(backends())}")
+        return backend
+
+    @field_validator("model")
+    @classmethod
+    def _check_model(cls, model: str) -> str:
+        if not MODEL.fullmatch(model):
+            raise ValueError("a name, shape:NAME or a hub's id; no folder can be named here")
+        return model
 
     def flags(self) -> list[str]:
         """Return the settings as `wattdock run` takes them."""

@@ -16,18 +16,13 @@ from wattdock.host import folders
 from wattdock.live.order import output_of
 from wattdock.opening import proc_path, read_regular
 from wattdock.owned_folder import OwnedFolder
-from wattdock.store import select
+from wattdock.store import Row, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from wattdock.live.feed import Feed
 
-COLUMNS = (
-    *("name", "status", "publishable", "backend", "model", "gpus", "batch_size", "restarts", "study_id"),
-    *("energy_per_output_token_j", "energy_per_output_token_low_j", "energy_per_output_token_high_j"),
-    *("output_tokens_per_s", "mean_power_w"),
-)
 MOST_ROWS = 1_000
 # Longest text in a row; a result that somebody wrote may hold megabytes.
 MOST_CHARACTERS = 300
@@ -88,20 +83,21 @@ class ServedResults:
             self._waiting -= 1
 
     def _read_rows(self) -> list[dict[str, Any]]:
+        columns, rows = Row.columns("live"), []
         with suppress(ConfigError), self._opened() as folder:
-            return [
-                {name: _short(getattr(row, name)) for name in COLUMNS}
-                | {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
-                for row in select(folder)[:MOST_ROWS]
-            ]
-        return []
+            for row in select(folder)[:MOST_ROWS]:
+                values = {name: getattr(row, name) for name in columns}
+                short = {name: text[:MOST_CHARACTERS] for name, text in values.items() if isinstance(text, str)}
+                place = {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
+                rows.append(values | short | place)
+        return rows
 
     @contextmanager
     def _opened(self) -> Iterator[Path]:
-        """Yield a path by which this process and its children reach the folder, whatever has its path by now.
+        """Yield a path by which this process and its children reach the folder, even if its path is replaced.
 
         Raises:
-            ConfigError: There is no such folder, or another user's has its path by now.
+            ConfigError: There is no such folder, or another user's folder has replaced it.
         """
         try:
             folder = OwnedFolder.open(self._output_dir)
@@ -116,10 +112,6 @@ class ServedResults:
                     cause=Cause.OTHERS_COULD_WRITE,
                 )
             yield Path(proc_path(folder.descriptor))
-
-
-def _short(value: Any) -> Any:
-    return value[:MOST_CHARACTERS] if isinstance(value, str) else value
 
 
 def _path_of(folder: Path, name: str) -> str:

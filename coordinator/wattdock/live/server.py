@@ -79,7 +79,7 @@ LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 @dataclass
 class Service:
-    """What the routes share.
+    """Answers requests, of one look at the machine for all viewers.
 
     Attributes:
         names: Hosts that requests may be for.
@@ -99,6 +99,9 @@ class Service:
     viewers: int = 0
     fault: BaseException | None = None
 
+    def __post_init__(self) -> None:
+        self.results = ServedResults(self.feed)
+
     async def look(self) -> None:
         """Look at the machine again and again, for as long as the server runs."""
         while True:
@@ -109,7 +112,7 @@ class Service:
                     self.news.notify_all()
             await asyncio.sleep(PASS_UPDATE_S if self.feed.measuring else UPDATE_S)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def _updates(self) -> AsyncIterator[bytes]:
         """Yield the power so far, then each update; a slow viewer misses some."""
         self.viewers += 1
         try:
@@ -127,7 +130,52 @@ class Service:
             self.fault = task.exception()
             signal.raise_signal(signal.SIGINT)
 
-    async def trusted(self, request: Request) -> Any:
+    async def asset(self, request: Request) -> Response:
+        """Answer with a file of the page."""
+        package, name, kind = ASSETS[request.url.path]
+        return Response(resources.files(package).joinpath(name).read_bytes(), media_type=kind)
+
+    async def events(self, _: Request) -> Response:
+        """Answer with updates until the viewer goes."""
+        return StreamingResponse(self._updates(), media_type="text/event-stream")
+
+    async def metrics(self, _: Request) -> Response:
+        """Answer Prometheus."""
+        return Response(exposition(self.feed), media_type=CONTENT_TYPE_LATEST)
+
+    async def choices(self, _: Request) -> Response:
+        """Answer with what can be started, and whether it may be."""
+        service = {"allowed": self.token is not None, "folder": str(self.feed.output_dir.absolute())}
+        return JSONResponse(choices() | service)
+
+    async def rows(self, request: Request) -> Response:
+        """Answer with the stored results."""
+        rows = await self.results.rows(for_owner=_is_for_owner(request))
+        return Response(json_text(rows), media_type="application/json")
+
+    async def report(self, request: Request) -> Response:
+        """Answer with the report of a result or a study."""
+        page = await self.results.report(request.path_params["name"], for_owner=_is_for_owner(request))
+        # The report has a policy of its own.
+        return Response(page, media_type="text/html", headers={"content-security-policy": "frame-ancestors 'none'"})
+
+    async def start(self, request: Request) -> Response:
+        """Start a run."""
+        order = Order.model_validate(await self._trusted(request))
+        self.feed.require_no_pass()
+        await asyncio.to_thread(self.started.start, order)
+        return PlainTextResponse("handed over; what becomes of it stands below\n")
+
+    async def stop(self, request: Request) -> Response:
+        """Stop a run of the serving user, at once or after its pass."""
+        asked = await self._trusted(request)
+        name, at_once = (asked.get("study"), asked.get("now")) if isinstance(asked, dict) else (None, None)
+        run = next((run for run in self.feed.runs if run.path.name == name), None)
+        if run is None or not await asyncio.to_thread(run.stop, at_once=at_once is True):
+            raise HTTPException(403, "no such run of yours is under way")
+        return PlainTextResponse("stops now\n" if at_once is True else "stops after this pass\n")
+
+    async def _trusted(self, request: Request) -> Any:
         """Return the body of a request that may change something."""
         if self.token is None:
             raise HTTPException(403, "nothing can be started here: wattdock serve --allow-run prints a token that can")
@@ -210,47 +258,6 @@ class Guard:
 
 def application(service: Service) -> Starlette:
     """Return the web application."""
-    results = ServedResults(service.feed)
-
-    def for_owner(request: Request) -> bool:
-        return is_owner(peer_of(request.scope["client"], request.scope["server"]))
-
-    async def asset(request: Request) -> Response:
-        package, name, kind = ASSETS[request.url.path]
-        return Response(resources.files(package).joinpath(name).read_bytes(), media_type=kind)
-
-    async def events(_: Request) -> Response:
-        return StreamingResponse(service.events(), media_type="text/event-stream")
-
-    async def metrics(_: Request) -> Response:
-        return Response(exposition(service.feed), media_type=CONTENT_TYPE_LATEST)
-
-    async def offered(_: Request) -> Response:
-        told = {"allowed": service.token is not None, "folder": str(service.feed.output_dir.absolute())}
-        return JSONResponse(choices() | told)
-
-    async def listed(request: Request) -> Response:
-        rows = await results.rows(for_owner=for_owner(request))
-        return Response(json_text(rows), media_type="application/json")
-
-    async def report(request: Request) -> Response:
-        page = await results.report(request.path_params["name"], for_owner=for_owner(request))
-        # It brings a policy of its own.
-        return Response(page, media_type="text/html", headers={"content-security-policy": "frame-ancestors 'none'"})
-
-    async def start(request: Request) -> Response:
-        order = Order.model_validate(await service.trusted(request))
-        service.feed.require_no_pass()
-        await asyncio.to_thread(service.started.start, order)
-        return PlainTextResponse("handed over; what becomes of it stands below\n")
-
-    async def stop(request: Request) -> Response:
-        asked = await service.trusted(request)
-        name, at_once = (asked.get("study"), asked.get("now")) if isinstance(asked, dict) else (None, None)
-        run = next((run for run in service.feed.runs if run.path.name == name), None)
-        if run is None or not await asyncio.to_thread(run.stop, at_once=at_once is True):
-            raise HTTPException(403, "no such run of yours is under way")
-        return PlainTextResponse("stops now\n" if at_once is True else "stops after this pass\n")
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -262,14 +269,14 @@ def application(service: Service) -> Starlette:
             await task
 
     reads: dict[str, Callable[[Request], Awaitable[Response]]] = {
-        **dict.fromkeys(ASSETS, asset),
-        "/events": events,
-        "/metrics": metrics,
-        "/choices": offered,
-        "/results": listed,
-        "/report/{name}": report,
+        **dict.fromkeys(ASSETS, service.asset),
+        "/events": service.events,
+        "/metrics": service.metrics,
+        "/choices": service.choices,
+        "/results": service.rows,
+        "/report/{name}": service.report,
     }
-    changes = {"/start": start, "/stop": stop}
+    changes = {"/start": service.start, "/stop": service.stop}
     return Starlette(
         routes=[
             *(Route(path, endpoint, methods=["GET"]) for path, endpoint in reads.items()),
@@ -279,6 +286,10 @@ def application(service: Service) -> Starlette:
         exception_handlers={WattdockError: _refused, ValidationError: _refused},
         lifespan=lifespan,
     )
+
+
+def _is_for_owner(request: Request) -> bool:
+    return is_owner(peer_of(request.scope["client"], request.scope["server"]))
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -2,9 +2,8 @@
 
 In: GPUs by UUID, a clock. Out: a `Meter` records a `Timeline`; `EnergyCurve` turns it and a `Span` into joules and
 their timing uncertainty. Load pulses make a `MeterCard` of a counter, which says how far the counter trails.
-Another counter of GPUs is a class derived from `source.Source` in a file of its own, as `nvml` and `zeus` have (`rapl`
-reads the host), an entry in `choice.SOURCES` and a value of the setting `meter`. GPUs that NVML does not list begin in
-`host.GpuInventory`.
+Another counter of GPUs is a file NAME.py here, whose `SOURCE` is a class derived from `source.Source`, and a value NAME
+of the setting `meter`. GPUs that NVML does not list begin in `host.GpuInventory`.
 Must not know: runners, experiments, results.
 """
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["COUNTER_LAG", "MJ_PER_J", "LagModel", "MeterCard", "StepLag", "Ticks", "tick_instants"]
 
 
-# Fewer pulses do not fill a period's phases. A counter that does not add up, or that still moves a period after a
-# step, has no single lag.
+# Limits of a card that is used: fewer pulses do not fill a period's phases, and a counter that does not add up, or
+# still moves a period after a step, has no single lag.
 MIN_PULSES, MAX_ADDITIVITY, MAX_SMOOTHING_PERIODS = 100, 0.005, 1.0
 
 

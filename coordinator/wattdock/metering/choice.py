@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, PreflightError
 from wattdock.metering.cards import read_cards
 from wattdock.metering.meter import Meter
-from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.rapl import POWERCAP, Domains, find_domains
 from wattdock.metering.source import Source
-from wattdock.metering.zeus import ZeusSource
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
     from wattdock.host import Gpu, GpuInventory
 
-# Every source of GPUs' counters by its name in the setting `meter`.
-SOURCES: dict[str, type[Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
+# Values of the setting `meter` that read no GPU; every other one is a file `metering/NAME.py` with a `SOURCE`.
+WITHOUT_GPU = ("rapl", "none")
 WITHOUT = "use --meter none to run without energy"
 
 
@@ -54,10 +53,11 @@ class MeterChoice:
         Args:
             home: WATTDOCK_HOME, whose cards say how far counters lag; None assumes it.
             gpus: The GPUs of this host now, which cards must fit.
-            used: UUIDs of those that the measurement is about, all by default; the others are read less often.
+            used: UUIDs of the GPUs that are measured, all by default; the others are read less often.
             every_change: Look for every change of the counters, though the driver may keep samples of power.
         """
-        source = SOURCES[self.name]() if self.name in SOURCES else Source(self.no_gpu_reason, self.name)
+        is_without_gpu = self.name in WITHOUT_GPU
+        source = Source(self.no_gpu_reason, self.name) if is_without_gpu else source_class(self.name)()
         cards = read_cards(home, gpus) if home else {}
         return Meter(source, self.domains.readable, cards=cards, used=used, every_change=every_change)
 
@@ -70,24 +70,30 @@ def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWE
         powercap: Where the kernel shows RAPL's counters.
 
     Raises:
-        PreflightError: What was asked for cannot be had here.
+        PreflightError: This machine cannot have the meter that the setting names.
     """
     if setting == "none":
         return MeterChoice("none", "asked for", "meter: none was asked for")
     domains = find_domains(powercap)
     no_gpu = "" if inventory.gpus else inventory.reason or "no NVIDIA GPU on this machine"
     name, reason = setting, "asked for"
-    if setting in SOURCES:
-        if no_gpu:
-            raise PreflightError(f"meter: {setting}: {no_gpu}", WITHOUT, cause=Cause.NO_GPU)
-        SOURCES[setting].require_installed()
-    elif setting == "rapl":
+    if setting == "rapl":
         if not domains.readable:
             raise PreflightError(f"meter: rapl: {domains.reason}", WITHOUT)
         no_gpu = "meter: rapl reads CPU packages and memory, no GPU"
+    elif setting != "auto":
+        if no_gpu:
+            raise PreflightError(f"meter: {setting}: {no_gpu}", WITHOUT, cause=Cause.NO_GPU)
+        source_class(setting).require_installed()
     elif no_gpu:
         name, reason = "rapl" if domains.readable else "none", no_gpu
     else:
         gpus = pluralize(len(inventory.gpus), "NVIDIA GPU")
         name, reason = "nvml", f"{gpus} found; checked against Zeus with --meter zeus"
     return MeterChoice(name, f"{reason}; {domains}", no_gpu, domains)
+
+
+def source_class(name: str) -> type[Source]:
+    """Return the source of GPUs' counters that `metering/NAME.py` holds."""
+    source: type[Source] = import_module(f"wattdock.metering.{name}").SOURCE
+    return source

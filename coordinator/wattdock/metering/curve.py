@@ -37,11 +37,11 @@ POWER_LAG = LagModel(mean_s=0.080, std_s=0.033)
 POWER_AVERAGE_LAG = LagModel(mean_s=0.5, std_s=0.29)
 # Source: docs/methodology.md, one H200: the memory's means are made anew every 0.1 s, and about 0.03 s old then.
 HBM_LAG = LagModel(mean_s=0.08, std_s=0.03)
-# They are means of a second: they say too little of shorter spans, nor can more time lie between two readings.
+# Shortest span, and longest gap between two readings, for the memory's energy: its readings are means of a second.
 LEAST_HBM_S, MAX_HBM_GAP_S = 5.0, 0.5
-# A board that is switched on draws something; the energy of a shorter span may round to 0.
+# Shortest span in which 0 J is refused: a board that is on draws power; the energy of a shorter span may round to 0.
 LEAST_STILL_S = 0.01
-# A driver that knows no parts of the board answers with the whole board's power.
+# Largest share of the board's energy that is believed: some drivers report the whole board's power as the memory's.
 MAX_HBM_SHARE = 0.9
 
 

@@ -16,7 +16,7 @@ from wattdock.host import nvml
 from wattdock.metering.cards import with_card
 from wattdock.metering.nvml import nvml_meaning
 from wattdock.metering.rapl import RaplRecorder
-from wattdock.metering.sampler import CALL_PATIENCE_S, TAIL_LIMIT_NS, GpuSampler
+from wattdock.metering.sampler import ENDS_HERE, TAIL_LIMIT_NS, GpuSampler
 from wattdock.metering.tick_schedule import LONGEST_PAUSE_NS
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from wattdock.metering.rapl import Domain
     from wattdock.metering.source import Meaning, Source
 
-
-# The change asked for may have begun before the instant; the next one that is looked for comes a pause later.
+# How long to wait for a call into NVML before its GPU counts as lost: longer than any call that was seen to return.
+CALL_PATIENCE_S = 15.0
+# How long `peek` waits: a change may have begun before the instant, and the next one comes a pause later.
 PEEK_PATIENCE_NS, PEEK_POLL_S = LONGEST_PAUSE_NS + 2 * NS_PER_S, 0.02
 
 
@@ -92,8 +93,21 @@ class Meter:
         self._start_ns = self.clock.now_ns()
         try:
             self.reason = self._source.open()
-            if self.reason is None:
-                self._open_gpus()
+            for index in range(0 if self.reason else self._source.count()):
+                try:
+                    reader = self._source.reader(index)
+                except nvml.NvmlError as error:
+                    kind: Meaning = "gpu_lost" if nvml_meaning(error) == "gpu_lost" else "read_error"
+                    event = MeterEvent(self.clock.now_ns(), kind, reading=f"GPU {index}", said=str(error))
+                    # A GPU that does not tell its UUID is named by its index in NVML.
+                    self._unreadable[f"index-{index}"] = event
+                    continue
+                if self._every_change:
+                    reader = replace(reader, samples=None)
+                is_used = self._used is None or reader.uuid in self._used
+                self._threads.append(_SamplerThread(GpuSampler(reader, self.clock, is_used=is_used)))
+            if not self._threads and not self._unreadable:
+                self.reason = self.reason or "the NVIDIA driver lists no GPU"
         except nvml.NvmlError as error:
             self.reason = f"NVML cannot be read: {error}; does nvidia-smi work on this host?"
             raise MeterError(self.reason) from error
@@ -162,34 +176,17 @@ class Meter:
             thread.join(patience_s)
         if self._host:
             self._host.stop()
-        return self._stopped(until_ns)
-
-    def _open_gpus(self) -> None:
-        for index in range(self._source.count()):
-            try:
-                reader = self._source.reader(index)
-                if self._every_change:
-                    reader = replace(reader, samples=None)
-                is_used = self._used is None or reader.uuid in self._used
-                self._threads.append(_SamplerThread(GpuSampler(reader, self.clock, is_used=is_used)))
-            except nvml.NvmlError as error:
-                kind: Meaning = "gpu_lost" if nvml_meaning(error) == "gpu_lost" else "read_error"
-                # Without a UUID its place in NVML's order is all there is to name it by.
-                self._unreadable[f"index-{index}"] = MeterEvent(
-                    self.clock.now_ns(), kind, reading=f"GPU {index}", said=str(error)
-                )
-        if not self._threads and not self._unreadable:
-            self.reason = "the NVIDIA driver lists no GPU"
-
-    def _stopped(self, until_ns: int) -> Timeline:
         gpus: dict[str, GpuTimeline] = {}
         end_ns = max(until_ns, self.clock.now_ns())
         hung = [thread for thread in self._threads if thread.is_alive()]
         for thread in self._threads:
             recording = thread.sampler.recording
-            if thread not in hung and not thread.completed:
+            if thread in hung:
+                said = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; {ENDS_HERE}"
+                recording.events.append(MeterEvent(recording.end_ns, "gpu_lost", said=said))
+            elif not thread.completed:
                 recording.events.append(MeterEvent(recording.end_ns, "broke_off"))
-            gpus[thread.sampler.uuid] = recording.timeline(thread.sampler.uuid, hung=thread in hung)
+            gpus[thread.sampler.uuid] = recording.timeline(thread.sampler.uuid)
             end_ns = max(end_ns, recording.end_ns)
         if self.reason is None and not hung:
             self._source.close()

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
     from wattdock.metering.timeline import EventKind, Series, Ticks
 
-# Between 1.26 periods, the longest interval seen on an H200 under load, and the 2 of a missed change.
+# Periods between two changes from which a change was missed: 1.26 was the longest interval on an H200 under load, and a
+# missed change makes 2.
 GAP_PERIODS = 1.7
-# Twice the longest distance of an H200's power samples.
+# Longest distance of two power samples without a gap: twice the longest seen on an H200.
 SAMPLE_GAP_S = 0.1
-# The counter is read alone then. Of a GPU that nobody uses, samples are read once a second.
+# From here on the counter alone gives energy. Longer than the second between two reads of an unused GPU's samples.
 SAMPLES_CEASED_S = 2.0
 FROZEN_S = 5.0
-# Below this a counter may stand still because the GPU is off the bus's power, not because it froze.
+# Least power of a GPU whose counter should move.
 FROZEN_POWER_W = 1.0
 
 
@@ -42,39 +43,33 @@ def timeline_events(
     for index in np.flatnonzero(np.diff(ticks.energy_mj) < 0):
         values = {"before_mj": float(ticks.energy_mj[index]), "after_mj": float(ticks.energy_mj[index + 1])}
         events.append(MeterEvent(int(ticks.after_start_ns[index + 1]), "counter_reset", values=values))
-    # Where there are samples, only some changes are looked for.
-    events += _sample_gaps(series[SAMPLES], start_ns, end_ns) if SAMPLES in series else _gaps(ticks)
+    if SAMPLES in series:
+        at_ns = np.concatenate(([start_ns], series[SAMPLES].at_ns, [end_ns]))
+        intervals_s = np.diff(at_ns) / NS_PER_S
+        # The newest samples may not have been read yet.
+        intervals_s[-1] -= SAMPLES_CEASED_S - SAMPLE_GAP_S
+        for index in np.flatnonzero(intervals_s > SAMPLE_GAP_S):
+            missing_s = (int(at_ns[index + 1]) - int(at_ns[index])) / NS_PER_S
+            kind: EventKind = "samples_ceased" if missing_s > SAMPLES_CEASED_S else "sample_gap"
+            events.append(MeterEvent(int(at_ns[index]), kind, int(at_ns[index + 1]), {"missing_s": missing_s}))
+    elif usual_s := ticks.period_s:
+        # With samples, the sampler looks for some changes only, and longer intervals are no gaps.
+        intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
+        for index in np.flatnonzero(intervals_s > GAP_PERIODS * usual_s):
+            values = {"interval_s": float(intervals_s[index]), "usual_s": usual_s}
+            events.append(MeterEvent(int(ticks.after_start_ns[index + 1]), "gap", values=values))
     return tuple(sorted(events, key=lambda event: event.at_ns))
-
-
-def _sample_gaps(samples: Series, start_ns: int, end_ns: int) -> Iterator[MeterEvent]:
-    at_ns = np.concatenate(([start_ns], samples.at_ns, [end_ns]))
-    intervals_s = np.diff(at_ns) / NS_PER_S
-    # The newest ones may not have been asked for yet.
-    intervals_s[-1] -= SAMPLES_CEASED_S - SAMPLE_GAP_S
-    for index in np.flatnonzero(intervals_s > SAMPLE_GAP_S):
-        first_ns, last_ns = int(at_ns[index]), int(at_ns[index + 1])
-        missing_s = (last_ns - first_ns) / NS_PER_S
-        kind: EventKind = "samples_ceased" if missing_s > SAMPLES_CEASED_S else "sample_gap"
-        yield MeterEvent(first_ns, kind, last_ns, {"missing_s": missing_s})
-
-
-def _gaps(ticks: Ticks) -> Iterator[MeterEvent]:
-    usual_s = ticks.period_s or 0.0
-    intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
-    for index in np.flatnonzero(intervals_s > GAP_PERIODS * usual_s) if usual_s else ():
-        values = {"interval_s": float(intervals_s[index]), "usual_s": usual_s}
-        yield MeterEvent(int(ticks.after_start_ns[index + 1]), "gap", values=values)
 
 
 def _standstills(
     ticks: Ticks, powers: list[Series], *, start_ns: int, end_ns: int, end_mj: int
 ) -> Iterator[MeterEvent]:
-    # From the end of the first read of a value to the last: a counter that answers late, or not, does not stand still.
+    """Yield an event for each stretch in which the counter stood still although the GPU drew power."""
+    # From the end of the first read of a value to its last read: a counter that answers late does not stand still.
     first_ns = np.concatenate(([start_ns], ticks.after_end_ns))
     last_ns = np.concatenate((ticks.before_start_ns, [end_ns]))
     ends_ns = np.concatenate((ticks.after_end_ns, [end_ns]))
-    # One that was not looked for, or did not answer, went on meanwhile; the next value, or the last one read, tells.
+    # A counter that nobody read went on meanwhile, as its next value, or the last one read, shows.
     energy_mj = [*ticks.energy_mj, end_mj]
     grown_j = np.diff([energy_mj[0], *energy_mj]) / MJ_PER_J
     # Power is looked up for the few long intervals only: a session has tens of thousands of short ones.

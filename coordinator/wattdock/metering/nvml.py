@@ -87,3 +87,6 @@ def nvml_meaning(error: BaseException) -> Meaning:
     if code == nvml.GPU_LOST:
         return "gpu_lost"
     return "not_supported" if code in nvml.NOT_SUPPORTED else "read_error"
+
+
+SOURCE = NvmlSource

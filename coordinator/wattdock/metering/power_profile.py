@@ -29,18 +29,18 @@ SAMPLE_LAG = LagModel(mean_s=0.004, std_s=0.002)
 # How well a time stamp tells where a sample's mean ends. Source: the same recording; what samples say of the energy
 # between two changes of the counter, left out in turn, scatters as if each boundary were off by so much.
 BOUNDARY_STD_S = 0.0045
-# The course of power between two changes without samples, as a share of the steps to the neighbouring intervals.
+# Standard uncertainty of power between two changes without samples, as a share of the steps to their neighbours.
 COURSE_STD = 0.4
-# Longer than a missed change can explain: the counter was not read. Without samples, far shorter.
+# Longest gap between two changes, with samples in seconds and without samples in periods; beyond it nothing was read.
 MAX_COUNTER_GAP_S, MAX_GAP_PERIODS = 10.0, 10.0
-# Changes that are needed beyond the ones around a span, where they tell the course.
+# Changes needed beyond those around a span where there are no samples.
 SPARE = 2
 # A change is never closer to the one before it than this share of the period: 0.74 was the least on an H200 under load.
 LEAST_INTERVAL_PERIODS = 0.5
-# A stretch of so many samples' distances without one is a gap, in which power may have been anything.
+# A stretch without samples of this many of their distances is a gap, in which power is unknown.
 GAP_SAMPLES = 3.0
 UNREAD = "; it was not read in that time: was this machine stopped, or far too busy?"
-# A burst of unknown place inside one sample.
+# Standard uncertainty of a burst's place inside one sample, as a share of the sample.
 BURST_STD = 0.6
 
 
@@ -81,7 +81,13 @@ class EnergyInterpolation:
             usual_s = float(np.median(np.diff(ends_s)))
         self._edges_s, self._power_w, is_filled = _filled(ends_s, power_w, usual_s, self._changes)
         lengths_s = np.diff(self._edges_s)
-        variance_j2 = _variance_j2(self._power_w, lengths_s, usual_s, is_filled)
+        # A sample is a mean over the usual distance of samples, whatever the distance to the one before, and its end is
+        # known to within BOUNDARY_STD_S: where power changes, both put energy into the wrong sample. Where the counter
+        # stands for samples, power has any course that its neighbours allow.
+        boundary_s2 = BOUNDARY_STD_S**2 + (lengths_s - usual_s) ** 2 / 12
+        steps_w2 = np.diff(self._power_w, prepend=self._power_w[:1], append=self._power_w[-1:]) ** 2
+        course_j2 = (COURSE_STD * lengths_s) ** 2 * (steps_w2[:-1] + steps_w2[1:]) / 2
+        variance_j2 = np.where(is_filled, course_j2, steps_w2[:-1] * boundary_s2)
         self._sampled_j = np.concatenate(([0.0], np.cumsum(self._power_w * lengths_s)))
         self._var_j2 = np.concatenate(([0.0], np.cumsum(variance_j2)))
         self._resolution_var_j2 = (resolution_mj(ticks) / MJ_PER_J) ** 2 / 12
@@ -247,19 +253,6 @@ def _filled(
     between_w = np.clip(counted_j - known_j, 0, None) / np.maximum(missing_s, 1e-9)
     interval = np.clip(np.searchsorted(changes.at_s, middles_s) - 1, 0, len(between_w) - 1)
     return pieces_s, np.where(missing, between_w[interval], filled_w), missing
-
-
-def _variance_j2(power_w: Floats, lengths_s: Floats, usual_s: float, is_filled: NDArray[np.bool_]) -> Floats:
-    """Return what each piece adds to the variance of the energy, J², shape (n,).
-
-    A sample is a mean over the usual distance of samples, whatever the distance to the one before, and its end is not
-    known better than BOUNDARY_STD_S: where power changes, both put energy into the wrong sample or into none. Where the
-    counter stands for samples, power has any course that its neighbours allow.
-    """
-    boundary_s2 = BOUNDARY_STD_S**2 + (lengths_s - usual_s) ** 2 / 12
-    steps_w2 = np.diff(power_w, prepend=power_w[:1], append=power_w[-1:]) ** 2
-    course_j2 = (COURSE_STD * lengths_s) ** 2 * (steps_w2[:-1] + steps_w2[1:]) / 2
-    return np.where(is_filled, course_j2, steps_w2[:-1] * boundary_s2)
 
 
 def tick_instants(ticks: Ticks, base_ns: int, period_s: float | None = None) -> tuple[Floats, Floats, float]:

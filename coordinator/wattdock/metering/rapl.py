@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wattdock.clock import Clock
 
 POWERCAP = Path("/sys/class/powercap")
-# Packages hold their cores and graphics; a platform holds packages: adding those would count twice.
+# Domains that are added up. Packages include their cores and graphics, and a platform includes packages.
 SUMMED = re.compile(r"package-\d+(-die-\d+)?|dram")
 UJ_PER_J = 1e6
 # Far below a wrap: 32 bits of the usual 15.3 µJ (Intel SDM volume 4, MSR_RAPL_POWER_UNIT) last 160 s at 400 W.
@@ -68,9 +68,13 @@ def find_domains(root: Path = POWERCAP) -> Domains:
     reasons: list[str] = []
     for folder in sorted(root.glob("intel-rapl:*")):
         try:
-            name, label = _name(folder, root), (folder / "name").read_text().strip()
+            name = label = (folder / "name").read_text().strip()
             if not SUMMED.fullmatch(label):
                 continue
+            # A domain within a package is named after both: intel-rapl:0:1 lies within intel-rapl:0.
+            parent = folder.name.rpartition(":")[0]
+            if parent.count(":"):
+                name = f"{(root / parent / 'name').read_text().strip()}-{label}"
             domain = Domain(name, folder, int((folder / "max_energy_range_uj").read_text()))
             domain.read_uj()
         except PermissionError as error:
@@ -83,12 +87,6 @@ def find_domains(root: Path = POWERCAP) -> Domains:
         reasons.append(f"{root} has no CPU package; virtual machines have none")
     # Unreadable counters usually share one reason; the first is reported.
     return Domains(tuple(readable), reasons[0] if reasons else None)
-
-
-def _name(folder: Path, root: Path) -> str:
-    """Return a counter's name, behind its package's name where it has one: intel-rapl:0:1 is in intel-rapl:0."""
-    label, parent = (folder / "name").read_text().strip(), folder.name.rpartition(":")[0]
-    return f"{(root / parent / 'name').read_text().strip()}-{label}" if parent.count(":") else label
 
 
 class RaplRecorder(threading.Thread):

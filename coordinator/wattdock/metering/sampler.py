@@ -30,34 +30,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Longer than any NVML call that was seen to return.
-CALL_PATIENCE_S = 15.0
 POWER_PERIOD_NS = 50_000_000
 CHEAP_PERIOD_NS = 100_000_000
 SLOW_PERIOD_NS = NS_PER_S
-# Violation counters take 0.6 ms each, and up to 40 while power steps; they are cumulative, so that edges are enough.
+# Period of slow reads where samples tell power: a violation counter takes 0.6 to 40 ms to read, and is cumulative.
 SPARSE_SLOW_NS = 4 * NS_PER_S
-# An H200's driver keeps its samples for 2.4 s.
+# Period of reads of the driver's samples, which an H200's driver keeps for 2.4 s.
 SAMPLES_PERIOD_NS = 500_000_000
-# Without a new sample for so long, there are none: an error, an old buffer, an empty one.
+# Without a new sample for this long, samples have ceased: an error, an old buffer, or an empty one.
 SAMPLES_CEASE_NS = NS_PER_S
-# From one change of the counter that is looked for to the next, where samples tell the course between them.
+# Time between two changes of the counter that are looked for while there are samples; longer on an unused GPU.
 SPARSE_NS, SPARSE_UNUSED_NS = NS_PER_S, 2 * NS_PER_S
 PROCESS_PERIOD_NS = 30 * NS_PER_S
-# An expensive call must not be under way when the counter is expected to change, unless it is long overdue.
+# No expensive read begins this soon before the counter is expected to change, unless the read is long overdue.
 QUIET_NS = 15_000_000
 OVERDUE_NS = NS_PER_S
 TAIL_NS = NS_PER_S
-# So long that a counter which stopped before the end is seen to be frozen: FROZEN_S and a read of it.
+# How long sampling goes on after the end, at most: FROZEN_S and a read, or a stopped counter is not called frozen.
 TAIL_LIMIT_NS = 6 * NS_PER_S
-# A read that fails is tried again this much later for each error in a row, and no later than RETRY_LIMIT_NS.
+# Delay of a failed read for each of its errors in a row, and the longest delay.
 RETRY_NS = 100_000_000
 RETRY_LIMIT_NS = NS_PER_S
-# Of a counter or of samples behind what they show.
+# Longest time by which a counter or samples trail what they show.
 LONGEST_LAG_NS = 30_000_000
-# Counted over all reads: the GPU no longer answers.
+# After this many errors in a row, over all reads, the GPU counts as lost.
 MAX_ERRORS_IN_A_ROW = 50
-# Longer than the longest period, so that an error which a read repeats is one event, however long it lasts.
+# The same error within this time is the same event: longer than the longest period.
 SAME_ERROR_NS = 2 * PROCESS_PERIOD_NS
 ENERGY_COUNTER, PROCESS_LIST, POWER_SAMPLES = "energy counter", "process list", "power samples of the driver"
 
@@ -99,16 +97,13 @@ class Recording:
     end_ns: int = 0
     busy_ns: int = 0
 
-    def timeline(self, uuid: str, *, hung: bool = False) -> GpuTimeline:
-        """Return what was recorded so far; `hung` says that the last call has not returned."""
+    def timeline(self, uuid: str) -> GpuTimeline:
+        """Return what was recorded so far."""
         ticks = Ticks.from_rows(list(self.ticks))
         series = {name: Series.from_rows(list(rows)) for name, rows in dict(self.series).items()}
         events = list(self.events)
         first_ns, last_ns = self.counter_ns or (self.end_ns, self.end_ns)
         events += timeline_events(ticks, series, start_ns=first_ns, end_ns=last_ns, end_mj=self.counter_mj)
-        if hung:
-            said = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; {ENDS_HERE}"
-            events.append(MeterEvent(self.end_ns, "gpu_lost", said=said))
         metered_ns = self.end_ns - self.start_ns
         has_power = any(name in series for name in POWER_SERIES)
         source: EnergySource | None = "counter" if self.counter_ns else "integrated_power" if has_power else None
@@ -255,18 +250,15 @@ class GpuSampler:
         else:
             due_ns = min(self._counter_due_ns, task.due_ns if task else now_ns + POWER_PERIOD_NS)
             self._clock.wait(self._wake, (due_ns - now_ns) / NS_PER_S)
-            self._handle_calls()
-
-    def _handle_calls(self) -> None:
-        # Cleared before the flag is read, so that a call in between is handled the next time.
-        self._wake.clear()
-        if self._edge_noted:
-            self._edge_noted = False
-            now_ns = self._clock.now_ns()
-            self._want_change(now_ns)
-            for task in self._tasks:
-                if task.what in (PROCESS_LIST, POWER_SAMPLES) or task.what in self._reader.slow:
-                    task.due_ns = min(task.due_ns, now_ns)
+            # Cleared before the flag is read, so that a call in between is handled the next time.
+            self._wake.clear()
+            if self._edge_noted:
+                self._edge_noted = False
+                now_ns = self._clock.now_ns()
+                self._want_change(now_ns)
+                for task in self._tasks:
+                    if task.what in (PROCESS_LIST, POWER_SAMPLES, *self._reader.slow):
+                        task.due_ns = min(task.due_ns, now_ns)
 
     def _want_change(self, now_ns: int) -> None:
         self._schedule.want_next()

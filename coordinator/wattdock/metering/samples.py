@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from wattdock.clock import Clock
 
 NS_PER_US = 1_000
-# Above what adjusting a clock does between two reads, below what would move a sample by a part of its width.
+# A larger change of the offset means that the clock was set: adjustments between two reads are smaller.
 STEP_NS = 5_000_000
-# Samples further apart tell no course that the counter, which changes every 100 ms, does not tell.
+# Samples further apart say no more than the counter, which changes every 100 ms.
 WIDEST_NS = 50_000_000
-# The newest sample is 1 to 20 ms old on an H200; one much older or younger is not stamped with the time of day.
+# The newest sample is 1 to 20 ms old on an H200; an age beyond this means that samples have other time stamps.
 OLDEST_NS = NS_PER_S
-# Fewer samples say too little about their distance.
+# Least number of samples from which their distance is taken.
 MANY = 5
-# How often both clocks are read at once: a thread may be held up between them.
+# Readings of both clocks, of which the quickest counts: a thread may be held up between them.
 READINGS = 3
 
 
@@ -45,7 +45,7 @@ class DriverSamples:
     def read(self) -> list[tuple[int, float]]:
         """Return new samples since the start, each with its instant and watts; a sample read twice is returned once.
 
-        Where the clock was set since the last read, nobody knows on which side a sample was stamped: none is returned.
+        None is returned where the time of day was set since the last read: samples may be stamped before or after it.
         """
         assert self._read is not None
         offset_ns, stamped = self._wall_offset_ns(), self._read()

@@ -1,7 +1,7 @@
 """What a source of energy counters offers: NVML, Zeus or another library derives from `Source`.
 
-A new source is a file beside `nvml` that makes a `GpuReader` for each GPU, and an entry in `choice.SOURCES`. Says what
-can be called and what its errors mean; `sampler` decides when.
+A new source is a file NAME.py beside `nvml`, whose `SOURCE` makes a `GpuReader` for each GPU, and a value NAME of the
+setting `meter`. Says what can be called and what its errors mean; `sampler` decides when.
 """
 
 from __future__ import annotations

@@ -14,23 +14,23 @@ SEARCH_SPACING_NS = 20_000_000
 SPARSE_SPACING_NS = 12_000_000
 MIN_SPACING_NS = 1_000_000
 MIN_GUARD_NS = 8_000_000
-# Of the time, spent inside reads once the period is known; leaves room below 25 % for slow outliers.
+# Share of the time spent in reads once the period is known; leaves room below 25 % for slow outliers.
 BUSY_TARGET = 0.18
-# More than this share of a period to either side and the guards of neighbouring ticks would meet.
+# Widest guard, as a share of the period: the guards of neighbouring changes must not meet.
 MAX_GUARD_PERIODS = 0.4
 # Sparse reads begin this much before the prediction: on an H200 changes came up to 0.26 periods early when load began.
 EARLY_PERIODS = 0.28
-# Where changes follow each other faster than reads can: pauses of this many reads, whatever happens between them.
+# Pause, in lengths of a read, where changes come faster than reads can follow.
 FOLLOW_SPACING_COSTS = 4
-# Sparse reads are at least this many read lengths apart: a read takes much longer while others read the GPU too.
+# Least distance of sparse reads, in lengths of a read, which grows while others read the GPU too.
 SPARSE_SPACING_COSTS = 3
-# Of the time, spent inside reads where only some changes are looked for.
+# Share of the time spent in reads where only some changes are looked for.
 SPARSE_BUSY_TARGET = 0.01
-# Below the time after which a counter is called frozen.
+# Longest pause between two changes that are looked for: shorter than FROZEN_S.
 LONGEST_PAUSE_NS = 3_000_000_000
 MEMORY_TICKS = 32
 MIN_INTERVALS = 4
-# So many that missed changes among them cannot pass for the period: later multiples of it would not show that.
+# Intervals needed before changes are skipped: with fewer, twice the period could pass for the period.
 LEARNED_INTERVALS = 8
 
 
@@ -85,9 +85,22 @@ class TickSchedule:
         if expected_ns is not None:
             if after_ns - before_ns >= MAX_GUARD_PERIODS * self.period_ns:
                 changed_ns = int(min(max(expected_ns, before_ns), after_ns))
-            self._note_deviation(expected_ns, before_ns, after_ns)
+            if after_ns - before_ns > MAX_GUARD_PERIODS * self.period_ns:
+                # Not bracketed: it came before the guard, or after a gap; only the first shows a guard that is short.
+                deviation_ns = 1.7 * self.guard_ns if after_ns < expected_ns else 0.0
+            else:
+                deviation_ns = max(0.0, expected_ns - before_ns)
+            self._deviations_ns.append(deviation_ns)
         if self._changed_ns is not None:
-            self._note_interval(changed_ns - self._changed_ns)
+            interval_ns = changed_ns - self._changed_ns
+            if self.skips:
+                interval_ns = round(interval_ns / max(1, round(interval_ns / self.period_ns)))
+            self._intervals_ns.append(interval_ns)
+        if len(self._intervals_ns) >= MIN_INTERVALS:
+            # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not. Of
+            # two middles, such as after a stop, the mean may be like no interval at all.
+            middle_ns = median_low(self._intervals_ns)
+            self.period_ns = fmean(usual_ns for usual_ns in self._intervals_ns if 0.5 <= usual_ns / middle_ns <= 1.5)
         self._changed_ns = changed_ns
         self._wants_next = False
         self._pause_ns = min(max(self.every_ns, self._spent_ns / SPARSE_BUSY_TARGET), LONGEST_PAUSE_NS)
@@ -110,7 +123,11 @@ class TickSchedule:
         if now_ns < looks_ns:
             late = self._changed_ns is not None and expected_ns - self._changed_ns > 1.5 * self.period_ns
             return int(min(looks_ns, now_ns + self._sparse_ns())) if late else int(looks_ns)
-        return int(now_ns + (self._spacing_ns() if now_ns <= closes_ns else self._sparse_ns()))
+        if now_ns > closes_ns:
+            return int(now_ns + self._sparse_ns())
+        # Inside the guard; never longer than where reads cannot follow at all.
+        pause_ns = self.guard_ns / self._reads_allowed() - self._cost_ns()
+        return int(now_ns + max(MIN_SPACING_NS, min(pause_ns, FOLLOW_SPACING_COSTS * self._cost_ns())))
 
     def _expected_ns(self, now_ns: int) -> float | None:
         """Return the predicted change nearest to now, not before the first one after the last change."""
@@ -118,26 +135,6 @@ class TickSchedule:
             return None
         first = 1 if self._wants_next or not self.skips else max(1, round(self._pause_ns / self.period_ns))
         return self._changed_ns + self.period_ns * max(first, round((now_ns - self._changed_ns) / self.period_ns))
-
-    def _note_deviation(self, expected_ns: float, before_ns: int, after_ns: int) -> None:
-        if after_ns - before_ns > MAX_GUARD_PERIODS * self.period_ns:
-            # Not bracketed: it came before the guard, or late after a gap; only the first says that the guard is short.
-            early = after_ns < expected_ns
-            self._deviations_ns.append(1.7 * self.guard_ns if early else 0.0)
-        else:
-            self._deviations_ns.append(max(0.0, expected_ns - before_ns))
-
-    def _note_interval(self, interval_ns: int) -> None:
-        if self.skips:
-            interval_ns = round(interval_ns / max(1, round(interval_ns / self.period_ns)))
-        self._intervals_ns.append(interval_ns)
-        if len(self._intervals_ns) >= MIN_INTERVALS:
-            # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not. Of
-            # two middles, such as after a stop, the mean may be like no interval at all.
-            middle_ns = median_low(self._intervals_ns)
-            self.period_ns = fmean(
-                interval_ns for interval_ns in self._intervals_ns if 0.5 <= interval_ns / middle_ns <= 1.5
-            )
 
     def _cost_ns(self) -> float:
         return float(median(self._costs_ns))
@@ -151,9 +148,3 @@ class TickSchedule:
     def _sparse_ns(self) -> float:
         """Pause between reads that look for a change outside the guard."""
         return max(SPARSE_SPACING_NS, SPARSE_SPACING_COSTS * self._cost_ns())
-
-    def _spacing_ns(self) -> float:
-        """Pause between reads inside the guard; never longer than where reads cannot follow at all."""
-        cost_ns = self._cost_ns()
-        pause_ns = self.guard_ns / self._reads_allowed() - cost_ns
-        return max(MIN_SPACING_NS, min(pause_ns, FOLLOW_SPACING_COSTS * cost_ns))

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EnergySource = Literal["counter", "integrated_power"]
-# How the course of energy between two changes of the counter is known.
+# What tells the energy between two changes of the counter.
 PowerCourse = Literal["driver_samples", "counter_only", "polled"]
-# Power as the driver samples it every 20 ms, and as it can be polled; the best first.
+# Name of the series of the driver's power samples, one each 20 ms; all series of power, the best first.
 SAMPLES = "power_sample_w"
 POWER_SERIES = (SAMPLES, "power_w", "power_average_w")
-# The memory's, a part of the board's.
+# Name of the series of the memory's power, a part of the board's.
 HBM_POWER = "hbm_power_w"
-# An excerpt keeps this much on either side of a span: idle enough to see the span's edges.
+# How much an excerpt keeps on either side of a span: enough idle time to see the span's edges.
 EXCERPT_MARGIN_NS = 6 * NS_PER_S
-# Energy at an instant needs a few counter changes on either side, which may lie outside of an excerpt's spans.
+# How many counter changes an excerpt keeps on either side of a span: energy at an instant is computed from them.
 NEIGHBOURS = 4
-# A counter that stood still for longer may have lost energy, not only postponed it.
+# Longest gap between readings across which energy is computed: a longer standstill may have lost energy.
 MAX_GAP_S = 1.0
-# A reading this close to a change may show either side of the change: the call's length and the counter's lag.
+# A reading this close to a change may show either value: the length of a call plus the counter's lag.
 EDGE_NS = 20_000_000
 MJ_PER_J = 1_000
 
@@ -51,7 +51,7 @@ class Span:
     end_ns: int
 
     def __post_init__(self) -> None:
-        """Refuse what nobody can have measured."""
+        """Refuse a negative length."""
         if self.end_ns < self.start_ns:
             raise ValueError(f"the span {self.name[:40]!r} ends before it begins")
 
@@ -199,24 +199,21 @@ EventKind = Literal[
     "broke_off",
     "card_unused",
 ]
-# Events that concern nothing before or after them; the others hold for the whole timeline.
+# Events that concern only their own time; the others concern the whole timeline.
 TEMPORARY = ("gap", "sample_gap", "counter_reset", "counter_frozen", "samples_ceased")
-# Events that end a measurement, and those that explain why a span has no energy from the counter, the gravest first.
+# Events that end a measurement, and all that explain why a span has no energy from the counter, the gravest first.
 LOSSES = ("gpu_lost", "counter_frozen")
 CAUSES = (*LOSSES, "counter_error")
-# A span's energy needs changes of the counter so far beyond its ends.
+# How far beyond a span's ends the energy counter must have answered for the span to have energy.
 REACH_NS = 3 * NS_PER_S
-
-
 NO_SAMPLE = "no power sample of the driver for {missing_s:.3f} s"
-# What events say; the others name a reading, and hold another's words.
+# Messages of event kinds, to be filled with `MeterEvent.values`; other kinds carry `reading` and `said`.
 MESSAGES: Mapping[str, str] = {
     "gap": "{interval_s:.3f} s between two counter changes; usual {usual_s:.3f} s",
     "sample_gap": NO_SAMPLE,
     "samples_ceased": NO_SAMPLE,
     "counter_reset": "counter went from {before_mj:.0f} to {after_mj:.0f} mJ; was the driver reloaded?",
     "counter_frozen": "counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W",
-    "clock_stepped": "the time of day, which stamps power samples, was set {stepped_s:+.3f} s",
     "broke_off": "reading this GPU broke off; this is a bug, see its traceback above",
 }
 
@@ -242,8 +239,7 @@ class MeterEvent:
     @property
     def message(self) -> str:
         """The event in words, for people."""
-        named = ": ".join(filter(None, (self.reading, self.said)))
-        words = MESSAGES.get(self.kind, "").format(**self.values) or named
+        words = MESSAGES.get(self.kind, "").format(**self.values) or ": ".join(filter(None, (self.reading, self.said)))
         again = " ({count:.0f} times, the last {over_s:.1f} s after the first)" if "count" in self.values else ""
         return words + again.format(**self.values)
 

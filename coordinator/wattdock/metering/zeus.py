@@ -10,7 +10,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from wattdock.clock import Clock
     from wattdock.metering.source import GpuReader
 
-# The first version with the calls that this file uses; zeus-ml, of the same import name, ended before it.
+# First version with the calls that this file uses; the package zeus-ml, with the same import name, is older.
 ZEUS_MIN = "0.16"
-# Would hide GPUs of this host from Zeus, or put its daemon between us and NVML.
+# Variables that hide GPUs from Zeus or make it read through its daemon instead of NVML.
 HIDDEN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT")
 
 
@@ -114,29 +114,32 @@ class ZeusSource(NvmlSource):
     def window(self, key: str, clock: Clock) -> Iterator[None]:
         """Measure the interval with ZeusMonitor too; the window holds the error where that fails."""
         energy_j: dict[str, float] = {}
-        start_ns, failed = self._call(clock, lambda: self._monitor.begin_window(key, sync_execution=False))
+        start_ns, failed, _ = self._call(clock, self._monitor.begin_window, key)
         try:
             yield
         finally:
-            end_ns, end_failed = self._call(clock, lambda: None if failed else energy_j.update(self._end_window(key)))
-            self.windows.append(Window(Span(key, start_ns, end_ns), energy_j, failed or end_failed))
+            end_ns = clock.now_ns()
+            if failed is None:
+                end_ns, failed, measurement = self._call(clock, self._monitor.end_window, key)
+                if measurement:
+                    # A GPU without a counter is not in it.
+                    energy_j = {self._uuids[index]: float(joules) for index, joules in measurement.gpu_energy.items()}
+            self.windows.append(Window(Span(key, start_ns, end_ns), energy_j, failed))
 
-    def _call(self, clock: Clock, call: Callable[[], None]) -> tuple[int, str | None]:
-        """Return the middle of a call into ZeusMonitor, and its error."""
-        began_ns, failed = clock.now_ns(), None
+    def _call(self, clock: Clock, call: Callable[..., Any], key: str) -> tuple[int, str | None, Any]:
+        """Return the middle of a call into ZeusMonitor, its error or None, and its answer."""
+        began_ns, failed, answer = clock.now_ns(), None, None
         try:
-            call()
+            with warnings.catch_warnings():
+                # It warns of windows without a counter change; the cross-check with our figure shows those.
+                warnings.simplefilter("ignore")
+                answer = call(key, sync_execution=False)
         except self._errors as error:
             failed = f"ZeusMonitor: {error}"
-        return (began_ns + clock.now_ns()) // 2, failed
+        return (began_ns + clock.now_ns()) // 2, failed, answer
 
-    def _end_window(self, key: str) -> dict[str, float]:
-        """Close ZeusMonitor's window and return its joules per GPU UUID; a GPU without a counter is not in it."""
-        with warnings.catch_warnings():
-            # It warns of windows without a counter change; the cross-check with our figure shows those.
-            warnings.simplefilter("ignore")
-            done = self._monitor.end_window(key, sync_execution=False)
-        return {self._uuids[index]: float(energy_j) for index, energy_j in done.gpu_energy.items()}
+
+SOURCE = ZeusSource
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
     return tuple(map(tuple, groups.values()))
 
 
-# What is left takes so long where nothing alike was measured yet.
+# The duration of experiments of which nothing alike was measured yet.
 UNMEASURED = "time unknown until the first pass"
 
 # Spans of one experiment. Launch and load, which the experiments of a load group share, are not among them.
@@ -103,21 +104,17 @@ def earlier_pass_s(experiments: Sequence[ExperimentConfig], output_dir: Path) ->
     folders: dict[str, list[Path]] = {}
     for path in sorted(output_dir.glob("2*-*-*")):
         folders.setdefault(path.name.split("-")[2], []).append(path)
-    ids = [experiment.experiment_id for experiment in experiments]
-    seconds = {experiment_id: _earlier(folders.get(experiment_id[:8], ()), experiment_id) for experiment_id in ids}
+    seconds: dict[str, float] = {}
+    for experiment_id in {experiment.experiment_id for experiment in experiments}:
+        # Of results that another version wrote, or that are incomplete, only an estimate is lost.
+        for folder in reversed(folders.get(experiment_id[:8], ())):
+            with suppress(StoreError):
+                result = load_result(folder)
+                if result.status == "ok" and result.experiment_id == experiment_id:
+                    spans = [Span(span.name, span.start_ns, span.end_ns) for span in result.spans]
+                    seconds[experiment_id] = pass_seconds(spans) or 0.0
+                    break
     return {experiment_id: pass_s for experiment_id, pass_s in seconds.items() if pass_s}
-
-
-def _earlier(folders: Sequence[Path], experiment_id: str) -> float | None:
-    for folder in reversed(folders):
-        try:
-            result = load_result(folder)
-        except StoreError:
-            # Written by another version, or incomplete; only an estimate is lost.
-            continue
-        if result.status == "ok" and result.experiment_id == experiment_id:
-            return pass_seconds(Span(span.name, span.start_ns, span.end_ns) for span in result.spans)
-    return None
 
 
 def duration(work: Iterable[Remaining]) -> str:

@@ -59,7 +59,19 @@ class _Selection:
             if config.gpus != "auto":
                 raise PreflightError(f"accelerator: cpu and gpus: {config.gpus} contradict each other", "drop one")
             return ()
-        usable = _visible(self.inventory.gpus, self.visible)
+        usable = self.inventory.gpus
+        if self.visible is not None:
+            words = [word.strip() for word in self.visible.split(",") if word.strip()]
+            if slices := [word for word in words if word.startswith("MIG-")]:
+                raise PreflightError(
+                    f"CUDA_VISIBLE_DEVICES={self.visible} gives the MIG slice {slices[0]}, which has no energy counter "
+                    "of its own",
+                    "ask the scheduler for a whole GPU",
+                    cause=Cause.MIG_SLICE,
+                )
+            usable = tuple(
+                gpu for gpu in usable if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words)
+            )
         hidden = "" if len(usable) == len(self.inventory.gpus) else f" (CUDA_VISIBLE_DEVICES={self.visible})"
         if isinstance(config.gpus, list):
             return self._named(config.gpus, usable, hidden)
@@ -75,22 +87,46 @@ class _Selection:
         return self._best(usable, hidden)
 
     def _named(self, names: Sequence[int | str], usable: Sequence[Gpu], hidden: str) -> tuple[Gpu, ...]:
-        gpus = tuple(_find(name, usable, hidden) for name in names)
+        gpus = []
+        for name in names:
+            if sliced := next((gpu for gpu in usable if name in gpu.mig_slices), None):
+                raise PreflightError(
+                    f"{name} is a MIG slice of GPU {sliced.index} and has no energy counter of its own",
+                    "name a whole GPU with MIG off",
+                    cause=Cause.MIG_SLICE,
+                )
+            found = next((gpu for gpu in usable if name in (gpu.index, gpu.uuid)), None)
+            if found is None:
+                here = f"GPUs here: {_listed(usable)}{hidden}"
+                advice = here if usable else f"{here}; leave out --gpus, or use --accelerator cpu"
+                raise PreflightError(f"there is no GPU {name!r}", advice, cause=Cause.NO_GPU)
+            gpus.append(found)
         if len({gpu.uuid for gpu in gpus}) < len(gpus):
             raise PreflightError(f"gpus: {[gpu.index for gpu in gpus]} names a GPU twice", "name each once")
         if obstacles := self._obstacles(gpus):
             reasons = "; ".join(obstacles.values())
-            raise PreflightError(reasons, f"choose others with gpus{_waiting(reasons)}", cause=Cause.GPU_BUSY)
-        return gpus
+            raise PreflightError(reasons, f"choose others with gpus{self._waiting(gpus)}", cause=Cause.GPU_BUSY)
+        return tuple(gpus)
 
     def _best(self, usable: Sequence[Gpu], hidden: str) -> tuple[Gpu, ...]:
         """The best group of one model; leased GPUs, which have to be waited for, only where there is no other."""
+
+        def linkage(group: tuple[Gpu, ...]) -> tuple[int, int]:
+            # The slowest link decides how fast a group is, then all of them.
+            ranks = [link.rank for link in self.inventory.links_among({gpu.uuid for gpu in group})]
+            return min(ranks, default=0), sum(ranks)
+
         count, obstacles = self.config.gpus_asked, self._obstacles(usable)
         available = [gpu for gpu in usable if gpu.uuid not in obstacles]
         for candidates in ([gpu for gpu in available if gpu.uuid not in self.leases], available):
-            if groups := list(_groups(candidates, count)):
-                # The first of equals, so that the choice is the same every time.
-                return max(groups, key=self._linkage)
+            groups = [
+                group
+                for name in dict.fromkeys(gpu.name for gpu in candidates)
+                for group in itertools.combinations([gpu for gpu in candidates if gpu.name == name], count)
+            ]
+            if groups:
+                # The first of equals, lowest indices first, so that the choice is the same every time.
+                return max(groups, key=linkage)
         free = _listed(available)
         if len(available) >= count:
             raise PreflightError(
@@ -99,9 +135,13 @@ class _Selection:
         reasons = f" ({'; '.join(obstacles.values())})" if obstacles else ""
         raise PreflightError(
             f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{reasons}",
-            f"{'ask for fewer; ' if count > 1 else ''}accelerator: cpu needs none{_waiting(reasons)}",
+            f"{'ask for fewer; ' if count > 1 else ''}accelerator: cpu needs none{self._waiting(usable)}",
             cause=Cause.GPU_BUSY,
         )
+
+    def _waiting(self, gpus: Iterable[Gpu]) -> str:
+        is_leased = any(gpu.uuid in self.leases for gpu in gpus)
+        return ", or wait for the lease with --wait SECONDS" if is_leased and not self.config.wait_s else ""
 
     def _obstacles(self, gpus: Iterable[Gpu]) -> dict[str, str]:
         """Return obstacles by UUID; GPUs without one are absent."""
@@ -123,49 +163,6 @@ class _Selection:
             return f"{free / 1e9:.1f} GB free, at least {needed / 1e9:.1f} GB needed"
         return None
 
-    def _linkage(self, group: tuple[Gpu, ...]) -> tuple[int, int]:
-        """The slowest link decides how fast a group is, then all of them."""
-        ranks = [link.rank for link in self.inventory.links_among({gpu.uuid for gpu in group})]
-        return (min(ranks, default=0), sum(ranks))
-
-
-def _groups(candidates: Sequence[Gpu], count: int) -> Iterable[tuple[Gpu, ...]]:
-    """Yield every group of `count` GPUs of one model, lowest indices first."""
-    for name in dict.fromkeys(gpu.name for gpu in candidates):
-        yield from itertools.combinations([gpu for gpu in candidates if gpu.name == name], count)
-
-
-def _waiting(reasons: str) -> str:
-    return ", or wait for the lease with --wait SECONDS" if "leased by" in reasons else ""
-
 
 def _listed(gpus: Sequence[Gpu]) -> str:
     return ", ".join(f"{gpu.index} ({gpu.uuid}, {gpu.name})" for gpu in gpus) or "none"
-
-
-def _visible(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, by index or beginning of a UUID; all where it is unset."""
-    if visible is None:
-        return tuple(gpus)
-    words = [word.strip() for word in visible.split(",") if word.strip()]
-    if slices := [word for word in words if word.startswith("MIG-")]:
-        raise PreflightError(
-            f"CUDA_VISIBLE_DEVICES={visible} gives the MIG slice {slices[0]}, which has no energy counter of its own",
-            "ask the scheduler for a whole GPU",
-            cause=Cause.MIG_SLICE,
-        )
-    return tuple(gpu for gpu in gpus if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words))
-
-
-def _find(name: int | str, gpus: Sequence[Gpu], hidden: str) -> Gpu:
-    for gpu in gpus:
-        if name in (gpu.index, gpu.uuid):
-            return gpu
-        if name in gpu.mig_slices:
-            raise PreflightError(
-                f"{name} is a MIG slice of GPU {gpu.index} and has no energy counter of its own",
-                "name a whole GPU with MIG off",
-                cause=Cause.MIG_SLICE,
-            )
-    advice = "" if gpus else "; leave out --gpus, or use --accelerator cpu"
-    raise PreflightError(f"there is no GPU {name!r}", f"GPUs here: {_listed(gpus)}{hidden}{advice}", cause=Cause.NO_GPU)

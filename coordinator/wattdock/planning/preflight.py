@@ -224,13 +224,6 @@ def _memory(config: ExperimentConfig, host: _Host, *, weights_only: bool = False
     )
 
 
-def _host_memory(config: ExperimentConfig, host: _Host, launch: LauncherChoice) -> str | None:
-    """Return a line about a model that may not fit this machine's memory; refuse what cannot."""
-    left_bytes = launch.memory_left_bytes
-    _, line = memory_fit(config, gpus=config.gpus_asked, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)
-    return line if ": uncertain: " in line else None
-
-
 def _for_workload(
     config: ExperimentConfig, checked: ExecutionPlan | WattdockError, host: _Host
 ) -> ExecutionPlan | WattdockError:
@@ -238,7 +231,13 @@ def _for_workload(
     if not isinstance(checked, ExecutionPlan):
         return checked
     try:
-        memory = _memory(config, host)[1] if checked.gpus else _host_memory(config, host, checked.launch)
+        if checked.gpus:
+            memory = _memory(config, host)[1]
+        else:
+            # On CPUs only a model that may not fit is worth a line.
+            left_bytes, gpus = checked.launch.memory_left_bytes, config.gpus_asked
+            line = memory_fit(config, gpus=gpus, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)[1]
+            memory = line if ": uncertain: " in line else None
         sent = PromptSet.summary(config)
     except WattdockError as error:
         return error

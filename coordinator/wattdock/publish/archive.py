@@ -28,7 +28,7 @@ SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 MOST_NAME_BYTES = 1_000
 # 1980-01-01 UTC: GNU tar calls files of 1970 implausibly old.
 MTIME_S = 315_532_800
-# At most so much is read at once, and of a header.
+# The most bytes that are read at once, and the largest extended header: a name has at most a quarter of it.
 PIECE_BYTES, MOST_HEADER_BYTES = 1 << 20, 4_096
 AGAIN = "get it again from its source"
 REPACKED = "if you packed it anew yourself, name its folder instead"
@@ -105,35 +105,29 @@ def _next_header(tar: IO[bytes]) -> tarfile.TarInfo | None:
         tar.seek(start)
         return None
     try:
-        name, size_bytes = _name_and_size(block, tar)
+        info, extended = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape"), {}
+        if info.type == tarfile.XHDTYPE and info.size <= MOST_HEADER_BYTES:
+            # A long name or a large size. Source: POSIX pax, extended header: lines of "<length> <keyword>=<value>".
+            lines = tar.read(-(-info.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)[: info.size].decode().splitlines()
+            extended = {key: value for key, _, value in (line.partition(" ")[2].partition("=") for line in lines)}
+            info = tarfile.TarInfo.frombuf(tar.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+        name, size_bytes = extended.get("path", info.name), int(extended.get("size", info.size))
     except (tarfile.TarError, ValueError) as error:
         raise StoreError(*DAMAGED, cause=Cause.DAMAGED) from error
-    header = _header(name, size_bytes)
-    written = header.tobuf(tarfile.PAX_FORMAT)
-    tar.seek(start)
-    if tar.read(len(written)) != written:
-        raise StoreError(*OTHERWISE, cause=Cause.DAMAGED)
-    return header
-
-
-def _name_and_size(block: bytes, tar: IO[bytes]) -> tuple[str, int]:
-    """Return what the header that begins with `block` says of its file, for `pack` to write again."""
-    info, extended = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape"), {}
-    if info.type == tarfile.XHDTYPE and info.size <= MOST_HEADER_BYTES:
-        # A long name or a large size. Source: POSIX pax, extended header: lines of "<length> <keyword>=<value>".
-        lines = tar.read(-(-info.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)[: info.size].decode().splitlines()
-        extended = {key: value for key, _, value in (line.partition(" ")[2].partition("=") for line in lines)}
-        info = tarfile.TarInfo.frombuf(tar.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
-    name = extended.get("path", info.name)
     if info.type != tarfile.REGTYPE or not is_safe(name):
         raise StoreError(
             f"holds {name[:100]!r}, which is not a plain file, is hidden or too long, or lies outside its folder: "
             "wattdock packs no such file; do not unpack it",
             REPACKED,
         )
-    if (size_bytes := int(extended.get("size", info.size))) < 0:
-        raise ValueError(f"a size of {size_bytes} bytes")
-    return name, size_bytes
+    if size_bytes < 0:
+        raise StoreError(*DAMAGED, cause=Cause.DAMAGED)
+    header = _header(name, size_bytes)
+    written = header.tobuf(tarfile.PAX_FORMAT)
+    tar.seek(start)
+    if tar.read(len(written)) != written:
+        raise StoreError(*OTHERWISE, cause=Cause.DAMAGED)
+    return header
 
 
 def _pieces(tar: IO[bytes], size_bytes: int) -> Iterator[bytes]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.filesize import decimal as size_text
@@ -27,6 +27,7 @@ from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import AGAIN, PIECE_BYTES, is_safe, unpack
 from wattdock.reports import draw
 from wattdock.store import StoredResult, load_result
+from wattdock.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -142,7 +143,7 @@ def open_bundle(path: Path) -> Iterator[Bundle]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Say of which bundle an error is."""
+    """Name the bundle in an error."""
     if not path.exists():
         raise ConfigError(f"{path}: there is no such bundle", "name a .tar file, or the folder it was unpacked to")
     try:
@@ -155,7 +156,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 @dataclass
 class _Files:
-    """The files of a bundle, read: by name their hashes, and the content of those that say what it holds."""
+    """The files of a bundle: hashes by name, and the content of the list of hashes and the manifest."""
 
     folder: Path
     hashes: dict[str, str] = field(default_factory=dict)
@@ -163,14 +164,16 @@ class _Files:
     size_bytes: int = 0
     listed_bytes: int = 0
 
-    def take(self, name: str, content: Iterable[bytes]) -> None:
-        """Read one file in pieces."""
+    def take(self, name: str, content: Iterable[bytes], copy: IO[bytes] | None = None) -> None:
+        """Read one file in pieces, and write each to a copy where one is wanted."""
         digest, kept = hashlib.sha256(), bytearray()
         self.listed_bytes += len(name) + LINE_BYTES
         if self.listed_bytes > MOST_BYTES:
             raise StoreError(f"has more files than {SUMS} may list", "it is not a bundle")
         for piece in content:
             digest.update(piece)
+            if copy:
+                copy.write(piece)
             self.size_bytes += len(piece)
             if name in (SUMS, MANIFEST):
                 kept += piece
@@ -194,17 +197,11 @@ def _read_tar(path: Path, into: Path | None = None) -> _Files:
         for name, content in unpack(tar):
             top, _, inner = name.partition("/")
             files.folder = Path(into or "", top)
-            files.take(inner, _written(content, files.folder / inner) if into else content)
+            if into:
+                (files.folder / inner).parent.mkdir(parents=True, exist_ok=True)
+            with (files.folder / inner).open("wb") if into else nullcontext() as copy:
+                files.take(inner, content, copy)
     return files
-
-
-def _written(content: Iterable[bytes], file: Path) -> Iterator[bytes]:
-    """Yield each piece of a file after writing it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("wb") as copy:
-        for piece in content:
-            copy.write(piece)
-            yield piece
 
 
 def _read_folder(folder: Path) -> _Files:
@@ -226,30 +223,17 @@ def _checked(path: Path, files: _Files) -> VerifiedBundle:
     for name in (SUMS, MANIFEST, STUDY):
         if name not in files.hashes:
             raise StoreError(f"has no {name}", "it is not a bundle, or was cut short")
-    listed = files.contents[SUMS].decode(errors="backslashreplace")
+    expected_sums = files.contents[SUMS].decode(errors="backslashreplace")
     actual = sums_of({name: digest for name, digest in files.hashes.items() if name != SUMS})
-    if actual != listed:
-        raise StoreError(_difference(listed, actual), cause=Cause.DAMAGED)
-    manifest = _manifest(files.contents[MANIFEST])
-    for name in manifest.results:
-        if f"{BUNDLED}/{name}/{RESULT}" not in files.hashes:
-            raise StoreError(f"{MANIFEST} names the result {name!r}, which is not in the bundle", AGAIN)
-    return VerifiedBundle(path, manifest, files.hashes[SUMS], len(files.hashes), files.size_bytes)
-
-
-def _difference(listed: str, actual: str) -> str:
-    """Return how two lists of hashes differ."""
-    expected, hashes = ({line[66:]: line[:64] for line in text.splitlines()} for text in (listed, actual))
-    wrong = [f"missing: {name!r}" for name in expected if name not in hashes]
-    wrong += [f"not in the list: {name!r}" for name in hashes if name not in expected]
-    wrong += [f"changed: {name!r}" for name in hashes if expected.get(name, hashes[name]) != hashes[name]]
-    more = f" and {len(wrong) - DIFFERENCES_SHOWN} more" if len(wrong) > DIFFERENCES_SHOWN else ""
-    return f"not as it was bundled: {'; '.join(wrong[:DIFFERENCES_SHOWN]) or f'changed: {SUMS}'}{more}; {AGAIN}"
-
-
-def _manifest(content: bytes) -> Manifest:
+    if actual != expected_sums:
+        expected, hashes = ({line[66:]: line[:64] for line in text.splitlines()} for text in (expected_sums, actual))
+        wrong = [f"missing: {name!r}" for name in expected if name not in hashes]
+        wrong += [f"not in the list: {name!r}" for name in hashes if name not in expected]
+        wrong += [f"changed: {name!r}" for name in hashes if expected.get(name, hashes[name]) != hashes[name]]
+        differences = listed(wrong or [f"changed: {SUMS}"], DIFFERENCES_SHOWN, between="; ")
+        raise StoreError(f"not as it was bundled: {differences}", AGAIN, cause=Cause.DAMAGED)
     try:
-        return Manifest.model_validate_json(content)
+        manifest = Manifest.model_validate_json(files.contents[MANIFEST])
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"
@@ -258,3 +242,7 @@ def _manifest(content: bytes) -> Manifest:
             "use the wattdock that made it",
             cause=Cause.VERSION,
         ) from error
+    for name in manifest.results:
+        if f"{BUNDLED}/{name}/{RESULT}" not in files.hashes:
+            raise StoreError(f"{MANIFEST} names the result {name!r}, which is not in the bundle", AGAIN)
+    return VerifiedBundle(path, manifest, files.hashes[SUMS], len(files.hashes), files.size_bytes)

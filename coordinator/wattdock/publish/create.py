@@ -44,7 +44,7 @@ from wattdock.secrets import holds_secret
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from wattdock.store import StoredResult
 
@@ -108,10 +108,6 @@ def create_bundle(
     results = sorted(results, key=lambda stored: stored.folder.resolve().name)
     try:
         gathered = _gather(results, home, logs=logs, prompts=prompts)
-        lock = lock_path()
-        if lock.is_file():
-            gathered.files[LOCK] = content = read_regular(lock, follow=True)
-            gathered.lock_sha256 = hashlib.sha256(content).hexdigest()
         # The file's name is not in it: the same results have the same digest.
         name = f"wattdock-{(gathered.studies or [results[0].folder.resolve().name])[0]}"
         out = out or Path(f"{name}{TAR}")
@@ -119,25 +115,25 @@ def create_bundle(
             raise ConfigError(
                 f"{out.name!r} cannot be a bundle's name", f"use letters, digits, . _ - and end it in {TAR}"
             )
-        if unsafe := [file for file in gathered.files if not is_safe(file)]:
-            raise ConfigError(f"{unsafe[0]!r} cannot be a name in a bundle", "use letters, digits, . _ - only")
-        texts = {file: _text(content) for file, content in gathered.files.items() if Path(file).suffix in TEXT_SUFFIXES}
-        _refuse_secrets(gathered.files, texts)
+        if not out.absolute().parent.is_dir():
+            raise ConfigError(f"{out}: there is no folder {out.parent}", "make it, or choose another --output")
+        if out.exists():
+            raise StoreError(f"{out} exists, and bundles are never overwritten", "choose another name with --output")
+        identifying = _identifying_files(gathered.files)
         _describe(results, name, gathered)
         sums = sums_of({file: sha256_of(content) for file, content in gathered.files.items()}).encode()
-        _write(gathered.files | {SUMS: sums}, out, name)
+        with whole_file(out) as file:
+            pack(gathered.files | {SUMS: sums}, file, top=name)
     except OSError as error:
         raise StoreError(
             f"{error.filename or out}: {error.strerror or error}", "see its owner and free space"
         ) from error
-    identifying = _identifying_names()
-    files = tuple(name for name, text in texts.items() if identifying.search(text))
-    return CreatedBundle(**vars(verify_bundle(out)), identifying_files=files)
+    return CreatedBundle(**vars(verify_bundle(out)), identifying_files=identifying)
 
 
 def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bool) -> _Gathered:
-    """Return the files of results, journals of studies, cards of meters, and prompts."""
-    gathered = _Gathered()
+    """Return the files of results, journals of studies, cards of meters, prompts, and the lock of images."""
+    gathered, lock = _Gathered(), lock_path()
     for stored in results:
         folder = stored.folder.resolve()
         place = f"{BUNDLED}/{folder.name}"
@@ -150,8 +146,16 @@ def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts:
             }
             _gather_journal(stored.result, gathered, result)
             _gather_prompts(stored.result, gathered, wanted=prompts, is_own=is_trusted(result.owner))
-        _gather_cards(stored.result, gathered, home)
+        for uuid, card in ((uuid, gpu.card) for uuid, gpu in stored.result.gpus.items() if gpu.card):
+            file = home / "meter-cards" / f"{uuid}.json"
+            if file.is_file() and card in _text(file):
+                gathered.files[f"{CARDS}/{uuid}.json"] = file
+            else:
+                gathered.missing.append(f"the card of {uuid}'s energy counter of {card} is not on this machine")
     gathered.missing = [*dict.fromkeys(gathered.missing)]
+    if lock.is_file():
+        gathered.files[LOCK] = content = read_regular(lock, follow=True)
+        gathered.lock_sha256 = hashlib.sha256(content).hexdigest()
     return gathered
 
 
@@ -171,55 +175,50 @@ def _gather_journal(result: ExperimentResult, gathered: _Gathered, folder: Owned
             gathered.files[f"{BUNDLED}/{inside}/{JOURNAL}"] = place.reopenable(JOURNAL)
 
 
-def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> None:
-    for uuid, card in ((uuid, gpu.card) for uuid, gpu in result.gpus.items() if gpu.card):
-        file = home / "meter-cards" / f"{uuid}.json"
-        if file.is_file() and card in _text(file):
-            gathered.files[f"{CARDS}/{uuid}.json"] = file
-        else:
-            gathered.missing.append(f"the card of {uuid}'s energy counter of {card} is not on this machine")
-
-
 def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bool, is_own: bool) -> None:
-    environment = result.environment
-    path = result.config.prompts.file
-    if environment is None or path is None or not environment.dataset_sha256:
+    """Take a result's file of prompts, where the file still is what the result was measured with."""
+    digest, path, problem = result.environment and result.environment.dataset_sha256, result.config.prompts.file, ""
+    if path is None or not digest:
         return
-    digest = environment.dataset_sha256
-    problem = _problem_with(path, digest) if is_own else "was another user's to name"
-    if problem := problem if wanted else "was left out":
+    if not wanted:
+        problem = "was left out"
+    elif not is_own:
+        problem = "was another user's to name"
+    else:
+        try:
+            has_changed = hashlib.sha256(read_regular(path, follow=True)).hexdigest() != digest
+            problem = "has changed" if has_changed else ""
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror})"
+    if problem:
         gathered.missing.append(f"the file of prompts with SHA-256 {digest} {problem}; a rerun needs it")
         return
     gathered.prompts[digest] = f"{PROMPTS}/{digest[:16]}.jsonl"
     gathered.files[gathered.prompts[digest]] = path
 
 
-def _problem_with(path: Path, digest: str) -> str | None:
-    """Return why there is no file with this SHA-256 at `path`; None if there is."""
-    try:
-        actual = hashlib.sha256(read_regular(path, follow=True)).hexdigest()
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    return None if actual == digest else "has changed"
+def _identifying_files(files: dict[str, Content]) -> tuple[str, ...]:
+    """Return the files that hold this user's name or home folder or this machine's name, unless many have that name.
 
-
-def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
-    for name, text in texts.items():
+    Raises:
+        ConfigError: A file's name cannot be one in a bundle, or a file holds a secret.
+    """
+    names = {platform.node(), *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "HOME", "HOSTNAME"))}
+    escaped = "|".join(sorted(map(re.escape, names - {"", "/", "root", "localhost"})))
+    pattern, found = re.compile(rf"(?<![A-Za-z0-9])(?:{escaped or '(?!)'})(?![A-Za-z0-9])"), []
+    for name, content in files.items():
+        if not is_safe(name):
+            raise ConfigError(f"{name!r} cannot be a name in a bundle", "use letters, digits, . _ - only")
+        text = _text(content) if Path(name).suffix in TEXT_SUFFIXES else ""
         if holds_secret(text, os.environ):
-            content = files[name]
-            where = name if isinstance(content, bytes) else content
             raise ConfigError(
-                f"{where} holds what looks like a key or password",
+                f"{name if isinstance(content, bytes) else content} holds what looks like a key or password",
                 "measure without it, or leave it out",
                 cause=Cause.SECRET,
             )
-
-
-def _identifying_names() -> re.Pattern[str]:
-    """Return a pattern of this user's name and home folder and this machine's name, except names that many have."""
-    names = {platform.node(), *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "HOME", "HOSTNAME"))}
-    identifying = sorted(map(re.escape, names - {"", "/", "root", "localhost"}))
-    return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(identifying) or '(?!)'})(?![A-Za-z0-9])")
+        if pattern.search(text):
+            found.append(name)
+    return tuple(found)
 
 
 def _text(content: Content) -> str:
@@ -277,20 +276,16 @@ def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
     return settings
 
 
-def _versions(results: Iterable[StoredResult]) -> str:
-    """Return every wattdock that measured: its version, its commit if known, and whether files were changed."""
-    environments = [stored.result.environment for stored in results if stored.result.environment]
-    versions = {(env.wattdock_version, env.wattdock_commit or "", bool(env.wattdock_dirty)) for env in environments}
-    return " and ".join(
-        f"wattdock {version}{commit and f' at commit {commit}'}{' with changes' if dirty else ''}"
-        for version, commit, dirty in sorted(versions)
-    )
-
-
 def _readme(manifest: Manifest, results: Sequence[StoredResult]) -> str:
+    environments = [stored.result.environment for stored in results if stored.result.environment]
+    builds = {(env.wattdock_version, env.wattdock_commit or "", bool(env.wattdock_dirty)) for env in environments}
+    versions = " and ".join(
+        f"wattdock {version}{commit and f' at commit {commit}'}{' with changes' if dirty else ''}"
+        for version, commit, dirty in sorted(builds)
+    )
     return f"""# {manifest.name}
 
-Energy of LLM inference, measured with {_versions(results) or "wattdock"}.
+Energy of LLM inference, measured with {versions or "wattdock"}.
 
 {results_table(results)}
 Boundary of energy: {ExperimentResult.BOUNDARY_STATEMENT}
@@ -312,15 +307,3 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 - `{MANIFEST}`: what programs read
 
 {"".join(f"Missing: {line}.{chr(10)}" for line in manifest.missing)}"""
-
-
-def _write(files: dict[str, Content], out: Path, name: str) -> None:
-    if not out.absolute().parent.is_dir():
-        raise ConfigError(f"cannot write {out}: there is no folder {out.parent}", "make it, or choose another --output")
-    if out.exists():
-        raise StoreError(f"{out} exists, and bundles are never overwritten", "choose another name with --output")
-    try:
-        with whole_file(out) as file:
-            pack(files, file, top=name)
-    except OSError as error:
-        raise StoreError(f"cannot write {out}: {error.strerror or error}", "choose another with --output") from error

@@ -86,9 +86,11 @@ def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> 
         for stored in results
         if stored not in whole
     )
+    # Before anything else is checked.
     _require_gpus([stored.result for stored in whole])
-    written = _experiments(bundle)
-    bundled, configs = [], {}
+    written, bundled, configs = load_study(bundle.folder / STUDY, {}).experiments, [], {}
+    if len(written) != (count := 1 + max(bundle.manifest.results.values())):
+        raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments", "it was changed")
     for stored in whole:
         config = _config_here(written[bundle.manifest.results[stored.folder.name]], stored.result, bundle, local, home)
         configs[config.experiment_id] = config
@@ -104,27 +106,18 @@ def _label(result: ExperimentResult) -> str:
 
 
 def _require_gpus(results: list[ExperimentResult]) -> None:
-    """Refuse a machine without the bundle's GPUs before anything else is checked."""
+    """Refuse a machine without the bundle's GPUs."""
     needed: Counter[str] = Counter()
     for result in results:
         needed |= Counter(result.environment.gpu_names if result.environment else ())
     machine = GpuInventory.here()
     present = Counter(gpu.name for gpu in machine.gpus)
     if needed - present:
-        here = _counts(present) or f"no GPU ({machine.reason})"
-        raise PreflightError(f"the bundle was measured on {_counts(needed)}; this machine has {here}", INSTEAD)
-
-
-def _counts(names: Counter[str]) -> str:
-    return ", ".join(f"{count} × {name}" for name, count in sorted(names.items()))
-
-
-def _experiments(bundle: Bundle) -> tuple[ExperimentConfig, ...]:
-    """Return what study.yaml holds, one experiment for each position that the manifest names."""
-    experiments = load_study(bundle.folder / STUDY, {}).experiments
-    if len(experiments) != (count := 1 + max(bundle.manifest.results.values())):
-        raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments", "it was changed")
-    return experiments
+        wanted, here = (
+            ", ".join(f"{count} × {name}" for name, count in sorted(names.items())) for names in (needed, present)
+        )
+        here = here or f"no GPU ({machine.reason})"
+        raise PreflightError(f"the bundle was measured on {wanted}; this machine has {here}", INSTEAD)
 
 
 def _config_here(
@@ -133,10 +126,21 @@ def _config_here(
     """Return an experiment of study.yaml with the settings that this machine's user chose."""
     prompts, model, label = written.workload.prompts, written.model, _label(bundled)
     if prompts.source and prompts.file:
-        stored = _stored_prompts(prompts.source, label, bundle, home)
-        prompts = prompts.model_copy(update={"source": str(stored)})
-    if bundled.environment and (told := bundled.environment.model.template_time_utc):
-        prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(told)})
+        packed = bundle.folder / prompts.source
+        if not prompts.source.startswith(f"{PROMPTS}/") or not is_safe(prompts.source) or not packed.is_file():
+            raise PreflightError(f"{label} took prompts from a file that is not in the bundle", "ask its authors")
+        # Named by its content in WATTDOCK_HOME, where the file outlives the unpacked bundle.
+        content = read_regular(packed)
+        target = home / "prompts" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target, content)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"cannot write {target}: {reason}", "choose another WATTDOCK_HOME") from error
+        prompts = prompts.model_copy(update={"source": str(target)})
+    if bundled.environment and (time_utc := bundled.environment.model.template_time_utc):
+        prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
     if model.trust_remote_code and not local.trust_remote_code:
         raise ConfigError(
             f"{label} runs the model's own code",
@@ -168,17 +172,3 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
             cause=Cause.MODEL_CHANGED,
         )
     return folder
-
-
-def _stored_prompts(source: str, experiment: str, bundle: Bundle, home: Path) -> Path:
-    """Copy a file of prompts to WATTDOCK_HOME, where it outlives the unpacked bundle, named by its content."""
-    if not source.startswith(f"{PROMPTS}/") or not is_safe(source) or not (bundle.folder / source).is_file():
-        raise PreflightError(f"{experiment} took prompts from a file that is not in the bundle", "ask its authors")
-    content = read_regular(bundle.folder / source)
-    target = home / "prompts" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, content)
-    except OSError as error:
-        raise StoreError(f"cannot write {target}: {error.strerror or error}", "choose another WATTDOCK_HOME") from error
-    return target

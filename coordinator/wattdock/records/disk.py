@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from wattdock.records.tables import fill_in, schemas, tables_of
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from wattdock.owned_folder import OwnedFolder
 
 RECORD = "record.json"
-# A row takes more than a byte in all but a few files, and in these by far not so little.
+# Most rows that a byte of a file can hold; more means a forged header, as rows take more than a byte in most files.
 ROWS_PER_BYTE = 8
-# Groups of rows in a file, of a million rows each, or columns; each takes a hundred times what it has in the file.
+# Most row groups or columns of a file: each takes a hundred times its bytes in memory; a group has a million rows.
 MOST_PARTS = 10_000
-# A whole newer state of a record, on its way to the older state's name.
+# Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
 # The parts of a record that are tables only.
 IN_REQUESTS = {"passes": {"__all__": {"requests"}}}
@@ -102,22 +103,13 @@ def read(folder: OwnedFolder) -> RestartRecord:
     Raises:
         StoreError: A file is missing, cannot be read, or was written by another version.
     """
-    import pyarrow as pa
-
-    try:
+    with _sound(folder.path, f"restore {RECORD}, {', '.join(schemas())} from a copy"):
         plain = from_json(folder.read(RECORD, limit_bytes=MAX_JSON_BYTES))
         fill_in(plain, {name: _read_table(folder, name) for name in schemas()})
         record = _adapter().validate_python(plain)
         datetime.fromisoformat(record.started_utc)
         record.require_possible()
         return record
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
-        why = " ".join(str(error).split())
-        if isinstance(error, ValidationError):
-            problem = error.errors()[0]
-            why = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-        remedy = f"restore {RECORD}, {', '.join(schemas())} from a copy"
-        raise StoreError(f"{folder.path} does not hold what was measured ({why})", remedy) from error
 
 
 def read_table(folder: OwnedFolder, name: str) -> pa.Table:
@@ -126,19 +118,30 @@ def read_table(folder: OwnedFolder, name: str) -> pa.Table:
     Raises:
         StoreError: The file is missing, cannot be read, or was written by another version.
     """
+    file = f"{name}.parquet"
+    with _sound(folder.path / file, "restore it from a copy"):
+        return _read_table(folder, file)
+
+
+@contextmanager
+def _sound(path: Path, remedy: str) -> Iterator[None]:
+    """Say of any error inside the block that `path` does not hold what was measured."""
     import pyarrow as pa
 
-    file = f"{name}.parquet"
     try:
-        return _read_table(folder, file)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         why = " ".join(str(error).split())
-        raise StoreError(f"{folder.path / file} cannot be read ({why})", "restore it from a copy") from error
+        if isinstance(error, ValidationError):
+            problem = error.errors()[0]
+            why = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        raise StoreError(f"{path} does not hold what was measured ({why})", remedy) from error
 
 
 def _read_table(folder: OwnedFolder, name: str) -> pa.Table:
     """Return a table, its columns as they were written."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     schema = schemas()[name]
@@ -148,18 +151,14 @@ def _read_table(folder: OwnedFolder, name: str) -> pa.Table:
         if file.metadata.num_rows > ROWS_PER_BYTE * os.fstat(content.fileno()).st_size:
             raise ValueError(f"{name} claims {file.metadata.num_rows:,} rows, more than its bytes can hold")
         table = file.read(schema.names)
-        if (text_bytes := sum(map(_text_bytes, table.columns))) > MAX_BYTES:
+        text_bytes = 0
+        for column in table.columns:
+            # Rows name texts of a list; what they would take were each written out in its row.
+            for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
+                text_bytes += pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0
+        if text_bytes > MAX_BYTES:
             raise ValueError(f"{name} would become {text_bytes:,} bytes of text")
         return table.select(schema.names).cast(schema)
-
-
-def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Return the size of a column whose rows name each a text of a list, were the text written out in each row."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    chunks = column.chunks if pa.types.is_dictionary(column.type) else ()
-    return sum(pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0 for chunk in chunks)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.inputs import PromptSet
 
-# 146 years, and what the columns of the tables hold.
+# Largest instant (146 years) and count: what the columns of the tables hold.
 MAX_NS, MAX_COUNT = 2**62, 2**31 - 1
 INSTANTS = ("submitted_ns", "intended_ns", "first_token_ns", "finished_ns")
 COUNTS = ("index", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "replica", "max_output_tokens")

@@ -71,7 +71,7 @@ class RestartRecord:
             trusted=bool(checks) and not mistrusted,
             checks=len(checks),
             round_trip_max_s=None if slowest_ns is None else slowest_ns / NS_PER_S,
-            unchecked_passes=sum(not measured.clock_checked for restart in restarts for measured in restart.passes),
+            unchecked_passes=sum(not run_pass.clock_checked for restart in restarts for run_pass in restart.passes),
             identities=list(dict.fromkeys(restart.clock for restart in restarts if restart.clock)),
         )
 
@@ -80,8 +80,8 @@ class RestartRecord:
         require_within("the restart", (self.restart,), MAX_COUNT)
         for span in self.spans:
             require_within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
-        for measured in self.passes:
-            measured.require_possible()
+        for run_pass in self.passes:
+            run_pass.require_possible()
 
     @property
     def gpus(self) -> Mapping[str, GpuTimeline]:

@@ -93,6 +93,11 @@ class ConditionChange(Stored):
     name: str
     restarts: dict[str, list[int]]
 
+    def __str__(self) -> str:
+        """Return "driver: 580 (restart 1, 2), 590 (restart 3)"."""
+        numbers = {value: ", ".join(str(restart + 1) for restart in found) for value, found in self.restarts.items()}
+        return f"{self.name}: {', '.join(f'{value} (restart {text})' for value, text in numbers.items())}"
+
 
 class ContainerFacts(Stored):
     """The container engine and image of a runner.

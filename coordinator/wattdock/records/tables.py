@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Plain = dict[str, Any]
 
 REQUESTS, STEPS, TIMELINE = "requests.parquet", "steps.parquet", "timeline.parquet"
-# Series that are not the meter's; the unit stands in the name.
+# Names of the series of the energy counter and of the runner's tokens; a name ends in its unit.
 COUNTER, TOKENS = "energy_counter_mj", "output_tokens"
 BRACKETS = ("before_start_ns", "before_end_ns", "after_start_ns", "after_end_ns")
 
@@ -65,80 +65,63 @@ def tables_of(record: RestartRecord) -> dict[str, pa.Table]:
     import pyarrow as pa
 
     requests = [
-        {"restart": record.restart, "pass": measured.index, **vars(request)}
-        for measured in record.passes
-        for request in measured.requests
+        {"restart": record.restart, "pass": run_pass.index, **vars(request)}
+        for run_pass in record.passes
+        for request in run_pass.requests
     ]
-    parts = {STEPS: (_steps(record, measured) for measured in record.passes), TIMELINE: _samples(record)}
-    joined = {
-        name: pa.concat_tables([schemas()[name].empty_table(), *(part.cast(schemas()[name]) for part in tables)])
-        for name, tables in parts.items()
+    steps, samples = [schemas()[STEPS].empty_table()], [schemas()[TIMELINE].empty_table()]
+    for run_pass in record.passes:
+        known = {name: values for name, values in vars(run_pass.steps).items() if len(values)}
+        rows = len(run_pass.steps.start_ns)
+        steps.append(_table(STEPS, rows, {"restart": record.restart, "pass": run_pass.index, **known}))
+    for series in _samples(record):
+        at_ns = series["at_ns"]
+        of_all = {"restart": record.restart, "pass": _pass_at(at_ns, record.passes), "clock": record.clock}
+        samples.append(_table(TIMELINE, len(at_ns), of_all | series))
+    return {
+        REQUESTS: pa.Table.from_pylist(requests, schema=schemas()[REQUESTS]),
+        STEPS: pa.concat_tables(steps),
+        TIMELINE: pa.concat_tables(samples),
     }
-    return {REQUESTS: pa.Table.from_pylist(requests, schema=schemas()[REQUESTS]), **joined}
 
 
-def _steps(record: RestartRecord, measured: PassRecord) -> pa.Table:
+def _table(name: str, rows: int, columns: Mapping[str, object]) -> pa.Table:
+    """Return a part of a table; a column that is no array holds its value in every row, null where it is missing."""
     import pyarrow as pa
 
-    count = len(measured.steps.start_ns)
-    of_pass = {"restart": np.full(count, record.restart), "pass": np.full(count, measured.index)}
-    return pa.table(
-        of_pass | {name: values if len(values) else pa.nulls(count) for name, values in vars(measured.steps).items()}
-    )
+    schema = schemas()[name]
+    values = {field: columns.get(field.name) for field in schema}
+    arrays = [
+        pa.array(value if isinstance(value, np.ndarray | pa.Array) else [value] * rows, field.type)
+        for field, value in values.items()
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _samples(record: RestartRecord) -> Iterator[pa.Table]:
-    """Yield a table for each series."""
-    part = functools.partial(_series, record)
-    for measured in record.passes:
-        yield part(None, TOKENS, measured.tokens.at_ns, measured.tokens.output_tokens, number=measured.index)
+def _samples(record: RestartRecord) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each series."""
+    for run_pass in record.passes:
+        tokens = run_pass.tokens
+        yield {"pass": run_pass.index, "series": TOKENS, "at_ns": tokens.at_ns, "value": tokens.output_tokens}
     for uuid, gpu in record.gpus.items():
         brackets = {name: getattr(gpu.ticks, name) for name in BRACKETS}
-        yield part(uuid, COUNTER, gpu.ticks.after_end_ns, gpu.ticks.energy_mj, brackets=brackets)
+        counter = {"series": COUNTER, "at_ns": gpu.ticks.after_end_ns, "value": gpu.ticks.energy_mj}
+        yield {"gpu_uuid": uuid, **counter, **brackets}
         for name, series in gpu.series.items():
-            yield part(uuid, name, series.at_ns, series.value)
+            yield {"gpu_uuid": uuid, "series": name, **vars(series)}
     host = record.timeline.host if record.timeline else None
     for domain, series in (host.energy_j if host else {}).items():
-        yield part(None, f"host_{domain}_j", series.at_ns, series.value)
-
-
-def _series(
-    record: RestartRecord,
-    uuid: str | None,
-    series: str,
-    at_ns: NDArray[np.int64],
-    value: NDArray[Any],
-    *,
-    brackets: Mapping[str, NDArray[np.int64]] | None = None,
-    number: int | None = None,
-) -> pa.Table:
-    import pyarrow as pa
-
-    count = len(at_ns)
-    return pa.table(
-        {
-            "restart": np.full(count, record.restart),
-            "pass": _pass_at(at_ns, record.passes) if number is None else np.full(count, number),
-            "clock": pa.array([record.clock] * count, pa.string()),
-            "gpu_uuid": pa.array([uuid] * count, pa.string()),
-            "series": pa.array([series] * count, pa.string()),
-            "at_ns": at_ns,
-            "value": np.asarray(value, dtype=np.float64),
-            **(brackets or {name: pa.nulls(count) for name in BRACKETS}),
-        }
-    )
+        yield {"series": f"host_{domain}_j", **vars(series)}
 
 
 def _pass_at(at_ns: NDArray[np.int64], passes: Sequence[PassRecord]) -> pa.Array:
     """Return the measured pass that each instant lies in, null outside all of them."""
     import pyarrow as pa
 
-    index, outside = np.zeros(len(at_ns), dtype=np.int32), np.ones(len(at_ns), dtype=bool)
-    for measured in passes:
-        inside = (at_ns >= measured.span.start_ns) & (at_ns <= measured.span.end_ns)
-        index[inside] = measured.index
-        outside &= ~inside
-    return pa.array(index, mask=outside)
+    number = np.full(len(at_ns), -1, dtype=np.int32)
+    for run_pass in passes:
+        number[(at_ns >= run_pass.span.start_ns) & (at_ns <= run_pass.span.end_ns)] = run_pass.index
+    return pa.array(number, mask=number < 0)
 
 
 def fill_in(plain: Plain, tables: Mapping[str, pa.Table]) -> None:
@@ -152,10 +135,10 @@ def fill_in(plain: Plain, tables: Mapping[str, pa.Table]) -> None:
         del row["restart"]
         requests.setdefault(row.pop("pass"), []).append(row)
     steps, samples = _Rows(STEPS, tables[STEPS]), _Rows(TIMELINE, tables[TIMELINE])
-    for measured in plain["passes"]:
-        measured["requests"] = requests.get(measured["index"], [])
-        measured["steps"] = steps.take(measured["steps"], "pass", measured["index"])
-        measured["tokens"] = samples.take(measured["tokens"], "series", TOKENS)
+    for run_pass in plain["passes"]:
+        run_pass["requests"] = requests.get(run_pass["index"], [])
+        run_pass["steps"] = steps.take(run_pass["steps"], "pass", run_pass["index"])
+        run_pass["tokens"] = samples.take(run_pass["tokens"], "series", TOKENS)
     timeline = plain["timeline"] or {"gpus": {}, "host": None}
     for gpu in timeline["gpus"].values():
         gpu["ticks"] = samples.take(gpu["ticks"], "series", COUNTER)

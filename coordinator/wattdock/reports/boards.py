@@ -121,12 +121,6 @@ def _key(result: ExperimentResult) -> Key:
     return (window, *((name, text) for name, text in named if name.split(".")[0] != "setting: gpus"))
 
 
-def boards_text(result: ExperimentResult) -> str:
-    """Return how many boards stand behind a result's figure: ", 1 board"; empty without a GPU."""
-    count = len(_boards(result))
-    return "" if not count else ", 1 board" if count == 1 else f", 1 set of {count} boards"
-
-
 def _boards(result: ExperimentResult) -> Sequence[str]:
     return result.environment.gpu_uuids if result.environment else ()
 

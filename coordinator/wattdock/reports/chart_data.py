@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.analysis import statistics
-    from wattdock.metering import GpuTimeline, Span
+    from wattdock.metering import GpuTimeline
     from wattdock.records import PassRecord, RestartRecord
     from wattdock.store import StoredResult
 
@@ -38,7 +38,7 @@ NOT_SPLIT = "passes, not split"
 PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", NOT_SPLIT)
 # Kinds of spans over time; all others are "other".
 KINDS = ("launch", "load", "idle", "warm-up", "pass")
-# Where a GPU has no energy counter, or it was not read.
+# Series of a GPU's power, the best first; drawn where its energy counter is absent or was not read.
 POWER_READINGS = ("power_sample_w", "power_w", "power_average_w")
 # A longer gap between two changes of a counter lies between stored spans, where only the mean power is known.
 GAP_S, GAP_PERIODS = 1.0, 10
@@ -85,8 +85,17 @@ class Point:
 def points_of(results: Sequence[StoredResult]) -> list[Point]:
     """Return one point per result, by backend, model, GPUs and batch size."""
     labels = ExperimentResult.labels([stored.result for stored in results])
-    points = [_point(stored, label) for stored, label in zip(results, labels, strict=True)]
-    return sorted(points, key=lambda point: _order(point.row))
+    points = []
+    for stored, label in zip(results, labels, strict=True):
+        result, row = stored.result, stored.row
+        figures = result.energy_figure, result.speed_figure
+        points.append(Point(stored, row, marked(label, row.disturbed), *figures, _phases(result)))
+
+    def order(point: Point) -> tuple[str, str, int, int, datetime]:
+        row = point.row
+        return row.backend, row.model, row.gpu_count or 0, row.batch_size, row.started_utc
+
+    return sorted(points, key=order)
 
 
 def point_cells(point: Point, names: Sequence[str]) -> dict[str, str]:
@@ -114,17 +123,6 @@ def are_numbers(names: Sequence[str]) -> list[bool]:
     """Return which of these columns hold numbers."""
     types = Row.types()
     return [types[name] in (int, float) for name in names]
-
-
-def _point(stored: StoredResult, label: str) -> Point:
-    result = stored.result
-    figures = result.energy_figure, result.speed_figure
-    row = stored.row
-    return Point(stored, row, marked(label, row.disturbed), *figures, _phases(result))
-
-
-def _order(row: Row) -> tuple[str, str, int, int, datetime]:
-    return row.backend, row.model, row.gpu_count or 0, row.batch_size, row.started_utc
 
 
 def pareto_front(measured: Sequence[Point]) -> list[Point]:
@@ -224,7 +222,19 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
             parts.append(_restart(label, record, energy_j))
     lines = sum(len(part.power_w) + len(part.host_w) + (part.tokens_per_s is not None) for part in parts)
     most = max(points // max(lines, 1), 20)
-    return [_thinned(part, most) for part in parts]
+
+    def thinned(traces: Sequence[Trace]) -> tuple[Trace, ...]:
+        return tuple(hold_last_value(thin(trace, most)) for trace in traces)
+
+    return [
+        replace(
+            part,
+            power_w=thinned(part.power_w),
+            host_w=thinned(part.host_w),
+            tokens_per_s=next(iter(thinned([part.tokens_per_s] if part.tokens_per_s else [])), None),
+        )
+        for part in parts
+    ]
 
 
 def thin(trace: Trace, most: int) -> Trace:
@@ -239,7 +249,7 @@ def thin(trace: Trace, most: int) -> Trace:
     gaps = np.isnan(stretches)
     lowest, highest = (np.where(gaps, fill, stretches) for fill in (np.inf, -np.inf))
     starts = np.arange(len(stretches)) * width
-    # Where the line ends says until when its last value holds.
+    # The line's last point stays: it says until when the value before holds.
     places = [
         *(starts + lowest.argmin(axis=1), starts + highest.argmax(axis=1)),
         *((starts + gaps.argmax(axis=1))[gaps.any(axis=1)], [count - 1]),
@@ -259,23 +269,29 @@ def hold_last_value(trace: Trace) -> Trace:
     return replace(trace, at_s=at_s, value=value)
 
 
-def _thinned(part: RestartTimeline, most: int) -> RestartTimeline:
-    def thinned(traces: Sequence[Trace]) -> tuple[Trace, ...]:
-        return tuple(hold_last_value(thin(trace, most)) for trace in traces)
-
-    tokens = hold_last_value(thin(part.tokens_per_s, most)) if part.tokens_per_s else None
-    return replace(part, power_w=thinned(part.power_w), host_w=thinned(part.host_w), tokens_per_s=tokens)
-
-
 def _restart(label: str, record: RestartRecord, energy_j: Mapping[tuple[int, int], float | None]) -> RestartTimeline:
     named = [("idle" if span.name.startswith("idle") else span.name, span) for span in record.spans]
     named += [(f"pass {measured.index + 1}", measured.span) for measured in record.passes]
     named.sort(key=lambda pair: pair[1].start_ns)
     origin_ns = named[0][1].start_ns
     host = record.timeline.host.energy_j if record.timeline and record.timeline.host else {}
+    rows = []
+    for name, span in named:
+        kind, joules = name.partition(" ")[0], energy_j.get((span.start_ns, span.end_ns))
+        mean_w = joules / span.duration_s if joules is not None and span.duration_s else None
+        rows.append(
+            {
+                "span": name,
+                "kind": kind if kind in KINDS else "other",
+                "begins, s": round((span.start_ns - origin_ns) / NS_PER_S, 3),
+                "lasts, s": round(span.duration_s, 3),
+                "J (GPUs used)": None if joules is None else round(joules, 3),
+                "mean W": None if mean_w is None else round(mean_w, 3),
+            }
+        )
     return RestartTimeline(
         label=label,
-        spans=[_span(name, span, energy_j.get((span.start_ns, span.end_ns)), origin_ns) for name, span in named],
+        spans=rows,
         power_w=tuple(trace for gpu in record.gpus.values() if (trace := _power(gpu, origin_ns))),
         host_w=tuple(
             _of_energy(name, _seconds(series.at_ns, origin_ns), series.value)
@@ -303,18 +319,6 @@ def _power(gpu: GpuTimeline, origin_ns: int) -> Trace | None:
     # A change's instant is halfway between the reads around it.
     changed_ns = (gpu.ticks.before_start_ns + gpu.ticks.after_end_ns) / 2
     return _of_energy(gpu.uuid, _seconds(changed_ns, origin_ns), gpu.ticks.energy_mj / 1e3)
-
-
-def _span(name: str, span: Span, energy_j: float | None, origin_ns: int) -> dict[str, Any]:
-    kind = name.partition(" ")[0]
-    return {
-        "span": name,
-        "kind": kind if kind in KINDS else "other",
-        "begins, s": round((span.start_ns - origin_ns) / NS_PER_S, 3),
-        "lasts, s": round(span.duration_s, 3),
-        "J (GPUs used)": None if energy_j is None else round(energy_j, 3),
-        "mean W": round(energy_j / span.duration_s, 3) if energy_j is not None and span.duration_s else None,
-    }
 
 
 def _of_energy(name: str, at_s: Array, energy_j: Array) -> Trace:

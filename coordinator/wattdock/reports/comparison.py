@@ -12,7 +12,7 @@ from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from wattdock.store import StoredResult
 
@@ -187,9 +187,17 @@ def compare(
         allowed: Regression to judge, 0.03 for 3 %.
         margin: Difference within which both are equivalent, 0.05 for 5 %.
     """
-    latest = [_latest(side) for side in (first, second)]
+    latest = []
+    for side in (first, second):
+        # A finished result counts before any that is not.
+        ordered = sorted(side, key=lambda row: (row.result.status == "ok", row.result.started_utc))
+        best = {row.result.experiment_id: row for row in ordered}
+        latest.append([best[experiment] for experiment in dict.fromkeys(row.result.experiment_id for row in side)])
     matches, unmatched = _matched(latest[0], latest[1])
-    names = _names(matches)
+    # A pair's name is the label that both sides share, else the settings that match, else both labels.
+    in_a = ExperimentResult.labels([a.result for a, *_ in matches])
+    in_b = ExperimentResult.labels([b.result for _, b, *_ in matches])
+    names = [a if a == b else place or f"{a} / {b}" for (*_, place), a, b in zip(matches, in_a, in_b, strict=True)]
     tests = [_adjusted([_test(match, quantity, margin) for *match, _, _ in matches]) for quantity in QUANTITIES]
     pairs = tuple(
         Pair(name, by, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), (a, b))
@@ -202,17 +210,15 @@ def compare(
         only_in_b=tuple(ExperimentResult.labels([row.result for row in unmatched[1]])),
         older_left_out=len(first) + len(second) - len(latest[0]) - len(latest[1]),
         over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], pools(first), pools(second))),
-        disturbed=tuple(_disturbed(pairs)),
+        disturbed=tuple(
+            f"{side} of {pair.label}: {found}; its figures may be of that, too"
+            for pair in pairs
+            for side, row in zip("AB", pair.rows, strict=True)
+            if row.result.audit and (found := Audit.disturbed_by(row.result.audit.checks))
+        ),
         margin=margin,
     )
     return compared if allowed is None else replace(compared, regression=_judge(compared, allowed))
-
-
-def _disturbed(pairs: Sequence[Pair]) -> Iterator[str]:
-    for pair in pairs:
-        for side, row in zip("AB", pair.rows, strict=True):
-            if row.result.audit and (found := Audit.disturbed_by(row.result.audit.checks)):
-                yield f"{side} of {pair.label}: {found}; its figures may be of that, too"
 
 
 # Both results, what they were matched by, and their common settings in short.
@@ -245,14 +251,6 @@ def _matched(
     return matches, unmatched
 
 
-def _latest(side: Sequence[StoredResult]) -> list[StoredResult]:
-    """Return the latest result of each experiment, a finished one before any that is not."""
-    ordered = sorted(side, key=lambda row: (row.result.status == "ok", row.result.started_utc))
-    best = {row.result.experiment_id: row for row in ordered}
-    experiments = dict.fromkeys(row.result.experiment_id for row in side)
-    return [best[experiment] for experiment in experiments]
-
-
 def _paired(
     first: Sequence[StoredResult], second: Sequence[StoredResult], key: Callable[[StoredResult], Hashable]
 ) -> tuple[list[tuple[StoredResult, StoredResult]], tuple[list[StoredResult], list[StoredResult]]]:
@@ -266,23 +264,25 @@ def _paired(
     return pairs, (unmatched[0], unmatched[1])
 
 
-def _names(matches: Sequence[Match]) -> list[str]:
-    """Return each pair's name: the label that both sides share, else the settings that match, else both labels."""
-    first = ExperimentResult.labels([a.result for a, *_ in matches])
-    second = ExperimentResult.labels([b.result for _, b, *_ in matches])
-    return [
-        a_label if a_label == b_label else place or f"{a_label} / {b_label}"
-        for (*_, place), a_label, b_label in zip(matches, first, second, strict=True)
-    ]
-
-
 def _test(match: Sequence[StoredResult], quantity: str, margin: float | None) -> Test:
     sides = [row.result.restarts(quantity) for row in match]
     a, b = (side.value if side and min(side.values) > 0 else None for side in sides)
     test = Test(quantity, a, b, (len(sides[0]), len(sides[1])))
     if not a or not b:
-        return replace(test, reason=_why_no_ratio(*(side.values for side in sides)))
-    if why := _unfinished(match) or _too_few(test.restarts):
+        named = list(zip("AB", sides, strict=True))
+        reasons = {
+            "not measured": [name for name, side in named if not side],
+            "0 or less, so without a ratio,": [name for name, side in named if side and min(side.values) <= 0],
+        }
+        why = "; ".join(f"{reason} in {' and '.join(names)}" for reason, names in reasons.items() if names)
+        return replace(test, reason=why)
+    statuses = zip((row.result.status for row in match), "AB", strict=True)
+    # The last restart of a side that did not finish may be incomplete, too.
+    why = "; ".join(f"{status} in {name}" for status, name in statuses if status != "ok")
+    if not why and min(test.restarts) < statistics.LEAST_RESTARTS:
+        counts = f"{test.restarts[0]} and {pluralize(test.restarts[1], 'restart')}"
+        why = f"no test from {counts}; {statistics.LEAST_RESTARTS} of each are the least"
+    if why:
         return replace(test, relative=b / a - 1, reason=why)
     difference = statistics.difference(*sides)
     equivalent = is_equivalent(difference, margin) if margin else None
@@ -299,28 +299,6 @@ def is_equivalent(difference: statistics.Difference, margin: float) -> bool | No
         return True
     outside = difference.p_not_above(high) < SIGNIFICANCE or difference.p_not_below(low) < SIGNIFICANCE
     return False if outside else None
-
-
-def _why_no_ratio(first: Sequence[float], second: Sequence[float]) -> str:
-    sides = {"A": first, "B": second}
-    reasons = {
-        "not measured": [name for name, values in sides.items() if not values],
-        "0 or less, so without a ratio,": [name for name, values in sides.items() if values and min(values) <= 0],
-    }
-    return "; ".join(f"{reason} in {' and '.join(names)}" for reason, names in reasons.items() if names)
-
-
-def _unfinished(match: Sequence[StoredResult]) -> str | None:
-    """Return which sides did not finish; the last restart of such a side may be incomplete, too."""
-    sides = {name: row.result.status for name, row in zip("AB", match, strict=True)}
-    return "; ".join(f"{status} in {name}" for name, status in sides.items() if status != "ok") or None
-
-
-def _too_few(restarts: tuple[int, int]) -> str | None:
-    first, second = restarts
-    if min(restarts) >= statistics.LEAST_RESTARTS:
-        return None
-    return f"no test from {first} and {pluralize(second, 'restart')}; {statistics.LEAST_RESTARTS} of each are the least"
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:

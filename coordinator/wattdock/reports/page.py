@@ -18,15 +18,16 @@ from wattdock.reports.boards import pools
 from wattdock.reports.cells import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
 from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
+from wattdock.store import Row
 from wattdock.text import COMPACT, json_text
 from wattdock.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from wattdock.reports.chart_data import Point, RestartTimeline
-    from wattdock.reports.charts import Chart
+    from wattdock.reports.chart_data import Point
+    from wattdock.reports.encodings import Chart
     from wattdock.store import StoredResult
 
 ASSETS = "page_assets"
@@ -35,15 +36,9 @@ WITHIN = (conditions.ENGINE, conditions.PACKAGE)
 MOST_POINTS_PER_RESULT = 6_000
 # The palette's colours on a dark ground, where some of them would be dim.
 ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#555555": "#D0D0D0", "#777777": "#A0A0A0"}
-# Columns of the table of results in the summary, those without any value left out.
-SUMMARY = (
-    *("energy_per_output_token_j", "headline_window", "output_tokens_per_s", "mean_power_w", "mean_hbm_power_w"),
-    *("slo_met_share", "requests_met_per_s", "energy_per_output_token_met_j", "nearest_limit", "roofline_time_ratio"),
-    *("ttft_p50_s", "tpot_p50_s", "itl_p50_s", "output_tokens", "batch_size", "restarts", "gpus", "backend", "model"),
-)
-# Where a timeline's script puts the ends of its axis.
+# Names that the page's script replaces by the ends of a timeline's axis.
 ENDS = ("begin", "end")
-# What is left out of a page is counted.
+# How many outcomes of a check and names of results a page lists; it counts the others.
 MOST_FIGURES, MOST_NAMES = 60, 12
 
 
@@ -85,23 +80,15 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     Raises:
         StoreError: A timeline cannot be read.
     """
-    from altair.utils.schemapi import debug_mode
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     from wattdock.reports.charts import MOST_ROWS
 
     points, extent = points_of(rows), WHOLE if len(rows) <= MOST_ROWS else BRIEF
-    restarts = _timelines(points[: extent.timelines], extent.points)
-    # Altair would hold every row of data against its schema at each step.
-    with debug_mode(False):
-        charts = _charts(points, has_tables=extent.has_tables)
-        data = _embedded(_data(charts, restarts))
-    has_power = any(restart.power_w or restart.host_w for _, restart in restarts)
-    same, differ = _measured_with(points)
-    known = {name for name in SUMMARY for point in points if getattr(point.row, name) is not None}
-    columns = [name for name in SUMMARY if name in known or name == SUMMARY[0]]
-    script = _script()
-    loader = PackageLoader("wattdock.reports", ASSETS)
+    # Joules always have a column: where they are unknown, the page says so.
+    first, *others = Row.columns("on_page")
+    columns = [first, *(name for name in others if any(getattr(point.row, name) is not None for point in points))]
+    script, loader = _script(), PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     return (
         Environment(loader=loader, **how)
@@ -113,36 +100,68 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             policy=_policy(script),
             style=_asset("page.css"),
             script=script,
-            data=data,
-            most_timelines=extent.timelines,
-            has_timelines=bool(restarts),
-            has_power=has_power,
-            over_time="Power and tokens over time" if has_power else "Tokens over time",
-            verdict=_verdict(points),
-            publishable_count=_publishable_count(points),
-            count=len(points),
-            reasons=_commonest_reasons(points),
-            columns=list(zip(headings(columns), are_numbers(columns), strict=True)),
+            extent=extent,
+            most_names=MOST_NAMES,
             points=points,
+            publishable_count=sum(point.row.publishable is True for point in points),
+            commonest_reasons=_commonest_reasons(points),
+            columns=list(zip(headings(columns), are_numbers(columns), strict=True)),
             cells=partial(_cells, columns=columns),
-            reasons_of=partial(_reasons, most=extent.reasons),
             fallback_text=fallback_text,
             missing=_missing(points),
-            pools=list(map(str, pools(rows).values())),
-            charts=charts,
+            pools=pools(rows).values(),
             token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
-            same=same,
-            differ=[entry for entry in differ.items() if not entry[0].startswith(WITHIN)],
-            differ_within=[entry for entry in differ.items() if entry[0].startswith(WITHIN)],
             checks=_checks(points),
             boundary=ExperimentResult.BOUNDARY_STATEMENT,
-            energy_method=_energy_method(points),
-            power_method=_power_method(restart for _, restart in restarts),
             net_meaning=ExperimentResult.NET_MEANING,
             covers=next((of.covers for point in points if (of := point.result.statistics) and of.covers), None),
-            lags=_lags(points),
+            **_drawings(points, extent),
+            **_measured_with(points),
+            **_methods(points),
         )
     )
+
+
+def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
+    """Return the charts, and the data that the page's script draws them and the timelines from."""
+    from altair.utils.schemapi import debug_mode
+
+    from wattdock.reports.timeline_chart import SPAN_COLUMNS, TimelineDrawing, timeline_chart
+
+    shown = points[: extent.timelines]
+    each = min(MOST_POINTS_PER_RESULT, extent.points // len(shown))
+    restarts = [(point, line) for point in shown for line in timelines(point.stored, points=each) if line.has_lines]
+    drawings = [(f"{point.label}, restart {line.label}", TimelineDrawing.of(line, point)) for point, line in restarts]
+    looks = list(dict.fromkeys(drawing.look for _, drawing in drawings))
+    # Altair would hold every row of data against its schema at each step.
+    with debug_mode(False):
+        charts = _charts(points, has_tables=extent.has_tables)
+        looks_drawn = [_spec(timeline_chart(look, ENDS)) for look in looks]
+    data = {
+        "on_dark": ON_DARK,
+        "charts": {chart["key"]: chart["spec"] for chart in charts if chart["spec"]},
+        "span_columns": list(SPAN_COLUMNS),
+        "looks": looks_drawn,
+        "timelines": [
+            {"label": label, "look": looks.index(drawing.look), "ends": drawing.ends, "datasets": drawing.datasets}
+            for label, drawing in drawings
+        ],
+    }
+    embedded = json_text(data, separators=COMPACT)
+    # The text must not end the element that it stands in.
+    for sign in "&<>":
+        embedded = embedded.replace(sign, f"\\u{ord(sign):04x}")
+    return {
+        "charts": charts,
+        "data": embedded,
+        "has_timelines": bool(restarts),
+        "has_power": any(line.power_w or line.host_w for _, line in restarts),
+        "power_method": _method(
+            {trace.source for _, line in restarts for trace in line.power_w},
+            "energy between two changes of a GPU's counter ÷ the time between them",
+            "the driver's power readings",
+        ),
+    }
 
 
 def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:
@@ -150,12 +169,12 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
     from wattdock.reports.charts import CHARTS
 
     charts: list[dict[str, Any]] = []
-    for key, (title, chart_of) in CHARTS.items():
-        entry: dict[str, Any] = {"key": key, "title": title, "spec": None, "rows": []}
-        if key == "timeline":
+    for key, kind in CHARTS.items():
+        entry: dict[str, Any] = {"key": key, "title": kind.title, "spec": None, "rows": []}
+        if not kind.on_page:
             continue
         try:
-            chart = chart_of(points)
+            chart = kind.draw(points)
         except ConfigError as error:
             if error.cause == Cause.TOO_LARGE:
                 charts.append(entry | {"note": f"{error}."})
@@ -175,36 +194,6 @@ def _spec(chart: Chart) -> dict[str, Any]:
     spec: dict[str, Any] = chart.to_dict(validate=False)
     del spec["config"]
     return spec
-
-
-def _timelines(points: Sequence[Point], most: int) -> list[tuple[Point, RestartTimeline]]:
-    """Return the stored timelines, restart by restart, whose lines together have about `most` points."""
-    each = min(MOST_POINTS_PER_RESULT, most // len(points))
-    return [(point, line) for point in points for line in timelines(point.stored, points=each) if line.has_lines]
-
-
-def _data(charts: Iterable[dict[str, Any]], restarts: Iterable[tuple[Point, RestartTimeline]]) -> dict[str, Any]:
-    """Return what the page's script draws."""
-    from wattdock.reports.charts import SPAN_COLUMNS, TimelineDrawing, timeline_chart
-
-    drawings = [(f"{point.label}, restart {line.label}", TimelineDrawing.of(line, point)) for point, line in restarts]
-    looks = list(dict.fromkeys(drawing.look for _, drawing in drawings))
-    return {
-        "on_dark": ON_DARK,
-        "charts": {chart["key"]: chart["spec"] for chart in charts if chart["spec"]},
-        "span_columns": list(SPAN_COLUMNS),
-        "looks": [_spec(timeline_chart(look, ENDS)) for look in looks],
-        "timelines": [
-            {"label": label, "look": looks.index(drawing.look), "ends": drawing.ends, "datasets": drawing.datasets}
-            for label, drawing in drawings
-        ],
-    }
-
-
-def _embedded(data: Any) -> str:
-    """Return JSON that cannot end the element it stands in."""
-    text = json_text(data, separators=COMPACT)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _policy(script: str) -> str:
@@ -230,20 +219,6 @@ def _script() -> str:
     return bundle
 
 
-def _publishable_count(points: Sequence[Point]) -> int:
-    return sum(point.row.publishable is True for point in points)
-
-
-def _verdict(points: Sequence[Point]) -> str:
-    """Return in one line how many results may be published."""
-    publishable, count = _publishable_count(points), len(points)
-    if count == 1:
-        return f"This result may {'' if publishable else 'not '}be published"
-    some = f"{publishable} of {count}" if publishable else f"None of the {count}"
-    how_many = f"All {count}" if publishable == count else some
-    return f"{how_many} results may be published"
-
-
 def _commonest_reasons(points: Sequence[Point]) -> list[tuple[str, int, str]]:
     """Return what keeps results from being published, how many each, and each one's place in the page."""
     audits = [point.result.audit for point in points if point.result.audit]
@@ -262,7 +237,7 @@ def _anchor(name: str) -> str:
     return "check-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _missing(points: Sequence[Point]) -> list[tuple[str, str]]:
+def _missing(points: Sequence[Point]) -> dict[str, list[str]]:
     """Return why results have no joules, each reason once, with the names of the results."""
     reasons: dict[str, list[str]] = {}
     for point in points:
@@ -270,13 +245,7 @@ def _missing(points: Sequence[Point]) -> list[tuple[str, str]]:
             energy = point.result.energy
             reason = energy.reason if energy and energy.passes else point.row.reason
             reasons.setdefault(reason or "no pass was measured", []).append(point.label)
-    return [(reason, _few(labels)) for reason, labels in reasons.items()]
-
-
-def _reasons(point: Point, *, most: int) -> list[str]:
-    reasons = list(map(str, point.result.audit.reasons)) if point.result.audit else ["no audit"]
-    more = len(reasons) - most
-    return [*reasons[:most], *([f"and {more} more"] if more > 0 else [])]
+    return reasons
 
 
 def _cells(point: Point, columns: Sequence[str]) -> list[str]:
@@ -290,78 +259,60 @@ def _cells(point: Point, columns: Sequence[str]) -> list[str]:
 
 def _checks(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Return every check of every result: how often each status, and each outcome with its results, the worst first."""
-    outcomes: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    labels: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for point in points:
         for check in point.result.audit.checks if point.result.audit else ():
             outcome = (check.status, check.figure, check.threshold or "", check.source or "")
-            outcomes.setdefault(check.name, {}).setdefault(outcome, []).append(point.label)
-    summaries = [_check_summary(name, labels) for name, labels in outcomes.items()]
+            labels.setdefault(check.name, {}).setdefault(outcome, []).append(point.label)
+    summaries = []
+    for name, of_outcome in labels.items():
+        outcomes = sorted(of_outcome.items(), key=lambda entry: STATUSES.index(entry[0][0]))
+        counts = Counter(outcome[0] for outcome, results in outcomes for _ in results)
+        summaries.append(
+            {
+                "name": name,
+                "anchor": _anchor(name),
+                "counts": list(counts.items()),
+                "outcomes": outcomes[:MOST_FIGURES],
+                "left_out": max(len(outcomes) - MOST_FIGURES, 0),
+            }
+        )
     return sorted(summaries, key=lambda summary: STATUSES.index(summary["counts"][0][0]))
 
 
-def _check_summary(name: str, outcomes: dict[tuple[str, ...], list[str]]) -> dict[str, Any]:
-    ordered = sorted(outcomes.items(), key=lambda entry: STATUSES.index(entry[0][0]))
-    counts = {status: sum(len(labels) for outcome, labels in ordered if outcome[0] == status) for status in STATUSES}
-    return {
-        "name": name,
-        "anchor": _anchor(name),
-        "counts": [(status, count) for status, count in counts.items() if count],
-        "outcomes": [(*outcome, _few(labels)) for outcome, labels in ordered[:MOST_FIGURES]],
-        "left_out": max(len(ordered) - MOST_FIGURES, 0),
-    }
-
-
-def _measured_with(points: Sequence[Point]) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
+def _measured_with(points: Sequence[Point]) -> dict[str, Any]:
     """Return what all results agree in; and by name what they differ in: each text, and the results that have it."""
     texts = {
         point.label: conditions.everything(point.result.config, point.result.environment)
         for point in points
         if point.result.environment
     }
-    differ = {}
+    differ: dict[bool, dict[str, list[tuple[str, list[str]]]]] = {False: {}, True: {}}
     for name in conditions.differing(list(texts.values())):
         labels: dict[str, list[str]] = {}
         for label, by_name in texts.items():
             labels.setdefault(by_name.get(name, conditions.ABSENT), []).append(label)
-        differ[name] = list(zip(excerpts_at_difference(list(labels)), map(_few, labels.values()), strict=True))
-    return conditions.shared(list(texts.values())), differ
+        excerpts = excerpts_at_difference(list(labels))
+        differ[name.startswith(WITHIN)][name] = list(zip(excerpts, labels.values(), strict=True))
+    return {"same": conditions.shared(list(texts.values())), "differ": differ[False], "differ_within": differ[True]}
 
 
-def _few(labels: Sequence[str]) -> str:
-    more = len(labels) - MOST_NAMES
-    return "; ".join(labels[:MOST_NAMES]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _lags(points: Iterable[Point]) -> list[str]:
-    """Return each assumed or measured lag of the counters once."""
-    return sorted(
-        {
-            f"{gpu.counter_lag_s * 1e3:+.0f} ± {(gpu.counter_lag_std_s or 0.0) * 1e3:.0f} ms, "
-            + (f"measured on the GPU itself on {gpu.card}" if gpu.card else "assumed")
-            for point in points
-            for gpu in point.result.gpus.values()
-            if gpu.counter_lag_s is not None
-        }
-    )
-
-
-def _energy_method(points: Iterable[Point]) -> str:
-    """Return what the results' joules are made of."""
-    sources = (point.result.energy.source for point in points if point.result.energy)
-    return _method(
-        {source for text in sources if text for source in text.split("+")},
+def _methods(points: Sequence[Point]) -> dict[str, Any]:
+    """Return what the joules are made of, and each assumed or measured lag of the counters once."""
+    energies = [point.result.energy for point in points if point.result.energy]
+    lags = {
+        f"{gpu.counter_lag_s * 1e3:+.0f} ± {(gpu.counter_lag_std_s or 0.0) * 1e3:.0f} ms, "
+        + (f"measured on the GPU itself on {gpu.card}" if gpu.card else "assumed")
+        for point in points
+        for gpu in point.result.gpus.values()
+        if gpu.counter_lag_s is not None
+    }
+    energy_method = _method(
+        {source for energy in energies if energy.source for source in energy.source.split("+")},
         "the GPUs' own energy counters, interpolated between their changes",
         "the driver's power readings, integrated from one to the next",
     )
-
-
-def _power_method(restarts: Iterable[RestartTimeline]) -> str:
-    """Return what the lines of GPU power are computed from."""
-    return _method(
-        {trace.source for restart in restarts for trace in restart.power_w},
-        "energy between two changes of a GPU's counter ÷ the time between them",
-        "the driver's power readings",
-    )
+    return {"energy_method": energy_method, "lags": sorted(lags)}
 
 
 def _method(sources: set[str], of_counters: str, of_readings: str) -> str:

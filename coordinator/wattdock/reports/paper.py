@@ -13,14 +13,13 @@ from wattdock.output import harmless
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import MARK
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
-from wattdock.store import COLUMNS
+from wattdock.store import COLUMNS, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.reports.chart_data import Point
-    from wattdock.reports.charts import Chart
     from wattdock.store import StoredResult
 
 # One and two columns of a journal's page, 89 and 183 mm, in points.
@@ -48,11 +47,8 @@ CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "concat": {"spacing": 8},
 }
-# Columns of the table of results that a printed table has; a CSV file has all of them.
-PRINTED = (
-    *("name", "backend", "model", "gpu_count", "batch_size", "energy_per_output_token_j", "output_tokens_per_s"),
-    "publishable",
-)
+# Columns of a printed table; a CSV file has every column.
+PRINTED = Row.columns("in_paper")
 HEADINGS = headings(PRINTED)
 NOTE = (
     "± is half of the 95 % interval, [low, high] the whole interval where it reaches 0, from how "
@@ -88,35 +84,31 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
         StoreError: The file cannot be written.
     """
     points = points_of(rows)
+    what, formats = ("tables", list(FORMS)) if kind == "table" else ("figures", FORMATS)
+    if file.suffix not in formats:
+        raise ConfigError(f"{file}: {what} are written as {', '.join(formats)}", "name such a file with -o")
     if kind == "table":
-        _require_format(file, FORMS, "tables are written as")
         text = FORMS[file.suffix](points)
         # A file of text is shown on a terminal as often as not; CSV is for programs, and holds what results hold.
-        write_output(file, (text if file.suffix == ".csv" else harmless(text)).encode(), "-o")
-        return disturbed_note(points)
-    from wattdock.reports.charts import chart
-
-    _save_chart(lambda: chart(kind, rows), file, width=width)
-    return disturbed_note(points)
-
-
-def _save_chart(made: Callable[[], Chart], file: Path, *, width: str) -> None:
-    """Make a chart and write it, exactly as wide as one of `WIDTHS`."""
-    import vl_convert as vlc
-    from altair.utils.schemapi import debug_mode
-
-    _require_format(file, FORMATS, "figures are written as")
-    # Altair would hold every row of data against its schema at each step.
-    with debug_mode(False):
-        spec = _drawable(made().to_dict(validate=False))
-    svg = _svg_of(spec, WIDTHS[width])
-    if file.suffix == ".pdf":
-        content = vlc.svg_to_pdf(svg)
-    elif file.suffix == ".png":
-        content = vlc.svg_to_png(svg, scale=PIXELS_PER_INCH / 72)
+        content = (text if file.suffix == ".csv" else harmless(text)).encode()
     else:
-        content = svg.encode()
+        import vl_convert as vlc
+        from altair.utils.schemapi import debug_mode
+
+        from wattdock.reports.charts import chart
+
+        # Altair would hold every row of data against its schema at each step.
+        with debug_mode(False):
+            spec = _drawable(chart(kind, rows).to_dict(validate=False))
+        svg = _svg_of(spec, WIDTHS[width])
+        if file.suffix == ".svg":
+            content = svg.encode()
+        elif file.suffix == ".pdf":
+            content = vlc.svg_to_pdf(svg)
+        else:
+            content = vlc.svg_to_png(svg, scale=PIXELS_PER_INCH / 72)
     write_output(file, content, "-o")
+    return disturbed_note(points)
 
 
 def _drawable(part: Any) -> Any:
@@ -153,11 +145,6 @@ def _svg_of(spec: dict[str, Any], width: float) -> str:
     return svg
 
 
-def _require_format(file: Path, formats: Iterable[str], what: str) -> None:
-    if file.suffix not in formats:
-        raise ConfigError(f"{file}: {what} {', '.join(formats)}", "name such a file with -o")
-
-
 def markdown(points: Sequence[Point]) -> str:
     """Return results as a pipe table."""
     rule = ["---:" if is_number else "---" for is_number in are_numbers(PRINTED)]
@@ -168,7 +155,11 @@ def markdown(points: Sequence[Point]) -> str:
 def latex(points: Sequence[Point]) -> str:
     """Return results as a tabular with booktabs' rules."""
     kinds = "".join("r" if is_number else "l" for is_number in are_numbers(PRINTED))
-    head, *rows = (" & ".join(map(_tex, cells)) + r" \\" for cells in (HEADINGS, *map(_cells, points)))
+    escaped = [
+        ["".join(ESCAPED.get(sign, sign) for sign in _one_line(cell)) for cell in cells]
+        for cells in (HEADINGS, *map(_cells, points))
+    ]
+    head, *rows = (" & ".join(cells) + r" \\" for cells in escaped)
     begin = [f"% {_note(points)}", rf"\begin{{tabular}}{{{kinds}}}"]
     return "\n".join([*begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -200,7 +191,3 @@ def _note(points: Sequence[Point]) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _tex(text: str) -> str:
-    return "".join(ESCAPED.get(sign, sign) for sign in _one_line(text))

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from wattdock.records import EnvironmentSnapshot
     from wattdock.store import StoredResult
 
-# Where prompts come from that are the same for the same workload.
+# Sources of prompts that follow from the workload: equal workloads have equal prompts.
 GENERATED = ("bundled", "synthetic")
 # Settings of backends that say how a model is split; all others have to be equal on one curve.
 SPLIT_KEYS = {
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tp_size", "pp_size"),
     *("device_map", "tp_plan", "data_parallel_scaling"),
 }
-# How long and how often it was measured, not what.
+# Settings of how long a result was measured, and of its order; two results of one curve may differ in them.
 NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
 # Conditions that have to be equal on one curve.
 SAME_CONDITIONS = (
@@ -147,7 +147,8 @@ class _Usable:
 
     Attributes:
         restarts: By quantity.
-        common: What has to be equal for two results to be on one curve.
+        common: Conditions and settings that have to be equal on one curve: all that do not follow from the split or
+            from how long it ran.
     """
 
     name: str
@@ -195,9 +196,28 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
 def _setting(members: Sequence[_Usable]) -> Setting:
     points = [_point(list(same)) for _, same in groupby(members, key=lambda member: member.split_key)]
     points.sort(key=lambda point: (point.kind != SINGLE_GPU, point.gpus, point.split))
-    setting = Setting(_setting_name(members[0]), tuple(points), optimum(points))
-    first = {id(point): curve[0] for curve in setting.curves.values() for point in curve}
-    relative = [_relative(point, first[id(point)]) if id(point) in first else point for point in points]
+    environment, work = members[0].environment, members[0].result.config.workload
+    dtype = environment.runner.engine_args.get("dtype")
+    engine = f"{environment.backend} {environment.runner.framework_version or ''}".strip()
+    parts = [environment.model.name, engine, *([str(dtype)] if dtype else [])]
+    gpus = " + ".join(sorted(set(environment.gpu_names)))
+    lengths = f"{work.prompts.input_tokens} in, " if environment.dataset == "synthetic" else ""
+    name = ", ".join([*parts, gpus, f"batch {work.batch_size}", f"{lengths}{work.max_output_tokens} out"])
+    setting = Setting(name, tuple(points), optimum(points))
+    firsts = {id(point): curve[0] for curve in setting.curves.values() for point in curve}
+    relative = []
+    for point in points:
+        if first := firsts.get(id(point)):
+            speed_up, share = _ratio(point, first, statistics.SPEED), first.gpus / point.gpus
+            interval = speed_up.interval and statistics.Interval(*(end * share for end in speed_up.interval))
+            has_energy = point.j_per_token and first.j_per_token
+            point = replace(  # noqa: PLW2901
+                point,
+                speed_up=speed_up,
+                efficiency=statistics.Figure(speed_up.value * share, interval),
+                energy_ratio=_ratio(point, first, statistics.ENERGY) if has_energy else None,
+            )
+        relative.append(point)
     return replace(setting, points=tuple(relative))
 
 
@@ -217,31 +237,18 @@ def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
     restarts = {quantity: values for quantity, values in every_quantity.items() if values}
     if statistics.SPEED not in restarts or any(min(of_quantity.values) <= 0 for of_quantity in restarts.values()):
         return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
-    return _Usable(folder.name, result, result.environment, restarts, _common(result, result.environment))
-
-
-def _common(result: ExperimentResult, environment: EnvironmentSnapshot) -> tuple[tuple[str, str], ...]:
-    """Return the conditions and settings of a result that do not follow from its split or from how long it ran."""
+    environment = result.environment
     # A file under the same path may have changed; other prompts follow from the workload.
     prompts = () if environment.dataset in GENERATED else ("prompts' SHA-256",)
     section, workload = f"setting: {environment.backend}.", "setting: workload."
     left_out = (*(section + key for key in SPLIT_KEYS), *(workload + key for key in NOT_THE_WORK))
-    return tuple(
+    common = tuple(
         (name, text)
-        for name, text in sorted(conditions.everything(result.config, result.environment).items())
+        for name, text in sorted(conditions.everything(result.config, environment).items())
         if name in (*SAME_CONDITIONS, *prompts)
         or (name.startswith((section, workload, conditions.VARIABLE)) and not name.startswith(left_out))
     )
-
-
-def _setting_name(member: _Usable) -> str:
-    environment, work = member.environment, member.result.config.workload
-    lengths = f"{work.prompts.input_tokens} in, " if environment.dataset == "synthetic" else ""
-    dtype = environment.runner.engine_args.get("dtype")
-    engine = f"{environment.backend} {environment.runner.framework_version or ''}".strip()
-    parts = [environment.model.name, engine, *([str(dtype)] if dtype else [])]
-    gpus = " + ".join(sorted(set(environment.gpu_names)))
-    return ", ".join([*parts, gpus, f"batch {work.batch_size}", f"{lengths}{work.max_output_tokens} out"])
+    return _Usable(folder.name, result, environment, restarts, common)
 
 
 def _point(same: Sequence[_Usable]) -> SplitPoint:
@@ -265,20 +272,6 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         load_imbalance=max(imbalances, default=None),
         disturbed=any(Audit.disturbed_by(audit.checks) for audit in audits),
         results=tuple(member.name for member in same),
-    )
-
-
-def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
-    """Return a point with its ratios to the first of its curve."""
-    speed_up = _ratio(point, first, statistics.SPEED)
-    share = first.gpus / point.gpus
-    interval = speed_up.interval and statistics.Interval(*(end * share for end in speed_up.interval))
-    has_energy = point.j_per_token and first.j_per_token
-    return replace(
-        point,
-        speed_up=speed_up,
-        efficiency=statistics.Figure(speed_up.value * share, interval),
-        energy_ratio=_ratio(point, first, statistics.ENERGY) if has_energy else None,
     )
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.reports.boards import boards_text
-
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult, Fallback
 
 __all__ = ["STATUSES", "boards_text", "fallback_text", "token_cost_texts"]
 
-# Of checks, the worst first.
+# Statuses of checks, the worst first.
 STATUSES = ("fail", "unknown", "warn", "info", "pass")
 TOKEN_COSTS = {
     "idle_w": "W while idle",
@@ -34,3 +32,9 @@ def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
         return {}
     texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
     return texts | {"J of the fit": f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"}
+
+
+def boards_text(result: ExperimentResult) -> str:
+    """Return how many boards stand behind a result's figure: ", 1 board"; empty without a GPU."""
+    count = len(result.environment.gpu_uuids) if result.environment else 0
+    return "" if not count else ", 1 board" if count == 1 else f", 1 set of {count} boards"

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 S = TypeVar("S", passes.TokenSeries, passes.Steps)
 # gRPC's default limit for one message is 4 MB; stay far below it.
 CHUNK_BYTES = 1_000_000
-# What a pass's record may take in memory, and at most takes: for each event, its bytes on the wire, and its requests.
+# The most memory that a pass's record may take, and how much each event, each byte on the wire and each request
+# takes at most.
 MAX_PASS_BYTES = 4_000_000_000
 EVENT_BYTES, BYTES_PER_BYTE, REQUEST_BYTES = 100_000, 20, 400
 MAX_QUOTED = 80
@@ -146,17 +147,13 @@ class Heartbeat:
     pass_over: bool
 
 
-def optional(message: Message, field: str) -> Any:
-    """Return `message.field`, or None where it was not set: unknown is not zero."""
-    return getattr(message, field) if message.HasField(field) else None
-
-
 def figures(message: Message) -> dict[str, Any]:
     """Return a message's numbers and texts by name: None where a figure was not set, a tuple of a repeated one."""
     found: dict[str, Any] = {}
     for part in message.DESCRIPTOR.fields:
         if part.message_type is None:
-            value = optional(message, part.name) if part.has_presence else getattr(message, part.name)
+            is_unset = part.has_presence and not message.HasField(part.name)
+            value = None if is_unset else getattr(message, part.name)
             found[part.name] = value if value is None or isinstance(value, SCALAR) else tuple(value)
     return found
 
@@ -187,32 +184,28 @@ def load_request(request: LoadRequest) -> pb.LoadRequest:
     )
 
 
-def _workload(request: PassRequest) -> pb.Workload:
-    spec = request.workload
-    return pb.Workload(
+def generate_requests(request: PassRequest) -> Iterator[pb.GenerateRequest]:
+    """Yield the workload, then the prompts in chunks of about `CHUNK_BYTES`."""
+    spec, prompts = request.workload, request.prompts
+    workload = pb.Workload(
         arrival=f"ARRIVAL_{spec.loop.upper()}",
         in_flight=spec.batch_size,
-        arrival_ns=request.prompts.arrivals_ns,
+        arrival_ns=prompts.arrivals_ns,
         min_duration_s=request.min_duration_s,
         min_requests=request.min_requests,
         max_output_tokens=spec.output_lengths.max,
         ignore_eos=request.ignore_eos,
         sampling=pb.Sampling(temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k),
-        seed=request.prompts.seed,
+        seed=prompts.seed,
         chat_template=spec.prompts.chat,
         chat_template_kwargs_json=json.dumps(spec.prompts.chat_template_kwargs),
         template_time_s=request.template_time_s,
         return_text=request.return_content,
         return_token_ids=request.return_content,
         settle_s=request.settle_s,
-        first_output_tokens=request.prompts.first_output_tokens,
+        first_output_tokens=prompts.first_output_tokens,
     )
-
-
-def generate_requests(request: PassRequest) -> Iterator[pb.GenerateRequest]:
-    """Yield the workload, then the prompts in chunks of about `CHUNK_BYTES`."""
-    prompts = request.prompts
-    yield pb.GenerateRequest(workload=_workload(request))
+    yield pb.GenerateRequest(workload=workload)
     chunk, size = pb.PromptChunk(), 0
     for item, limit in zip(prompts.items, prompts.max_output_tokens, strict=True):
         message = pb.Prompt(max_output_tokens=limit)
@@ -243,7 +236,7 @@ def finding(message: pb.Finding) -> RunnerFinding:
 
 def clock_identity(reading: pb.ClockReading) -> ClockIdentity:
     """Return the identity of the runner's clock."""
-    return ClockIdentity(reading.boot_id, optional(reading, "time_namespace"))
+    return ClockIdentity(reading.boot_id, figures(reading)["time_namespace"])
 
 
 def span(message: pb.Span) -> Span:

@@ -2,7 +2,7 @@
 
 In: an `ExperimentResult` with its restarts' records; a name, a study, a folder, a bundle, or a SELECT. Out: a
 `StoredResult` with its restarts, and the tidy table of results, a `Row` each (`COLUMNS`).
-A new column is a field of `Row`; tables for people choose their columns (`LISTED`, `SUMMARY`, `PRINTED`).
+A new column is a field of `Row`, which says in which tables people see it.
 Must not know: how results are measured, drawn or bundled.
 """
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import Cause, StoreError
-from wattdock.files import MAX_JSON_BYTES, RESULT, NewFolder, new_folder, sync
+from wattdock.files import MAX_JSON_BYTES, RESULT, new_folder, sync
 from wattdock.opening import open_data
 from wattdock.output import print_json
 from wattdock.owned_folder import OwnedFolder
@@ -29,7 +29,7 @@ from wattdock.store.table import Row
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -56,6 +56,15 @@ class StoredResult:
     def row(self) -> Row:
         """The result's row of the table; only `table.in_order` knows whether it is superseded."""
         return Row.of(self.result, self.folder)
+
+    def place_in(self, order: Mapping[str, int]) -> tuple[int, int]:
+        """Return where the result stands in its study: after its experiment, and fallbacks by number.
+
+        Args:
+            order: Position in the study by experiment id.
+        """
+        fallback = self.result.fallback
+        return (order[fallback.fallback_of], fallback.step) if fallback else (order[self.result.experiment_id], 0)
 
     def as_json(self) -> dict[str, Any]:
         """Return what result.json holds."""
@@ -111,16 +120,26 @@ def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log:
     Raises:
         StoreError: It could not be written there; it was put under the temporary folder, or printed, instead.
     """
-    # A coordinator that was killed may have stored the result before noting it in the journal.
-    if stored := _find_stored(result, output_dir):
-        return stored
     name = folder_name(result)
+    # A coordinator that was killed may have stored the result before noting it in the journal. A failure before the
+    # first new span has the spans of the interrupted result that it followed; it is another result.
+    for folder in sorted(output_dir.glob(f"{name}*")) if result.spans else ():
+        # A neighbour that cannot be read is another result, and must not keep this one from being stored.
+        with suppress(StoreError):
+            neighbour = load_result(folder)
+            if (neighbour.spans, neighbour.status) == (result.spans, result.status):
+                return folder
     try:
         return _write(output_dir, name, result, restarts, log)
     except OSError as error:
-        rescued = _rescue(name, result, restarts, log)
+        try:
+            rescued = Path(tempfile.mkdtemp(prefix="wattdock-rescued-"))
+            place = f"in {_write(rescued, name, result, restarts, log)} instead"
+        except OSError:
+            print_json(result, indent=None)
+            place = "printed above, as JSON"
         raise StoreError(
-            f"cannot write the result to {output_dir}: {error.strerror or error}; it is {rescued}",
+            f"cannot write the result to {output_dir}: {error.strerror or error}; it is {place}",
             "make room and move it, or choose another folder with --output-dir",
         ) from error
 
@@ -129,20 +148,6 @@ def folder_name(result: ExperimentResult) -> str:
     """Return "<UTC time>-<backend>-<first 8 digits of the experiment id>"."""
     started = datetime.fromisoformat(result.started_utc)
     return f"{started:%Y%m%dT%H%M%S}-{result.config.backend}-{result.experiment_id[:8]}"
-
-
-def _find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
-    """Return the folder that holds a result with the same measured spans; None without one.
-
-    A failure before the first new span has the spans of the interrupted result that it followed; it is another result.
-    """
-    for folder in sorted(output_dir.glob(f"{folder_name(result)}*")) if result.spans else ():
-        # A neighbour that cannot be read is another result, and must not keep this one from being stored.
-        with suppress(StoreError):
-            neighbour = load_result(folder)
-            if (neighbour.spans, neighbour.status) == (result.spans, result.status):
-                return folder
-    return None
 
 
 def load_result(folder: Path) -> ExperimentResult:
@@ -256,28 +261,15 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
                 shutil.copytree(measured, target)
         for written in (*place.rglob("*"), place):
             sync(written)
-        final = _finish(folder, parent / name)
+        final = parent / name
+        # A rename onto an existing folder fails unless that is empty, so two coordinators cannot overwrite each other.
+        try:
+            folder.finish(final)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            # Another result of the same second and settings has the name.
+            final = folder.finish(final.with_name(f"{final.name}-{secrets.token_hex(2)}"))
     # The study's records go once this returns: a power cut must not take the name that replaces them.
     sync(parent)
     return final
-
-
-def _finish(folder: NewFolder, final: Path) -> Path:
-    """Give the folder its name; another result of the same second and settings gets a suffix of its own."""
-    # A rename onto an existing folder fails unless that is empty, so two coordinators cannot overwrite each other.
-    try:
-        return folder.finish(final)
-    except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-            raise
-    return folder.finish(final.with_name(f"{final.name}-{secrets.token_hex(2)}"))
-
-
-def _rescue(name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> str:
-    """Put what was measured somewhere else; return where, in words."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="wattdock-rescued-"))
-        return f"in {_write(folder, name, result, restarts, log)} instead"
-    except OSError:
-        print_json(result, indent=None)
-        return "printed above, as JSON"

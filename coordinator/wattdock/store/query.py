@@ -19,7 +19,6 @@ from wattdock.store.table import Row, in_order, passes_of, passes_table, replace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import duckdb
     import pyarrow as pa
 
     from wattdock.store.folders import StoredResult, Warn
@@ -49,20 +48,17 @@ def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False
     Raises:
         ConfigError: The condition is wrong.
     """
-    folders = {row.folder for row in rows} if where is None else _folders_where(rows, where)
-    return [row for row in rows if row.folder in folders and (superseded or not row.superseded)]
-
-
-def _folders_where(rows: Sequence[Row], condition: str) -> set[str]:
-    """Return the folders of the rows that a condition holds for."""
     import duckdb
 
-    # A comment in it ends with its line.
-    sql = f"SELECT folder FROM all_results WHERE ({condition}\n)"
-    try:
-        return set(_answer({"all_results": Row.table(rows)}, {}, sql)["folder"].to_pylist())
-    except duckdb.Error as error:
-        raise ConfigError(f"where: {' '.join(str(error).split())}") from error
+    folders = {row.folder for row in rows}
+    if where is not None:
+        # A comment in it ends with its line.
+        sql = f"SELECT folder FROM all_results WHERE ({where}\n)"
+        try:
+            folders = set(_answer({"all_results": Row.table(rows)}, {}, sql)["folder"].to_pylist())
+        except duckdb.Error as error:
+            raise ConfigError(f"where: {' '.join(str(error).split())}") from error
+    return [row for row in rows if row.folder in folders and (superseded or not row.superseded)]
 
 
 def select(
@@ -150,7 +146,15 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
     import duckdb
 
     with duckdb.connect(config=ENGINE) as connection:
-        _require_one_select(connection, sql)
+        # Several queries, or a statement that could overwrite results or fetch code, are refused before any is run.
+        statements = connection.extract_statements(sql)
+        for statement in statements:
+            if statement.type.name not in READ_ONLY:
+                query = statement.query.strip()
+                raise ConfigError(f"{query!r} is not a SELECT", "`wattdock results export` writes files")
+        # A PIVOT is several statements, one of which is a SELECT.
+        if [statement.type.name for statement in statements].count("SELECT") > 1:
+            raise ConfigError(f"{sql!r} holds {len(statements)} queries", "write one at a time")
         for name, table in tables.items():
             connection.register(name, table)
         connection.execute("CREATE VIEW results AS FROM all_results WHERE NOT superseded")
@@ -168,14 +172,3 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
         if (answer := connection.sql(sql)) is None:
             raise ConfigError("the query is empty", "write a SELECT")
         return answer.to_arrow_table()
-
-
-def _require_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuse several queries, and statements that could overwrite results or fetch code, before anything is run."""
-    statements = connection.extract_statements(sql)
-    for statement in statements:
-        if statement.type.name not in READ_ONLY:
-            raise ConfigError(f"{statement.query.strip()!r} is not a SELECT", "`wattdock results export` writes files")
-    # A PIVOT is several statements, one of which is a SELECT.
-    if [statement.type.name for statement in statements].count("SELECT") > 1:
-        raise ConfigError(f"{sql!r} holds {len(statements)} queries", "write one at a time")

@@ -108,18 +108,13 @@ def _folders(
         return [path]
     if is_study:
         return _names(study.parent.parent).of_study(study.name)
-    return _in_folder(path, name, open_bundle)
-
-
-def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
-    """Return a result folder itself, a bundle's results once it was verified, or the results that a folder holds."""
     # A folder of results may hold other files, such as a log of the run.
-    if (folder / RESTARTS).is_dir() and not result_folders(folder):
-        return [folder]
-    for place in (folder / BUNDLED, folder):
+    if (path / RESTARTS).is_dir() and not result_folders(path):
+        return [path]
+    for place in (path / BUNDLED, path):
         if folders := result_folders(place):
-            if place != folder and (place.parent / MANIFEST).exists():
-                open_bundle(place.parent)
+            if place != path and (path / MANIFEST).exists():
+                open_bundle(path)
             return folders
     raise ConfigError(f"{name}: holds no results", "name a result folder, a study, a bundle, or a folder of results")
 
@@ -165,7 +160,7 @@ def _names(output_dir: Path) -> _Names:
         row = rows[folder]
         if row.study_id:
             studies.setdefault(row.study_id, []).append(folder)
-    # Whoever means one that was replaced types its whole name.
+    # A replaced result is found by its whole name only.
     replaced = replacements(rows.values())
     results = {folder.name: [folder] for folder in folders if str(folder) not in replaced}
     return _Names(output_dir, results, studies, {folder: row.name for folder, row in rows.items()}, unreadable)

@@ -1,6 +1,6 @@
 """The tidy table of results, a `Row` per result: lists, exports, SQL, charts and papers read it.
 
-A new column is one more field of `Row`, with its place in an `ExperimentResult`.
+A new column is one more field of `Row`, with its place in an `ExperimentResult` and its position in tables for people.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from wattdock.analysis import Audit, statistics
 from wattdock.config import Split
@@ -34,11 +34,19 @@ class Column(NamedTuple):
         place: Dotted name in an `ExperimentResult`; empty where `Row.of` computes the value.
         heading: The column's name in tables for people.
         form: How people read its values: a format specification, "seconds", or "file name".
+        in_list, in_study, on_page, in_paper: The column's position in `results list`, in `show` of several results, in
+            a report's summary and in a table for a paper, from 1; 0 where it is left out.
+        live: Whether the page of `serve` receives it.
     """
 
     place: str = ""
     heading: str = ""
     form: str = ""
+    in_list: int = 0
+    in_study: int = 0
+    on_page: int = 0
+    in_paper: int = 0
+    live: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,71 +75,105 @@ class Row:
         superseded: A later attempt of the same study replaces it.
     """
 
-    folder: Annotated[str, Column(heading="folder", form="file name")]
-    started_utc: Annotated[datetime, Column(heading="started (UTC)", form="%Y-%m-%d %H:%M")]
-    name: Annotated[str, Column(heading="experiment")]
-    status: Annotated[str, Column("status", "status")]
-    backend: Annotated[str, Column("config.backend", "backend")]
-    model: Annotated[str, Column(heading="model")]
+    folder: Annotated[str, Column(heading="folder", form="file name", in_list=1)]
+    started_utc: Annotated[datetime, Column(heading="started (UTC)", form="%Y-%m-%d %H:%M", in_list=16)]
+    name: Annotated[str, Column(heading="experiment", in_list=6, in_study=1, in_paper=1, live=True)]
+    status: Annotated[str, Column("status", "status", in_list=2, in_study=4, live=True)]
+    backend: Annotated[str, Column("config.backend", "backend", in_list=17, on_page=18, in_paper=2, live=True)]
+    model: Annotated[str, Column(heading="model", in_list=9, on_page=19, in_paper=3, live=True)]
     revision: Annotated[str | None, Column("environment.model.revision")]
     weights: Annotated[str | None, Column("environment.model.weights")]
     framework_version: Annotated[str | None, Column("environment.runner.framework_version")]
     launcher: Annotated[str | None, Column("environment.launcher")]
-    gpus: Annotated[str | None, Column(heading="GPU")]
-    gpu_count: Annotated[int | None, Column("environment.gpu_count", "GPUs")]
-    parallelism: Annotated[str | None, Column(heading="split")]
+    gpus: Annotated[str | None, Column(heading="GPU", in_list=10, on_page=17, live=True)]
+    gpu_count: Annotated[int | None, Column("environment.gpu_count", "GPUs", in_study=5, in_paper=4)]
+    parallelism: Annotated[str | None, Column(heading="split", in_list=11)]
     arrival: Annotated[str | None, Column("config.workload.arrival")]
     rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
-    batch_size: Annotated[int, Column("config.workload.batch_size", "batch")]
-    prompts: Annotated[str | None, Column("environment.dataset", "prompts")]
+    batch_size: Annotated[
+        int, Column("config.workload.batch_size", "batch", in_list=5, in_study=6, on_page=15, in_paper=5, live=True)
+    ]
+    prompts: Annotated[str | None, Column("environment.dataset", "prompts", in_list=12)]
     input_tokens: Annotated[float | None, Column(form=".4g")]
     max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens")]
-    restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts")]
+    restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts", on_page=16, live=True)]
     passes: Annotated[int | None, Column("config.repeats.passes", "passes")]
     duration_s: Annotated[float | None, Column("performance.duration_s")]
     requests: Annotated[int | None, Column("performance.requests", "requests", ",")]
     prompt_tokens: Annotated[int | None, Column("performance.prompt_tokens")]
-    output_tokens: Annotated[int | None, Column("performance.output_tokens", "output tokens", ",")]
-    output_tokens_per_s: Annotated[float | None, Column("performance.output_tokens_per_s", "output tokens/s", ",.1f")]
+    output_tokens: Annotated[
+        int | None, Column("performance.output_tokens", "output tokens", ",", in_study=7, on_page=14)
+    ]
+    output_tokens_per_s: Annotated[
+        float | None,
+        Column(
+            "performance.output_tokens_per_s",
+            "output tokens/s",
+            ",.1f",
+            in_list=4,
+            in_study=3,
+            on_page=3,
+            in_paper=7,
+            live=True,
+        ),
+    ]
     output_tokens_per_s_low: float | None
     output_tokens_per_s_high: float | None
     requests_per_s: Annotated[float | None, Column("performance.requests_per_s")]
-    ttft_p50_s: Annotated[float | None, Column("performance.ttft.p50_s", "TTFT p50", "seconds")]
+    ttft_p50_s: Annotated[float | None, Column("performance.ttft.p50_s", "TTFT p50", "seconds", on_page=11)]
     ttft_p95_s: Annotated[float | None, Column("performance.ttft.p95_s", "TTFT p95", "seconds")]
-    tpot_p50_s: Annotated[float | None, Column("performance.tpot.p50_s", "TPOT p50", "seconds")]
+    tpot_p50_s: Annotated[float | None, Column("performance.tpot.p50_s", "TPOT p50", "seconds", on_page=12)]
     tpot_p95_s: Annotated[float | None, Column("performance.tpot.p95_s", "TPOT p95", "seconds")]
     e2e_p50_s: Annotated[float | None, Column("performance.e2e.p50_s", "end to end p50", "seconds")]
     e2e_p95_s: Annotated[float | None, Column("performance.e2e.p95_s", "end to end p95", "seconds")]
-    itl_p50_s: Annotated[float | None, Column("performance.itl.p50_s", "ITL p50", "seconds")]
+    itl_p50_s: Annotated[float | None, Column("performance.itl.p50_s", "ITL p50", "seconds", on_page=13)]
     itl_p99_s: Annotated[float | None, Column("performance.itl.p99_s", "ITL p99", "seconds")]
-    slo_met_share: Annotated[float | None, Column("goodput.share_met", "met SLO", ".1%")]
-    requests_met_per_s: Annotated[float | None, Column("goodput.requests_met_per_s", "goodput, requests/s", ",.3g")]
+    slo_met_share: Annotated[float | None, Column("goodput.share_met", "met SLO", ".1%", on_page=6)]
+    requests_met_per_s: Annotated[
+        float | None, Column("goodput.requests_met_per_s", "goodput, requests/s", ",.3g", on_page=7)
+    ]
     output_tokens_met_per_s: Annotated[float | None, Column("goodput.output_tokens_met_per_s")]
     total_j: Annotated[float | None, Column("energy.total_j", "J", ",.1f")]
     timing_j: Annotated[float | None, Column("energy.uncertainty.timing_j")]
     energy_per_output_token_j: Annotated[
-        float | None, Column("energy.energy_per_output_token_j", "J/output token", ".4g")
+        float | None,
+        Column(
+            "energy.energy_per_output_token_j",
+            "J/output token",
+            ".4g",
+            in_list=3,
+            in_study=2,
+            on_page=1,
+            in_paper=6,
+            live=True,
+        ),
     ]
-    headline_window: Annotated[str | None, Column("energy.windows.headline", "window")]
-    energy_per_output_token_low_j: Annotated[float | None, Column(heading="J/output token from", form=".4g")]
-    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g")]
+    headline_window: Annotated[str | None, Column("energy.windows.headline", "window", on_page=2)]
+    energy_per_output_token_low_j: Annotated[
+        float | None, Column(heading="J/output token from", form=".4g", in_list=13, live=True)
+    ]
+    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14, live=True)]
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
     energy_per_input_token_j: Annotated[float | None, Column("energy.energy_per_input_token_j")]
     energy_per_total_token_j: Annotated[float | None, Column("energy.energy_per_total_token_j")]
     energy_per_request_met_j: Annotated[float | None, Column("goodput.energy_per_request_met_j")]
-    energy_per_output_token_met_j: Annotated[float | None, Column("goodput.energy_per_output_token_met_j")]
-    mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f")]
-    mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f")]
-    nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit")]
-    roofline_time_ratio: Annotated[float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g")]
-    cpu_others_share: Annotated[float | None, Column(heading="CPUs used by others", form=".0%")]
-    disturbed: Annotated[str | None, Column(heading="disturbed by others")]
-    publishable: Annotated[bool | None, Column("audit.publishable", "publishable")]
-    reason: Annotated[str | None, Column(heading="reason")]
+    energy_per_output_token_met_j: Annotated[float | None, Column("goodput.energy_per_output_token_met_j", on_page=8)]
+    mean_power_w: Annotated[
+        float | None, Column("energy.mean_power_w", "mean W", ",.0f", in_study=8, on_page=4, live=True)
+    ]
+    mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f", on_page=5)]
+    nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit", on_page=9)]
+    roofline_time_ratio: Annotated[
+        float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g", on_page=10)
+    ]
+    cpu_others_share: Annotated[float | None, Column(heading="CPUs used by others", form=".0%", in_list=15)]
+    disturbed: Annotated[str | None, Column(heading="disturbed by others", in_list=18)]
+    publishable: Annotated[bool | None, Column("audit.publishable", "publishable", in_list=8, in_paper=8, live=True)]
+    reason: Annotated[str | None, Column(heading="reason", in_list=19)]
     error_cause: Annotated[str | None, Column("error.cause")]
     fallback: Annotated[str | None, Column("fallback.change", "fallback")]
     fallback_of: Annotated[str | None, Column("fallback.fallback_of")]
-    study_id: Annotated[str | None, Column("study.study_id", "study")]
+    study_id: Annotated[str | None, Column("study.study_id", "study", in_list=7, live=True)]
     node: Annotated[str | None, Column("environment.job.node", "node")]
     job: Annotated[str | None, Column("environment.job.id", "job")]
     attempt: Annotated[int | None, Column("study.attempt")]
@@ -175,6 +217,12 @@ class Row:
     def types() -> dict[str, type]:
         """Return the type of each column's values, None aside."""
         return {name: next(iter(get_args(hint)), hint) for name, hint in get_type_hints(Row).items()}
+
+    @staticmethod
+    def columns(table: Literal["in_list", "in_study", "on_page", "in_paper", "live"]) -> list[str]:
+        """Return the names of the columns that a table for people has, in their order."""
+        positions: dict[str, int] = {name: getattr(column, table) for name, column in COLUMNS.items()}
+        return sorted(filter(positions.__getitem__, positions), key=positions.__getitem__)
 
 
 _HINTS = get_type_hints(Row, include_extras=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EVENTS = "events.jsonl"
 
-# Of the tokens of a pass, a line in this time.
+# Shortest time between two lines about the tokens of a pass: more would fill the file, and readers look once a second.
 BEAT_S = 0.9
 
 
@@ -40,17 +40,12 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         """Write an event and pass it on."""
-        self._write(event)
-        self._emit(event)
-
-    def _write(self, event: Event) -> None:
-        if isinstance(event, TokensSeen):
-            if time.monotonic() - self._last_beat_s < BEAT_S:
-                return
-            self._last_beat_s = time.monotonic()
-        if self._file:
+        is_beat, now_s = isinstance(event, TokensSeen), time.monotonic()
+        if self._file and not (is_beat and now_s - self._last_beat_s < BEAT_S):
+            self._last_beat_s = now_s if is_beat else self._last_beat_s
             with suppress(OSError):
                 self._file.write(json_text(as_line(event), default=str).encode() + b"\n")
+        self._emit(event)
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,6 @@
-"""What happens while a study is measured, as typed events.
+"""Typed events of a study that is measured.
 
-The loop and its sessions emit them to one callable; a terminal, JSON lines or a page turn them into something to read.
-`RunState` is what they add up to.
+The run emits them to one callable; a terminal, JSON lines or a page show them. `RunState` is their sum.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class StudyStarted(Event):
     Attributes:
         resumed: Whether an earlier run began the study; None without `--resume`.
         done: Experiments that earlier runs have finished.
-        passes: Of the whole study, those that are left and those that are not.
+        passes_left, passes: Measured passes of the study that are left, and all of them.
         time_left: How long the passes left take, in words and without starting runners.
     """
 
@@ -171,7 +170,7 @@ class ExperimentFailed(Event):
 
     Attributes:
         kind: Class of the error, for instance "RunnerError".
-        cause: What went wrong, as `wattdock.execution.failures` names it; None where the message does not tell.
+        cause: The failure's `errors.Cause`; None where it is unknown.
     """
 
     experiment: str
@@ -227,9 +226,9 @@ def as_line(event: Event) -> dict[str, Any]:
     """Return an event as a JSON object's values: its name, the time in UTC, and what it holds, without secrets."""
     at_utc = datetime.now(UTC).isoformat(timespec="milliseconds")
     values = dataclasses.asdict(event)
-    # Comes several times a second while a pass is measured, and holds wattdock's own words only.
-    said = values if isinstance(event, TokensSeen) else withheld_values(values)
-    return {"event": type(event).__name__, "at_utc": at_utc, **said}
+    # TokensSeen comes several times a second, and holds wattdock's own words only.
+    values = values if isinstance(event, TokensSeen) else withheld_values(values)
+    return {"event": type(event).__name__, "at_utc": at_utc, **values}
 
 
 def from_line(line: Any) -> Event | None:

@@ -1,4 +1,4 @@
-"""Studies that were begun before: find the one that a person means or that `--resume` continues, and what is left.
+"""Find an earlier study, by its name or as the one that `--resume` continues, and say what is left of it.
 
 Reads journals only.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.study.journal import Line
 
-# Settings of a study that are not its experiments'.
+# Settings of a study besides its experiments.
 OF_STUDY = ("name", "order", "seed", "stop_after_failures", "fleet")
-# Changed experiments that a message names.
+# How many changed experiments a message names: more hide the first ones.
 MAX_NAMED = 3
 
 
@@ -38,8 +38,8 @@ class EarlierStudy:
     Attributes:
         path: Its folder.
         lines: The journal; the first line says what is to be measured.
-        distrust: Why it is not gone on with: its settings can name programs, its tasks' scripts run as the caller, and
-            its records are taken for measured; empty where the caller or root wrote it, and nobody else could.
+        distrust: Why the study cannot be continued: another user wrote it or could have. Its settings can name
+            programs, its tasks' scripts run as the caller, and its records count as measured. Empty otherwise.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class EarlierStudy:
         return {config.experiment_id: journal.get(config.experiment_id, History()) for config in study.experiments}
 
     def passes(self, study: Study) -> tuple[int, int]:
-        """Return how many passes of an equal study it has measured, failed experiments' aside, and how many it has."""
+        """Return how many passes of an equal study are measured, without failed experiments, and how many it has."""
         journal, in_records = self.histories(study), Counter(name for name, *_ in measured_passes(self.path))
         wanted = {config.experiment_id: config.repeats.measured for config in study.experiments}
         measured = (
@@ -85,12 +85,12 @@ class EarlierStudy:
         return sum(measured), sum(wanted.values())
 
     def unfinished(self, study: Study) -> str:
-        """Return in words that an equal study could go on."""
+        """Return a line that says that this equal study could be continued."""
         measured, wanted = self.passes(study)
         return f"{self.name}, an equal study, has {measured} of {wanted} passes measured; this one begins anew"
 
     def is_empty(self, study: Study, *, retry_failed: bool) -> bool:
-        """Whether it has measured no pass of an equal study, nor has a failure that is to be retried."""
+        """Whether the study has neither a measured pass nor a failure that is to be retried."""
         failed = any(history.status == FAILED for history in self.histories(study).values())
         return not self.passes(study)[0] and not (retry_failed and failed)
 
@@ -98,8 +98,8 @@ class EarlierStudy:
     def left_over(cls, study: Study, output_dir: Path, *, in_tasks: bool = False) -> EarlierStudy | None:
         """Return the newest equal study of ours and of this name that has measured passes and work to do.
 
-        Nobody runs it. Of a study in tasks only what was collected is known. What cannot be read is passed over: a new
-        run needs none of it.
+        No coordinator runs that study. For a study in tasks, only collected results count. Unreadable journals are
+        skipped: a new run needs none of them.
         """
         for path in sorted((output_dir / STUDIES).glob("*"), reverse=True):
             with suppress(OSError, StoreError):
@@ -115,11 +115,11 @@ class EarlierStudy:
 
     @property
     def in_tasks(self) -> bool:
-        """Whether it was begun on a cluster, and its tasks measure it."""
+        """Whether the study was begun on a cluster, where tasks measure it."""
         return "fleet" in self.head
 
     def is_running(self) -> bool:
-        """Whether a coordinator works in its folder, or that cannot be found out."""
+        """Whether a coordinator holds the study's lock, or the lock cannot be read."""
         try:
             with locked(self.path / LOCK):
                 return False
@@ -128,7 +128,7 @@ class EarlierStudy:
 
 
 def find_study(name: str, output_dir: Path) -> EarlierStudy:
-    """Return the study whose name, with the number of its run, is or begins with `name`; of the caller's own, if any.
+    """Return the study whose name, with its run's number, begins with `name`; the caller's own studies come first.
 
     Raises:
         ConfigError: There is none, or there are several.
@@ -181,12 +181,12 @@ def study_to_resume(
     """Return the study that is to be resumed; None where a new one is to begin.
 
     Args:
-        resume: The study that is meant, or whether to go on with the latest equal study, if there is one. One without
-            a measured pass, or a failure to be retried, hides no older one that has some.
-        in_tasks: Whether tasks on a cluster measure it, or this machine.
+        resume: The study, or whether to continue the latest equal study, if there is one. An empty study hides no
+            older study with measured passes.
+        in_tasks: Whether tasks on a cluster measure the study, or this machine.
 
     Raises:
-        ConfigError: The study has changed since, or is not the caller's; or it was begun the other way.
+        ConfigError: The study has changed, is not the caller's, or was begun on a cluster or machine, unlike now.
         StoreError: The study's folder cannot be read.
     """
     candidates = [resume] if isinstance(resume, EarlierStudy) else []
@@ -198,11 +198,11 @@ def study_to_resume(
     if not candidates:
         return None
 
-    # What tasks have measured is in their own folders.
-    def worth(begun: EarlierStudy) -> tuple[bool, str]:
+    # Tasks keep their passes in folders of their own.
+    def preference(begun: EarlierStudy) -> tuple[bool, str]:
         return in_tasks or not begun.is_empty(study, retry_failed=retry_failed), begun.path.name
 
-    chosen = max(candidates, key=worth)
+    chosen = max(candidates, key=preference)
     if chosen.distrust:
         raise ConfigError(chosen.distrust, cause=Cause.OTHERS_COULD_WRITE)
     if chosen.in_tasks != in_tasks:
@@ -251,8 +251,8 @@ def difference(head: Line, study: Study) -> str:
     changes += [f"without {name}" for name in removed.keys() - added.keys()]
     changes += [f"with {name}" for name in added.keys() - removed.keys()]
     changes.sort()
-    more = [f"and {len(changes) - MAX_NAMED} more"] if len(changes) > MAX_NAMED else []
-    return "; ".join([*study_changes, *changes[:MAX_NAMED], *more]) or "another order of experiments"
+    shown = [listed(changes, MAX_NAMED, between="; ")] if changes else []
+    return "; ".join([*study_changes, *shown]) or "another order of experiments"
 
 
 def _label(config: dict[str, Any]) -> str:

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from wattdock.study.journal import Line
 
 NAME_CHARACTERS = 40
-# How the name of a study's folder begins: the instant of its making, UTC.
+# The instant, in UTC, with which the name of a study's folder begins.
 TIME_FORMAT, TIME_CHARACTERS = "%Y%m%dT%H%M%S", 15
-# Of a folder that another command made, longer digits are no number of a run.
+# A run's number in a folder's name; more digits come from a folder that another command made.
 RUN_NUMBER = re.compile(r"[1-9]\d{0,5}")
 
 
@@ -91,7 +91,7 @@ class StudyFolder:
             StoreError: Another coordinator works in it, or a line of its journal is malformed.
             OSError: The folder cannot be written.
         """
-        # Whatever the umask says: what another user could write is no measurement.
+        # Whatever the umask: a folder that another user could write holds no measurement.
         (path / RECORDS).mkdir(0o755, exist_ok=True)
         self.path = path
         self.broken: StoreError | None = None
@@ -121,14 +121,20 @@ class StudyFolder:
         Raises:
             StoreError: The folder cannot be made.
         """
-        path = output_dir / STUDIES / _slug(study.name)
+        slug, studies = _slug(study.name), output_dir / STUDIES
         try:
-            path = _numbered(path)
+            with suppress(FileExistsError):
+                studies.mkdir(parents=True)
+                # Where all may put results, all may put studies.
+                if (shared := output_dir.stat().st_mode) & stat.S_ISVTX:
+                    studies.chmod(stat.S_IMODE(shared))
+            path = _numbered(studies, slug)
             folder = cls(path)
             folder.begin(study, path.name, machine=machine, **more)
         except OSError as error:
             raise StoreError(
-                f"cannot make the study's folder {path}: {error.strerror or error}", "choose another with --output-dir"
+                f"cannot make a study's folder in {studies}: {error.strerror or error}",
+                "choose another with --output-dir",
             ) from error
         return folder
 
@@ -170,7 +176,7 @@ class StudyFolder:
 
     @property
     def begun(self) -> datetime:
-        """When the study began, as its name says: the same instant for all its restarts, resumed runs and tasks.
+        """The instant in the study's name: equal for all its restarts, resumed runs and tasks.
 
         Raises:
             StoreError: The name begins with no instant.
@@ -182,12 +188,12 @@ class StudyFolder:
 
     @property
     def resumed(self) -> bool:
-        """Whether this run goes on with an earlier one."""
+        """Whether this run continues an earlier one."""
         return any(line["event"] == RESUMED for line in self.lines)
 
     @property
     def ended(self) -> bool:
-        """Whether the study was done, and nothing has gone on with it since."""
+        """Whether the study was done, and no run has continued it since."""
         return bool(self.lines[-1]["event"] == ENDED)
 
     @property
@@ -281,9 +287,14 @@ class StudyFolder:
         )
 
 
-def results_of(study: Path) -> Path:
-    """Return the folder of results that the folder of a study, or of one of its tasks, lies in."""
-    return next(parent.parent for parent in study.parents if parent.name == STUDIES)
+def study_of(path: Path) -> Path:
+    """Return the folder of the study that `path`, a study's folder or one of its tasks', belongs to."""
+    return next(folder for folder in (path, *path.parents) if folder.parent.name == STUDIES)
+
+
+def results_of(path: Path) -> Path:
+    """Return the folder of results in which the folder of a study, or of one of its tasks, lies."""
+    return study_of(path).parents[1]
 
 
 def _read(folder: Path) -> RestartRecord:
@@ -307,27 +318,22 @@ def measured_passes(path: Path) -> set[tuple[str, int, int]]:
 
 
 def named_like(folder: str, study: Study) -> bool:
-    """Return whether a study folder is named as one of this study's runs would be."""
+    """Return whether a study folder has a name that a run of this study would have."""
     return _run_number(folder, _slug(study.name)) is not None
 
 
-def _numbered(path: Path) -> Path:
-    """Make the folder <time>-<name>-<number> with the number of the next run of that name, and return it."""
-    with suppress(FileExistsError):
-        path.parent.mkdir(parents=True)
-        # Where all may put results, all may put studies.
-        if (shared := path.parents[1].stat().st_mode) & stat.S_ISVTX:
-            path.parent.chmod(stat.S_IMODE(shared))
-    number = max((_run_number(other.name, path.name) or 0 for other in path.parent.iterdir()), default=0)
+def _numbered(studies: Path, slug: str) -> Path:
+    """Make the folder <time>-<slug>-<number> with the number of the next run of that name, and return it."""
+    number = max((_run_number(other.name, slug) or 0 for other in studies.iterdir()), default=0)
     while True:
         number += 1
-        numbered = path.with_name(f"{datetime.now(UTC):{TIME_FORMAT}}-{path.name}-{number}")
+        numbered = studies / f"{datetime.now(UTC):{TIME_FORMAT}}-{slug}-{number}"
         with suppress(FileExistsError):
-            # Whatever the umask says: who can write a study can have programs run.
+            # Whatever the umask: a user who can write a study can have programs run.
             numbered.mkdir(0o755)
-            if sum(_run_number(other.name, path.name) == number for other in path.parent.iterdir()) == 1:
+            if sum(_run_number(other.name, slug) == number for other in studies.iterdir()) == 1:
                 return numbered
-            # Another took the number in another second.
+            # Another run took the number in another second.
             numbered.rmdir()
 
 

@@ -26,10 +26,10 @@ RECORDS, LOCK = "records", ".lock"
 
 JOURNAL_SCHEMA = 1
 
-# A study of 10,000 experiments has a third; while it is read, it takes up to 27 times its size.
+# The largest journal that is read: three times that of 10,000 experiments. Parsed, it takes 27 times its size.
 MAX_JOURNAL_BYTES = 64_000_000
 
-# Events of a journal.
+# What the lines of a journal record.
 STUDY, RESUMED, RETRIED, STORED = "study", "resumed", "retried", "stored"
 
 ENDED = "ended"
@@ -54,7 +54,7 @@ Line = dict[str, Any]
 class Journal:
     """An open journal.jsonl; `lines` are all its lines, and `histories` what they say of each experiment.
 
-    Who can read a file can lock it, so the lock is another one beside it.
+    A user who can read a file can lock it, so the lock is a file of its own beside the journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,7 +71,7 @@ class Journal:
                 running = f"another wattdock is running this study, {error.strerror}"
                 raise StoreError(f"{path}: {running}", "wait for it or stop it", cause=Cause.IN_USE) from error
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-            # A buffer would write a line that failed once more when the file is closed.
+            # Unbuffered: a buffer would write a failed line again when the file is closed.
             self._file = stack.enter_context(
                 os.fdopen(open_regular(path, flags, owned=True, mode=0o644), "a+b", buffering=0)
             )
@@ -117,19 +117,16 @@ def parse(content: bytes, path: Path) -> list[Line]:
     lines = []
     for number, text in enumerate(content.splitlines(), start=1):
         try:
-            lines.append(_checked(from_json(text)))
+            line = from_json(text)
+            if not isinstance(line, dict) or not isinstance(line.get("event"), str):
+                raise ValueError("no event")
+            required = REQUIRED_KEYS.get(line["event"], {})
+            if missing := [key for key, kind in required.items() if not isinstance(line.get(key), kind)]:
+                raise ValueError(f"{line['event']!r} without {', '.join(sorted(missing))}")
         except ValueError as error:
-            raise StoreError(f"{path}:{number}: is no journal line ({error})", "restore it or start anew") from error
+            raise StoreError(f"{path}:{number}: invalid journal line ({error})", "restore it or start anew") from error
+        lines.append(line)
     return lines
-
-
-def _checked(line: Any) -> Line:
-    if not isinstance(line, dict) or not isinstance(line.get("event"), str):
-        raise ValueError("it names no event")
-    required = REQUIRED_KEYS.get(line["event"], {})
-    if missing := [key for key, kind in required.items() if not isinstance(line.get(key), kind)]:
-        raise ValueError(f"{line['event']!r} without {', '.join(sorted(missing))}")
-    return line
 
 
 def read_journal(path: Path) -> tuple[list[Line], tuple[os.stat_result, os.stat_result]]:
@@ -152,7 +149,7 @@ def read_journal(path: Path) -> tuple[list[Line], tuple[os.stat_result, os.stat_
 
 @dataclass
 class History:
-    """What a journal says of one experiment.
+    """One experiment as a journal records it.
 
     Attributes:
         folders: Names of the stored results' folders, in order.
@@ -161,16 +158,6 @@ class History:
 
     folders: list[str] = field(default_factory=list)
     status: str = UNFINISHED
-
-    @property
-    def failed(self) -> bool:
-        """Whether the last result is a failure."""
-        return self.status == FAILED
-
-    @property
-    def works(self) -> bool:
-        """Whether the last result is whole."""
-        return self.status == OK
 
     def result(self, experiment_id: str, output_dir: Path) -> StoredResult:
         """Return the last result, which is in `output_dir`.

@@ -1,4 +1,4 @@
-"""Open the folder of a study, new or gone on with; refuse another machine or version than it was begun on."""
+"""Open the folder of a new or continued study; refuse another machine or version than the study was begun on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.errors import Cause, PreflightError, StoreError
 from wattdock.study import events
 from wattdock.study.find import changed
-from wattdock.study.folder import StudyFolder
+from wattdock.study.folder import StudyFolder, study_of
 from wattdock.study.journal import RESUMED
 from wattdock.version import __version__
 
@@ -29,20 +29,34 @@ def open_study(
     task: Path | None,
     emit: events.Emit,
 ) -> StudyFolder:
-    """Return the folder of the study that is gone on with, of the task that the study is, or of a new study.
+    """Return the folder of the continued study, of the task that the study is, or of a new study.
 
     Args:
         plans: How this machine would run its experiments.
-        earlier: The study that is gone on with.
+        earlier: The study to be continued.
         task: Folder of the task, which exists or not.
 
     Raises:
         PreflightError: The machine has changed.
         StoreError: The study's folder cannot be read or made, or another coordinator works in it.
     """
-    machine = _machine_identity(plans)
+    gpus = plans[0].inventory.gpus
+    launches = [(plan.config.backend, plan.launch) for plan in plans]
+    # What must not change within a study, so that its figures are of one machine and version. Equal images under
+    # another digest differ, too: earlier passes would be attributed to a digest that was not checked.
+    machine: dict[str, Any] = {
+        **{f"{backend}'s image": launch.image.id for backend, launch in launches if launch.image},
+        **{f"{backend}'s locked digest": launch.pin.repo_digest for backend, launch in launches if launch.pin},
+        "variables": {name: value for plan in plans for name, value in plan.variables.items()},
+        "wattdock_version": __version__,
+        "cpu_model": plans[0].machine.cpu_model,
+        "gpu_uuids": [gpu.uuid for gpu in gpus],
+        "driver_version": gpus[0].driver_version if gpus else None,
+    }
     if task:
-        return _open_task(study, task, machine=machine, plans=plans, emit=emit)
+        # A text, because the order of GPUs in a list must not count.
+        planned, job = " ".join(sorted({gpu.uuid for plan in plans for gpu in plan.gpus})), plans[0].job
+        return _open_task(study, task, machine=machine | {"gpus": planned, "node": job and job.node}, emit=emit)
     if not earlier:
         return StudyFolder.create(study, output_dir, machine=machine)
     if changes := changed(earlier.head["machine"], machine):
@@ -56,10 +70,8 @@ def open_study(
     return folder
 
 
-def _open_task(
-    study: Study, path: Path, *, machine: dict[str, Any], plans: Sequence[ExecutionPlan], emit: events.Emit
-) -> StudyFolder:
-    """Return the folder of one task of a study, made or gone on with.
+def _open_task(study: Study, path: Path, *, machine: dict[str, Any], emit: events.Emit) -> StudyFolder:
+    """Return the folder of one task of a study, new or continued.
 
     On another machine than before, or other GPUs, unfinished experiments begin anew: joules are of one set of GPUs.
 
@@ -70,13 +82,10 @@ def _open_task(
     Raises:
         StoreError: The folder cannot be read or made, or another coordinator works in it.
     """
-    # A text: GPUs' order in a list says nothing.
-    gpus, job = " ".join(sorted({gpu.uuid for plan in plans for gpu in plan.gpus})), plans[0].job
-    machine |= {"gpus": gpus, "node": job and job.node}
     folder = StudyFolder.at(path)
     if not folder.lines:
         try:
-            folder.begin(study, path.parent.parent.name, machine=machine, task=int(path.name))
+            folder.begin(study, study_of(path).name, machine=machine, task=int(path.name))
         except OSError as error:
             raise StoreError(f"cannot write to {path}: {error.strerror or error}", "free some space") from error
         return folder
@@ -93,19 +102,3 @@ def _open_task(
         folder.drop(None)
     folder.note(RESUMED, machine=machine)
     return folder
-
-
-def _machine_identity(plans: Sequence[ExecutionPlan]) -> dict[str, Any]:
-    """Return what must not change within a study, so that its figures are of one machine and version."""
-    gpus = plans[0].inventory.gpus
-    launches = [(plan.config.backend, plan.launch) for plan in plans]
-    # Equal images under another digest differ too: earlier passes would be attributed to a digest that was not checked.
-    return {
-        **{f"{backend}'s image": launch.image.id for backend, launch in launches if launch.image},
-        **{f"{backend}'s locked digest": launch.pin.repo_digest for backend, launch in launches if launch.pin},
-        "variables": {name: value for plan in plans for name, value in plan.variables.items()},
-        "wattdock_version": __version__,
-        "cpu_model": plans[0].machine.cpu_model,
-        "gpu_uuids": [gpu.uuid for gpu in gpus],
-        "driver_version": gpus[0].driver_version if gpus else None,
-    }

@@ -1,4 +1,4 @@
-"""What the events of a run add up to: where it stands, and how fast and at which power it goes. Pure."""
+"""The state of a run, from its events: progress, speed and power. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from wattdock.values import known_sum
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Of the latest heartbeats, one a second: ten minutes. Of ended parts of the run, and of lines for people.
+# How many heartbeats (ten minutes at one a second), parts of the run and failures a state keeps: the latest.
 MOST_BEATS, MOST_PARTS, MOST_LINES = 600, 100, 20
-# GPUs of a machine, and characters of a UUID or of an interval's name; a run of a stranger's may tell of any.
+# How many GPUs, and characters of a UUID or part's name, are kept: another user's run may send any number.
 MOST_GPUS, MOST_NAME = 32, 64
 
 
@@ -91,7 +91,7 @@ class RunState:
         return self.elapsed_s * (1 - self.share) / self.share if self.share else None
 
     def on(self, event: events.Event, at_s: float) -> None:
-        """Take in the next event, which happened at `at_s` seconds of any clock."""
+        """Update the state by the next event, which happened at `at_s` seconds of any clock."""
         match event:
             case events.StudyStarted() | events.RestartStarted():
                 self.passes_left, self.passes, self.time_left = event.passes_left, event.passes, event.time_left
@@ -117,7 +117,7 @@ class RunState:
             case events.PassFinished():
                 self._begin("", f"{event.stage} measured", at_s)
                 self.elapsed_s, self.output_tokens = event.duration_s, event.output_tokens
-                # It was told for the passes that were left before.
+                # The estimate covered the earlier pass count.
                 self.passes_left, self.time_left = max(0, (self.passes_left or 0) - 1), ""
             case events.WarmUpFinished():
                 self._begin("", "warmed up", at_s)
@@ -149,6 +149,6 @@ class RunState:
         self.beats.append((at_s, self.watts))
         limits = self.limits
         done = [(beat.elapsed_s, limits.least_s), (beat.output_tokens, limits.most_tokens)] if limits else []
-        # Sequences that end early leave the last share undone.
+        # Sequences that end early never reach the limit of tokens.
         shares = [min(1.0, so_far / limit) for so_far, limit in done if limit]
         self.share = min(shares) if shares else None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 
-__all__ = ["TASKS", "Task", "begin_tasks", "collect", "require_tasks", "tasks_of"]
+__all__ = ["TASKS", "Task", "begin_tasks", "collect", "require_tasks", "results_of", "tasks_of"]
 
 # In a study's folder: a folder per task, of this name and the task's number, and their logs.
 TASKS = "tasks"

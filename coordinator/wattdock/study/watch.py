@@ -1,6 +1,6 @@
-"""The events of a run in its study's folder, a line of JSON each, for who watches from elsewhere.
+"""Watch the runs of other processes by the events in their studies' folders.
 
-They go with the study's records. Who watches writes nothing, and takes a file for what anybody may have written.
+A watcher writes nothing, and trusts no file: any user may have written it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ from wattdock.study.run_state import RunState
 from wattdock.text import from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
-# What is read at a look of a file that has grown by more; longer lines are no events.
+# How many of a file's last bytes one look reads at most, and how long a line may be: no event is longer.
 TAIL_BYTES, LINE_BYTES = 1_000_000, 8_000
-# Of a text in an event: a label of an experiment has a third, and a stranger's may be of any length.
+# How many characters of a text in an event are kept: three times those of an experiment's label.
 MOST_CHARACTERS = 300
-# Runs that are looked at, and how many of another user: who starts many hides nobody else's.
+# How many runs are watched, and how many of one other user, so that many runs of one user hide no other's.
 MOST_RUNS, MOST_OF_USER = 20, 8
 
 
 @dataclass
 class WatchedRun:
-    """A study's run, as its folder tells.
+    """A study's run, read from its folder.
 
     Attributes:
         path: The study's folder.
@@ -58,24 +57,24 @@ class WatchedRun:
     _offset: int = 0
 
     def look(self, pid: int) -> None:
-        """Find out who runs it, and read what was added.
+        """Update the run's user and state.
 
         Args:
-            pid: Of the process that holds its lock.
+            pid: Process that holds the study's lock.
 
         Raises:
             OSError: The folder cannot be read.
         """
         if pid != self.pid:
             self.pid, self.user, self._inode = pid, processes.owner_of(pid)[0], 0
-        # A lock of another user's may name a process that has ended, whose number is by now somebody else's.
+        # Another user's lock may name a process that has ended, and whose number another process has by now.
         with OwnedFolder.open(self.path) as folder:
             lock = folder.state(LOCK)
             self.is_ours = {lock and lock.st_uid, folder.owner, _user_of(pid)} == {os.geteuid()}
             self._read(folder)
 
     def _read(self, folder: OwnedFolder) -> None:
-        """Read the events that were added."""
+        """Read new events."""
         with suppress(FileNotFoundError), folder.file(f"{RECORDS}/{EVENTS}") as file:
             now = os.fstat(file.fileno())
             if now.st_ino != self._inode or now.st_size < self._offset:
@@ -84,13 +83,20 @@ class WatchedRun:
             file.seek(self._offset)
             while self._offset < now.st_size and (line := file.readline(LINE_BYTES)):
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES:
-                    # It is being written.
+                    # The line is being written.
                     break
                 self._offset += len(line)
-                self._take(line)
+                # Part of a line, or another program's.
+                with suppress(ValueError, KeyError, TypeError, AttributeError, StoreError):
+                    values = {
+                        name: value[:MOST_CHARACTERS] if isinstance(value, str) else value
+                        for name, value in from_json(line).items()
+                    }
+                    if event := from_line(values):
+                        self.state.on(event, datetime.fromisoformat(values["at_utc"]).timestamp())
 
     def stop(self, *, at_once: bool) -> bool:
-        """Ask it to end, after the pass that is under way unless `at_once`; return whether it was ours and heard."""
+        """Ask the run to end, after its pass unless `at_once`; return whether it is the caller's and was signalled."""
         if not self.is_ours:
             return False
         # A second Ctrl-C would cut the pass off.
@@ -99,8 +105,10 @@ class WatchedRun:
         with suppress(OSError):
             descriptor = os.pidfd_open(self.pid)
             try:
+                with OwnedFolder.open(self.path) as folder:
+                    lock = folder.state(LOCK)
                 # The number may by now be another process's, which holds no such lock.
-                if self.pid in _lock_holders(self.path, lock_pids()):
+                if lock and self.pid in lock_pids().get(file_place(lock), []):
                     signal.pidfd_send_signal(descriptor, signal.SIGTERM if at_once else signal.SIGINT)
                     self._asked_pid = self.pid
                     return True
@@ -108,42 +116,28 @@ class WatchedRun:
                 os.close(descriptor)
         return False
 
-    def _take(self, line: bytes) -> None:
-        # Part of a line, or another program's.
-        with suppress(ValueError, KeyError, TypeError, AttributeError, StoreError):
-            values = {
-                name: value[:MOST_CHARACTERS] if isinstance(value, str) else value
-                for name, value in from_json(line).items()
-            }
-            if event := from_line(values):
-                self.state.on(event, datetime.fromisoformat(values["at_utc"]).timestamp())
-
 
 def _user_of(pid: int) -> int:
     return (PROC / str(pid)).stat().st_uid
 
 
-def _lock_holders(study: Path, holders: Mapping[str, list[int]]) -> list[int]:
-    """Return the processes that hold the lock in a study's folder.
-
-    Raises:
-        OSError: The folder cannot be opened.
-    """
-    with OwnedFolder.open(study) as folder:
-        return holders.get(file_place(lock), []) if (lock := folder.state(LOCK)) else []
-
-
 class RunWatch:
-    """The runs in a folder of results that have a coordinator now, whoever started them."""
+    """The runs under way in a folder of results, of all users."""
 
     def __init__(self, output_dir: Path) -> None:
         self._studies, self._known = output_dir / STUDIES, dict[str, WatchedRun]()
 
     def look(self) -> list[WatchedRun]:
-        """Return the runs that are under way, the caller's first and then the latest first; not too many of a user."""
+        """Return the runs under way, the caller's first, then the latest; a limited number of each other user."""
         known, self._known = self._known, {}
-        of_user = Counter[int]()
-        for name, pid, uid in sorted(self._running(), key=lambda run: run[2] != os.geteuid()):
+        of_user, running = Counter[int](), list[tuple[str, int, int]]()
+        with suppress(OSError), OwnedFolder.open(self._studies) as studies:
+            holders = lock_pids()
+            for name in reversed(studies.names()) if holders else ():
+                if (lock := studies.state(f"{name}/{LOCK}")) and (pids := holders.get(file_place(lock))):
+                    with suppress(OSError):
+                        running.append((name, pids[0], _user_of(pids[0])))
+        for name, pid, uid in sorted(running, key=lambda run: run[2] != os.geteuid()):
             if len(self._known) < MOST_RUNS and (uid == os.geteuid() or of_user[uid] < MOST_OF_USER):
                 with suppress(OSError):
                     run = known.get(name) or WatchedRun(self._studies / name)
@@ -151,12 +145,3 @@ class RunWatch:
                     self._known[name] = run
                     of_user[uid] += 1
         return list(self._known.values())
-
-    def _running(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each study whose lock is held, the latest first: its name, the process, and the process's user."""
-        with suppress(OSError), OwnedFolder.open(self._studies) as studies:
-            holders = lock_pids()
-            for name in reversed(studies.names()) if holders else ():
-                if (lock := studies.state(f"{name}/{LOCK}")) and (pids := holders.get(file_place(lock))):
-                    with suppress(OSError):
-                        yield name, pids[0], _user_of(pids[0])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -110,23 +109,19 @@ class BackendSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="strings")
 
-    # The kinds of arrival that the backend's runner offers; None where only that knows.
+    # The kinds of arrival that the backend's runner offers; None where only the runner knows them.
     arrivals: ClassVar[tuple[str, ...] | None] = None
     needs_gpu: ClassVar[bool] = False
-    # What a user should know of the runner before a run.
+    # A limitation of the runner that a plan names before a run.
     caveat: ClassVar[str] = ""
-    # What switches the engine's prefix cache on.
+    # The setting that switches the engine's prefix cache on.
     prefix_cache: ClassVar[str] = "enable_prefix_caching: true"
 
     dtype: str = "auto"
 
     def gpus_needed(self) -> int:
-        """Return how many GPUs this section's parallelism takes, where a GPU is used at all."""
-        return self.gpus_per_model() * self.replicas
-
-    def gpus_per_model(self) -> int:
-        """Return how many GPUs hold one copy of the model."""
-        return 1
+        """Return how many GPUs this section's parallelism takes, the fewest where `gpus` is to decide."""
+        return self.split(1).gpus
 
     @property
     def replicas(self) -> int:
@@ -213,10 +208,6 @@ class TensorPipelineSection(BackendSection):
     def unsplit(self) -> dict[str, Any]:
         """Return the settings of a model that is not split."""
         return dict.fromkeys(self.size_names, 1)
-
-    def gpus_per_model(self) -> int:
-        """Return the number of the engine's workers, each of which takes one GPU."""
-        return math.prod(self._sizes)
 
     def split(self, gpus: int) -> Split:  # noqa: ARG002
         """Return tensor and pipeline parallelism, or replicas."""

@@ -52,10 +52,6 @@ class Section(ReplicableSection):
         whole_layers = {**self.unsplit(), "device_map": "auto", **alone}
         return (*(() if self.tp_plan else (split_layers,)), *(() if self.device_map else (whole_layers,)))
 
-    def gpus_per_model(self) -> int:
-        """Return the number of ranks; the least that makes sense, where `gpus` is to decide."""
-        return (self.tp_size or 2) if self.tp_plan else 1
-
     def split(self, gpus: int) -> Split:
         """Return split layers, whole replicas, or the layers' spread over all GPUs where accelerate places them."""
         if self.tp_plan:

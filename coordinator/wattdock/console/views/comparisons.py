@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wattdock.console.views.terminal import View
     from wattdock.reports import Comparison, Scaling
 
-# Where there is little room the last are left out.
+# Columns of a pair; a narrow terminal leaves out the last ones.
 PAIR_COLUMNS = ("experiment", SENTENCES, "B / A − 1", "95 % interval", "A", "B", "p (Holm)", "restarts")
 MOST_DIFFERENCES = 40
 SPEED, POWER, ENERGY, TTFT, TPOT = (
@@ -32,8 +32,16 @@ def comparison_view(compared: Comparison) -> View:
     if all(pair.a == pair.b for pair in compared.pairs):
         yield "A and B are the same results"
     for quantity in (statistics.ENERGY, statistics.SPEED):
+        rows = []
+        for pair in compared.pairs:
+            test = pair.tests[quantity]
+            verdict = {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs]
+            interval = format(test.difference.interval, "+.2%") if test.difference else NOTHING
+            figures = (number(test.a), number(test.b), number(test.p_holm, ".3g"))
+            restarts = f"{test.restarts[0]}, {test.restarts[1]}"
+            rows.append((pair.label, verdict, number(test.relative, "+.2%"), interval, *figures, restarts))
         if any(pair.tests[quantity].relative is not None for pair in compared.pairs):
-            yield Listing(PAIR_COLUMNS, _test_rows(compared, quantity), COLUMNS[quantity].heading)
+            yield Listing(PAIR_COLUMNS, rows, COLUMNS[quantity].heading)
             yield ""
     if all(pair.tests[statistics.ENERGY].relative is None for pair in compared.pairs):
         yield f"joules: {compared.pairs[0].tests[statistics.ENERGY].reason}"
@@ -51,23 +59,11 @@ def comparison_view(compared: Comparison) -> View:
         yield from (f"  {line}" for line in compared.regression.lines)
 
 
-def _test_rows(compared: Comparison, quantity: str) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for pair in compared.pairs:
-        test = pair.tests[quantity]
-        verdict = {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs]
-        interval = format(test.difference.interval, "+.2%") if test.difference else NOTHING
-        figures = (number(test.a), number(test.b), number(test.p_holm, ".3g"))
-        restarts = f"{test.restarts[0]}, {test.restarts[1]}"
-        rows.append((pair.label, verdict, number(test.relative, "+.2%"), interval, *figures, restarts))
-    return rows
-
-
 def _differences_view(compared: Comparison) -> View:
+    """Yield what else was recorded and differs, except for engine arguments and packages that only one side has."""
     if not compared.differs_in:
         yield "nothing else that was recorded differs"
         return
-    # Engine arguments that only one backend has are left out.
     listed = [
         difference
         for difference in compared.differs_in

@@ -24,22 +24,37 @@ if TYPE_CHECKING:
 
 BYTES_PER_GB = 1e9
 COLUMNS = ("GPU", "model", "VRAM GB", "busy", "W", "limit", "°C", "SM MHz", "modes")
-# Of a digest, its algorithm and twelve digits; of a commit twelve.
+# How many characters are shown of a digest (its algorithm and twelve digits) and of a commit.
 DIGEST, COMMIT = 19, 12
 STYLES = {"pass": "green", "info": "cyan", "warn": "yellow", "fail": "bold red", "unknown": "bold magenta"}
 INDENT = " " * 8
 
 
 def gpus_view(snapshot: GpuSnapshot) -> View:
-    """Yield a line for all GPUs, a table, a block per GPU, and how they are linked."""
+    """Yield a line for all GPUs, a table, each GPU's place and users, and how they are linked."""
     host = snapshot.inventory
     yield Text(_summary(host), style="bold")
     if host.gpus:
         yield Sheet(COLUMNS, [_cells(gpu, host) for gpu in host.gpus])
     for gpu in host.gpus:
-        yield from _block(gpu, snapshot)
+        pcie = f"PCIe {gpu.pcie_generation or NOTHING} ×{gpu.pcie_width or NOTHING}"
+        nvlink = f", {gpu.nvlinks} NVLinks" if gpu.nvlinks else ""
+        yield f"{gpu.index}  {gpu.uuid}  {pcie}{nvlink}"
+        if holder := snapshot.leases.get(gpu.uuid):
+            yield f"   leased by {holder}"
+        if gpu.mig_slices:
+            yield f"   MIG slices {', '.join(gpu.mig_slices)}: not metered, a slice has no energy counter"
+        activity = host.activity.get(gpu.uuid)
+        processes = activity.processes if activity else ()
+        yield from (f"   {process.kind}: {process}" for process in processes)
+        if not processes and (user := snapshot.occupied[gpu.uuid]):
+            yield f"   {user}"
     if len(host.gpus) > 1:
-        yield _links(host)
+        # As `nvidia-smi topo -m` shows them.
+        labels = {frozenset((link.a, link.b)): link.label for link in host.links}
+        names = [f"GPU{gpu.index}" for gpu in host.gpus]
+        links = [[labels.get(frozenset((row.uuid, other.uuid)), "X") for other in host.gpus] for row in host.gpus]
+        yield Sheet(("links", *names), [(name, *row) for name, row in zip(names, links, strict=True)])
     yield from (Text(f"does not answer: {gpu}", style="red") for gpu in host.unreadable)
     if holder := snapshot.leases.get(leases.MACHINE):
         yield f"the machine is in exclusive use by {holder}"
@@ -79,32 +94,6 @@ def _cells(gpu: Gpu, host: GpuInventory) -> tuple[str, ...]:
     )
 
 
-def _block(gpu: Gpu, snapshot: GpuSnapshot) -> View:
-    """Yield the UUID and place of one GPU, then who uses it."""
-    pcie = f"PCIe {gpu.pcie_generation or NOTHING} ×{gpu.pcie_width or NOTHING}"
-    nvlink = f", {gpu.nvlinks} NVLinks" if gpu.nvlinks else ""
-    yield f"{gpu.index}  {gpu.uuid}  {pcie}{nvlink}"
-    if holder := snapshot.leases.get(gpu.uuid):
-        yield f"   leased by {holder}"
-    if gpu.mig_slices:
-        yield f"   MIG slices {', '.join(gpu.mig_slices)}: not metered, a slice has no energy counter"
-    activity = snapshot.inventory.activity.get(gpu.uuid)
-    processes = activity.processes if activity else ()
-    yield from (f"   {process.kind}: {process}" for process in processes)
-    if not processes and (user := snapshot.occupied[gpu.uuid]):
-        yield f"   {user}"
-
-
-def _links(host: GpuInventory) -> Sheet:
-    """Return the links between GPUs, as `nvidia-smi topo -m` shows them."""
-    labels = {frozenset((link.a, link.b)): link.label for link in host.links}
-    gpus = host.gpus
-    rows = [
-        (f"GPU{row.index}", *(labels.get(frozenset((row.uuid, other.uuid)), "X") for other in gpus)) for row in gpus
-    ]
-    return Sheet(("links", *(f"GPU{gpu.index}" for gpu in gpus)), rows)
-
-
 def _gb(count: float | None) -> str:
     return number(None if count is None else count / BYTES_PER_GB, ".1f")
 
@@ -123,21 +112,17 @@ def check_view(check: Check) -> View:
 
 def images_view(images: Sequence[ImageStatus]) -> View:
     """Yield a row per image."""
-    rows = [
-        (image.name, _short(image.digest or image.id), _commit(image.revision), _short(image.locked), image.state)
-        for image in images
-    ]
+    rows = []
+    for image in images:
+        commit, dash, dirty = (image.revision or NOTHING).partition("-")
+        revision = f"{commit[:COMMIT]}{dash}{dirty}"
+        rows.append((image.name, _short(image.digest or image.id), revision, _short(image.locked), image.state))
     yield Sheet(("image", "on this engine", "revision", "locked", "state"), rows)
 
 
 def _short(reference: str | None) -> str:
     name, at, digest = (reference or NOTHING).rpartition("@")
     return f"{name}{at}{digest[:DIGEST]}"
-
-
-def _commit(revision: str | None) -> str:
-    commit, dash, dirty = (revision or NOTHING).partition("-")
-    return f"{commit[:COMMIT]}{dash}{dirty}"
 
 
 def card_view(card: MeterCard) -> View:

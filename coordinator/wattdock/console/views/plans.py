@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from wattdock.planning import ExecutionPlan, Forecast
 
 GB = 1e9
-# Where there is little room the last are left out.
+# Columns of a plan; a narrow terminal leaves out the last ones.
 PLAN_COLUMNS = ("group", "experiment", "on", "batch", "restarts × passes", "expected", "model", "prompts", "id")
-# A terminal is no place for more; --json has all.
+# How many experiments a terminal shows; --json has all.
 SHOWN = 200
 UNVERIFIED = "not verified"
 COLUMNS = (
@@ -51,11 +51,21 @@ def plan_view(
     ready = [decision for decision in checked if not isinstance(decision, WattdockError)]
     memory = [decision.memory for decision in ready if decision.memory]
     yield from (*notes, *dict.fromkeys((*(decision.decisions for decision in ready), *memory)))
-    rows = [
-        (str(number), *_plan_cells(experiments[at], checked[at], forecast.experiments[at]))
-        for number, group in enumerate(forecast.groups, 1)
-        for at in group
-    ]
+    rows = []
+    for number, at in ((number, at) for number, group in enumerate(forecast.groups, 1) for at in group):
+        config, decision = experiments[at], checked[at]
+        replays = config.workload.arrival == "trace"
+        prompts = f"{'' if replays else config.workload.prompts_per_pass} {config.prompts.source}"
+        place = "cannot run here"
+        if not isinstance(decision, WattdockError):
+            place = f"GPU {', '.join(str(gpu.index) for gpu in decision.gpus)}" if decision.gpus else "CPU"
+            tokens_in, tokens_out = PromptSet.lengths(config)
+            prompts += f", {tokens_in} in, {tokens_out} out" if tokens_in else f", {tokens_out} out"
+        repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
+        expected = str(forecast.experiments[at] or NOTHING)
+        batch, model = str(config.workload.batch_size), config.model.label
+        named = (str(number), config.label, place, batch, repeats)
+        rows.append((*named, expected, model, prompts, config.experiment_id[:8]))
     yield Listing(PLAN_COLUMNS, rows[:SHOWN])
     if len(rows) > SHOWN:
         yield f"… and {len(rows) - SHOWN} more; --json prints all"
@@ -64,20 +74,6 @@ def plan_view(
     yield (
         f"{pluralize(len(experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
         f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total}"
-    )
-
-
-def _plan_cells(config: ExperimentConfig, decision: ExecutionPlan | WattdockError, expected: object) -> tuple[str, ...]:
-    replays = config.workload.arrival == "trace"
-    place, prompts = "cannot run here", f"{'' if replays else config.workload.prompts_per_pass} {config.prompts.source}"
-    if not isinstance(decision, WattdockError):
-        place = f"GPU {', '.join(str(gpu.index) for gpu in decision.gpus)}" if decision.gpus else "CPU"
-        tokens_in, tokens_out = PromptSet.lengths(config)
-        prompts += f", {tokens_in} in, {tokens_out} out" if tokens_in else f", {tokens_out} out"
-    repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
-    return (
-        *(config.label, place, str(config.workload.batch_size), repeats),
-        *(str(expected or NOTHING), config.model.label, prompts, config.experiment_id[:8]),
     )
 
 
@@ -99,9 +95,31 @@ def _unchecked(experiments: Sequence[ExperimentConfig], *, online: bool) -> Iter
 
 def estimate_view(estimate: Estimate) -> View:
     """Yield what a model takes and where it fits."""
-    yield from _head(estimate)
+    sized, figures = estimate.model, estimate.figures
+    model, requests = sized.model, sized.requests
+    if not figures.verified:
+        yield f"{UNVERIFIED}: not all figures of {figures.name} were found in a source that was read"
+    heads = f"{model.heads} heads, {model.kv_heads} key/value heads"
+    yield f"{figures.name}: {model.parameters / 1e9:,.1f} billion parameters, {len(model.layers)} layers, {heads}"
+    quantised = f"{sized.dtype}, quantised by {sized.quantization}" if sized.quantization else sized.dtype
+    yield f"weights {sized.weights_bytes / GB:,.1f} GB ({quantised})"
+    kv_gb, context = sized.kv_bytes(requests.context_tokens) / GB, f"{requests.context_tokens:,}"
+    yield f"KV cache {kv_gb:,.3f} GB per request; {pluralize(requests.count, 'request')} of {context} tokens"
+    yield f"tensor parallelism may take {', '.join(map(str, sized.tensor_sizes))} GPUs"
+    yield f"source: {figures.source}"
+    if model.max_context and requests.context_tokens > model.max_context:
+        yield f"note: {context} tokens exceed the model's {model.max_context:,} positions; engines refuse them"
+    if figures.note:
+        yield f"note: {figures.note}"
     yield Sheet(COLUMNS, [_cells(estimate, gpu) for gpu in estimate.gpus])
-    if unread := [gpu for gpu, memory in estimate.gpus.items() if _is_unread(gpu, memory.memory_bytes)]:
+    catalogue = gpu_models.catalogue()
+    # Their memory is known only from `gpus.yaml`, which found it in no source.
+    unread = [
+        name
+        for name, memory in estimate.gpus.items()
+        if (gpu := catalogue.get(name)) and gpu.memory_bytes == memory.memory_bytes and gpu.memory_read_at is None
+    ]
+    if unread:
         yield f"{UNVERIFIED}: the memory of {', '.join(unread)} was found in no source that was read"
     yield (
         "GB are 10^9 bytes, on the fullest GPU. Weights and KV cache follow from the config; activations and overhead "
@@ -109,26 +127,6 @@ def estimate_view(estimate: Estimate) -> View:
         f"{estimate.model.engine.share:.0%} of the memory. cannot fit: weights and KV cache alone exceed it. "
         "? marks uncertain."
     )
-
-
-def _head(estimate: Estimate) -> list[str]:
-    sized, figures = estimate.model, estimate.figures
-    model, requests = sized.model, sized.requests
-    kv_gb, context = sized.kv_bytes(requests.context_tokens) / GB, f"{requests.context_tokens:,}"
-    heads = f"{model.heads} heads, {model.kv_heads} key/value heads"
-    quantised = f"{sized.dtype}, quantised by {sized.quantization}" if sized.quantization else sized.dtype
-    lines = [
-        f"{figures.name}: {model.parameters / 1e9:,.1f} billion parameters, {len(model.layers)} layers, {heads}",
-        f"weights {sized.weights_bytes / GB:,.1f} GB ({quantised})",
-        f"KV cache {kv_gb:,.3f} GB per request; {pluralize(requests.count, 'request')} of {context} tokens",
-        f"tensor parallelism may take {', '.join(map(str, sized.tensor_sizes))} GPUs",
-        f"source: {figures.source}",
-    ]
-    if not figures.verified:
-        lines.insert(0, f"{UNVERIFIED}: not all figures of {figures.name} were found in a source that was read")
-    if model.max_context and requests.context_tokens > model.max_context:
-        lines.append(f"note: {context} tokens exceed the model's {model.max_context:,} positions; engines refuse them")
-    return lines + ([f"note: {figures.note}"] if figures.note else [])
 
 
 def _cells(estimate: Estimate, gpu: str) -> tuple[str, ...]:
@@ -143,12 +141,6 @@ def _cells(estimate: Estimate, gpu: str) -> tuple[str, ...]:
         *(f"{part / GB:.2f}" for part in parts),
         memory.verdict,
     )
-
-
-def _is_unread(gpu: str, memory_bytes: float) -> bool:
-    """Whether a GPU's memory is known only from `gpus.yaml`, which found it in no source."""
-    model = gpu_models.catalogue().get(gpu)
-    return model is not None and model.memory_bytes == memory_bytes and model.memory_read_at is None
 
 
 class KnownHardware:
@@ -171,16 +163,16 @@ def known_view(_: KnownHardware) -> View:
     ]
     yield Sheet(KNOWN_MODELS, models)
     yield ""
-    yield Sheet(KNOWN_GPUS, [_gpu_cells(gpu) for gpu in gpu_models.catalogue().values()])
-
-
-def _gpu_cells(gpu: gpu_models.GpuModel) -> tuple[str, ...]:
-    return (
-        gpu.aliases[0],
-        f"{gpu.memory_bytes / GB:.1f} GB",
-        f"{gpu.memory_bytes_per_s / 1e12:g} TB/s",
-        f"{gpu.flops_per_s / 1e12:g} TFLOP/s",
-        f"{gpu.link}, {gpu.link_bytes_per_s / GB:g} GB/s",
-        f"{gpu.power_limit_w:g} W",
-        f"{UNVERIFIED}: {', '.join(gpu.unverified)}" if gpu.unverified else "vendor",
-    )
+    gpus = [
+        (
+            gpu.aliases[0],
+            f"{gpu.memory_bytes / GB:.1f} GB",
+            f"{gpu.memory_bytes_per_s / 1e12:g} TB/s",
+            f"{gpu.flops_per_s / 1e12:g} TFLOP/s",
+            f"{gpu.link}, {gpu.link_bytes_per_s / GB:g} GB/s",
+            f"{gpu.power_limit_w:g} W",
+            f"{UNVERIFIED}: {', '.join(gpu.unverified)}" if gpu.unverified else "vendor",
+        )
+        for gpu in gpu_models.catalogue().values()
+    ]
+    yield Sheet(KNOWN_GPUS, gpus)

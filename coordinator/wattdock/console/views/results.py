@@ -13,7 +13,7 @@ from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
 from wattdock.reports.cells import NOTHING, number, seconds_text
 from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
-from wattdock.store import COLUMNS
+from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -24,97 +24,56 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 VARIABLE_CHARACTERS = 60
-# Of a verdict; `show --checks` has all.
+# How many reasons a verdict names; `show --checks` has all.
 NAMES_SHOWN = 5
-# Columns of the table of results for several results.
-SUMMARY = (
-    *("name", "energy_per_output_token_j", "output_tokens_per_s", "status", "gpu_count", "batch_size"),
-    *("output_tokens", "mean_power_w"),
-)
 
 
 def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors: bool = True, more: str = "") -> View:
     """Yield one result whole, or several as a table with what keeps them from being published.
 
     Args:
-        checks: Whether each result's audit is shown instead, with every check.
-        errors: Whether what failed is told; whoever tells it elsewhere leaves it out.
+        checks: Whether each result's audit is shown instead: why it may not be published, then every check, the worst
+            first.
+        errors: Whether failures are shown; False where the caller prints them elsewhere.
         more: The command that shows the checks, if not one with the first result's folder.
     """
     if checks:
         for result in stored:
-            yield from _checks_view(result)
+            yield Text(result.folder.name, style="bold")
+            if (audit := result.result.audit) is None:
+                yield "no audit: nothing was measured"
+                continue
+            yield "publishable" if audit.publishable else f"not publishable, {pluralize(len(audit.reasons), 'reason')}:"
+            for place, reason in enumerate(audit.reasons, 1):
+                yield f"{place}. {reason}"
+                if reason.follows:
+                    yield f"   depends on it: {', '.join(reason.follows)}"
+            for check in sorted(audit.checks, key=lambda check: STATUSES.index(check.status)):
+                yield from check_view(check)
     elif len(stored) == 1:
-        yield from _result_view(stored[0], errors=errors, more=more)
-    elif stored:
-        rows = [point_cells(point, SUMMARY) for point in points_of(stored)]
-        known = [name for name in SUMMARY if any(row[name] not in (NOTHING, "0") for row in rows)]
-        yield from (
-            f"{result.result.config.label}: {line}" for result in stored for line in _wrong_lines(result.result)
-        )
+        shown = stored[0].result
+        yield from _wrong_lines(shown)
+        yield Text.assemble((shown.config.label, "bold"), f"  {shown.started_utc}  {shown.status}")
+        # A failure's verdict would repeat its error.
+        verdict = _verdict_rows(stored, more) if errors or not shown.error else ()
+        yield pairs([*_rows(shown, errors=errors), *verdict])
+        yield f"stored in {stored[0].folder}"
+    else:
+        columns = Row.columns("in_study")
+        rows = [point_cells(point, columns) for point in points_of(stored)]
+        known = [name for name in columns if any(row[name] not in (NOTHING, "0") for row in rows)]
+        for result in stored:
+            yield from (f"{result.result.config.label}: {line}" for line in _wrong_lines(result.result))
         yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
         yield pairs(_verdict_rows(stored, more))
 
 
-def _checks_view(stored: StoredResult) -> View:
-    """Yield why one result may not be published, cause by cause, then every check of its audit, the worst first."""
-    yield Text(stored.folder.name, style="bold")
-    if (audit := stored.result.audit) is None:
-        yield "no audit: nothing was measured"
-        return
-    yield "publishable" if audit.publishable else f"not publishable, {pluralize(len(audit.reasons), 'reason')}:"
-    for place, reason in enumerate(audit.reasons, 1):
-        yield f"{place}. {reason}"
-        if reason.follows:
-            yield f"   depends on it: {', '.join(reason.follows)}"
-    for check in sorted(audit.checks, key=lambda check: STATUSES.index(check.status)):
-        yield from check_view(check)
-
-
-def _result_view(stored: StoredResult, *, errors: bool, more: str) -> View:
-    """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
-    result = stored.result
-    yield from _wrong_lines(result)
-    yield Text.assemble((result.config.label, "bold"), f"  {result.started_utc}  {result.status}")
-    # Of a failure the verdict says the same.
-    verdict = _verdict_rows([stored], more) if errors or not result.error else ()
-    yield pairs([*_rows(result, errors=errors), *verdict])
-    yield f"stored in {stored.folder}"
-
-
 def _wrong_lines(result: ExperimentResult) -> Iterator[str]:
-    """Yield what shows that the figure is wrong; an error, of which a row of its own tells, is left out."""
+    """Yield reasons why the figure is wrong, except for an error, which has a row of its own."""
     for reason in result.audit.reasons if result.audit else ():
         if reason.group == "wrong" and reason.name != Audit.COMPLETION:
             yield f"wrong: {reason.name}: {reason.found}"
-
-
-def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]]:
-    if result.fallback:
-        yield "fallback", fallback_text(result.fallback)
-    if result.error:
-        if errors:
-            yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
-        if result.error.advice:
-            yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
-    yield from _environment_rows(result)
-    yield from _performance_rows(result)
-    yield from _energy_rows(result)
-    yield from _goodput_rows(result)
-    for name, host_j in (result.energy.host_j if result.energy else {}).items():
-        joules = NOTHING if host_j is None else f"{host_j:,.1f} J"
-        yield f"  {name}", f"{joules} (RAPL, whole host; in no other figure)"
-    yield from _replica_rows(result)
-    yield from _compute_rows(result)
-    if (spread := result.statistics) and len(spread.per_restart) > 1:
-        unit = COLUMNS[spread.quantity].heading
-        if spread.ci95 and spread.ci95_relative is not None:
-            around = f"± {spread.ci95_relative:.2%}" if spread.ci95.low else f"{spread.ci95:.4g}"
-            behind = f"{len(spread.per_restart)} restarts{boards_text(result)}"
-            yield "95 % interval", f"{around} of {spread.value:.4g} {unit} ({behind})"
-        else:
-            yield "restarts", f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}; {spread.reason}"
 
 
 def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[str, str]]:
@@ -135,28 +94,35 @@ def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[
         yield "", f"all: {more or f'wattdock show {results[0].folder} --checks'}"
 
 
-def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    if (environment := result.environment) is None:
-        return
-    yield "model", f"{environment.model.name} ({environment.model.kind}, weights {environment.model.weights})"
-    runner = environment.runner
-    dtype = f", {runner.engine_args['dtype']}" if runner.engine_args.get("dtype") else ""
-    version = f"{runner.framework or NOTHING} {runner.framework_version or ''}".strip()
-    yield "backend", f"{environment.backend}: {version}{dtype}"
-    gpus = f"{environment.gpu_count} × {environment.gpu_names[0]}" if environment.gpu_count else ""
-    yield "ran on", gpus or f"CPU: {environment.cpu_model}"
-    yield "launcher", f"{environment.launcher} ({environment.launcher_reason})"
-    if inside := environment.container:
-        unpublished = f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
-        yield "image", environment.image_digest or unpublished
-    if environment.variables:
-        yield (
-            "variables",
-            " ".join(f"{name}={value[:VARIABLE_CHARACTERS]}" for name, value in environment.variables.items()),
-        )
+def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]]:
+    """Yield what ran, how fast and at what cost."""
+    if result.fallback:
+        yield "fallback", fallback_text(result.fallback)
+    if result.error:
+        if errors:
+            yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
+        if result.error.advice:
+            yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
+    if environment := result.environment:
+        yield "model", f"{environment.model.name} ({environment.model.kind}, weights {environment.model.weights})"
+        runner = environment.runner
+        dtype = f", {runner.engine_args['dtype']}" if runner.engine_args.get("dtype") else ""
+        version = f"{runner.framework or NOTHING} {runner.framework_version or ''}".strip()
+        yield "backend", f"{environment.backend}: {version}{dtype}"
+        gpus = f"{environment.gpu_count} × {environment.gpu_names[0]}" if environment.gpu_count else ""
+        yield "ran on", gpus or f"CPU: {environment.cpu_model}"
+        yield "launcher", f"{environment.launcher} ({environment.launcher_reason})"
+        if inside := environment.container:
+            unpublished = f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
+            yield "image", environment.image_digest or unpublished
+        if variables := environment.variables:
+            yield "variables", " ".join(f"{name}={value[:VARIABLE_CHARACTERS]}" for name, value in variables.items())
+    yield from _speed_rows(result)
+    yield from _energy_rows(result)
+    yield from _derived_rows(result)
 
 
-def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (performance := result.performance) is None:
         return
     passes = pluralize(len(result.energy.passes) if result.energy else 0, "pass", "passes")
@@ -168,7 +134,7 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         left_out = f"; {performance.arrivals_left_out}" if performance.arrivals_left_out else ""
         lag = f"{performance.schedule_lag_share:.1%} of a pass behind at its end"
         yield "arrivals", f"{rates}{saturated}; {lag}{left_out}"
-    prompt = NOTHING if performance.prompt_tokens is None else f"{performance.prompt_tokens:,}"
+    prompt = number(performance.prompt_tokens, ",")
     cached = f", {performance.cached_prompt_tokens:,} of them from a cache" if performance.cached_prompt_tokens else ""
     yield "tokens", f"{performance.output_tokens:,} output, {prompt} prompt{cached}"
     window = f", {result.energy.windows.headline}" if result.energy and result.energy.windows else ""
@@ -184,22 +150,10 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         at = {"p50": quantiles.p50_s, **{part: value_s for part, value_s in tail.items() if value_s is not None}}
         yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items())
     if serving := performance.serving:
-        told = {"TTFT": serving.server_ttft_s, "ITL": serving.server_itl_s}
-        means = ", ".join(f"{name} {seconds_text(mean_s)}" for name, mean_s in told.items() if mean_s is not None)
+        by_server = {"TTFT": serving.server_ttft_s, "ITL": serving.server_itl_s}
+        means = ", ".join(f"{name} {seconds_text(mean_s)}" for name, mean_s in by_server.items() if mean_s is not None)
         client = f"client {serving.client_cpu_share:.0%} busy, reads {seconds_text(serving.client_late_s)} late (p99)"
         yield "served", f"{client}; means by the server's clock: {means or NOTHING}"
-
-
-def _goodput_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    if (good := result.goodput) is None or (slo := result.config.slo) is None:
-        return
-    if good.share_met is not None:
-        limits = ", ".join(f"{name.upper()} {seconds_text(limit_s)}" for name, limit_s in slo.limits_s.items())
-        share = f"{good.share_met:.1%} of {good.requests:,} requests within {limits}"
-        yield "goodput", f"{good.requests_met_per_s:.3g} requests/s: {share}"
-    per_request, per_token = number(good.energy_per_request_met_j), number(good.energy_per_output_token_met_j)
-    cost = f"{per_request} J/request, {per_token} J/output token that met the limits, of all joules"
-    yield "cost of goodput", f"unknown: {good.reason}" if good.reason else cost
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -208,13 +162,12 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.total_j is None or energy.mean_power_w is None:
         yield "energy", f"not measured: {energy.reason}"
         return
-    half = energy.uncertainty.timing95_j or 0.0
-    yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only)"
+    yield "energy", f"{energy.total_j:,.1f} J ± {energy.uncertainty.timing95_j or 0.0:.1f} J (95 %, timing only)"
     if energy.hbm_j is not None:
         part = f"{energy.hbm_j:,.1f} J ± {energy.hbm95_j or 0.0:.1f} J of these, by the driver's own figure"
         yield "HBM", f"{part}, mean {number(energy.mean_hbm_power_w, ',.0f')} W"
     for uuid, joules in energy.per_gpu_j.items():
-        yield "", f"{uuid}: {NOTHING if joules is None else f'{joules:,.1f} J'}"
+        yield "", f"{uuid}: {_joules(joules)}"
     if energy.energy_per_output_token_j is not None and energy.windows:
         of = f"all joules ÷ all tokens, {energy.energy_boundary}, {energy.windows.headline}"
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
@@ -226,46 +179,58 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.net_j is not None:
         yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
     if energy.windows and energy.windows.relative_spread is not None:
-        by_window = [
-            f"{name} {value:.4g}"
-            for name, value in energy.windows.energy_per_output_token_j.items()
-            if value is not None
-        ]
-        yield "by window", f"{', '.join(by_window)} (differ by {energy.windows.relative_spread:.1%})"
+        values = energy.windows.energy_per_output_token_j.items()
+        by_window = ", ".join(f"{name} {value:.4g}" for name, value in values if value is not None)
+        yield "by window", f"{by_window} (differ by {energy.windows.relative_spread:.1%})"
     yield from token_cost_texts(result).items()
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid}: " + ("unknown" if joules is None else f"{joules:,.1f} J")
-    yield from _cross_check_rows(result)
-
-
-def _replica_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    if (split := result.data_parallel) is None:
-        return
-    meaning, _, _ = split.scaling_meaning.partition(":")
-    yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each ({meaning})"
-    for replica in split.replicas:
-        joules = NOTHING if replica.tail_idle_j is None else f"{replica.tail_idle_j:,.1f} J"
-        work = f"{replica.requests} requests, {replica.output_tokens:,} tokens"
-        yield f"  replica {replica.replica}", f"{work}; waited {replica.tail_s or 0.0:.2f} s for the others: {joules}"
-
-
-def _cross_check_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    if result.energy is None or (check := result.energy.cross_check) is None:
-        return
-    if check.worst_difference_j is None or check.worst_difference_share is None:
+    if check := energy.cross_check:
         reason = next((window.reason for window in check.windows if window.reason), "no figure")
-        yield "cross-check", f"{check.source}: unknown: {reason}"
-        return
-    worst = f"{check.worst_difference_j:+,.1f} J ({check.worst_difference_share:+.2%})"
-    yield "cross-check", f"{check.source}: {worst} in the worst of {len(check.windows)} windows"
+        worst = f"unknown: {reason}"
+        if check.worst_difference_j is not None and check.worst_difference_share is not None:
+            difference = f"{check.worst_difference_j:+,.1f} J ({check.worst_difference_share:+.2%})"
+            worst = f"{difference} in the worst of {len(check.windows)} windows"
+        yield "cross-check", f"{check.source}: {worst}"
 
 
-def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    if (compute := result.compute) is None or compute.flops_per_s is None:
-        return
-    per_joule = "" if compute.flops_per_j is None else f", {compute.flops_per_j / 1e9:,.3g} GFLOP/J"
-    share = f"{compute.peak_flops_share:.1%} of peak" if compute.peak_flops_share is not None else compute.peak_reason
-    yield "arithmetic", f"{compute.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
-    if placed := compute.roofline:
-        alone = ", ".join(f"{limit} {share:.0%}" for limit, share in placed.shares.items())
-        yield "roofline", f"{placed.time_ratio:.3g} × the least time; alone would take of the time: {alone}"
+def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    """Yield goodput, the host's energy, replicas, arithmetic, and how restarts differ."""
+    if (good := result.goodput) and (slo := result.config.slo):
+        if good.share_met is not None:
+            limits = ", ".join(f"{name.upper()} {seconds_text(limit_s)}" for name, limit_s in slo.limits_s.items())
+            share = f"{good.share_met:.1%} of {good.requests:,} requests within {limits}"
+            yield "goodput", f"{good.requests_met_per_s:.3g} requests/s: {share}"
+        per_request, per_token = number(good.energy_per_request_met_j), number(good.energy_per_output_token_met_j)
+        cost = f"{per_request} J/request, {per_token} J/output token that met the limits, of all joules"
+        yield "cost of goodput", f"unknown: {good.reason}" if good.reason else cost
+    for name, host_j in (result.energy.host_j if result.energy else {}).items():
+        yield f"  {name}", f"{_joules(host_j)} (RAPL, whole host; in no other figure)"
+    if split := result.data_parallel:
+        meaning, _, _ = split.scaling_meaning.partition(":")
+        yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each ({meaning})"
+        for replica in split.replicas:
+            work = f"{replica.requests} requests, {replica.output_tokens:,} tokens"
+            waited = f"waited {replica.tail_s or 0.0:.2f} s for the others: {_joules(replica.tail_idle_j)}"
+            yield f"  replica {replica.replica}", f"{work}; {waited}"
+    if (compute := result.compute) and compute.flops_per_s is not None:
+        per_joule = "" if compute.flops_per_j is None else f", {compute.flops_per_j / 1e9:,.3g} GFLOP/J"
+        peak = (
+            f"{compute.peak_flops_share:.1%} of peak" if compute.peak_flops_share is not None else compute.peak_reason
+        )
+        yield "arithmetic", f"{compute.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({peak})"
+        if placed := compute.roofline:
+            alone = ", ".join(f"{limit} {share:.0%}" for limit, share in placed.shares.items())
+            yield "roofline", f"{placed.time_ratio:.3g} × the least time; alone would take of the time: {alone}"
+    if (spread := result.statistics) and len(spread.per_restart) > 1:
+        unit = COLUMNS[spread.quantity].heading
+        if spread.ci95 and spread.ci95_relative is not None:
+            around = f"± {spread.ci95_relative:.2%}" if spread.ci95.low else f"{spread.ci95:.4g}"
+            behind = f"{len(spread.per_restart)} restarts{boards_text(result)}"
+            yield "95 % interval", f"{around} of {spread.value:.4g} {unit} ({behind})"
+        else:
+            yield "restarts", f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}; {spread.reason}"
+
+
+def _joules(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.1f} J"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -31,19 +31,12 @@ def windows_view(summary: WindowSummary) -> View:
 
     Restarts and passes count from 1, as everywhere that people read.
     """
-    rows = [
-        (
-            *(
-                measured.window,
-                str(measured.restart + 1),
-                str(measured.pass_index + 1),
-                number(measured.duration_s, ".2f"),
-            ),
-            *(number(measured.output_tokens, ","), number(measured.energy_per_output_token_j, ".5g")),
-            measured.reason or "",
-        )
-        for measured in summary.passes
-    ]
+    rows = []
+    for measured in summary.passes:
+        seconds, tokens = number(measured.duration_s, ".2f"), number(measured.output_tokens, ",")
+        numbers = (str(measured.restart + 1), str(measured.pass_index + 1), seconds, tokens)
+        joules = number(measured.energy_per_output_token_j, ".5g")
+        rows.append((measured.window, *numbers, joules, measured.reason or ""))
     yield Sheet(WINDOW_COLUMNS, rows)
     totals = (f"{name} {number(value, '.5g')}" for name, value in summary.energy_per_output_token_j.items())
     yield f"J/output token: {', '.join(totals)}"
@@ -52,14 +45,13 @@ def windows_view(summary: WindowSummary) -> View:
 
 def table_view(table: pa.Table) -> View:
     """Yield the first rows of a table, every column, and how many there are where that is not all."""
-    # Of columns that are called the same, a list of objects would hold the last only.
-    columns = [map(_answer, column.to_pylist()) for column in table.slice(0, MOST_ROWS).columns]
+    # Columns may have equal names, of which a list of objects would hold the last only.
+    columns = [
+        [cell_text(value, ".6g" if isinstance(value, float) else "") for value in column.to_pylist()]
+        for column in table.slice(0, MOST_ROWS).columns
+    ]
     yield Listing(table.column_names, list(zip(*columns, strict=True)))
     yield from _more(table.num_rows)
-
-
-def _answer(value: Any) -> str:
-    return cell_text(value, ".6g" if isinstance(value, float) else "")
 
 
 def rows_view(rows: Sequence[Row], *, columns: Sequence[str], names: Mapping[str, str]) -> View:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.console import ConsoleOptions, JustifyMethod, RenderableType
 
-# What a view of an object is made of: tables, and lines of text that are never cut.
+# Parts of a view: tables, and lines of text that are never cut.
 View: TypeAlias = "Iterable[str | RenderableType]"
 UNLIMITED = 100_000
 # A column of texts becomes no narrower than this.

@@ -29,11 +29,11 @@ Item: TypeAlias = "str | array[int] | Chat"
 # From a value, the file and line where it stands and its key to the prompt, or its length in tokens.
 Reader: TypeAlias = "Callable[[object, str, str], Item | int | None]"
 
-# More tokens are no request; more seconds since any epoch are a mistaken unit.
+# The most tokens that a request can have, and the latest instant: larger ones are numbers in a mistaken unit.
 MOST_TOKENS, MOST_NS = 10**9, 10**12 * NS_PER_S
 NS_PER_MS = 1_000_000
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-# Half a character: JSON may hold it, UTF-8 and the wire cannot.
+# Half of a character in UTF-16: JSON may hold it, UTF-8 and the wire cannot.
 SURROGATE = re.compile("[\ud800-\udfff]")
 # A turn of a conversation as ShareGPT and as OpenAI spell it.
 TURN_KEYS = (("from", "value"), ("role", "content"))
@@ -47,8 +47,8 @@ class Format:
     """A format of files, told by its keys.
 
     Attributes:
-        prompts: Keys of the prompt, of which a record has exactly one, and how each is read.
-        limits: Keys of the answer's limit, of which a record has at most one; lengths need it.
+        prompts: Reader of the prompt by its key; a record has exactly one of these keys.
+        limits: Keys of the answer's limit; a record has at most one, and a record of lengths has one.
         marks: Keys that every record has and that tell the format from others.
         instant: Key of the arrival.
         unit_ns: Unit of arrivals that are numbers; None where they are dates.

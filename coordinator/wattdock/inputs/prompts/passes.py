@@ -1,4 +1,4 @@
-"""Choose, for one pass, what it sends of a source, draw token ids and output limits."""
+"""The prompts of one pass: pick them from a source, draw token ids and output limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig, WorkloadSpec
     from wattdock.inputs.prompts.formats import Item
 
-# What is drawn for a pass, each by a generator of its own.
+# What is drawn for a pass: each number seeds a generator of its own.
 IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY, SAMPLING, BLOCKS = range(7)
 
-# Numbers of the restart and the pass that something is drawn for, and more that tell draws apart.
+# The restart and the pass of a draw, and more numbers that tell draws apart.
 Draw = tuple[int, ...]
 
 
@@ -131,10 +131,9 @@ def load_prompts(
     """Return the prompts of one pass with their output limits and arrivals; equal arguments give equal prompts.
 
     No pass of a restart repeats another's prompts while the source has unused ones: passes take consecutive slices of
-    one seeded permutation of a bundled set or a file, and differently seeded draws of ids. What is drawn, each restart
-    draws for itself, so that restarts differ by their draws, too; texts and files are the same in all. Warm-up passes,
-    which follow the measured ones, all draw the same lengths and arrivals: what differs from one to the next is not the
-    work.
+    one seeded permutation of a bundled set or a file, and differently seeded draws of ids. Each restart draws for
+    itself; texts and files are the same in all. Warm-up passes, which follow the measured ones, all draw the same
+    lengths and arrivals, so that their work is the same.
 
     Args:
         pass_index: From 0; every pass that must not see another's prompts has its own, warm-up included.
@@ -146,39 +145,74 @@ def load_prompts(
         ConfigError: The source cannot be read or used; the message names file and line.
     """
     work, draw = config.total_workload, (restart, min(pass_index, config.repeats.passes))
-    ids_draw = (restart, pass_index, *_salt(config))
     source = read_source(config, vocab_size)
     arrivals_ns = _arrivals(work, source, draw, min_requests, min_duration_s)
     prompt_lengths, answer_lengths = _lengths(config, source)
-    count = work.prompts.count or len(arrivals_ns) or work.prompts_per_pass
-    if source is None:
-        source = _synthetic(work, count, draw, vocab_size=vocab_size)
-        picked = list(range(count))
-    elif work.arrival == "trace":
-        picked = [i % len(source.items) for i in range(len(arrivals_ns))]
-    else:
-        order = np.random.Generator(np.random.PCG64(work.seed)).permutation(len(source.items))
-        picked = [int(order[i % len(order)]) for i in range(pass_index * count, (pass_index + 1) * count)]
-    items = [source.items[i] for i in picked]
+    source, picked = _picked(work, source, pass_index, draw, arrivals=len(arrivals_ns), vocab_size=vocab_size)
     limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, draw)
-    prompts = PromptSet(
-        items=with_ids(
-            with_blocks(picked, source, _generator(work, ids_draw, BLOCKS), vocab_size) if source.blocks else items,
-            _generator(work, ids_draw, IDS),
-            vocab_size,
-        ),
+    items, repeated = _with_ids(config, source, picked, limits, (restart, pass_index), vocab_size=vocab_size)
+    is_trace = config.prompts.file is not None and all(isinstance(item, int) for item in source.items)
+    return PromptSet(
+        items=items,
         max_output_tokens=limits,
-        first_output_tokens=first_limits,
         sha256=source.sha256,
         name=source.name,
         means=(prompt_lengths.mean if prompt_lengths else None, answer_lengths.mean),
-        drawn=_drawn(work, items),
-        declares_answers=not isinstance(work.max_output_tokens, int)
-        or (config.prompts.file is not None and all(isinstance(item, int) for item in source.items)),
+        drawn=_drawn(work, [source.items[i] for i in picked]),
+        declares_answers=is_trace or not isinstance(work.max_output_tokens, int),
         seed=int(_generator(work, (restart, pass_index), SAMPLING).integers(1 << 31)),
         arrivals_ns=arrivals_ns,
+        repeated_tokens=repeated,
+        first_output_tokens=first_limits,
     )
-    return _conversing(prompts, work, ids_draw, vocab_size) if work.prompts.repeats_tokens else prompts
+
+
+def _picked(
+    work: WorkloadSpec, source: Source | None, pass_index: int, draw: Draw, *, arrivals: int, vocab_size: int | None
+) -> tuple[Source, Sequence[int]]:
+    """Return a source, drawn for the pass where prompts are synthetic, and which of its items the pass sends."""
+    count = work.prompts.count or arrivals or work.prompts_per_pass
+    if source is None:
+        length = work.prompts.input_tokens
+        tokens = length if isinstance(length, int) else length.model_dump(mode="json")
+        # Ids are uniform over the whole vocabulary.
+        recipe = {"ids": "uniform", "generator": "PCG64", "seed": work.seed, "vocab_size": vocab_size, "tokens": tokens}
+        items = tuple(work.prompts.input_lengths.draw(count, _generator(work, draw, LENGTHS)))
+        digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+        return Source(items, (None,) * count, digest, f"synthetic-{length}"), range(count)
+    if work.arrival == "trace":
+        return source, [i % len(source.items) for i in range(arrivals)]
+    order = np.random.Generator(np.random.PCG64(work.seed)).permutation(len(source.items))
+    return source, [int(order[i % len(order)]) for i in range(pass_index * count, (pass_index + 1) * count)]
+
+
+def _with_ids(
+    config: ExperimentConfig,
+    source: Source,
+    picked: Sequence[int],
+    limits: Sequence[int | None],
+    draw: Draw,
+    *,
+    vocab_size: int | None,
+) -> tuple[tuple[Item, ...], tuple[int, ...] | None]:
+    """Return a pass's prompts with ids in place of lengths, and how many of their tokens earlier prompts held."""
+    work = config.total_workload
+    if config.section.caches_prefixes:
+        # The prefix cache of a shared runner must not serve one experiment what it computed for another.
+        settings = [config.workload.model_dump(mode="json"), config.section.model_dump(mode="json")]
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).digest()
+        draw = (*draw, int.from_bytes(digest[:4], "big"))
+    items: Sequence[Item | int] = [source.items[i] for i in picked]
+    if source.blocks:
+        items = with_blocks(picked, source, _generator(work, draw, BLOCKS), vocab_size)
+    prompts = with_ids(items, _generator(work, draw, IDS), vocab_size)
+    if not work.prompts.repeats_tokens:
+        return prompts, None
+    answers = [limit or work.output_lengths.max for limit in limits]
+    history: Any = with_ids([work.prompts.shared_prefix_tokens, *answers], _generator(work, draw, HISTORY), vocab_size)
+    said: Any = list(zip(prompts, history[1:], strict=True))
+    # Twice as many conversations abreast as requests are in flight: a turn rarely waits for the turn before it.
+    return conversations(said, history[0], turns=work.prompts.turns, abreast=2 * work.batch_size)
 
 
 def _lengths(config: ExperimentConfig, source: Source | None) -> tuple[Lengths | None, Lengths]:
@@ -221,14 +255,6 @@ def _drawn(work: WorkloadSpec, items: Sequence[Item | int]) -> tuple[str, ...]:
     return tuple(name for name, is_so in is_drawn.items() if is_so)
 
 
-def _salt(config: ExperimentConfig) -> tuple[int, ...]:
-    """Return what gives experiments of one runner other ids where a prefix cache would serve those of another."""
-    if not config.section.caches_prefixes:
-        return ()
-    told = json.dumps([config.workload.model_dump(mode="json"), config.section.model_dump(mode="json")], sort_keys=True)
-    return (int.from_bytes(hashlib.sha256(told.encode()).digest()[:4], "big"),)
-
-
 def _arrivals(
     work: WorkloadSpec, source: Source | None, draw: Draw, min_requests: int, min_duration_s: float | None
 ) -> tuple[int, ...]:
@@ -239,16 +265,6 @@ def _arrivals(
         min_duration_s=min_duration_s or 0.0,
         generator=_generator(work, draw, ARRIVALS),
     )
-
-
-def _conversing(prompts: PromptSet, work: WorkloadSpec, draw: Draw, vocab_size: int | None) -> PromptSet:
-    """Return the prompts as turns of conversations, twice as many abreast as requests are in flight."""
-    answers = [limit or work.output_lengths.max for limit in prompts.max_output_tokens]
-    lengths = [work.prompts.shared_prefix_tokens, *answers]
-    drawn: Any = with_ids(lengths, _generator(work, draw, HISTORY), vocab_size)
-    said: Any = list(zip(prompts.items, drawn[1:], strict=True))
-    items, repeated = conversations(said, drawn[0], turns=work.prompts.turns, abreast=2 * work.batch_size)
-    return replace(prompts, items=items, repeated_tokens=repeated)
 
 
 def output_limits(
@@ -300,19 +316,6 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
             f"prompts {source.name!r} are text and the model has no tokenizer", "set workload.prompts.source: synthetic"
         )
     return source.sha256 if config.prompts.file else None
-
-
-def _synthetic(work: WorkloadSpec, count: int, draw: Draw, *, vocab_size: int | None) -> Source:
-    """Lengths drawn for a pass; ids are drawn uniformly from the whole vocabulary, PCG64 seeded by (seed, *draw)."""
-    length = work.prompts.input_tokens
-    tokens = length if isinstance(length, int) else length.model_dump(mode="json")
-    recipe = {"ids": "uniform", "generator": "PCG64", "seed": work.seed, "vocab_size": vocab_size, "tokens": tokens}
-    return Source(
-        items=tuple(work.prompts.input_lengths.draw(count, _generator(work, draw, LENGTHS))),
-        max_output_tokens=(None,) * count,
-        sha256=hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest(),
-        name=f"synthetic-{length}",
-    )
 
 
 def _generator(work: WorkloadSpec, draw: Draw, purpose: int) -> Generator:

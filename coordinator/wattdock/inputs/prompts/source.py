@@ -21,7 +21,7 @@ from wattdock.errors import Cause, ConfigError
 from wattdock.inputs.prompts import formats
 from wattdock.inputs.prompts.formats import recognised, short
 from wattdock.opening import read_regular
-from wattdock.text import pluralize, strict_json_at
+from wattdock.text import pluralize, strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,22 +30,21 @@ if TYPE_CHECKING:
     from wattdock.inputs.prompts.formats import Format, Item
 
 BUNDLED = "bundled"
-# Of a record; a prompt of a million tokens has five, and JSON takes up to thirty times its size while it is read.
-MOST_CHARACTERS = 16_000_000
-# Characters that a record is looked for in, before sixteen times as many.
-FEWEST_CHARACTERS = 16_384
+# The longest record; a prompt of a million tokens has five million characters, and JSON takes up to thirty times its
+# size while it is read. A record is looked for in the fewest first, then in sixteen times as many.
+MOST_CHARACTERS, FEWEST_CHARACTERS = 16_000_000, 16_384
 SPACE = re.compile(r"[ \t\r\n]*+")
 NUMBER = re.compile(r"-?\d{1,25}(\.\d{1,25})?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 class Reading(NamedTuple):
-    """What an experiment needs of a file.
+    """How an experiment uses a file.
 
     Attributes:
-        vocab_size: Token ids are below it; None where that is unknown.
-        replays: Instants are used.
-        shares_prefixes: The engine's prefix cache is on, so that ids of blocks matter.
-        chat: Text is wrapped in the model's chat template.
+        vocab_size: Token ids are below it; None where it is unknown.
+        replays: Whether instants are replayed.
+        shares_prefixes: Whether the engine's prefix cache is on, so that ids of blocks matter.
+        chat: Whether text is wrapped in the model's chat template.
     """
 
     vocab_size: int | None
@@ -111,8 +110,14 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source | No
 # Traces may have millions of lines, and each pass reads its part.
 @lru_cache(maxsize=1)
 def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
-    """Read a file whose first record tells its format; every further one is held to it."""
-    text = _text(content, source)
+    """Return what a file holds; its first record tells the format, which every further record must have."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8", "save the file as UTF-8"
+        ) from error
     # By content: a bundle keeps files under names of its own.
     begin = _after_space(text, 0)
     is_json = text[begin : begin + 1] in ("{", "[", "")
@@ -123,7 +128,7 @@ def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
 
 
 class _Parser:
-    """Takes records one after another and holds what they say."""
+    """Collects the prompts, limits, instants and blocks of a file's records."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -188,16 +193,6 @@ class _Parser:
         )
 
 
-def _text(content: bytes, source: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8", "save the file as UTF-8"
-        ) from error
-
-
 def _after_space(text: str, start: int) -> int:
     match = SPACE.match(text, start)
     return match.end() if match else start
@@ -210,32 +205,26 @@ def _json_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]
         at = _after_space(text, at + 1)
     while at < len(text):
         line, counted = line + text.count("\n", counted, at), at
-        where = f"{source}:{line}"
-        record, end = _value_at(text, at, where)
+        where, length, characters = f"{source}:{line}", 0, FEWEST_CHARACTERS
+        while not length:
+            try:
+                record, length = strict_json(text[at : at + characters])
+            except ValueError as error:
+                is_cut = at + characters < len(text)
+                if not is_cut or characters == MOST_CHARACTERS:
+                    more = f" or more than {MOST_CHARACTERS:,} characters" if is_cut else ""
+                    raise ConfigError(f"{where}: not JSON{more} ({error}): {short(text[at : at + 60])}") from error
+                characters = min(16 * characters, MOST_CHARACTERS)
         if not isinstance(record, dict):
             raise ConfigError(f'{where}: {short(record, quoted=True)} is no object; write {{"prompt": "..."}}')
         yield line, record
-        at = _after_space(text, end)
+        at = _after_space(text, at + length)
         if in_array:
             separator, at = text[at : at + 1], _after_space(text, at + 1)
             if separator != ",":
                 break
     if in_array and (separator != "]" or at < len(text)):
         raise ConfigError(f"{source}:{line}: not JSON (the array does not end where the file does)")
-
-
-def _value_at(text: str, start: int, where: str) -> tuple[Any, int]:
-    characters = FEWEST_CHARACTERS
-    while True:
-        try:
-            value, end = strict_json_at(text[start : start + characters], 0)
-        except ValueError as error:
-            if start + characters < len(text) and characters < MOST_CHARACTERS:
-                characters = min(16 * characters, MOST_CHARACTERS)
-                continue
-            more = f" or more than {MOST_CHARACTERS:,} characters" if start + characters < len(text) else ""
-            raise ConfigError(f"{where}: not JSON{more} ({error}): {short(text[start : start + 60])}") from error
-        return value, start + end
 
 
 def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:

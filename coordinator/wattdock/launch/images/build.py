@@ -65,8 +65,8 @@ def build_image(name: str, *, variant: str, base: str | None = None, options: st
     if name not in image_names():
         raise ConfigError(f"unknown image {name!r}", f"there are {', '.join(image_names())}")
     if base is None:
-        named = DEFAULT_BASE.search((DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8"))
-        base = CPU_BASE if variant == "cpu" or named is None else named[1]
+        default = DEFAULT_BASE.search((DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8"))
+        base = CPU_BASE if variant == "cpu" or default is None else default[1]
     runner = REPO / "runners" / name
     if runner.is_dir() and not (runner / f"requirements-{variant}.txt").exists():
         raise ConfigError(f"{name} has no packages for --variant {variant}", "take the other one of cpu and cuda")

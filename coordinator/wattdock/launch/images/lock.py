@@ -180,25 +180,27 @@ def lock_images(names: Sequence[str], lock: ImagesLock, *, registry: str | None)
     Raises:
         PreflightError: No engine answers, or an image is not there or does not say what it was built from.
     """
-    entries = {name: _entry(name, registry) for name in names}
-    write_lock(lock.path, {**lock.images, **entries})
-    return entries
-
-
-def _entry(name: str, registry: str | None) -> LockedImage:
-    remedy = f"build it with: wattdock images build {name}"
-    image = find_image(local_name(name), backend=name, remedy=remedy)
-    if image.base is None:
-        raise PreflightError(f"image {image.name} does not say what it was built from", remedy)
-    digests = [digest for digest in image.digests if digest.startswith(registry or "")]
-    if len(digests) > 1 or (registry and not digests):
-        raise PreflightError(
-            f"{len(digests)} digests of image {image.name} begin with {registry or 'any registry'!r} (it has: "
-            f"{', '.join(image.digests) or 'none'})",
-            "choose one with --registry",
+    locked = {}
+    for name in names:
+        remedy = f"build it with: wattdock images build {name}"
+        image = find_image(local_name(name), backend=name, remedy=remedy)
+        if image.base is None:
+            raise PreflightError(f"image {image.name} has no label with its base", remedy)
+        digests = [digest for digest in image.digests if digest.startswith(registry or "")]
+        if len(digests) > 1 or (registry and not digests):
+            raise PreflightError(
+                f"{len(digests)} digests of image {image.name} begin with {registry or 'any registry'!r} (it has: "
+                f"{', '.join(image.digests) or 'none'})",
+                "choose one with --registry",
+            )
+        locked[name] = LockedImage(
+            digest=digests[0] if digests else image.id,
+            base=image.base,
+            base_digest=image.base_digest,
+            revision=image.revision,
         )
-    digest = digests[0] if digests else image.id
-    return LockedImage(digest=digest, base=image.base, base_digest=image.base_digest, revision=image.revision)
+    write_lock(lock.path, {**lock.images, **locked})
+    return locked
 
 
 def find_locked(name: str, lock: ImagesLock, *, needs_gpu: bool = False) -> tuple[Image, Pin]:
@@ -256,23 +258,23 @@ def image_statuses(lock: ImagesLock) -> list[ImageStatus]:
     Raises:
         NoContainersError: No engine answers.
     """
-    return [_status(name, lock.images.get(name)) for name in sorted({*image_names(), *lock.images})]
-
-
-def _status(name: str, locked: LockedImage | None) -> ImageStatus:
-    image, state = None, "not locked"
-    if locked:
-        image = _image_here(locked.digest, name)
-        state = _differences(locked, image) or "as locked" if image else "the locked image is not on this engine"
-    image = image or _image_here(local_name(name), name)
-    return ImageStatus(
-        name=name,
-        id=image.id if image else None,
-        digest=image.digest if image else None,
-        revision=image.revision if image else None,
-        locked=locked.digest if locked else None,
-        state=state,
-    )
+    statuses = []
+    for name in sorted({*image_names(), *lock.images}):
+        image, state, locked = None, "not locked", lock.images.get(name)
+        if locked:
+            image = _image_here(locked.digest, name)
+            state = _differences(locked, image) or "as locked" if image else "the locked image is not on this engine"
+        image = image or _image_here(local_name(name), name)
+        status = ImageStatus(
+            name=name,
+            id=image.id if image else None,
+            digest=image.digest if image else None,
+            revision=image.revision if image else None,
+            locked=locked.digest if locked else None,
+            state=state,
+        )
+        statuses.append(status)
+    return statuses
 
 
 def _image_here(reference: str, name: str) -> Image | None:

@@ -1,0 +1,206 @@
+"""What goes into a bundle, and what must not."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from make.rows import document
+from make.stored import bundled, stored, unpacked
+from refused import raises
+from seams.console import bundle_view
+from unprivileged import UID
+
+from wattdock.config import load_study
+from wattdock.errors import Cause, ConfigError, StoreError
+from wattdock.publish import open_bundle, results_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_results_are_bundled_byte_for_byte_and_logs_only_where_asked_for(tmp_path: Path) -> None:
+    """What was measured is never rewritten; a log may hold anything."""
+    result = stored(tmp_path / "results")
+    for name, logs in (("a", False), ("b", True)):
+        bundled(result, tmp_path / f"{name}.tar", logs=logs)
+        place = unpacked(tmp_path / f"{name}.tar", tmp_path) / "results" / result.name
+        files = {file.relative_to(result) for file in result.rglob("*") if file.is_file()}
+        wanted = {file for file in files if logs or file.suffix != ".log"}
+        assert {file.relative_to(place) for file in place.rglob("*") if file.is_file()} == wanted
+        assert all((place / file).read_bytes() == (result / file).read_bytes() for file in wanted)
+
+
+def test_equal_results_give_equal_bytes(tmp_path: Path) -> None:
+    """Whoever bundles them, whenever, and whatever the file is called."""
+    result = stored(tmp_path / "results")
+    bundled(result, tmp_path / "b.tar")
+    shutil.copytree(tmp_path / "results", tmp_path / "again/results")
+    bundled(tmp_path / "again/results" / result.name, tmp_path / "again/other.tar")
+    assert (tmp_path / "b.tar").read_bytes() == (tmp_path / "again/other.tar").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token hf_abcdefghijklmnopqrstuvwxyz0123 used",
+        "Authorization: Bearer abcdefghijklmnop.qrst",
+        "https://alice:s3cr3t@packages.example/simple",
+        "OPENAI_API_KEY=verysecretvalue",
+        "key AKIAABCDEFGHIJKLMNOP",
+        "-----BEGIN PRIVATE KEY-----\nMIIEvQ",
+        'answered {"auth_token": "sesame-9-open"}',
+        "a-token-of-no-known-shape",
+        "ray://:pw@head:6379",
+        "https://tok@host/simple",
+        "https://host/v1?token=abcd",
+        "AccountName=x;AccountKey=abcdefgh==;EndpointSuffix=core.example",
+        "https://hooks.slack.com/services/T000/B000/abcdefgh",
+        "https://bucket.example/w?X-Amz-Signature=0123456789abcdef",
+        "key x7Kq9ZbW2mTfV4nLpR8sYcD3 taken",
+    ],
+)
+def test_a_secret_is_refused_in_a_result_a_log_and_a_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """By its shape, its setting's name, or as the value of a secret variable; the file is named, not the secret."""
+    monkeypatch.setenv("HF_TOKEN", "a-token-of-no-known-shape")
+    folder = stored(tmp_path / "results")
+    (folder / "runner.log").write_text(text)
+    assert bundled(folder, tmp_path / "without.tar").digest
+    with raises(ConfigError, "runner.log", cause=Cause.SECRET):
+        bundled(folder, tmp_path / "b.tar", logs=True)
+    failure = {"kind": "RunnerError", "message": text, "stage": "load", "exit_code": 5}
+    with raises(ConfigError, "result.json", cause=Cause.SECRET) as caught:
+        bundled(stored(tmp_path / "other", error=failure), tmp_path / "b.tar")
+    assert text not in str(caught.value)
+    assert not list(tmp_path.glob("*b.tar*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+def test_what_another_users_link_leads_to_is_not_bundled(tmp_path: Path) -> None:
+    """A colleague's result could publish any file that only its bundler can read."""
+    result = stored(tmp_path / "results")
+    (tmp_path / "diary").write_text("dear diary")
+    (result / "notes.json").symlink_to(tmp_path / "diary")
+    bundled(result, tmp_path / "ours.tar")
+    os.chown(result / "notes.json", UID, UID, follow_symlinks=False)
+    with raises(StoreError, "notes.json", UID, cause=Cause.OTHERS_COULD_WRITE):
+        bundled(result, tmp_path / "theirs.tar")
+
+
+@pytest.mark.parametrize("text", ["max_output_tokens: 12345678", "t512 t513", "GPU-1b2c", "tokens=100000000", "sk-8"])
+def test_ordinary_text_is_no_secret(tmp_path: Path, text: str) -> None:
+    """Figures must not go for keys."""
+    folder = stored(tmp_path / "results")
+    (folder / "runner.log").write_text(text)
+    assert bundled(folder, tmp_path / "b.tar", logs=True).digest
+
+
+def test_files_that_hold_our_own_names_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is replaced; whoever hands a bundle out decides."""
+    for name in ("USER", "HOME", "HOSTNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOGNAME", "quentina")
+    monkeypatch.setattr("platform.node", lambda: "frigg-1")
+    folder = stored(tmp_path / "results")
+    (folder / "runner.log").write_text("loaded /home/quentina/model")
+    made = bundled(folder, tmp_path / "b.tar", logs=True)
+    assert made.identifying_files == (f"results/{folder.name}/runner.log",)
+    assert bundled(folder, tmp_path / "c.tar").identifying_files == ()
+    monkeypatch.setenv("HOME", "/root")
+    (folder / "runner.log").write_text("loaded /root/.local/share/wattdock/model")
+    assert bundled(folder, tmp_path / "d.tar", logs=True).identifying_files == (f"results/{folder.name}/runner.log",)
+
+
+def test_prompts_are_bundled_while_they_are_those_that_were_sent(tmp_path: Path) -> None:
+    """By their hash; what is missing is said."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Write"}')
+    digest = hashlib.sha256(prompts.read_bytes()).hexdigest()
+    sample = document()
+    environment = sample["environment"] | {"dataset": str(prompts), "dataset_sha256": digest}
+    config = sample["config"]
+    config["workload"]["prompts"]["source"] = str(prompts)
+    folder = stored(tmp_path / "results", environment=environment, config=config)
+    made = bundled(folder, tmp_path / "b.tar")
+    place = unpacked(made.path, tmp_path) / f"prompts/{digest[:16]}.jsonl"
+    assert place.read_bytes() == prompts.read_bytes()
+    assert digest in bundled(folder, tmp_path / "c.tar", prompts=False).manifest.missing[0]
+    prompts.write_text("{}")
+    assert digest in bundled(folder, tmp_path / "d.tar").manifest.missing[0]
+    prompts.unlink()
+    assert os.strerror(errno.ENOENT) in bundled(folder, tmp_path / "e.tar").manifest.missing[0]
+
+
+def test_results_of_two_studies_may_share_a_name(tmp_path: Path) -> None:
+    """Experiments of the bundle's one study may not, and it is read to reproduce them."""
+    config = document()["config"] | {"name": "same"}
+    for count in (1, 2):
+        name = f"2026010{count}T000000-pytorch-0123abcd"
+        stored(tmp_path / "results", name=name, config=config | {"power_limit_w": 60.0 + count})
+    made = bundled(tmp_path / "results", tmp_path / "b.tar")
+    study = load_study(unpacked(made.path, tmp_path) / "study.yaml", {})
+    assert [experiment.name for experiment in study.experiments] == ["same", "same (2)"]
+
+
+def test_a_lock_of_images_goes_in_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results cite its hash."""
+    lock = tmp_path / "images.lock"
+    lock.write_text("images: {}\n")
+    folder = stored(tmp_path / "results")
+    monkeypatch.setenv("WATTDOCK_IMAGES_LOCK", str(lock))
+    made = bundled(folder, tmp_path / "b.tar")
+    assert (unpacked(made.path, tmp_path) / "images.lock").read_bytes() == lock.read_bytes()
+
+
+def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None:
+    """Nothing is left of the bundle."""
+    folder = stored(tmp_path / "results")
+    (folder / "runner.log").unlink()
+    (folder / "runner.log").symlink_to("/proc/self/mem")
+    with raises(StoreError, os.strerror(errno.EIO)):
+        bundled(folder, tmp_path / "c.tar", logs=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+@pytest.mark.parametrize("name", ["b", ".b.tar", "no/b.tar"])
+def test_a_name_that_no_bundle_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    """One file that ends in .tar, in a folder that is there."""
+    with raises(ConfigError, name.partition("/")[0]):
+        bundled(stored(tmp_path / "results"), tmp_path / name)
+
+
+def test_what_would_be_run_again_under_one_id_is_all_in_the_study(tmp_path: Path) -> None:
+    """An id is only what a result says of itself."""
+    config = document()["config"]
+    other = config | {"workload": config["workload"] | {"batch_size": 77}}
+    results = stored(tmp_path / "results", config=other).parent
+    stored(results, name="20260101T000001-pytorch-0123abcd", config=config | {"name": "again"})
+    stored(results, name="20260101T000002-pytorch-0123abcd")
+    manifest = bundled(results, tmp_path / "b.tar").manifest
+    experiments = yaml.safe_load((unpacked(tmp_path / "b.tar", tmp_path) / "study.yaml").read_text())["experiments"]
+    assert [experiment["workload"]["batch_size"] for experiment in experiments] == [77, 2]
+    assert list(manifest.results.values()) == [0, 1, 1]
+
+
+def test_a_bundle_names_the_code_that_measured(tmp_path: Path) -> None:
+    """Not the checkout that it was made in: who cites it cites what measured."""
+    first, second = "e" * 40, "f" * 40
+    environment = document()["environment"] | {"wattdock_version": "0.1.0"}
+    results = stored(
+        tmp_path / "results", environment=environment | {"wattdock_commit": second, "wattdock_dirty": True}
+    ).parent
+    stored(results, name="20260101T000001-pytorch-0123abcd", environment=environment | {"wattdock_commit": first})
+    made = bundled(results, tmp_path / "b.tar")
+    readme = (unpacked(made.path, tmp_path) / "README.md").read_text()
+    assert ("0.1.0" in readme, f"{first} and" in readme, f"{second} with changes" in readme) == (True, True, True)
+    with open_bundle(made.path) as opened:
+        assert results_table(opened.results()) in readme
+        assert re.search(r"files, \d+\.\d kB$", str(next(iter(bundle_view(opened)))))
