@@ -77,7 +77,6 @@ LEFT_OUT_ON_CPU = (
     "what the runner around vLLM and what the meter costs: on a CPU quadruples of vLLM's blocks scatter by 3 to 16 %, "
     "which resolves neither (--only vllm,meter tries); a machine with a GPU measures both"
 )
-PLANTED = ("pytorch-planted",)
 RUNNER_LIMIT, METER_LIMIT = 0.995, 0.998
 DEFAULT_OUTPUT = REPO / "build/bench.md"
 
@@ -134,13 +133,16 @@ class Bench:
         python = self._options.runner_python or REPO / "runners" / backend / ".venv/bin/python"
         if not python.exists():
             raise PreflightError(f"no interpreter at {python}; make bench makes one, --runner-python names another")
-        named = self._options.runner_python is not None
+        is_given = self._options.runner_python is not None
         home = self._scratch / backend
-        with live_engine(size, python=python, keep_pythonpath=named, gpu=self._gpu, home=home) as engine:
+        with live_engine(size, python=python, keep_pythonpath=is_given, gpu=self._gpu, home=home) as engine:
             ways = {Way.RUNNER, *(way for name in wanted if name in WAYS for way in WAYS[name][:2])}
             block = engine.warm_up(sorted(ways), self._options.block_s)
             for name in wanted:
-                quadruples = self._quadruples(name, block)
+                quadruples = int(self._options.quadruples or QUADRUPLES[name])
+                if self._options.minutes is not None:
+                    block_s = block.expected_s + (LEAD_S if name == "meter" else 0)
+                    quadruples = max(2, int(60 * self._options.minutes / (4 * block_s)))
                 work = f"{block.passes} × {block.requests} requests and {block.expected_s:.0f} s"
                 say(f"{name}: {quadruples} quadruples, {work} per block")
                 compare = self._compare_meter if name == "meter" else self._compare_ways
@@ -184,13 +186,6 @@ class Bench:
             for claim in comparison.claims:
                 claim.void = f"a block took {shortest_s:.1f} s, less than {self._options.block_s:g}"
 
-    def _quadruples(self, name: str, block: Block) -> int:
-        """Return how many quadruples of blocks a comparison gets; decided before its first block."""
-        if self._options.minutes is None:
-            return int(self._options.quadruples or QUADRUPLES[name])
-        block_s = block.expected_s + (LEAD_S if name == "meter" else 0)
-        return max(2, int(60 * self._options.minutes / (4 * block_s)))
-
 
 # Arm A, arm B, and the two in words.
 WAYS = {
@@ -209,7 +204,7 @@ def unmet(claims: dict[str, list[Claim]]) -> list[str]:
     return [
         f"{name} ({', '.join(verdicts) or 'not measured'})"
         for name, verdicts in verdicts_of.items()
-        if {*verdicts} != {"fails" if name in PLANTED else "holds"}
+        if {*verdicts} != {"fails" if name == "pytorch-planted" else "holds"}
     ]
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from wattdock.records.passes import PassRecord
 
     Arms = Mapping[Arm, Callable[[], PassRecord]]
-    # In running order, with their arms.
-    Passes = list[tuple[Arm, PassRecord]]
 
 # An engine may need time to reach its speed (docs/decisions/comparing-arms.md).
 WARM_UP = -1
@@ -79,28 +77,17 @@ class Comparison:
         self._quadruple(WARM_UP, arms)
         for number in range(self.claims[0].planned):
             done = self._quadruple(number, arms)
-            self._add_blocks(done)
+            for arm in sorted(arms):
+                passes = [measured for pass_arm, measured in done if pass_arm == arm]
+                for block in (passes[::2], passes[1::2]):
+                    # Each pass begins and ends on a drained engine.
+                    took_s = sum(measured.span.duration_s for measured in block)
+                    self.blocks.append((arm, took_s, sum(measured.output_tokens for measured in block)))
             self.durations_s.append([(arm, measured.span.duration_s) for arm, measured in done])
             for quantity in self.quantities:
                 quantity.claim.log_ratios.append(log_ratio([(arm, quantity.of(measured)) for arm, measured in done]))
             after_each()
 
-    def _quadruple(self, number: int, arms: Arms) -> Passes:
-        """Run four blocks: turns of one pass of each."""
+    def _quadruple(self, number: int, arms: Arms) -> list[tuple[Arm, PassRecord]]:
+        """Run four blocks, in turns of one pass of each; return the passes with their arms, in running order."""
         return [(arm, arms[arm]()) for _ in range(self.passes) for arm in order(number)]
-
-    def _add_blocks(self, done: Passes) -> None:
-        for arm in sorted({arm for arm, _ in done}):
-            passes = [measured for pass_arm, measured in done if pass_arm == arm]
-            for block in (passes[::2], passes[1::2]):
-                self.blocks.append((arm, seconds(block), tokens(block)))
-
-
-def seconds(block: Sequence[PassRecord]) -> float:
-    """Return how long a block's passes took together; each begins and ends on a drained engine."""
-    return sum(measured.span.duration_s for measured in block)
-
-
-def tokens(block: Sequence[PassRecord]) -> int:
-    """Return the output tokens of a block."""
-    return sum(measured.output_tokens for measured in block)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,11 @@ import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from figures import table
+from overheads import Row
 
 from wattdock.config import ContainerSpec
 from wattdock.errors import PreflightError
@@ -30,7 +33,6 @@ from wattdock.version import __version__
 REPO = Path(__file__).resolve().parents[1]
 WATTDOCK = Path(sys.executable).with_name("wattdock")
 LAUNCHES, PAIRS = 5, 3
-Row = tuple[str, str, str]
 
 
 def bench_launch(image: Image, scratch: Path) -> list[Row]:
@@ -91,18 +93,12 @@ def measured(output: Path, launcher: str, *more: str) -> list[Any]:
     return results
 
 
-def three_digits(value: float) -> str:
-    """Return a figure to three digits, or to whole ones where it has more."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def row(name: str, values: list[float], unit: str) -> Row:
-    """Return one line of the table."""
-    return (
-        name,
-        f"{three_digits(statistics.median(values))} {unit}".strip(),
-        f"{three_digits(min(values))} … {three_digits(max(values))} of {len(values)}",
+    """Return a line of the table, its figures to three digits."""
+    low, middle, high = (
+        f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (min(values), median(values), max(values))
     )
+    return Row(name, f"{middle} {unit}".strip(), f"{low} … {high} of {len(values)}")
 
 
 def main() -> None:
@@ -118,17 +114,9 @@ def main() -> None:
     engine = image.engine
     sources = f"wattdock {__version__} at revision {Machine.here().revision}"
     machine = f"{os.cpu_count()} CPUs, docker {engine.version}, the PyTorch CPU image"
-    lines = [
-        "# What a container costs beside a process",
-        "",
-        f"`make bench` with {sources} on {datetime.now(UTC):%Y-%m-%d}: {machine}, a tiny model, no GPU.",
-        "",
-        "| what | median | range |",
-        "|---|---|---|",
-        *(f"| {name} | {median} | {spread} |" for name, median, spread in rows),
-        "",
-    ]
-    sys.stdout.write("\n".join(lines))
+    where = f"`make bench` with {sources} on {datetime.now(UTC):%Y-%m-%d}: {machine}, a tiny model, no GPU."
+    figures = table(("what", "median", "range"), [each[:3] for each in rows])
+    sys.stdout.write(f"# What a container costs beside a process\n\n{where}\n\n{figures}\n")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Block:
     """One block's work.
 
     Attributes:
-        requests: Of each pass.
+        requests: Requests of each pass.
         passes: Static batches are a pass each, so that two arms can take turns after every one of them.
         expected_s: How long the block takes at the best speed so far, including the time between its passes.
     """
@@ -147,18 +147,17 @@ class LiveEngine:
         requests = self.size.in_flight
         for way in ways:
             self.run(way, requests)
-        between_s = min(self._between_s(way, requests) for way in ways)
+        between_s = math.inf
+        for way in ways:
+            began_s = time.perf_counter()
+            span = self.run(way, requests).span
+            between_s = min(between_s, time.perf_counter() - began_s - span.duration_s)
         while (took_s := min(self.run(way, requests).span.duration_s for way in ways)) < TRIAL_SHARE * block_s:
             requests *= 2
         round_s = took_s * self.size.in_flight / requests
         rounds = math.ceil(HEADROOM * block_s / round_s)
         passes = rounds if self.size.arrival == "batch" else 1
         return Block(rounds // passes * self.size.in_flight, passes, rounds * round_s + passes * between_s)
-
-    def _between_s(self, way: Way, requests: int) -> float:
-        began = time.perf_counter()
-        span = self.run(way, requests).span
-        return time.perf_counter() - began - span.duration_s
 
 
 def duration_s(measured: PassRecord) -> float:
@@ -175,7 +174,7 @@ def tpot_p99_s(measured: PassRecord) -> float:
     known_s = [each_s for request in measured.requests if (each_s := tpot_s(request)) is not None]
     if not known_s:
         raise RunnerError("no request of the pass has more than one token, so there is no TPOT")
-    # Of however few: the same quantity of the same work on both arms.
+    # However few requests there are, both arms give the same quantity of the same work.
     return float(np.quantile(known_s, 0.99))
 
 

@@ -69,7 +69,8 @@ class Figures:
             parts.append(table(("what", "median", "range", "aim"), self.rows))
         if self.comparisons:
             done = list(self.comparisons.values())
-            parts += ["## Ratios", HOW_TO_READ, ratios(done)]
+            rows = [ratio_row(claim) for comparison in done for claim in comparison.claims]
+            parts += ["## Ratios", HOW_TO_READ, table(HEAD, rows)]
             parts.append("\n".join(f"- {line}" for comparison in done for line in details(comparison)))
         if self.meter and self.meter[1].metered_s:
             parts += ["## The meter's threads", meter_cost(*self.meter)]
@@ -81,11 +82,6 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a Markdown table."""
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
-
-
-def ratios(comparisons: list[Comparison]) -> str:
-    """Return one row per claim."""
-    return table(HEAD, [ratio_row(claim) for comparison in comparisons for claim in comparison.claims])
 
 
 def ratio_row(claim: Claim) -> tuple[str, ...]:

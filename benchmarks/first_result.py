@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CACHES = ("UV_CACHE_DIR", "PIP_CACHE_DIR", "XDG_CACHE_HOME", "WATTDOCK_HOME")
-# What a run does until the first event whose JSON has these words; a run may lack some.
+# Parts of a run, each with words of the event that ends it; a run may lack some.
 PARTS = (
     (".venv", "StudyStarted"),
     ("model", "making "),

@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 # A meter polls more often in its first second, to learn the counter's period; a run's passes come later.
 LEAD_S = 1.2
-STAND_IN_GPUS = 1
 
 
 @dataclass
@@ -61,7 +60,7 @@ class MeterCost:
         began_s, cpu_began_s = time.monotonic(), sum(thread_cpu_s())
 
         def heard(_: object) -> None:
-            # A run shows them.
+            # A run shows watts at each heartbeat.
             meter.watts()
 
         done = work(heard)
@@ -107,6 +106,6 @@ def something_to_meter(folder: Path) -> Iterator[str | None]:
         sys.path.append(str(REPO / "tests"))
         import fake_nvml
 
-        gpus = [fake_nvml.FakeGpu(uuid=fake_nvml.uuid_of(number)) for number in range(STAND_IN_GPUS)]
+        gpus = [fake_nvml.FakeGpu(uuid=fake_nvml.uuid_of(0))]
         with fake_nvml.loaded(fake_nvml.build(folder / "nvml"), gpus=gpus, virtual_clock=False):
-            yield f"{STAND_IN_GPUS} simulated H200: NVML's calls take their time, but no CPU"
+            yield "1 simulated H200: NVML's calls take their time, but no CPU"

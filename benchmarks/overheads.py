@@ -28,11 +28,10 @@ from wattdock.runner import LoadRequest, PassRequest, RunnerClient, wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.inputs import PromptSet
 
 PASS_BYTES = 1_000_000
 MISSED = "missed"
-# Of this command and of the make that started it.
+# Variables that this command and the make that started it have set.
 OWN_VARIABLES = ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 
@@ -106,10 +105,7 @@ def wire_costs() -> list[Row]:
             client.load(request, timeout_s=30, progress=lambda _: None)
             trips_ms = [client.check_clock().round_trip_ns / 1e6 for _ in range(200)]
             order, size = megabyte_pass()
-
-            def send() -> None:
-                client.generate(order, silence_s=30, stall_s=30, heartbeat=lambda _: None)
-
+            send = partial(client.generate, order, silence_s=30, stall_s=30, heartbeat=lambda _: None)
             name = f"pass of {order.min_requests} prompts, {size / 1e6:.2f} MB, 1 token each"
             return [
                 Row("process launch → first reply", f"{ready_ms:.0f} ms", "1 run"),
@@ -119,27 +115,20 @@ def wire_costs() -> list[Row]:
 
 
 def megabyte_pass() -> tuple[PassRequest, int]:
-    """Return a pass with as many prompts of 1,000 ids as make 1 MB on the wire, and that size in bytes."""
+    """Return a pass of 1 MB on the wire, of prompts of 1,000 ids served together for a token each; and its bytes."""
     workload = {"prompts": {"source": "synthetic", "input_tokens": 1000, "count": PASS_BYTES // 1000}}
     config = ExperimentConfig.model_validate({"workload": workload})
     drawn = load_prompts(config, pass_index=0, vocab_size=32_000)
-    order = pass_of(drawn)
-    count = round(order.min_requests * PASS_BYTES / wire_bytes(order))
-    order = pass_of(replace(drawn, items=drawn.items[:count], max_output_tokens=drawn.max_output_tokens[:count]))
-    return order, wire_bytes(order)
 
+    def pass_of(count: int) -> tuple[PassRequest, int]:
+        prompts = replace(drawn, items=drawn.items[:count], max_output_tokens=drawn.max_output_tokens[:count])
+        spec = WorkloadSpec(batch_size=count, max_output_tokens=1)
+        order = PassRequest(spec, prompts, min_requests=count, ignore_eos=True)
+        _, *messages = wire.generate_requests(order)
+        return order, sum(message.ByteSize() for message in messages)
 
-def pass_of(prompts: PromptSet) -> PassRequest:
-    """Return a pass that serves each prompt once, all together, for one token."""
-    count = len(prompts.items)
-    spec = WorkloadSpec(batch_size=count, max_output_tokens=1)
-    return PassRequest(spec, prompts, min_requests=count, ignore_eos=True)
-
-
-def wire_bytes(order: PassRequest) -> int:
-    """Return what a pass's prompts take on the wire, in bytes."""
-    _, *prompts = wire.generate_requests(order)
-    return sum(message.ByteSize() for message in prompts)
+    _, size = pass_of(len(drawn.items))
+    return pass_of(round(len(drawn.items) * PASS_BYTES / size))
 
 
 def energy_arithmetic() -> list[Row]:

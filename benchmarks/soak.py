@@ -42,35 +42,16 @@ if TYPE_CHECKING:
 
 COORDINATORS, GPUS = 4, 2
 DISK_MB, MEAN_PAUSE_S, LOOK_S = 500, 2.0, 0.2
-# Nothing takes so long; whoever does hangs.
+# No command takes so long unless it hangs.
 LIMIT_S = 600.0
 MARK = b"WATTDOCK_SOAK="
-STEPPED_CLOCK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <time.h>
-static volatile long *step_s;
-__attribute__((constructor)) static void map(void) {
-  int file = open(getenv("WATTDOCK_SOAK_STEP"), O_RDONLY);
-  step_s = mmap(0, sizeof *step_s, PROT_READ, MAP_SHARED, file, 0);
-}
-int clock_gettime(clockid_t id, struct timespec *at) {
-  static int (*real)(clockid_t, struct timespec *);
-  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-  int failed = real(id, at);
-  if (id == CLOCK_REALTIME && step_s != MAP_FAILED) at->tv_sec += *step_s;
-  return failed;
-}
-"""
+STEPPED_CLOCK = Path(__file__).with_name("stepped_clock.c")
 Pass = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process of the soak: of which coordinator, and whether it is that, its keeper or its runner."""
+    """A process of the soak; `role` says whether it is the coordinator itself, its keeper or its runner."""
 
     pid: int
     coordinator: int
@@ -105,22 +86,16 @@ class World:
 
     def processes(self) -> list[Process]:
         """Return what runs."""
-        return [found for place in Path("/proc").iterdir() if (found := self._process(place))]
-
-    def _process(self, place: Path) -> Process | None:
-        home = f"WATTDOCK_TEST_MARK={self.command.home}".encode()
-        try:
-            environ = (place / "environ").read_bytes().split(b"\0") if place.name.isdigit() else []
-            words = (place / "cmdline").read_bytes() if home in environ else b""
-        except OSError:
-            return None
-        number = next((int(line.removeprefix(MARK)) for line in environ if line.startswith(MARK)), None)
-        if number is None or not words:
-            return None
+        found = []
         # Between the fork and the program that a coordinator starts, there are two of it; one of them is the program.
-        roles = {b"keeper.py": "keeper", b"wattdock_runner": "runner", b"/wattdock\0": "coordinator"}
-        role = next((role for word, role in roles.items() if word in words), "other")
-        return Process(int(place.name), number, role)
+        roles = {"keeper.py": "keeper", "wattdock_runner": "runner", "/wattdock ": "coordinator"}
+        for pid, words in self.command.processes().items():
+            with suppress(OSError):
+                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                numbers = [int(line.removeprefix(MARK)) for line in environ if line.startswith(MARK)]
+                role = next((role for word, role in roles.items() if word in words), "other")
+                found += [Process(pid, number, role) for number in numbers if words]
+        return found
 
 
 @dataclass
@@ -135,7 +110,9 @@ class Seen:
         """Take note of everything whole."""
         for file in world.results.glob("studies/*/records/*/record.json"):
             if file.parent.name[0] != "." and (record := _json(file)):
-                self.passes |= set(_passes(file.parent.name[:16], record["restart"], record["passes"]))
+                experiment, restart = file.parent.name[:16], record["restart"]
+                spans = ((measured["index"], measured["span"]["start_ns"]) for measured in record["passes"])
+                self.passes |= {(experiment, restart, number, start_ns) for number, start_ns in spans}
         self.results |= {file.parent.name for file in world.results.glob("[!.]*/result.json")}
         for file in world.results.glob("studies/*/journal.jsonl"):
             with suppress(OSError):
@@ -158,10 +135,6 @@ class Seen:
         )
         yield from (f"result {name}" for name in self.results if not (world.results / name / "result.json").exists())
         yield from (str(file) for file, lines in self.journals.items() if not file.read_bytes().startswith(lines))
-
-
-def _passes(experiment: str, restart: int, passes: list[Any]) -> Iterator[Pass]:
-    return ((experiment, restart, measured["index"], measured["span"]["start_ns"]) for measured in passes)
 
 
 def _json(file: Path) -> Any:
@@ -214,10 +187,8 @@ class Coordinator(threading.Thread):
 
     def _write(self) -> str:
         """Write a study of two experiments with restarts and passes of about a second; return its name."""
-        name, draw = (
-            f"c{self.number}s{len(self.studies)}",
-            random.Random(f"{self.seed} {self.number} {len(self.studies)}"),
-        )
+        name = f"c{self.number}s{len(self.studies)}"
+        draw = random.Random(f"{self.seed} {name}")
         # Equal studies would be one to `--resume`.
         seed = COORDINATORS * len(self.studies) + self.number
         experiment = {
@@ -304,7 +275,7 @@ def left(world: World) -> Iterator[str]:
     while (running := world.processes()) and time.monotonic() < deadline:
         time.sleep(0.5)
     yield from (f"{process.role} {process.pid}" for process in running)
-    # What the next command and `reap` remove is not left.
+    # The next command and `reap` may still remove something.
     for words in (("reap",), ("gpus", "--json")):
         with (world.command.folder / "last.log").open("w+b") as log:
             world.start(0, *words, log=log).wait(LIMIT_S)
@@ -334,11 +305,9 @@ def _world(stack: ExitStack) -> World:
         stack.callback(subprocess.run, ["umount", "--lazy", str(results)], check=True)
     library = fake_nvml.build(home / "lib")
     fake_nvml.config(library, gpus=[fake_nvml.FakeGpu(uuid=fake_nvml.uuid_of(number)) for number in range(GPUS)])
-    source, step = home / "lib/step.c", home / "lib/step"
-    source.write_text(STEPPED_CLOCK)
+    step, built = home / "lib/step", home / "lib/step.so"
     step.write_bytes(bytes(8))
-    built = home / "lib/step.so"
-    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", built, source, "-ldl"], check=True)
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", built, STEPPED_CLOCK, "-ldl"], check=True)
     environ = {"LD_LIBRARY_PATH": str(library), "LD_PRELOAD": str(built), "WATTDOCK_SOAK_STEP": str(step)}
     with step.open("r+b") as file:
         seconds = ctypes.c_long.from_buffer(mmap.mmap(file.fileno(), 8))
@@ -363,8 +332,9 @@ def _disturb(trouble: Trouble, seen: Seen, minutes: float) -> None:
     looking.join()
 
 
-def _counts(counts: Counter[str]) -> str:
-    return "; ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+def counted(kinds: Counter[str]) -> list[str]:
+    """Return a line for each kind."""
+    return [f"  {kind}: {count}" for kind, count in sorted(kinds.items())]
 
 
 def main() -> int:
@@ -400,9 +370,9 @@ def main() -> int:
             shutil.copytree(world.command.folder, kept, ignore_dangling_symlinks=True)
             faults.append(f"kept: {kept}")
         said = [f"{options.minutes:g} minutes, seed {options.seed}: {studies} studies, {len(seen.results)} results"]
-        said += [f"passes seen on disk: {len(seen.passes)}", _counts(trouble.done)]
+        said += [f"passes seen on disk: {len(seen.passes)}", *counted(trouble.done)]
         ends = sum((coordinator.ends for coordinator in coordinators), Counter[str]())
-        said += [f"commands ended with: {_counts(ends)}", *(faults or ["nothing lost, nothing left"])]
+        said += ["commands ended with:", *counted(ends), *(faults or ["nothing lost, nothing left"])]
         sys.stdout.write("\n".join(said) + "\n")
     return ExitCode.REGRESSION if faults else ExitCode.OK
 

@@ -12,6 +12,7 @@ from overheads import Row, row, timed_ms
 
 from wattdock.launch.runners import REPO
 
+# How many stored results are listed and queried.
 RESULTS = 10_000
 SQL = "SELECT batch_size, avg(energy_per_output_token_j) FROM results GROUP BY ALL"
 AXIS = list(range(1, 101))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from paired import Arm
 
-# Of the server and of what the page adds to an empty one, together.
+# The most that the server and what the page adds to an empty page may take of one CPU, together.
 MOST_PERCENT = 1.0
 SIMULATED_GPUS = 8
 # A block is two passes; the page is opened or left in one before them, which does not count.
@@ -81,10 +81,21 @@ def watching() -> list[Row]:
     watched = Watched()
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         results = Path(scratch, "results")
-        server, url = stack.enter_context(_served(results, Path(scratch)))
+        library = fake_nvml.build(Path(scratch, "nvml"))
+        gpus = [fake_nvml.FakeGpu(uuid=fake_nvml.uuid_of(number)) for number in range(SIMULATED_GPUS)]
+        fake_nvml.config(library, gpus=gpus)
+        env = os.environ | {"LD_LIBRARY_PATH": str(library)}
+        page: tuple[str | Path, ...] = ("serve", "--port", "0", "--output-dir", results)
+        server = stack.enter_context(_running(*page, env=env, stdout=subprocess.PIPE))
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[0]
         browser = stack.enter_context(chromium.opened())
-        run = stack.enter_context(_running(results))
-        passes = (event for event in _events(run) if event.get("stage", "").startswith("pass"))
+        lengths = ("--passes", str(PASSES), "--min-duration-s", str(PASS_S))
+        work: tuple[str | Path, ...] = ("run", *WORK, *lengths, "--progress-json", "--output-dir", results)
+        run = stack.enter_context(_running(*work, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL))
+        assert run.stderr is not None
+        events = (json.loads(line) for line in run.stderr if line.startswith("{"))
+        passes = (event for event in events if event.get("stage", "").startswith("pass"))
         pids = (server.pid, browser.service.process.pid)
         for number in range(PASSES):
             quadruple, place = divmod(number, 4 * PASSES_PER_BLOCK)
@@ -103,35 +114,13 @@ def watching() -> list[Row]:
 
 
 @contextmanager
-def _served(results: Path, scratch: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    library = fake_nvml.build(scratch / "nvml")
-    gpus = [fake_nvml.FakeGpu(uuid=fake_nvml.uuid_of(number)) for number in range(SIMULATED_GPUS)]
-    fake_nvml.config(library, gpus=gpus)
-    command: list[str | Path] = [sys.executable, "-m", "wattdock", "serve", "--port", "0", "--output-dir", results]
-    env = os.environ | {"LD_LIBRARY_PATH": str(library)}
-    with subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
+def _running(*words: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Yield a wattdock command, and end it after the block."""
+    with subprocess.Popen([sys.executable, "-m", "wattdock", *words], text=True, **options) as command:
         try:
-            yield server, server.stdout.readline().split()[0]
+            yield command
         finally:
-            server.terminate()
-
-
-@contextmanager
-def _running(results: Path) -> Iterator[subprocess.Popen[str]]:
-    lengths = ("--passes", str(PASSES), "--min-duration-s", str(PASS_S))
-    options = (*WORK, *lengths, "--progress-json", "--output-dir", results)
-    command: list[str | Path] = [sys.executable, "-m", "wattdock", "run", *options]
-    with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
-        try:
-            yield run
-        finally:
-            run.terminate()
-
-
-def _events(run: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    assert run.stderr is not None
-    return (json.loads(line) for line in run.stderr if line.startswith("{"))
+            command.terminate()
 
 
 def _next(events: Iterator[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -147,8 +136,8 @@ def cpu_s(pid: int) -> float:
     Source: proc_pid_stat(5): fields 14 and 15.
     """
     ticks = 0
-    for one in (pid, *descendants(pid)):
+    for process in (pid, *descendants(pid)):
         with suppress(OSError):
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
     return ticks / TICKS_PER_S

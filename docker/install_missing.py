@@ -22,7 +22,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-# As in the requirement files: packages to leave out, though others need them.
+# The comment of requirement files that names packages to leave out, though others need them.
 WITHOUT = "# wattdock: without "
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).with_name("wattdock_llamacpp_server.py")
 FINISHED = {"limit": "length", "eos": "stop"}
-# A GGUF file may set any of these.
+# Settings that change no output; a GGUF file may set any of them otherwise.
 NEUTRAL: dict[str, Any] = {
     "samplers": ["top_k", "top_p", "temperature"],
     "min_p": 0.0,
@@ -41,7 +41,7 @@ NEUTRAL: dict[str, Any] = {
 }
 # A cached prompt is never used, so none is kept: the server would copy it within the pass.
 NO_CACHES = {"cache_ram_mib": 0, "cache_idle_slots": False, "n_ctx_checkpoints": 0}
-# Without settings: as many requests at once, with so much context each.
+# How many requests are served at once by default, and how much context each has.
 PARALLEL, CONTEXT = 8, 4096
 
 
@@ -93,16 +93,17 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     require_gpus(order.gpu_uuids, (), "this build of llama.cpp")
     config = read_config(AutoConfig, order)
     report("drawing random weights" if order.random_weights else "reading weights")
-    generation = _generation_settings(order, config)
+    file = order.model_path / "generation_config.json"
+    generation = json.loads(file.read_text("utf-8")) if file.is_file() else {"eos_token_id": config.eos_token_id}
     ends = known_ids(generation.get("eos_token_id"), config.vocab_size)
     tokenizer = read_tokenizer(AutoTokenizer, order)
-    with gguf_file(order, config, ends) as file:
-        weights = weights_of(file)
+    with gguf_file(order, config, ends) as gguf:
+        weights = weights_of(gguf)
         if order.dtype not in ("auto", weights.kind):
-            raise InvalidRequest(f"dtype {order.dtype}: {file.name} holds {weights.kind}; leave it out")
-        settings = {"model": str(file), **settings_for(order, config)}
+            raise InvalidRequest(f"dtype {order.dtype}: {gguf.name} holds {weights.kind}; leave it out")
+        settings = {"model": str(gguf), **settings_for(order, config)}
         with loading(PROGRAM, json.dumps(settings)) as server:
-            told = server.until(server.told)
+            in_effect = server.until(server.json_line)
             props = server.ask("/props")
             slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]
     engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
@@ -113,15 +114,15 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         visible_gpus=(),
         used_gpu_uuids=(),
         effective_engine_args={
-            **told,
+            **in_effect,
             # It makes each slot's share a round number.
-            "n_ctx": slot_tokens if told["kv_unified"] else slots * slot_tokens,
+            "n_ctx": slot_tokens if in_effect["kv_unified"] else slots * slot_tokens,
             "build": props["build_info"],
-            # Of what is not quantised; a CPU multiplies quantised weights with activations of 8 bits.
+            # The dtype of weights that are not quantised. A CPU multiplies quantised weights with 8-bit activations.
             "dtype": "float32" if weights.is_quantized else weights.kind,
             "quantization": weights.kind if weights.is_quantized else None,
             "linear_weights": [weights.kind],
-            "kv_cache_dtype": dtype_named(told["cache_type_k"]),
+            "kv_cache_dtype": dtype_named(in_effect["cache_type_k"]),
             "eos_token_ids": list(ends),
         },
         parallelism={"kind": "none", "devices": {}},
@@ -129,11 +130,6 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         weight_bytes=weights.bytes,
         warnings=settings_warnings(generation, config.vocab_size),
     )
-
-
-def _generation_settings(order: LoadOrder, config: Any) -> dict[str, Any]:
-    file = order.model_path / "generation_config.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"eos_token_id": config.eos_token_id}
 
 
 def settings_for(order: LoadOrder, config: Any) -> dict[str, Any]:

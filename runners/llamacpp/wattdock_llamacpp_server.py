@@ -34,12 +34,12 @@ def main() -> None:
     # Kept, since the server ends with its object.
     _server = xllamacpp.Server(parameters)
     names = LlamaCppBackend.engine_arguments or ()
-    sys.stdout.write(json.dumps({name: told(parameters, name) for name in names}) + "\n")
+    sys.stdout.write(json.dumps({name: effective(parameters, name) for name in names}) + "\n")
     sys.stdout.flush()
     signal.pause()
 
 
-def told(parameters: Any, name: str) -> Any:
+def effective(parameters: Any, name: str) -> Any:
     """Return a setting as it is in effect, JSON-ready."""
     place, own = _place(parameters, name)
     value = getattr(place, own)

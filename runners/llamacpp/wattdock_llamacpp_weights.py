@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadOrder
 
+# How many ids that end an answer a GGUF file has fields for: eos, eot, eom.
 MOST_ENDS = 3
 TYPES = {
     "float32": gguf.GGMLQuantizationType.F32,
@@ -37,7 +38,7 @@ class Weights:
 
     Attributes:
         kind: The type of most of its bytes: a dtype, or GGUF's name of a quantised one ("Q4_1").
-        bytes: Of all tensors as they lie in the file.
+        bytes: Size of all tensors as they lie in the file.
     """
 
     kind: str
@@ -52,7 +53,7 @@ class Weights:
 
 def dtype_named(kind: str) -> str:
     """Return GGUF's name of a type as a dtype's, or as it is."""
-    return next((name for name, each in TYPES.items() if each.name == kind.upper()), kind)
+    return next((dtype for dtype, gguf_type in TYPES.items() if gguf_type.name == kind.upper()), kind)
 
 
 @contextmanager
@@ -95,24 +96,32 @@ def weights_of(file: Path) -> Weights:
     return Weights(dtype_named(kind), sum(int(tensor.n_elements) for tensor in tensors), sum(by_kind.values()))
 
 
-def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -> None:
-    """Write a llama model's random or real weights, with a vocabulary of numbers: the server is sent ids only.
+def require_writable(config: Any, ends: Sequence[int]) -> None:
+    """Accept only a model that `write_gguf` can write.
 
     Raises:
-        InvalidRequest: The model is no llama, its weights are no safetensors, or more ids end it than GGUF can say.
+        InvalidRequest: The model is no plain llama, or more ids end its answers than GGUF can say.
     """
     if config.model_type != "llama":
         raise InvalidRequest(
             f"model_type {config.model_type!r} cannot be written as GGUF; give a folder with a .gguf file"
         )
-    rope = config.rope_parameters
     others = [name for name in ("attention_bias", "mlp_bias", "quantization_config") if getattr(config, name, None)]
-    if rope.get("rope_type", "default") != "default":
+    if config.rope_parameters.get("rope_type", "default") != "default":
         others.append("rope_type")
     if others:
         raise InvalidRequest(f"{others[0]} of this model cannot be written as GGUF; give a folder with a .gguf file")
     if len(ends) > MOST_ENDS:
         raise InvalidRequest(f"{len(ends)} ids end an answer of this model, and GGUF has places for {MOST_ENDS}")
+
+
+def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -> None:
+    """Write a llama model's random or real weights, with a vocabulary of numbers: the server is sent ids only.
+
+    Raises:
+        InvalidRequest: As `require_writable`, or the folder's weights are no safetensors.
+    """
+    require_writable(config, ends)
     kind = TYPES["float32" if order.dtype == "auto" else order.dtype]
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -127,7 +136,7 @@ def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -
     writer.add_value_length(head_size)
     writer.add_rope_dimension_count(head_size)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
@@ -139,12 +148,16 @@ def write_gguf(order: LoadOrder, config: Any, ends: Sequence[int], file: Path) -
         (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id), ends, strict=False
     ):
         add(end)
-    for name, values in _tensors(order, config):
-        rows = {"attn_q": heads, "attn_k": kv_heads}.get(name.split(".")[-2])
-        ordered = _permuted(values, rows) if rows else values
+    for name, tensor in _tensors(order, config):
+        values = tensor
+        rotary_heads = {"attn_q": heads, "attn_k": kv_heads}.get(name.split(".")[-2])
+        if rotary_heads:
+            # GGUF interleaves the halves of each head's rotary dimensions.
+            halves = values.reshape(rotary_heads, 2, -1, values.shape[1])
+            values = halves.swapaxes(1, 2).reshape(values.shape)
         # Norms stay in 32 bits, as in every GGUF file.
         as_type = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else kind
-        writer.add_tensor(name, gguf.quants.quantize(ordered, as_type), raw_dtype=as_type)
+        writer.add_tensor(name, gguf.quants.quantize(values, as_type), raw_dtype=as_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -194,9 +207,3 @@ def _shapes(config: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (vocab, hidden)
-
-
-def _permuted(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Return a projection's rows with the halves of each head's rotary dimensions interleaved, as in GGUF."""
-    rows, inputs = values.shape
-    return values.reshape(heads, 2, rows // heads // 2, inputs).swapaxes(1, 2).reshape(rows, inputs)

@@ -1,40 +1,26 @@
-"""A causal language model of transformers: load or draw it, read back what it runs with, generate in batches.
-
-Drawn parameters are made on their device: an 8 B model must neither pass through host memory nor be made twice.
-"""
+"""A causal language model of transformers: read back what it runs with, generate in static batches."""
 
 from __future__ import annotations
 
 import gc
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from accelerate import dispatch_model, infer_auto_device_map, init_empty_weights
-from accelerate.utils import get_balanced_memory
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
-from wattdock_pytorch_ranks import (
-    distributed_config,
-    exchange_named,
-    is_split,
-    join,
-    leave,
-    local_part,
-    require_split,
-    require_splittable,
-    split_empty,
-    wait_for_all,
-)
+from wattdock_pytorch_model import load_model
+from wattdock_pytorch_ranks import exchange_named, join, leave, wait_for_all
 from wattdock_pytorch_steps import StepClock, output_length, steps_of_batch
 
 from wattdock_runner import checkpoint
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import GPU_MEMORY, HOST_MEMORY, InvalidRequest, OutOfMemory, lacks_memory
+from wattdock_runner.errors import HOST_MEMORY, OutOfMemory, lacks_memory
 from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 from wattdock_runner.linear import linear_facts, unpacked_warnings
 from wattdock_runner.serving import Engine
@@ -42,13 +28,12 @@ from wattdock_runner.serving import Engine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_runner.backend import Gpu, LoadOrder, RandomWeights, Rank, Report, Workload
+    from wattdock_runner.backend import Gpu, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
-Placement = dict[str, "int | str"]
 
 DEFAULT_CPU_THREADS = torch.get_num_threads()
 
@@ -71,7 +56,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     if order.rank:
         join(order.rank, "cuda" if gpus else "cpu")
     with exchange_named("loading the model"):
-        model = freeing_memory("loading the model", lambda: _build(order, bool(gpus)))
+        model = freeing_memory("loading the model", lambda: load_model(order, on_gpu=bool(gpus)))
     model.eval()
     generation = checkpoint.read_generation_config(GenerationConfig, order, model)
     # `generate` fills every field that is left open from the model's settings, so none may stay there.
@@ -95,61 +80,6 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     return engine, _describe(engine, order, gpus, generation.to_diff_dict() | {"eos_token_id": eos})
 
 
-def _build(order: LoadOrder, has_gpu: bool) -> Any:
-    """Return the model on its devices."""
-    options: dict[str, Any] = {"trust_remote_code": order.trust_remote_code}
-    attention = order.engine_args.get("attn_implementation")
-    try:
-        config = checkpoint.read_config(AutoConfig, order)
-        options["dtype"] = _dtype(order, config, has_gpu)
-        options |= {"attn_implementation": attention} if attention else {}
-        if order.rank:
-            require_splittable(config, order.rank.count)
-        placement = _placement(order, config, options, has_gpu)
-        drawn = order.random_weights
-        model = (
-            empty_model(config, order.rank, **options) if drawn else _read_weights(order, config, placement, options)
-        )
-        if order.rank:
-            require_split(model, order.rank.count)
-        return draw_model(model, placement, drawn) if drawn else model
-    except (OSError, ValueError, ImportError) as error:
-        raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
-
-
-def _dtype(order: LoadOrder, config: Any, has_gpu: bool) -> Any:
-    """Return a torch dtype, or "auto" where the config names none."""
-    if order.dtype != "auto":
-        return getattr(torch, order.dtype)
-    if not has_gpu:
-        return torch.float32
-    return getattr(config, "dtype", None) or (torch.float32 if order.random_weights else "auto")
-
-
-def _placement(order: LoadOrder, config: Any, options: dict[str, Any], has_gpu: bool) -> Placement:
-    if not has_gpu:
-        return {"": "cpu"}
-    if order.rank:
-        return {"": order.rank.index}
-    if order.engine_args.get("device_map") != "auto":
-        return {"": 0}
-    sized = {**options, "dtype": torch.bfloat16} if options["dtype"] == "auto" else options
-    return balanced_placement(empty_model(config, None, **sized))
-
-
-def _read_weights(order: LoadOrder, config: Any, placement: Placement, options: dict[str, Any]) -> Any:
-    # Transformers reads each rank's part only, to the rank's device.
-    options |= {"distributed_config": distributed_config(order.rank)} if order.rank else {"device_map": placement}
-    options["config"] = config
-    model, info = AutoModelForCausalLM.from_pretrained(
-        order.model_path, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
-    )
-    # Transformers would draw missing weights anew, and only warn.
-    if missing := sorted(info["missing_keys"]):
-        raise InvalidRequest(f"{order.model_path} lacks {len(missing)} parameters, the first is {missing[0]}")
-    return model
-
-
 def _describe(
     engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], generation: Mapping[str, Any]
 ) -> LoadedModel:
@@ -161,6 +91,12 @@ def _describe(
         split = {"kind": "device_map" if len(used) > 1 else "none"}
     dtype = str(model.dtype).removeprefix("torch.")
     linear = linear_facts(model, dtype)
+    # Accelerate never splits layers of these classes over devices.
+    kinds, layers_by_gpu = set(model._no_split_modules or ()), Counter[str]()
+    for module in model.modules():
+        device = next((parameter.device for parameter in module.parameters()), None)
+        if type(module).__name__ in kinds and device is not None and device.type == "cuda":
+            layers_by_gpu[gpus[device.index].uuid] += 1
     devices_by_name = getattr(model, "hf_device_map", None) or {"": str(parameters[0].device)}
     return LoadedModel(
         visible_gpus=gpus,
@@ -177,7 +113,7 @@ def _describe(
             "eos_token_ids": list(engine.eos_ids),
             "trust_remote_code": order.trust_remote_code,
         },
-        parallelism=split | {"devices": _layers_per_gpu(model, gpus)},
+        parallelism=split | {"devices": dict(layers_by_gpu)},
         parameter_count=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         warnings=(
@@ -186,85 +122,6 @@ def _describe(
         ),
         **cuda_versions(torch, gpus),
     )
-
-
-def _layers_per_gpu(model: Any, gpus: tuple[Gpu, ...]) -> dict[str, int]:
-    """Return how many of the model's unsplittable layers each used GPU holds, by UUID."""
-    kinds = set(model._no_split_modules or ())
-    counts: dict[str, int] = {}
-    for module in model.modules():
-        device = next((parameter.device for parameter in module.parameters()), None)
-        if type(module).__name__ in kinds and device is not None and device.type == "cuda":
-            uuid = gpus[device.index].uuid
-            counts[uuid] = counts.get(uuid, 0) + 1
-    return counts
-
-
-def empty_model(config: Any, rank: Rank | None = None, **options: Any) -> Any:
-    """Return the model with its parameters on the meta device and its buffers (rotary tables, …) real.
-
-    Args:
-        rank: The place of this process in a split model; each parameter is then this rank's part.
-    """
-    with init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(config, **options)
-    if rank:
-        return split_empty(model, rank)
-    model.tie_weights()
-    return model
-
-
-def balanced_placement(model: Any) -> Placement:
-    """Return accelerate's balanced spread of `model` (parameters on meta) over the visible GPUs: module → GPU index.
-
-    Raises:
-        OutOfMemory: The model does not fit in the GPUs; host memory would make another measurement.
-    """
-    whole = list(model._no_split_modules or ())
-    memory_bytes = get_balanced_memory(model, dtype=model.dtype, no_split_module_classes=whole)
-    gpus = {device: size for device, size in memory_bytes.items() if isinstance(device, int)}
-    placement: Placement = infer_auto_device_map(
-        model, max_memory=gpus, no_split_module_classes=whole, dtype=model.dtype
-    )
-    if homeless := [name for name, device in placement.items() if not isinstance(device, int)]:
-        raise OutOfMemory(f"the model does not fit in {len(gpus)} GPU(s): no room for {homeless[0]!r}", GPU_MEMORY)
-    return placement
-
-
-def draw_model(model: Any, placement: Placement, weights: RandomWeights) -> Any:
-    """Give every parameter of `model` (on meta) its device and values from U[low, high), a generator per tensor.
-
-    Tied parameters stay tied; buffers move with their module and keep their values. A rank keeps its part of the values
-    that a single process would draw.
-    """
-    drawn: dict[int, torch.nn.Parameter] = {}
-    for module_name, module in model.named_modules():
-        for name, parameter in module._parameters.items():
-            if parameter is None:
-                continue
-            if id(parameter) not in drawn:
-                full_name = f"{module_name}.{name}"
-                drawn[id(parameter)] = _draw(parameter, full_name, device_of(full_name, placement), weights)
-            module._parameters[name] = drawn[id(parameter)]
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = buffer.to(device_of(f"{module_name}.{name}", placement))
-    if len(set(placement.values())) > 1:
-        dispatch_model(model, device_map=placement, skip_keys=model._skip_keys_device_placement)
-    return model
-
-
-def _draw(parameter: Any, name: str, device: torch.device, weights: RandomWeights) -> torch.nn.Parameter:
-    values = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
-    checkpoint.draw_uniform(torch, values, name, weights)
-    return torch.nn.Parameter(local_part(values, parameter) if is_split(parameter) else values, requires_grad=False)
-
-
-def device_of(name: str, placement: Mapping[str, int | str]) -> torch.device:
-    """Return the device of the longest entry of `placement` that is `name` or one of its parents."""
-    parts = name.split(".")
-    parents = [".".join(parts[:length]) for length in range(len(parts), -1, -1)]
-    return torch.device(next(placement[parent] for parent in parents if parent in placement))
 
 
 @dataclass(frozen=True)
@@ -305,7 +162,7 @@ class PyTorchEngine(Engine):
         self.vocab_size = config.vocab_size
         self.context_tokens = checkpoint.context_tokens(config)
         self.devices = tuple(dict.fromkeys(parameter.device for parameter in model.parameters()))
-        # Where layers see a part, they differ in what they read.
+        # Layers that see a part of the context differ in how much they read.
         kinds = {*(getattr(config, "layer_types", None) or ())}
         self._reads_whole_context = not getattr(config, "sliding_window", None) and kinds <= {"full_attention"}
         self._next: list[tuple[RequestRecord, EncodedPrompt]] = []

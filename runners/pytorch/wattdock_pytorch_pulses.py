@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PULSE_S, GAP_S = 0.6, (0.6, 0.8)
-# Of a square matrix; a product takes some milliseconds.
+# Rows of a square matrix; a product takes some milliseconds.
 SIDE = 8192
 COPIED_BYTES = 2**30
 

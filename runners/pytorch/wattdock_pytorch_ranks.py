@@ -151,14 +151,14 @@ def whole_share(model: Any) -> float:
         for parameter in layer.parameters(recurse=False)
     )
     matrices = {id(parameter): parameter for parameter in parameters if parameter.dim() > 1}.values()
-    total_bytes = sum(matrix.numel() * matrix.element_size() for matrix in matrices)
-    whole_bytes = sum(matrix.numel() * matrix.element_size() for matrix in matrices if not _is_part(matrix))
+    total_bytes = whole_bytes = 0
+    for matrix in matrices:
+        size_bytes = matrix.numel() * matrix.element_size()
+        total_bytes += size_bytes
+        # A plan may "split" a matrix by giving every rank all of it.
+        if not is_split(matrix) or matrix.to_local().numel() == matrix.numel():
+            whole_bytes += size_bytes
     return whole_bytes / total_bytes if total_bytes else 0.0
-
-
-def _is_part(parameter: Any) -> bool:
-    """Whether this rank's part of a parameter is smaller than the parameter."""
-    return is_split(parameter) and bool(parameter.to_local().numel() < parameter.numel())
 
 
 class RankTickets(Tickets):

@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import save_file
 from wattdock_sglang import DEFAULTS, SglangBackend
 
-from wattdock_runner.engine_server import loading, mean_of
+from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import CacheTooSmall
 from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, refusal
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.engine_server import Server
+    from wattdock_runner.folder_model import FolderModel
 
 PROGRAM = Path(__file__).with_name("wattdock_sglang_server.py")
 # SGLang asks itself for its first answer, by a library that heeds proxies.
@@ -38,11 +38,10 @@ class SglangApi(Api):
     """
 
     path = "/generate"
+    # Source: class TokenizerMetricsCollector in sglang/srt/observability/metrics_collector.py.
+    histograms: tuple[str, str] | None = "sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds"
     # It looks for its processes each second, and then ends with all of them.
     dying_s = 5.0
-
-    def __init__(self, *, tells_metrics: bool) -> None:
-        self._tells_metrics = tells_metrics
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
         """Return a request that leaves nothing to the server's or the checkpoint's defaults.
@@ -87,17 +86,20 @@ class SglangApi(Api):
         counted = meta["completion_tokens"] if reason["type"] else None
         return Chunk(event["output_ids"], reason["type"], meta["cached_tokens"], counted, meta["prompt_tokens"])
 
-    def totals(self, server: Server) -> Mapping[str, float]:
-        """Return what its metrics page counts, if it has one."""
-        return server.metrics() if self._tells_metrics else {}
 
-    def took(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
-        """Return means of its histograms' part of the pass.
-
-        Source: class TokenizerMetricsCollector in sglang/srt/observability/metrics_collector.py.
-        """
-        first_s = mean_of(grown, "sglang:time_to_first_token_seconds")
-        return first_s, mean_of(grown, "sglang:inter_token_latency_seconds")
+def server_settings(order: LoadOrder, folder: Path, model: FolderModel) -> dict[str, object]:
+    """Return all arguments of the server: the order's, wattdock's defaults, and those that nobody chooses."""
+    return {
+        **DEFAULTS,
+        **order.engine_args,
+        "model_path": str(folder),
+        "dtype": model.dtype,
+        "trust_remote_code": order.trust_remote_code,
+        # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
+        "skip_tokenizer_init": model.tokenizer is None,
+        # Otherwise each event repeats all ids before.
+        "incremental_streaming_output": True,
+    }
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedModel]:
@@ -111,36 +113,26 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     model = read_model(torch, transformers, order, "SGLang as wattdock drives it")
     with weights_folder(torch, save_file, order, model, report) as folder:
         report("starting the server")
-        fixed = _fixed(order, folder, model.dtype, has_words=model.tokenizer is not None)
-        with loading(PROGRAM, json.dumps({**DEFAULTS, **order.engine_args, **fixed}), DIRECT) as server:
+        settings = server_settings(order, folder, model)
+        with loading(PROGRAM, json.dumps(settings), DIRECT) as server:
             server.until(lambda: server.is_up("/ready"))
             info = server.ask("/server_info")
-            engine = ServedEngine(server, SglangApi(tells_metrics=info["enable_metrics"]), tokenizer=model.tokenizer)
+            api = SglangApi()
+            if not info["enable_metrics"]:
+                api.histograms = None
+            engine = ServedEngine(server, api, tokenizer=model.tokenizer)
             engine.vocab_size = model.text.vocab_size
             # SGLang makes an answer shorter, without a word, that a few positions more would not hold.
             engine.context_tokens = info["max_req_input_len"]
             # Limits that it has computed.
-            told = {
+            limits = {
                 "max_running_requests": info["internal_states"][0]["effective_max_running_requests_per_dp"],
                 "max_total_num_tokens": info["max_total_num_tokens"],
             }
-            engine.max_in_flight, engine.in_flight_argument = told["max_running_requests"], "max_running_requests"
+            engine.max_in_flight, engine.in_flight_argument = limits["max_running_requests"], "max_running_requests"
             # Requests beyond would wait, or be computed twice.
             engine.block_tokens = info["page_size"] or 1
-            engine.cache_blocks = told["max_total_num_tokens"] // engine.block_tokens
+            engine.cache_blocks = limits["max_total_num_tokens"] // engine.block_tokens
             engine.cache_arguments = "mem_fraction_static"
-            effective = {name: info[name] for name in SglangBackend.engine_arguments or () if name in info} | told
+            effective = {name: info[name] for name in SglangBackend.engine_arguments or () if name in info} | limits
             return engine, model.loaded(info["tp_size"], info["pp_size"], effective)
-
-
-def _fixed(order: LoadOrder, folder: Path, dtype: str, *, has_words: bool) -> dict[str, object]:
-    """Return the server's arguments that nobody chooses."""
-    return {
-        "model_path": str(folder),
-        "dtype": dtype,
-        "trust_remote_code": order.trust_remote_code,
-        # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
-        "skip_tokenizer_init": not has_words,
-        # Otherwise each event repeats all ids before.
-        "incremental_streaming_output": True,
-    }

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from concurrent.futures import wait
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import transformers
@@ -31,6 +31,7 @@ from wattdock_runner.serving import Engine
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
+    from pathlib import Path
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
@@ -39,16 +40,16 @@ if TYPE_CHECKING:
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
-# mpi4py runs this module in each worker that TensorRT-LLM starts.
+# The module that mpi4py runs in each worker that TensorRT-LLM starts.
 WORKER_MODULE = b"mpi4py.futures"
-# How soon a dead worker is noticed, and a cancelled pass ends.
+# How often the workers are looked at: how soon a dead worker is noticed, and a cancelled pass ends.
 WATCH_S = 0.1
 DRAIN_S = 120.0
 ABORT_S = 20.0
-# Shorter than what a runner has to end.
+# How long TensorRT-LLM and then its processes may take to end; together less than a runner has.
 SHUTDOWN_S, GRACE_S = 8.0, 1.0
 REASONS = ("stop", "length")
-# Raised for values that TensorRT-LLM does not take, or not together; pydantic's errors are ValueErrors.
+# Classes that TensorRT-LLM raises for values that it does not take, or not together; pydantic's errors are ValueErrors.
 REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
 
 
@@ -61,7 +62,13 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
         OutOfMemory: The weights or the KV cache do not fit.
     """
     model = read_model(torch, transformers, order, "TensorRT-LLM")
-    llm = _start(order, model, report)
+    settings = engine_settings(order, model.dtype)
+    try:
+        with weights_folder(torch, save_file, order, model, report) as folder:
+            report("starting the engine")
+            llm = LLM(**settings | {"model": str(folder)})
+    except (MemoryError, *REFUSALS, RuntimeError) as error:
+        raise start_fault(error, order.model_path) from error
     engine = TensorrtEngine(llm, model)
     effective = effective_engine_args(llm.args)
     engine.vocab_size = model.text.vocab_size
@@ -70,28 +77,18 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
     return engine, model.loaded(effective["tp_size"], effective["pp_size"], effective)
 
 
-def _start(order: LoadOrder, model: FolderModel, report: Report) -> Any:
-    settings = engine_settings(order, model.dtype)
-    try:
-        with weights_folder(torch, save_file, order, model, report) as folder:
-            report("starting the engine")
-            return LLM(**settings | {"model": str(folder)})
-    except (MemoryError, *REFUSALS, RuntimeError) as error:
-        _raise_named(error, str(order.model_path))
-
-
-def _raise_named(error: Exception, model: str) -> NoReturn:
-    """Raise what a caller can act on; the error of TensorRT-LLM that says so may be the cause of another error."""
+def start_fault(error: Exception, model: Path) -> Exception:
+    """Return what to raise for an engine that did not start; the telling error may be the cause of another error."""
     causes: list[BaseException] = [error]
     while cause := causes[-1].__cause__ or causes[-1].__context__:
         causes.append(cause)
     text = "; ".join(map(str, causes))
     is_memory = any(isinstance(cause, (MemoryError, torch.OutOfMemoryError)) for cause in causes)
     if is_memory or lacks_memory(text):
-        raise OutOfMemory(f"TensorRT-LLM: {text}") from error
+        return OutOfMemory(f"TensorRT-LLM: {text}")
     if isinstance(error, REFUSALS):
-        raise InvalidRequest(f"TensorRT-LLM cannot load {model}: {text}") from error
-    raise error
+        return InvalidRequest(f"TensorRT-LLM cannot load {model}: {text}")
+    return RuntimeError(f"TensorRT-LLM did not start: {text}")
 
 
 class TensorrtEngine(Engine):

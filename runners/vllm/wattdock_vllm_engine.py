@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
-# Names must be unique among all requests that the engine still knows.
+# Numbers that name requests; a name must be unique among all requests that the engine still knows.
 _SERIAL = count()
-# vLLM gives up on workers that have not answered for so many seconds.
+# The variable that says after how many seconds vLLM gives up on workers that do not answer.
 ANSWER_LIMIT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
-# They read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
+# Load formats that read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
 PICKLED_FORMATS = ("npcache", "pt")
 CACHE_ARGUMENTS = "kv_cache_memory_bytes or gpu_memory_utilization"
 MORE_ROOM = f"lower batch_size, or raise {CACHE_ARGUMENTS}"
@@ -78,7 +78,17 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmEngine, LoadedMod
         OutOfMemory: The weights or the KV cache do not fit.
     """
     plan = plan_load(order, report)
-    engine = _start(plan.settings, order, report)
+    faults = ChildFaults()
+    try:
+        # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
+        llm = LLMEngine.from_engine_args(EngineArgs(**plan.settings), usage_context=UsageContext.LLM_CLASS)
+    # vLLM raises a plain Exception for a worker that did not start.
+    except Exception as error:
+        close_sockets(open_sockets())
+        raise refusal(faults.cause() or fault_of(error), plan.settings, error) from error
+    report("reading the tokenizer")
+    engine = VllmEngine(llm, faults, checkpoint.read_tokenizer(AutoTokenizer, order))
+    engine.drain()
     return engine, describe(engine.facts, order, plan)
 
 
@@ -149,22 +159,13 @@ def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str,
         settings["model_loader_extra_config"] = {"low": weights.low, "high": weights.high, "seed": weights.seed}
     return settings | {
         "model": str(order.model_path),
-        "dtype": _dtype(order, config, on_gpu=on_gpu),
+        # vLLM would narrow a checkpoint's float32 to 16 bits.
+        "dtype": checkpoint.dtype_of(order, config, on_gpu=on_gpu) or "auto",
         "trust_remote_code": order.trust_remote_code,
         # Texts are encoded before a pass and decoded after it; the engine sees ids only.
         "skip_tokenizer_init": True,
         "worker_extension_cls": EXTENSION,
     }
-
-
-def _dtype(order: LoadOrder, config: Any, *, on_gpu: bool) -> str:
-    """Return the checkpoint's dtype for "auto", where vLLM would narrow float32 to 16 bits."""
-    if order.dtype != "auto":
-        return order.dtype
-    if not on_gpu:
-        return "float32"
-    dtype = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
-    return "auto" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def parameter_count(config: Any, order: LoadOrder) -> int | None:
@@ -177,21 +178,6 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
     except (ValueError, ImportError):
         return None
     return sum(int(shape.numel()) for shape in shapes.values())
-
-
-def _start(settings: dict[str, Any], order: LoadOrder, report: Report) -> VllmEngine:
-    faults = ChildFaults()
-    try:
-        # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
-        llm = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
-    # vLLM raises a plain Exception for a worker that did not start.
-    except Exception as error:
-        close_sockets(open_sockets())
-        raise refusal(faults.cause() or fault_of(error), settings, error) from error
-    report("reading the tokenizer")
-    engine = VllmEngine(llm, faults, checkpoint.read_tokenizer(AutoTokenizer, order))
-    engine.drain()
-    return engine
 
 
 def refusal(fault: Fault, settings: Mapping[str, Any], error: Exception) -> Exception:
@@ -254,10 +240,10 @@ def set_limits(engine: Engine, by_worker: Sequence[Mapping[str, Any]]) -> None:
     Args:
         by_worker: As `describe`.
     """
-    told = by_worker[0]["engine"]
-    engine.vocab_size, engine.context_tokens = told["vocab_size"], told["context_tokens"]
-    engine.max_in_flight, engine.in_flight_argument = told["max_in_flight"], "max_num_seqs"
-    engine.cache_blocks, engine.block_tokens = told["cache_blocks"], told["block_tokens"]
+    limits = by_worker[0]["engine"]
+    engine.vocab_size, engine.context_tokens = limits["vocab_size"], limits["context_tokens"]
+    engine.max_in_flight, engine.in_flight_argument = limits["max_in_flight"], "max_num_seqs"
+    engine.cache_blocks, engine.block_tokens = limits["cache_blocks"], limits["block_tokens"]
     engine.cache_arguments = CACHE_ARGUMENTS
 
 
@@ -280,7 +266,7 @@ class VllmEngine(Engine):
         llm.collective_rpc("wattdock_watch")
         self._faults = faults
         self._sampling: list[SamplingParams] = []
-        # By vLLM's name of a request: the record, and the request as vLLM's scheduler keeps it.
+        # Record of each running request, and the request as vLLM's scheduler keeps it, by vLLM's name of the request.
         self._running: dict[str, tuple[RequestRecord, Any]] = {}
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002

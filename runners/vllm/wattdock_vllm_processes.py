@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 PLACE = "WATTDOCK_VLLM_FAULTS"
 # The parent of all loggers in a child; vLLM sets the handlers of "vllm" anew at any time.
 CHILDRENS_LOGGER = "vllm.v1"
-# vLLM has no exception class of its own for these. In what its server prints they may be no failure.
+# Words of vLLM's exceptions for a lack of memory, which have no class of their own. In what its server prints they may
+# be no failure.
 MEMORY_WORDS = (
     "No available memory for the cache blocks",
     "available KV cache memory",
@@ -30,10 +31,10 @@ MEMORY_WORDS = (
     "Available memory on node",
 )
 MEMORY_KINDS = {"MemoryError", "OutOfMemoryError"}
-# Raised for values that vLLM does not take, or not together.
+# Classes that vLLM raises for values that it does not take, or not together.
 REFUSALS = {"AssertionError", "NotImplementedError", "OSError", "TypeError", "ValueError", "VLLMClientError"}
 NO_WEIGHTS = "Cannot find any model weights"
-# How vLLM's executor ends a step whose workers have not answered in time.
+# The first words of vLLM's executor for a step whose workers have not answered in time.
 SILENCE = "RPC call to "
 SEGMENTS = Path("/dev/shm")  # where shm_open(3) puts them
 

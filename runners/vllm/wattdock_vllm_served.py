@@ -12,7 +12,7 @@ from wattdock_vllm_processes import ChildFaults
 from wattdock_vllm_server import MODEL
 
 from wattdock_runner.checkpoint import read_tokenizer
-from wattdock_runner.engine_server import loading, mean_of
+from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import CacheTooSmall, InvalidRequest, OutOfMemory, RunnerFault
 from wattdock_runner.served import Api, Chunk, ServedEngine
 
@@ -36,6 +36,7 @@ class VllmApi(Api):
     """
 
     path = "/v1/completions"
+    histograms = "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"
     # It looks for its engine each five seconds.
     dying_s = 7.0
 
@@ -73,12 +74,8 @@ class VllmApi(Api):
         [choice] = event["choices"]
         return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
 
-    def totals(self, server: Server) -> Mapping[str, float]:
-        """Return what its metrics page counts."""
-        return server.metrics()
-
-    def took(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
-        """Return means of its histograms' part of the pass.
+    def server_times(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
+        """Return the pass's mean times by the server's clock.
 
         Raises:
             OutOfMemory: It stopped requests, and computed them again.
@@ -88,8 +85,7 @@ class VllmApi(Api):
                 f"the KV cache could not hold what was in flight: vLLM stopped requests {stopped:.0f} time(s) and "
                 f"computed them again; {MORE_ROOM}"
             )
-        first_s = mean_of(grown, "vllm:time_to_first_token_seconds")
-        return first_s, mean_of(grown, "vllm:inter_token_latency_seconds")
+        return super().server_times(grown)
 
 
 class VllmServed(ServedEngine):

@@ -9,7 +9,7 @@ import json
 import runpy
 import sys
 
-# By which requests name the model.
+# The name of the model in requests.
 MODEL = "model"
 
 

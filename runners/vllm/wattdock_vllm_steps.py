@@ -9,7 +9,7 @@ from wattdock_runner.device_clock import DeviceClock
 from wattdock_runner.recorder import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     # Begin and end of each batch that a worker computed in a pass, host instants (ns).
     Dates = list[tuple[int, int]]
@@ -32,10 +32,7 @@ class StepWatch:
         self._computed: Any = None
         # The number of the latest batch that came back, among those of the pass, and of each batch that became a step.
         self._number, self._numbers = -1, list[int]()
-        self._watch(core.scheduler)
-
-    def _watch(self, scheduler: Any) -> None:
-        update = scheduler.update_from_output
+        update = core.scheduler.update_from_output
 
         def watched(batch: Any, output: Any) -> Any:
             if batch.total_num_scheduled_tokens:
@@ -43,7 +40,7 @@ class StepWatch:
                 self._number += 1
             return update(batch, output)
 
-        scheduler.update_from_output = watched
+        core.scheduler.update_from_output = watched
 
     def open(self) -> None:
         """Begin a pass; what an earlier one left in the queue is none of its batches."""
@@ -93,26 +90,17 @@ class BatchClock:
 
     def __init__(self, runner: Any, device: Any, cuda: Any = None) -> None:
         self._clock = DeviceClock(device, cuda)
-        self._begins: list[Any] = []
-        self._ends: list[Any] = []
+        mark, begins, ends = self._clock.mark, list[Any](), list[Any]()
+        self._begins, self._ends = begins, ends
         # Input is prepared before the model runs; vLLM's second model runner does not tell them apart.
         first = "_model_forward" if hasattr(runner, "_model_forward") else "execute_model"
-        setattr(runner, first, self._begin_at(getattr(runner, first)))
-        runner.sample_tokens = self._end_after(runner.sample_tokens)
-
-    def _begin_at(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        mark, begins, ends = self._clock.mark, self._begins, self._ends
+        compute, sample = getattr(runner, first), runner.sample_tokens
 
         @wraps(compute)
         def begun(*inputs: Any, **named: Any) -> Any:
             # A batch without tokens is never sampled: what began it is none.
             begins[len(ends) :] = [mark()]
             return compute(*inputs, **named)
-
-        return begun
-
-    def _end_after(self, sample: Callable[..., Any]) -> Callable[..., Any]:
-        mark, begins, ends = self._clock.mark, self._begins, self._ends
 
         @wraps(sample)
         def ended(*inputs: Any, **named: Any) -> Any:
@@ -121,7 +109,8 @@ class BatchClock:
                 ends.append(mark())
             return output
 
-        return ended
+        setattr(runner, first, begun)
+        runner.sample_tokens = ended
 
     def open(self) -> None:
         """Begin a pass on a drained device."""

@@ -131,7 +131,7 @@ class UniformLoader(BaseModelLoader):  # type: ignore[misc]
     lie, and shards of a tensor are equal on all ranks.
     """
 
-    # Of the last load in this process.
+    # Whether the last load in this process drew whole tensors.
     drew_whole = False
 
     def download_model(self, model_config: Any) -> None:

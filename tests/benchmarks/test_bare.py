@@ -43,14 +43,14 @@ def ids(done: Pass) -> list[list[int]]:
 def check(done: list[Pass]) -> None:
     """Hold every pass against the first, the runner's own."""
     runner, *bare = done
-    assert len({tuple(one) for one in ids(runner)}) == len(PROMPTS)
-    assert all(len(set(one)) > 2 for one in ids(runner))
+    assert len({tuple(answer) for answer in ids(runner)}) == len(PROMPTS)
+    assert all(len(set(answer)) > 2 for answer in ids(runner))
     assert len(runner.at_ns) > NEW_TOKENS
-    for one in bare:
-        assert ids(one) == ids(runner)
-        assert one.summary.output_tokens == runner.summary.output_tokens == len(PROMPTS) * NEW_TOKENS
+    for other in bare:
+        assert ids(other) == ids(runner)
+        assert other.summary.output_tokens == runner.summary.output_tokens == len(PROMPTS) * NEW_TOKENS
         # What a bare pass knows of time is the end of its span.
-        assert one.at_ns == [one.summary.span.end_ns]
+        assert other.at_ns == [other.summary.span.end_ns]
 
 
 @needs(PYTORCH_PYTHON)

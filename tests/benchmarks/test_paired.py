@@ -30,9 +30,9 @@ def test_the_lower_bound_lies_below_the_true_ratio_as_often_as_it_says() -> None
     """95 % of the time, over drifts of either sign and a slow swing, with few quadruples."""
     rng = np.random.default_rng(20261121)
     seen = [bounds(quadruples(rng, drift=rng.uniform(-0.01, 0.01), noise=0.004)) for _ in range(TRIALS)]
-    held = [one.lower is not None and one.lower <= RATIO for one in seen]
+    held = [estimate.lower is not None and estimate.lower <= RATIO for estimate in seen]
     assert 0.935 <= float(np.mean(held)) <= 0.97
-    assert float(np.mean([np.log(one.ratio) for one in seen])) == pytest.approx(np.log(RATIO), abs=2e-4)
+    assert float(np.mean([np.log(estimate.ratio) for estimate in seen])) == pytest.approx(np.log(RATIO), abs=2e-4)
 
 
 def test_a_drift_that_fools_pairs_does_not_fool_quadruples() -> None:
@@ -80,13 +80,6 @@ def test_a_cost_above_the_limit_is_seldom_said_to_be_below_it(pauses: float, lon
     rng = np.random.default_rng(11)
     said = [verdict_on(rng, pauses=pauses, longer=longer) for _ in range(100)]
     assert said.count("holds") <= 10
-
-
-def test_what_a_run_hardly_meets_it_cannot_show() -> None:
-    """One pass of A in 10,000, 200 times as long, is a cost of 2 % too; most runs of 3,200 have none."""
-    rng = np.random.default_rng(13)
-    said = [verdict_on(rng, pauses=1e-4, longer=200) for _ in range(40)]
-    assert said.count("holds") > 10
 
 
 def test_no_cost_is_mostly_shown_to_be_small_on_the_same_machine() -> None:

@@ -131,7 +131,8 @@ def test_what_is_not_the_locked_image_is_refused_with_what_differs(
 )
 def test_what_would_be_another_image_excludes_the_lock(more: tuple[str, ...], other: str, locked: Locked) -> None:
     """It would be silently ignored otherwise, on one side or the other."""
-    assert f"container.locked (--locked) and {other} exclude each other" in locked.refused(*more)
+    refused = locked.refused(*more)
+    assert all(setting in refused for setting in ("container.locked", other))
 
 
 def test_the_engine_settings_that_pass_into_a_locked_container_are_said_and_stored(locked: Locked) -> None:
@@ -160,13 +161,12 @@ def test_a_study_is_not_resumed_under_another_digest_of_the_same_bits(locked: Lo
         digest for digest in locked.client.images.get(f"{repository}:latest").attrs["RepoDigests"] if "again" in digest
     )
     locked.lock(digest=other)
-    assert f"fake's locked digest {locked.entry.repo_digest} → {other}" in locked.refused("--resume")
+    assert f"{locked.entry.repo_digest} → {other}" in locked.refused("--resume")
     locked.lock(digest=locked.image.id)
-    assert f"fake's locked digest {locked.entry.repo_digest} → None" in locked.refused("--resume")
+    assert f"{locked.entry.repo_digest} → None" in locked.refused("--resume")
     locked.lock()
     resumed = locked(*RUN, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert "1 experiment done before" in resumed.stderr
 
 
 def test_a_bundle_of_a_locked_run_is_measured_again_under_its_own_lock(locked: Locked) -> None:

@@ -58,11 +58,11 @@ def test_a_row_says_that_a_container_served_it_and_which_image(in_no_registry: I
     environment = row["environment"]
     assert (environment["launcher"], environment["container"]["image"]) == ("docker", image.name)
     assert environment["container"]["image_id"] == image.id
-    assert f"{image.name} ({image.id[:19]}, not in a registry)" in done.stdout
+    assert f"{image.name} ({image.id[:19]}" in done.stdout
     # Built here and in no registry, so nobody else could get it by a digest.
     assert environment["image_digest"] is None
     [folder] = (in_no_registry.folder / "results").glob("2*")
-    assert "serving fake on /run/wattdock/r.sock (pid 1)" in (folder / "runner.log").read_text()
+    assert "/run/wattdock/r.sock (pid 1)" in (folder / "runner.log").read_text()
     assert in_no_registry.containers() == []
 
 
@@ -71,7 +71,7 @@ def test_an_image_that_is_not_there_is_not_pulled_but_named(in_containers: InCon
     absent = ("--set", "container.image=wattdock-absent")
     refused = in_containers("plan", *SMALL, *absent, "--launcher", "docker")
     assert refused.returncode == 3
-    assert "image wattdock-absent is not there; make it with: make image-fake, or use" in refused.stderr
+    assert all(words in refused.stderr for words in ("wattdock-absent", "make image-fake"))
     plan = in_containers("plan", *SMALL, *absent)
     assert plan.stdout.startswith("launcher: process (for containers, make it with: make image-fake)")
 
@@ -153,8 +153,7 @@ def test_a_keeper_has_the_leases_until_the_container_of_its_killed_coordinator_i
     in_containers.interrupt(signal.SIGKILL)
     running.wait(30)
     refused = in_containers("run", *SMALL)
-    assert refused.returncode == 3, refused.stderr
-    assert "this machine is in exclusive use by" in refused.stderr
+    assert (refused.returncode, "exclusive use" in refused.stderr) == (3, True), refused.stderr
     os.kill(keeper, signal.SIGCONT)
     assert in_containers.none_within(10)
     done = in_containers("run", *SMALL, "--wait", "20")
@@ -198,8 +197,8 @@ def test_an_image_that_went_away_meanwhile_fails_its_row_and_nothing_falls_back(
         _, errors = running.communicate(timeout=240)
     rows = in_containers.by_name()
     assert [row["status"] for row in rows.values()] == ["failed", "failed"], errors
-    assert "its container was removed by somebody else" in rows["one"]["error"]["message"]
-    assert "the image went away meanwhile; make it again with `make images`" in rows["two"]["error"]["message"]
+    assert "container was removed" in rows["one"]["error"]["message"]
+    assert "make images" in rows["two"]["error"]["message"]
     assert rows["two"]["environment"]["launcher"] == "docker"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from contract.subjects import SUBJECTS, Subject
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from contract.runner_process import Runner
     from contract.shared_runners import SharedRunners
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def subject(request: pytest.FixtureRequest) -> Subject:
     """Return one backend, or skip where its environment has not been made."""
     chosen: Subject = request.param
-    if not Path(chosen.python).exists():
+    if not chosen.python.exists():
         pytest.skip(f"no {chosen.name} environment at {chosen.python}")
     return chosen
 

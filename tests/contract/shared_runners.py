@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,26 +12,11 @@ from contract.subjects import SUBJECTS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from wattdock_proto.v1 import runner_pb2 as pb
 
 BY_NAME = {subject.name: subject for subject in SUBJECTS}
-# Longer than a step of two workers takes on busy cores.
-HANG_LIMIT_S = 10
-# What a test of a backend wants of the environment does not disturb that backend's other tests.
-VARIABLES = {
-    "sglang": {"WATTDOCK_STANDIN_GPUS": "2"},
-    "tensorrt": {"WATTDOCK_STANDIN_GPUS": "2"},
-    "vllm": {
-        # For a core in a process of its own, which the runner must not heed.
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-        # Left to itself, vLLM wants a NUMA node for each worker.
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(HANG_LIMIT_S),
-        # A split engine's first step would compile two functions in each process, eager or not.
-        "TORCH_COMPILE_DISABLE": "1",
-    },
-}
 
 
 class SharedRunners:
@@ -77,10 +61,9 @@ class SharedRunners:
 
     def _process(self, backend: str) -> AbstractContextManager[Runner]:
         subject = BY_NAME[backend]
-        if not Path(subject.python).exists():
+        if not subject.python.exists():
             pytest.skip(f"no {backend} environment at {subject.python}")
         stand_in = self.stand_in(backend) if subject.stand_in else None
         if subject.stand_in and stand_in and not stand_in.exists():
             subject.stand_in(stand_in)
-        python, variables = Path(subject.python), VARIABLES.get(subject.backend, {})
-        return running(subject.backend, subject.folder, python, stand_in=stand_in, **variables)
+        return running(subject.backend, subject.folder, subject.python, stand_in=stand_in, **subject.variables)

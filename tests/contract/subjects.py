@@ -5,19 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.runner_process import (
-    FAKE_FOLDER,
-    LLAMACPP_FOLDER,
-    LLAMACPP_PYTHON,
-    PYTORCH_FOLDER,
-    PYTORCH_PYTHON,
-    SGLANG_FOLDER,
-    TENSORRT_FOLDER,
-    VLLM_FOLDER,
-    VLLM_PYTHON,
-)
+from contract.runner_process import FAKE_FOLDER, PYTORCH_PYTHON, ROOT, VLLM_PYTHON
 from runners.sglang.make_standin import make_standin as make_sglang
 from runners.tensorrt.make_standin import make_standin
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -26,7 +17,6 @@ from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 # llama.cpp's threads wait busily for each other.
 ONE_THREAD = {"n_threads": 1, "n_threads_batch": 1}
@@ -80,11 +70,12 @@ VLLM_UNREAD = frozenset(
 
 @dataclass(frozen=True)
 class Subject:
-    """One backend under test.
+    """A backend under test, in a way in which it is loaded.
 
     Attributes:
-        folder: Holds its module.
         engine_args: What a load is asked for: a pass long enough to be watched, few requests at a time.
+        interpreter: With the packages that it needs; None is the backend's own environment.
+        variables: Of its process's environment; what a test wants of one backend does not disturb the others.
         stand_in: Makes a folder with a package in place of an engine that cannot be had.
         gpus: UUIDs of the GPUs that it sees; the first holds all layers.
         dtype: What "auto" means there for TINY_LLAMA.
@@ -94,9 +85,9 @@ class Subject:
     """
 
     name: str
-    folder: Path
-    python: Path | str
     engine_args: dict[str, object] = field(default_factory=dict)
+    interpreter: Path | None = None
+    variables: dict[str, str] = field(default_factory=dict)
     stand_in: Callable[[Path], Path] | None = None
     gpus: tuple[str, ...] = ()
     dtype: str = "float32"
@@ -110,6 +101,16 @@ class Subject:
         return self.name.partition("-")[0]
 
     @property
+    def folder(self) -> Path:
+        """The folder with the backend's module."""
+        return FAKE_FOLDER if self.backend == "fake" else ROOT / "runners" / self.backend
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that it runs on."""
+        return self.interpreter or self.folder / ".venv/bin/python"
+
+    @property
     def load_fields(self) -> dict[str, Any]:
         """What a load of TINY_LLAMA is asked for."""
         return {"engine_args": self.engine_args, "random_weights": WIDE_UNIFORM, "gpu_uuids": self.gpus}
@@ -117,9 +118,9 @@ class Subject:
 
 TENSORRT = Subject(
     "tensorrt",
-    TENSORRT_FOLDER,
     # torch and transformers for a CPU are all that it needs beside the stand-in.
-    PYTORCH_PYTHON,
+    interpreter=PYTORCH_PYTHON,
+    variables={"WATTDOCK_STANDIN_GPUS": "2"},
     stand_in=make_standin,
     gpus=tuple(f"GPU-5a0d1000-0000-0000-0000-00000000000{index}" for index in range(2)),
     dtype="bfloat16",
@@ -127,29 +128,32 @@ TENSORRT = Subject(
     tells_steps=False,
 )
 # vLLM's environment has all that a served engine's runner needs, beside the stand-in.
-SGLANG = replace(TENSORRT, name="sglang", folder=SGLANG_FOLDER, python=VLLM_PYTHON, stand_in=make_sglang)
+SGLANG = replace(TENSORRT, name="sglang", interpreter=VLLM_PYTHON, stand_in=make_sglang)
+# How many seconds vLLM's workers may take for a step: longer than two workers need on busy cores.
+HANG_LIMIT_S = 10
+VLLM = Subject(
+    "vllm",
+    {"max_num_seqs": 64},
+    variables={
+        # For a core in a process of its own, which the runner must not heed.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        # Left to itself, vLLM wants a NUMA node for each worker.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(HANG_LIMIT_S),
+        # A split engine's first step would compile two functions in each process, eager or not.
+        "TORCH_COMPILE_DISABLE": "1",
+    },
+    unread=VLLM_UNREAD,
+)
 # vLLM's server with the worker in its engine's process, as on a GPU; on a CPU it is a third process otherwise.
 UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 SERVED: dict[str, object] = {"serve": True, "distributed_executor_backend": UNIPROC}
-VLLM_SERVED = Subject(
-    "vllm-served",
-    VLLM_FOLDER,
-    VLLM_PYTHON,
-    {"max_num_seqs": 64, **SERVED},
-    unread=VLLM_UNREAD,
-    tells_steps=False,
-)
+VLLM_SERVED = replace(VLLM, name="vllm-served", engine_args={**VLLM.engine_args, **SERVED}, tells_steps=False)
 SUBJECTS = (
-    Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
-    Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
-    Subject(
-        "llamacpp",
-        LLAMACPP_FOLDER,
-        LLAMACPP_PYTHON,
-        {**ONE_THREAD, "n_parallel": 64, "n_ctx": 64 * 512},
-        tells_steps=False,
-    ),
-    Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 64}, unread=VLLM_UNREAD),
+    Subject("fake", {"step_s": 0.01}, interpreter=Path(sys.executable)),
+    Subject("pytorch"),
+    Subject("llamacpp", {**ONE_THREAD, "n_parallel": 64, "n_ctx": 64 * 512}, tells_steps=False),
+    VLLM,
     VLLM_SERVED,
     TENSORRT,
     SGLANG,

@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 from contract.runner_process import (
     FAKE_FOLDER,
-    generate_requests,
     ids_prompt,
     load_request,
-    refusal,
     runner_environment,
-    running,
     workload,
 )
-from launch.standins import exists, state_of, wait_until
+from launch.standins import exists, wait_until
 
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from contract.runner_process import Runner
@@ -37,13 +33,6 @@ MIB = 1 << 20
 def fake(runners: SharedRunners) -> Runner:
     """Return a fake runner that has nothing loaded."""
     return runners.bare("fake")
-
-
-@pytest.fixture
-def fresh() -> Iterator[Runner]:
-    """Return a fake runner for a test that ends it."""
-    with running("fake", FAKE_FOLDER) as runner:
-        yield runner
 
 
 def test_twenty_megabytes_go_each_way_in_chunks(fake: Runner, model_path: Path) -> None:
@@ -63,9 +52,7 @@ def test_twenty_megabytes_go_each_way_in_chunks(fake: Runner, model_path: Path) 
 def test_running_out_of_memory_in_a_pass_is_resource_exhausted_and_survivable(fake: Runner, model_path: Path) -> None:
     """The pass fails by name, and the next one runs."""
     fake.load(model_path)
-    code, detail = fake.refused_pass(workload(), [pb.Prompt(text="fault:oom")])
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "the fake engine has no room" in detail
+    assert fake.refused_pass(workload(), [pb.Prompt(text="fault:oom")])[0] == "RESOURCE_EXHAUSTED"
     assert fake.generate(workload(), [ids_prompt(3)]).summary.output_tokens == 5
 
 
@@ -74,7 +61,7 @@ def test_unexpected_error_is_one_line_for_the_client_and_a_traceback_in_the_log(
     before = len(fake.log.read_text())
     code, detail = fake.refused_load(model_path, engine_args={"load_fault": "raise"})
     assert code == "INTERNAL"
-    assert "RuntimeError: the fake engine was told to fail" in detail
+    assert detail.startswith("RuntimeError: ")
     assert "\n" not in detail
     log = fake.log.read_text()[before:]
     assert "Traceback" in log
@@ -94,40 +81,6 @@ def test_cancelled_load_leaves_nothing_loaded(fake: Runner, model_path: Path) ->
     next(call)
     call.cancel()
     fake.load(model_path)
-
-
-def test_stopped_process_sends_no_heartbeat(fresh: Runner, model_path: Path) -> None:
-    """A hang shows as silence, so a client can bound its wait."""
-    fresh.load(model_path, engine_args={"pass_fault": "hang"})
-    call = fresh.stub.Generate(iter(generate_requests(workload(), [ids_prompt(3)])), timeout=3)
-    code, _ = refusal(call)
-    assert code == "DEADLINE_EXCEEDED"
-    assert state_of(fresh.process.pid)[0] == "T"
-
-
-def test_death_in_a_load_is_unavailable(fresh: Runner, model_path: Path) -> None:
-    """The client reads that nobody answers any more, not that all is well."""
-    code, _ = fresh.refused_load(model_path, engine_args={"load_fault": "die"})
-    assert code == "UNAVAILABLE"
-    assert fresh.process.wait(timeout=60) == 70
-
-
-def test_second_pass_while_one_runs_is_refused(fake: Runner, model_path: Path) -> None:
-    """One engine does one thing at a time."""
-    fake.load(model_path)
-    call = fake.start_long()
-    code, detail = fake.refused_pass(workload(), [ids_prompt(3)])
-    assert (code, "Generate is still running" in detail) == ("FAILED_PRECONDITION", True), detail
-    call.cancel()
-
-
-def test_end_of_sequence_counts_and_stops_unless_ignored(fake: Runner, model_path: Path) -> None:
-    """A request that ends by itself says "stop"."""
-    fake.load(model_path, engine_args={"stops_after": 3})
-    (stopped,) = fake.generate(workload(ignore_eos=False), [ids_prompt(3)]).requests
-    assert (stopped.output_tokens, stopped.finish_reason) == (3, "stop")
-    (full,) = fake.generate(workload(ignore_eos=True), [ids_prompt(3)]).requests
-    assert (full.output_tokens, full.finish_reason) == (5, "length")
 
 
 def test_socket_is_private(fake: Runner) -> None:

@@ -66,11 +66,11 @@ def parse(words: list[str]) -> None:
     idle().main(words, standalone_mode=False)
 
 
-def named(page: Path) -> str:
+def page_name(page: Path) -> str:
     return str(page.relative_to(REPO))
 
 
-GIVEN = sorted({(named(page), one) for page in PAGES for one in commands(page.read_text(encoding="utf-8"))})
+GIVEN = sorted({(page_name(page), command) for page in PAGES for command in commands(page.read_text(encoding="utf-8"))})
 
 
 @pytest.mark.parametrize(("page", "command"), GIVEN)
@@ -83,7 +83,7 @@ def test_every_command_exists_with_its_options(page: str, command: str) -> None:
         assert type(error).__name__ == "MissingParameter", f"{page}: {error}"  # noqa: PT017
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_no_page_is_passed_over(page: Path) -> None:
     """Else the check above could pass over a page in silence."""
     assert list(commands(page.read_text(encoding="utf-8")))
@@ -91,9 +91,9 @@ def test_no_page_is_passed_over(page: Path) -> None:
 
 def test_every_study_that_is_named_is_there() -> None:
     """Examples are renamed now and then."""
-    named_there = {one for page in PAGES for one in re.findall(r"examples/[\w.-]+\.yaml", page.read_text())}
-    assert named_there
-    assert [one for one in sorted(named_there) if not (REPO / one).is_file()] == []
+    examples = {example for page in PAGES for example in re.findall(r"examples/[\w.-]+\.yaml", page.read_text())}
+    assert examples
+    assert [example for example in sorted(examples) if not (REPO / example).is_file()] == []
 
 
 def test_what_no_command_takes_is_found() -> None:

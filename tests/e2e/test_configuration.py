@@ -91,10 +91,7 @@ def only(index: LocalIndex) -> dict[str, str]:
     return {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": index.url, "PIP_RETRIES": "0", "UV_NO_CACHE": "1"}
 
 
-SETTINGS = {
-    "uv.toml": "[[index]]\nurl = '{url}'\n",
-    "pyproject.toml": "[[tool.uv.index]]\nurl = '{url}'\n",
-}
+SETTINGS = {"uv.toml": "[[index]]\nurl = '{url}'\n", "pyproject.toml": "[[tool.uv.index]]\nurl = '{url}'\n"}
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -47,7 +47,7 @@ def test_two_coordinators_of_two_users_never_measure_at_once(
     refusal = other.start("run", *SMALL, stderr=subprocess.PIPE, **as_other)
     said = refusal.communicate(timeout=240)[1]
     assert refusal.returncode == 3
-    assert f"this machine is in exclusive use by {view['leases']['machine']['user']} (process" in said
+    assert f" {view['leases']['machine']['user']} (process" in said
     assert not other.results()
     second = other.start("run", *SHORT, "--wait", "600", stderr=subprocess.PIPE, **as_other)
     wait_for(second, "in exclusive use by")
@@ -61,8 +61,7 @@ def test_two_coordinators_of_two_users_never_measure_at_once(
     assert before["environment"]["leased"] == [FIRST]
     # Only root makes a folder that all users take their leases in.
     assert check(before, "other measurements")[0] == ("pass" if os.getuid() == 0 else "fail")
-    status, figure = check(before, "processes on the GPUs")
-    assert (status, "nobody but the runner in" in figure) == ("pass", True)
+    assert check(before, "processes on the GPUs")[0] == "pass"
     [runner] = before["energy"]["gpu_processes"]
     assert (runner["of_runner"], runner["command"] is None) == (True, False)
 
@@ -77,7 +76,7 @@ def test_a_lease_removed_during_a_run_is_seen_in_the_result(wattdock: Command, l
     assert running.returncode == 0, err
     [result] = wattdock.results()
     status, figure = check(result, "other measurements")
-    assert (status, f"the lease {lease} was removed or replaced meanwhile" in figure) == ("fail", True)
+    assert (status, str(lease) in figure) == ("fail", True)
     faults = [measured["lease_fault"] for measured in result["energy"]["passes"]]
     assert (len(faults), faults[-1] is None) == (4, False)
     if os.getuid() == 0:

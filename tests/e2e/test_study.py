@@ -103,7 +103,7 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
     left = [path for path in [*wattdock.home.rglob(".*"), *(wattdock.home / "tmp").iterdir()] if path.is_dir()]
     assert left == [], "what the killed ones were filling"
     after = wattdock("run", file, "--resume")
-    assert (after.returncode, "left: 0 of 16 passes, 0 s" in after.stderr) == (0, True)
+    assert (after.returncode, "0 of 16 passes" in after.stderr) == (0, True)
     assert len(wattdock.results()) == 4
 
 

@@ -52,16 +52,7 @@ def test_joules_per_token_come_out_with_the_engines_settings(
     gpu = FakeGpu(uuid=GPU, profile=(constant(300),))
     env = on_gpus(wattdock, gpu) | {"WATTDOCK_RUNNERS": str(runners), "XDG_CACHE_HOME": str(wattdock.home / "cache")}
     small = ("--backend", subject.name, "--model", "shape:tiny-llama", "--passes", "1", "--max-output-tokens", "50")
-    settings = (
-        "--batch-size",
-        "2",
-        "--set",
-        "warmup.passes=0",
-        "--min-duration-s",
-        "1",
-        "--set",
-        setting,
-    )
+    settings = ("--batch-size", "2", "--set", "warmup.passes=0", "--min-duration-s", "1", "--set", setting)
     command = With(wattdock.home, wattdock.folder)
     command.python = python
     row = command.measured(*small, *settings, env=env)

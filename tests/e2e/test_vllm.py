@@ -26,9 +26,7 @@ PROMPTS = [[7, 8, 9] * 24, [3 + i % 90 for i in range(70)], [200 - i for i in ra
 # What each of them has in whole blocks of 32.
 CACHED_TOKENS = 64
 
-pytestmark = [
-    pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}"),
-]
+pytestmark = [pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")]
 
 # One engine for both: prompts that come again to a prefix cache, and a pass to be killed in.
 STUDY = """

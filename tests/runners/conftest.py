@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from contract.runner_process import PYTORCH_PYTHON
 from contract.shared_runners import BY_NAME
-from contract.subjects import SMALL_UNIFORM
+from contract.subjects import SMALL_UNIFORM, write_config, write_tokenizer
 from runners.checkpoints import Reference, make_checkpoint, read_reference, run
 from seams.inputs import build_once
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from contract.runner_process import Pass, Runner
     from contract.shared_runners import SharedRunners
+    from contract.subjects import Subject
     from runners.checkpoints import Checkpoint
 
     from wattdock_proto.v1 import runner_pb2 as pb
@@ -43,26 +44,41 @@ def drawn_pass(runners: SharedRunners, model_path: Path) -> Pass:
     return run(runner)
 
 
-@pytest.fixture
-def bare(request: pytest.FixtureRequest, runners: SharedRunners) -> Runner:
-    """Return the runner of a module's BACKEND with nothing loaded."""
-    return runners.bare(request.module.BACKEND)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model folder with a tokenizer and no weights."""
+    made = write_config(tmp_path_factory.mktemp("model"))
+    write_tokenizer(made)
+    return made
 
 
 @pytest.fixture
-def load(request: pytest.FixtureRequest, bare: Runner, folder: Path) -> Any:
-    """Return what loads the module's model on its GPUS with some settings."""
+def standin(request: pytest.FixtureRequest) -> Subject:
+    """Return the backend of a module's tests."""
+    subject: Subject = request.module.BACKEND
+    return subject
+
+
+@pytest.fixture
+def bare(standin: Subject, runners: SharedRunners) -> Runner:
+    """Return the backend's runner with nothing loaded."""
+    return runners.bare(standin.name)
+
+
+@pytest.fixture
+def load(standin: Subject, bare: Runner, folder: Path) -> Any:
+    """Return what loads the module's model on the backend's GPUs with some settings."""
 
     def loading(**engine_args: object) -> pb.Loaded:
-        gpus = request.module.GPUS
-        return bare.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM, gpu_uuids=gpus)[0]
+        order = {"random_weights": SMALL_UNIFORM, "gpu_uuids": standin.gpus}
+        return bare.load(folder, engine_args=engine_args, **order)[0]
 
     return loading
 
 
 @pytest.fixture
-def fault(request: pytest.FixtureRequest, runners: SharedRunners) -> Iterator[Path]:
-    """Return the file in which the stand-in for the module's engine reads what goes wrong."""
-    file = runners.stand_in(request.module.BACKEND) / "fault"
+def fault(standin: Subject, runners: SharedRunners) -> Iterator[Path]:
+    """Return the file in which the stand-in for an engine reads what goes wrong."""
+    file = runners.stand_in(standin.name) / "fault"
     yield file
     file.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import output_ids, token_bytes, workload
+from contract.runner_process import output_ids, token_bytes
 from contract.subjects import ONE_THREAD
 from runners.checkpoints import NEW_TOKENS, VLLM_SERVED_ARGS, Checkpoint, run
 from tokenizers import Tokenizer
@@ -114,10 +114,3 @@ def test_text_is_encoded_with_one_bos_and_decoded(runner: Runner, checkpoint: Ch
     assert chat.prompt_tokens == len(templated)
     packed = token_bytes([len(templated), *templated])
     assert result.summary.rendered_sha256 == hashlib.sha256(packed).hexdigest()
-
-
-def test_variables_that_the_chat_template_does_not_read_are_refused_before_the_pass(runner: Runner) -> None:
-    """Every engine's text goes through the one place that renders chats."""
-    asked = workload(chat_template=True, chat_template_kwargs_json='{"enable_thinking": false}')
-    code, detail = runner.refused_pass(asked, [pb.Prompt(text="hello")])
-    assert (code, "reads no variable 'enable_thinking'" in detail) == ("INVALID_ARGUMENT", True)

@@ -12,8 +12,6 @@ sys.path += [str(REPO / "runners/vllm"), str(REPO / "benchmarks")]
 from arms import Way, report_bare  # noqa: E402
 from wattdock_vllm import VllmBackend  # noqa: E402
 
-from wattdock_runner.errors import WrongState  # noqa: E402
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -31,10 +29,8 @@ class BareVllmBackend(VllmBackend):
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run one pass as the vLLM runner does, or bare."""
-        if workload.seed == Way.RUNNER:
+        if workload.seed == Way.RUNNER or self.engine is None:
             super().generate(workload, prompts, recorder)
-        elif self.engine is None:
-            raise WrongState("no model is loaded")
         else:
             run_bare(self.engine, workload, prompts, recorder)
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVER_THREADS = 8
-# An engine may be in a long step on busy CPUs. Its stacks are told before a coordinator's patience ends (20 s).
+# How long an engine may take to end, which may be in a long step on busy CPUs, and when its stacks are logged: before a
+# coordinator stops waiting (20 s).
 STOP_GRACE_S, STACKS_AFTER_S = 60.0, 10.0
 SIGNAL_LOOK_S = 1.0
 EXIT_USAGE = 2
@@ -66,7 +67,12 @@ def serve(backend: Backend, socket_path: str) -> int:
     server = grpc.server(ThreadPoolExecutor(SERVER_THREADS, "grpc"), interceptors=[FaultInterceptor()])
     # types-grpcio knows no servicer registration functions of generated code.
     cast("Any", runner_pb2_grpc).add_RunnerServicer_to_server(servicer, server)
-    _bind_privately(server, socket_path)
+    # Only the socket's owner may connect.
+    umask = os.umask(0o077)
+    try:
+        server.add_insecure_port(f"unix:{socket_path}")
+    finally:
+        os.umask(umask)
     server.start()
     log.info("serving %s on %s (pid %d)", backend.name, socket_path, os.getpid())
     # Python runs signal handlers on this thread only, and a signal that another thread takes does not wake it.
@@ -85,15 +91,6 @@ def serve(backend: Backend, socket_path: str) -> int:
         # A normal exit would join the engine's thread.
         os._exit(EXIT_STUCK)
     return 0
-
-
-def _bind_privately(server: grpc.Server, socket_path: str) -> None:
-    """Bind the socket so that only its owner can connect."""
-    before = os.umask(0o077)
-    try:
-        server.add_insecure_port(f"unix:{socket_path}")
-    finally:
-        os.umask(before)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ JSON_TYPES: dict[str, tuple[type, ...]] = {
     "None": (type(None),),
     "NonNegativeFloat": (float,),
 }
-# Of an annotation with more than a type, only that counts; the second is SGLang's.
+# Annotations whose first argument is the type, the others metadata; SGLang calls its own `A`.
 METADATA = ("Annotated", "A")
 ANY_JSON: tuple[type, ...] = (bool, dict, float, int, list, str, type(None))
 
@@ -87,26 +87,23 @@ def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, 
     for name, value in engine_args.items():
         if name not in declared:
             raise _unknown_argument(name, takeable(declared))
-        if why := declared[name].refused:
-            raise InvalidRequest(f"engine argument {name!r} is not taken: {why}")
-        _check_value(name, value, declared[name])
+        argument = declared[name]
+        if argument.refused:
+            raise InvalidRequest(f"engine argument {name!r} is not taken: {argument.refused}")
+        types = (*argument.types, int) if float in argument.types else argument.types
+        # bool is an int in Python, but `true` is no number to whoever wrote it.
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            wanted = " or ".join(sorted({_json_name(kind) for kind in argument.types}))
+            given = _json_name(type(value))
+            raise InvalidRequest(f"engine argument {name!r} must be {wanted}, not {given} ({value!r})")
+        if argument.choices and value not in argument.choices:
+            choices = ", ".join(json.dumps(choice) for choice in argument.choices)
+            raise InvalidRequest(f"engine argument {name!r} must be one of {choices}, not {value!r}")
 
 
 def takeable(declared: Mapping[str, Argument]) -> list[str]:
     """Return the names that a caller may set, in order."""
     return sorted(name for name, argument in declared.items() if not argument.refused)
-
-
-def _check_value(name: str, value: object, argument: Argument) -> None:
-    types = (*argument.types, int) if float in argument.types else argument.types
-    # bool is an int in Python, but `true` is no number to whoever wrote it.
-    right_type = isinstance(value, types) and (not isinstance(value, bool) or bool in argument.types)
-    if not right_type:
-        wanted = " or ".join(sorted({_json_name(kind) for kind in argument.types}))
-        raise InvalidRequest(f"engine argument {name!r} must be {wanted}, not {_json_name(type(value))} ({value!r})")
-    if argument.choices and value not in argument.choices:
-        choices = ", ".join(json.dumps(choice) for choice in argument.choices)
-        raise InvalidRequest(f"engine argument {name!r} must be one of {choices}, not {value!r}")
 
 
 def _json_name(kind: type) -> str:

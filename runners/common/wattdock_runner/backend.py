@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from wattdock_runner.recorder import PassRecorder
     from wattdock_runner.serving import Engine
 
-    # Takes the name of each stage of a load.
+    # A function that takes the name of each stage of a load.
     Report = Callable[[str], None]
 
-# The engine argument of every backend that can replicate.
+# The engine argument that says how many replicas serve; every backend that can replicate has it.
 REPLICAS = "data_parallel_size"
 
 
@@ -102,7 +102,7 @@ class LoadedModel:
         effective_engine_args: JSON-ready; without arguments that cannot be read back.
         parallelism: JSON-ready, for instance {"kind": "tensor", "tensor_parallel_size": 2, "devices": {…}}; see
             `RunnerEnvironment` in runner.proto.
-        driver_version, cuda_version, nccl_version: Of what the engine computes with; None without a GPU.
+        driver_version, cuda_version, nccl_version: Versions that the engine computes with; None without a GPU.
         weight_bytes: Size of the parameters of a single copy of the model, as loaded.
         warnings: What the user should know of the load.
     """

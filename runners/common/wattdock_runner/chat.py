@@ -52,9 +52,18 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"the chat template reads no variable {unread[0]!r}; correct workload.prompts.chat_template_kwargs"
             )
+        probe = [("user", PROBE)]
         self._takes_parts = False
+        try:
+            rendered = self._whole(probe, TRIAL, "")
+        except InvalidRequest as refusal:
+            self._takes_parts = True
+            try:
+                rendered = self._whole(probe, TRIAL, "")
+            except InvalidRequest:
+                raise refusal from None
         # The template's own words by the roles of a chat: system messages change them.
-        self._words: dict[tuple[str, ...], str] = {("user",): self._rendered_probe().replace(PROBE, PLACE)}
+        self._words: dict[tuple[str, ...], str] = {("user",): rendered.replace(PROBE, PLACE)}
 
     def render(self, messages: Messages, name: str) -> str:
         """Return the chat up to the answer.
@@ -98,19 +107,6 @@ class ChatTemplate:
                 problem = f"leaves out {missing!r} of {message}, from character {kept + 1} of {len(whole)} on"
                 raise _refusal(problem, messages)
         return rendered
-
-    def _rendered_probe(self) -> str:
-        """Return the rendered probe, and settle in which form the template takes content."""
-        probe = [("user", PROBE)]
-        try:
-            return self._whole(probe, TRIAL, "")
-        except InvalidRequest as error:
-            refusal = error
-        self._takes_parts = True
-        try:
-            return self._whole(probe, TRIAL, "")
-        except InvalidRequest:
-            raise refusal from None
 
     @contextmanager
     def _fixed_time(self) -> Iterator[None]:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from wattdock_runner.recorder import PassRecorder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-# The names that transformers looks for, the first of them first.
+# The names that transformers looks for, in this order.
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Rotary positions that reach `factor` times those trained; of llama3 and longrope, the config says the whole reach.
+# Kinds of rotary positions that reach `factor` times the trained positions. A config of llama3 or longrope says the
+# whole reach itself.
 STRETCHED = ("yarn", "linear", "dynamic")
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
 HARMLESS_GENERATION_SETTINGS = {
@@ -46,7 +47,7 @@ class EncodedPrompt:
 
     Attributes:
         position: Its place among the prompts of the pass, from 0.
-        hash: Of its ids; see `prompt_hash` in runner.proto.
+        hash: Hash of its ids; see `prompt_hash` in runner.proto.
     """
 
     position: int
@@ -137,17 +138,15 @@ def context_tokens(config: Any) -> int | None:
     if positions is None or not isinstance(rope, dict):
         return positions
     original = getattr(config, "original_max_position_embeddings", None)
-    by_kind = [each for each in rope.values() if isinstance(each, dict)] or [rope]
-    return min(_reach(positions, each, original) for each in by_kind)
-
-
-def _reach(positions: int, rope: Mapping[str, Any], original: int | None) -> int:
-    trained = original or rope.get("original_max_position_embeddings") or positions
-    factor = rope.get("factor") or 1
-    if rope.get("rope_type", rope.get("type")) not in STRETCHED or not isinstance(factor, (int, float)):
-        return positions
-    possible = isinstance(trained, int) and trained <= 10**9 and 1 <= factor <= 10**9
-    return max(positions, int(trained * factor)) if possible else positions
+    by_kind = [kind for kind in rope.values() if isinstance(kind, dict)] or [rope]
+    reaches = []
+    for kind in by_kind:
+        trained = original or kind.get("original_max_position_embeddings") or positions
+        factor = kind.get("factor") or 1
+        stretched = kind.get("rope_type", kind.get("type")) in STRETCHED and isinstance(factor, (int, float))
+        possible = stretched and isinstance(trained, int) and trained <= 10**9 and 1 <= factor <= 10**9
+        reaches.append(max(positions, int(trained * factor)) if possible else positions)
+    return min(reaches)
 
 
 def _encode(tokenizer: Any, content: str | Chat, template: ChatTemplate | None, name: str) -> list[int]:
@@ -244,6 +243,22 @@ def read_config(auto_config: Any, order: LoadOrder) -> Any:
     if not known_ids(getattr(text, "pad_token_id", None), getattr(text, "vocab_size", 0)):
         text.pad_token_id = None
     return config
+
+
+def dtype_of(order: LoadOrder, config: Any, *, on_gpu: bool = True) -> str | None:
+    """Return the dtype that a model runs in: the order's, a CPU's float32, or the checkpoint's; None where none says.
+
+    Args:
+        config: The model's config, as transformers reads it.
+    """
+    if order.dtype != "auto":
+        return order.dtype
+    if not on_gpu:
+        return "float32"
+    text = config.get_text_config()
+    # Older versions of transformers have the last name.
+    dtype = getattr(text, "dtype", None) or getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+    return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def known_ids(ids: object, vocab_size: int) -> tuple[int, ...]:

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NS_PER_MS = 1_000_000
-# The host may lose its core for milliseconds between an event and its reading, but hardly every time.
+# How often an event is dated. The host may lose its core for milliseconds between an event and its reading, but
+# hardly every time.
 DATING_TRIES = 5
-# Events made before a pass, so that a mark only records one; later marks make their own.
+# How many events are made before a pass, so that a mark only records an event; further marks make their own.
 SPARE_EVENTS = 2048
 
 
@@ -45,7 +46,11 @@ class DeviceClock:
     def open(self) -> None:
         """Make events beforehand, and tie the device's clock to the host's; call it on a drained device."""
         if self._on_gpu:
-            self._prepare()
+            self._stream = self._cuda.current_stream(self._device)
+            self._spare = [self._new_event() for _ in range(SPARE_EVENTS)]
+            # torch makes the driver's event where it is first recorded.
+            for event in self._spare:
+                event.record(self._stream)
             self._base = self._dated_event()
 
     def instants(self, marks: Sequence[Any]) -> list[int]:
@@ -56,13 +61,6 @@ class DeviceClock:
         closing, closing_ns = self._dated_event()
         elapsed_ms = [base.elapsed_time(mark) for mark in marks]
         return host_instants(elapsed_ms, base.elapsed_time(closing), base_ns, closing_ns)
-
-    def _prepare(self) -> None:
-        self._stream = self._cuda.current_stream(self._device)
-        self._spare = [self._new_event() for _ in range(SPARE_EVENTS)]
-        # torch makes the driver's event where it is first recorded.
-        for event in self._spare:
-            event.record(self._stream)
 
     def _event(self) -> Any:
         event = self._spare.pop() if self._spare else self._new_event()
@@ -89,8 +87,8 @@ def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, 
     """Return device events as host instants (ns), by a straight line through two events that both clocks have dated.
 
     Args:
-        elapsed_ms: Of each event since the base event, by the device's clock.
-        closing_ms: Of the closing event since the base event, by the device's clock.
+        elapsed_ms: Time from the base event to each event, by the device's clock.
+        closing_ms: Time from the base event to the closing event, by the device's clock.
         base_ns: Host instant of the base event.
         closing_ns: Host instant of the closing event.
     """

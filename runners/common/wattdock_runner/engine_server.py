@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# END_S and GRACE_S together are less than the coordinator gives a runner to end.
+# How often a starting server is asked, how long an answer may take, how long a server and then its processes have to
+# end; END_S and GRACE_S together are less than the coordinator gives a runner to end.
 READY_POLL_S, ANSWER_S, END_S, GRACE_S = 0.2, 30.0, 3.0, 1.0
+# Lines of a server's output that are kept, and lines of an error in a message.
 LAST_LINES, ERROR_LINES = 50, 3
 # Between fork and exec of a process that has gRPC's threads no Python may run, so the new program ties itself.
 TIED = """
@@ -42,8 +44,8 @@ class Server:
     """The process of an engine's server, which ends with this one.
 
     Args:
-        program: Of Python, started with `argument` and a port of the loopback, which it serves. All that it prints goes
-            into this process's log.
+        program: A Python program, started with `argument` and a port of the loopback to serve. Its output goes into
+            this process's log.
         variables: Added to its environment.
 
     Attributes:
@@ -61,7 +63,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # What libraries such as MPI's may have set in this process is not passed on.
+            # Variables that libraries such as MPI's have set in this process do not get here.
             env={**os.environ, **variables},
             text=True,
             errors="replace",
@@ -86,11 +88,11 @@ class Server:
                 return found
             time.sleep(READY_POLL_S)
         # Waits for its last words, which may name a lack of memory.
-        said = self.said()
-        raise self.lack() or InvalidRequest(f"the engine's server did not start: {said}")
+        ending = self.ending()
+        raise self.memory_error() or InvalidRequest(f"the engine's server did not start: {ending}")
 
-    def told(self) -> dict[str, Any] | None:
-        """Return the line of JSON that it printed; None without one."""
+    def json_line(self) -> dict[str, Any] | None:
+        """Return the last line of JSON that it printed; None without one."""
         line = next((line for line in reversed(self.last_lines.copy()) if line.startswith("{")), None)
         return None if line is None else dict(json.loads(line))
 
@@ -122,12 +124,12 @@ class Server:
                 totals[sample.name] += sample.value
         return dict(totals)
 
-    def lack(self) -> OutOfMemory | None:
+    def memory_error(self) -> OutOfMemory | None:
         """Return the error of a server that lacked memory, as it said itself; None for any other."""
         line = next(filter(lacks_memory, self.last_lines.copy()), None)
         return None if line is None else OutOfMemory(f"the engine's server: {line}")
 
-    def said(self) -> str:
+    def ending(self) -> str:
         """Return how it ended, and the last error that it printed or else its last line, in one line."""
         # Its last words may still be on their way.
         time.sleep(0.1)
@@ -158,9 +160,3 @@ def loading(program: Path, argument: str, variables: Mapping[str, str] = {}) -> 
     except BaseException:
         server.end()
         raise
-
-
-def mean_of(grown: Mapping[str, float], histogram: str) -> float | None:
-    """Return the mean of what a histogram of a metrics page took in during a pass; None where that was nothing."""
-    count = grown.get(f"{histogram}_count")
-    return grown[f"{histogram}_sum"] / count if count else None

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 # The coordinator's names of causes (`wattdock.errors.Cause`).
 HOST_MEMORY, GPU_MEMORY, HANG, WORKER = "out of host memory", "out of GPU memory", "hang", "worker died"
-# Libraries, and processes that only print, have no exception class for it. In lower case.
+# Words, in lower case, by which libraries and processes that only print say that memory ran out.
 MEMORY_WORDS = (
     *("out of memory", "outofmemory", "insufficient memory", "not enough memory", "not enough gpu memory"),
     *("failed to allocate", "unable to allocate", "can't allocate memory", "cannot allocate memory"),
     *("bad_alloc", "cuda_error_out_of_memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed"),
 )
-# The loader's room for a library's own variables of each thread, which more memory does not mend.
+# The words of a loader without room for a library's variables of each thread, which more memory does not mend.
 OTHER_MEMORY = "static tls block"
 
 

@@ -35,10 +35,10 @@ class FolderModel:
         gpus: As torch sees them.
         text: The config of its language model.
         meta: The model, without values.
-        dtype: What it runs in: the order's, or the checkpoint's own.
-        tokenizer: Of transformers; None where the folder has none.
+        dtype: The dtype that it runs in: the order's, or the checkpoint's own.
+        tokenizer: A tokenizer of transformers; None where the folder has none.
         generation: The checkpoint's generation settings.
-        weight_bytes: Of a copy in that dtype; None where a checkpoint is quantised.
+        weight_bytes: Size of a copy in that dtype; None where a checkpoint is quantised.
     """
 
     gpus: tuple[Gpu, ...]
@@ -97,8 +97,7 @@ def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> 
     require_gpus(order.gpu_uuids, gpus, "torch")
     if not gpus:
         raise WrongState(f"{engine} runs on NVIDIA GPUs only, and none was asked for; set gpus")
-    named = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or "bfloat16"
-    dtype = str(named).removeprefix("torch.") if order.dtype == "auto" else order.dtype
+    dtype = checkpoint.dtype_of(order, config) or "bfloat16"
     parameters = sum(int(parameter.numel()) for parameter in meta.parameters())
     is_quantised = getattr(config, "quantization_config", None) is not None
     generation = checkpoint.read_generation_config(transformers.GenerationConfig, order, meta)
@@ -122,7 +121,7 @@ def weights_folder(torch: Any, save_file: Any, order: LoadOrder, model: FolderMo
     Engines' own dummy weights have ranges and seeds that no result could state.
 
     Args:
-        save_file: Of safetensors.torch.
+        save_file: The function of safetensors.torch.
     """
     if order.random_weights is None:
         yield order.model_path

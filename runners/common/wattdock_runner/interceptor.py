@@ -53,26 +53,21 @@ class FaultInterceptor(grpc.ServerInterceptor):  # type: ignore[misc, unused-ign
         if handler is None:
             return None
         method = handler_call_details.method.rpartition("/")[2]
-        guarded = _guarded_stream if handler.response_streaming else _guarded_unary
+
+        def guarded(behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+            def unary(request: Any, context: Any) -> Any:
+                with _mapped(method, context):
+                    return behaviour(request, context)
+
+            def stream(request: Any, context: Any) -> Iterator[Any]:
+                with _mapped(method, context):
+                    yield from behaviour(request, context)
+
+            return stream if handler.response_streaming else unary
+
         behaviours = {kind: getattr(handler, kind) for kind in KINDS}
         # A handler is a named tuple.
-        return handler._replace(**{kind: call and guarded(method, call) for kind, call in behaviours.items()})
-
-
-def _guarded_unary(method: str, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def call(request: Any, context: Any) -> Any:
-        with _mapped(method, context):
-            return behaviour(request, context)
-
-    return call
-
-
-def _guarded_stream(method: str, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Iterator[Any]]:
-    def call(request: Any, context: Any) -> Iterator[Any]:
-        with _mapped(method, context):
-            yield from behaviour(request, context)
-
-    return call
+        return handler._replace(**{kind: call and guarded(call) for kind, call in behaviours.items()})
 
 
 @contextmanager

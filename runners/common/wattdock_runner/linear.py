@@ -40,7 +40,7 @@ def linear_facts(model: Any, dtype: str, kernel_of: Callable[[Any], str | None] 
     it is unknown.
 
     Args:
-        dtype: Of activations.
+        dtype: The dtype of activations.
         kernel_of: Returns what multiplies a module's matrices; None for a module that multiplies none.
     """
     weights, bits, is_known = Counter[str](), Counter[int | None](), True
@@ -54,28 +54,19 @@ def linear_facts(model: Any, dtype: str, kernel_of: Callable[[Any], str | None] 
                 # On a CPU, vLLM's kernels keep packed weights of their own and leave empty ones.
                 is_known = is_known and kernel.startswith("Unquantized")
             elif tensor.dim() >= 2:
-                size_bytes, kind = tensor.numel() * tensor.element_size(), _type_of(tensor)
+                size_bytes = tensor.numel() * tensor.element_size()
+                # The tensors of torchao name the dtype that they stand for, not the dtype that they hold.
+                is_packed = type(tensor).__module__.startswith("torchao")
+                kind = type(tensor).__name__ if is_packed else str(tensor.dtype).removeprefix("torch.")
                 weights[kind] += size_bytes
-                bits[_operand_bits(kernel, kind, dtype)] += size_bytes
+                operand = dtype if UNPACKING.fullmatch(kernel) else kind
+                bits[8 if EIGHT_BITS.fullmatch(kernel) else BITS.get(operand)] += size_bytes
     if not weights:
         return {}
     return {
         "linear_weights": [name for name, _ in weights.most_common()],
         "linear_operands_bits": bits.most_common(1)[0][0] if is_known else None,
     }
-
-
-def _type_of(tensor: Any) -> str:
-    # Its tensors say the type that they stand for, not the type that they hold.
-    if type(tensor).__module__.startswith("torchao"):
-        return type(tensor).__name__
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _operand_bits(kernel: str, kind: str, dtype: str) -> int | None:
-    if EIGHT_BITS.fullmatch(kernel):
-        return 8
-    return BITS.get(dtype if UNPACKING.fullmatch(kernel) else kind)
 
 
 def unpacked_warnings(order: LoadOrder, facts: Mapping[str, Any], engine: str) -> tuple[str, ...]:

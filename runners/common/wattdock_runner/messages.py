@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wattdock_runner.arguments import Argument
     from wattdock_runner.backend import Backend, LoadedModel
     from wattdock_runner.clock import Span
-    from wattdock_runner.recorder import PassRecorder, RequestRecord
+    from wattdock_runner.recorder import PassRecorder
 
     M = TypeVar("M", bound=Message)
 
@@ -38,6 +38,7 @@ _WORKLOAD_FIELDS = ("max_output_tokens", "ignore_eos", "seed", "chat_template", 
 _REQUEST_FIELDS: set[str] = {*pb.RequestRecord.DESCRIPTOR.fields_by_name} - {"output_ids", "token_gaps_ns"}
 _LOADED_FIELDS: tuple[str, ...] = ("used_gpu_uuids", "parameter_count", "weight_bytes", "warnings")
 _LOADED_FIELDS += ("driver_version", "cuda_version", "nccl_version")
+# Files that Python's pickle reads.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -56,8 +57,9 @@ def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument]) -
     if not (path / "config.json").is_file():
         raise InvalidRequest(f"no model at {request.model_path!r}: that folder holds no config.json")
     weights: pb.RandomWeights | None = _optional(request, "random_weights")
-    if weights is None and (pickled := _pickled_only(path)):
-        raise InvalidRequest(f"the weights in {pickled} would run code when they are read; give *.safetensors")
+    pickled = [file.name for kind in PICKLED for file in sorted(path.glob(kind))]
+    if weights is None and pickled and not any(path.glob("*.safetensors")):
+        raise InvalidRequest(f"the weights in {pickled[0]} would run code when they are read; give *.safetensors")
     if request.dtype and request.dtype not in DTYPES:
         raise InvalidRequest(f"unknown dtype {request.dtype!r}; valid: {', '.join(DTYPES)}")
     engine_args: dict[str, Any] = parse_engine_args(request.engine_args_json)
@@ -71,13 +73,6 @@ def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument]) -
         trust_remote_code=request.trust_remote_code,
         gpu_uuids=tuple(request.gpu_uuids),
     )
-
-
-def _pickled_only(path: Path) -> str | None:
-    """Return a file of weights that Python's pickle would read, where a model folder has no others."""
-    if any(path.glob("*.safetensors")):
-        return None
-    return next((file.name for kind in PICKLED for file in sorted(path.glob(kind))), None)
 
 
 def workload_from(message: pb.Workload) -> Workload:
@@ -140,21 +135,18 @@ def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
     if kind == "text":
         return Prompt(message.text, limit)
     if kind == "messages_json":
-        return Prompt(_chat_from(message.messages_json, f"messages_json of prompt {position}"), limit)
+        text, name = message.messages_json, f"messages_json of prompt {position}"
+        try:
+            chat = Chat(tuple((item["role"], item["content"]) for item in json.loads(text)))
+        except (ValueError, TypeError, LookupError) as error:
+            raise InvalidRequest(f"{name} is no JSON list of messages ({error!r})") from error
+        texts = all(isinstance(part, str) for item in chat.messages for part in item)
+        _require(chat.messages != () and texts, f"{name} must hold messages, each a role and a text: {text[:80]}")
+        return Prompt(chat, limit)
     ids = array("I")
     _require(len(message.token_ids) % ids.itemsize == 0, f"token ids of prompt {position} are no whole uint32s")
     ids.frombytes(message.token_ids)
     return Prompt(ids, limit)
-
-
-def _chat_from(text: str, name: str) -> Chat:
-    try:
-        chat = Chat(tuple((message["role"], message["content"]) for message in json.loads(text)))
-    except (ValueError, TypeError, LookupError) as error:
-        raise InvalidRequest(f"{name} is no JSON list of messages ({error!r})") from error
-    texts = all(isinstance(part, str) for message in chat.messages for part in message)
-    _require(len(chat.messages) > 0 and texts, f"{name} must hold messages, each with a role and a text: {text[:80]}")
-    return chat
 
 
 def describe_message(backend: Backend, clock: pb.ClockReading) -> pb.DescribeResponse:
@@ -198,13 +190,25 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         prompts: Number of prompts that the client sent.
     """
     requests = recorder.requests
-    for chunk in chunked([_request_message(request, with_gaps=not recorder.steps) for request in requests]):
+    request_messages = [
+        pb.RequestRecord(
+            output_ids=pb.TokenIds(ids=request.output_ids) if request.output_ids else None,
+            token_gaps_ns=[] if recorder.steps else request.token_gaps_ns,
+            **{name: getattr(request, name) for name in _REQUEST_FIELDS},
+        )
+        for request in requests
+    ]
+    for chunk in chunked(request_messages):
         yield pb.GenerateEvent(requests=pb.RequestChunk(requests=chunk))
     instants, counts = recorder.token_series()
     for first in range(0, len(instants), SERIES_POINTS_PER_CHUNK):
         part = slice(first, first + SERIES_POINTS_PER_CHUNK)
         yield pb.GenerateEvent(tokens=pb.TokenSeries(at_ns=instants[part], output_tokens=counts[part]))
-    yield from _step_events(recorder.steps)
+    every = dict(zip(Step._fields, zip(*recorder.steps, strict=True), strict=bool(recorder.steps)))
+    columns = {name: column for name, column in every.items() if None not in column}
+    for first in range(0, len(recorder.steps), STEPS_PER_CHUNK):
+        part = slice(first, first + STEPS_PER_CHUNK)
+        yield pb.GenerateEvent(steps=pb.StepSeries(**{name: column[part] for name, column in columns.items()}))
     summary = pb.PassSummary(
         span=pb.Span(**vars(recorder.span)),
         requests=len(requests),
@@ -220,22 +224,6 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         template_asked_time=recorder.template_asked_time,
     )
     yield pb.GenerateEvent(summary=summary)
-
-
-def _step_events(steps: Sequence[Step]) -> Iterator[pb.GenerateEvent]:
-    every = dict(zip(Step._fields, zip(*steps, strict=True), strict=bool(steps)))
-    columns = {name: column for name, column in every.items() if None not in column}
-    for first in range(0, len(steps), STEPS_PER_CHUNK):
-        part = slice(first, first + STEPS_PER_CHUNK)
-        yield pb.GenerateEvent(steps=pb.StepSeries(**{name: column[part] for name, column in columns.items()}))
-
-
-def _request_message(request: RequestRecord, *, with_gaps: bool) -> pb.RequestRecord:
-    gaps_ns = request.token_gaps_ns if with_gaps else []
-    ids = pb.TokenIds(ids=request.output_ids) if request.output_ids else None
-    return pb.RequestRecord(
-        output_ids=ids, token_gaps_ns=gaps_ns, **{name: getattr(request, name) for name in _REQUEST_FIELDS}
-    )
 
 
 def _sum_if_all_known(counts: Sequence[int | None]) -> int | None:

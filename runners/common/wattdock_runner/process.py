@@ -42,17 +42,15 @@ def die_with_parent(parent: int | None = None) -> None:
 def descendants(pid: int, words: bytes = b"") -> list[int]:
     """Return all processes below `pid` whose commands hold `words`."""
     pids: list[int] = []
-    with suppress(FileNotFoundError, ProcessLookupError):
+    ended = suppress(FileNotFoundError, ProcessLookupError)
+    with ended:
         for file in Path(f"/proc/{pid}/task").glob("*/children"):
             for child in map(int, file.read_text(encoding="ascii").split()):
-                pids += [child, *descendants(child)]
-    return [child for child in pids if words in _command(child)]
-
-
-def _command(pid: int) -> bytes:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
+                with ended:
+                    if words in Path(f"/proc/{child}/cmdline").read_bytes():
+                        pids.append(child)
+                pids += descendants(child, words)
+    return pids
 
 
 class Processes:

@@ -34,7 +34,7 @@ class RequestRecord:
         finish_reason: "stop", "length" or "abort".
         replica: Number of the replica that served the request, from 0; None without replicas.
         max_output_tokens: The output limit that the engine was given.
-        prompt_hash: Of the ids that the engine was given; see runner.proto.
+        prompt_hash: Hash of the ids that the engine was given; see runner.proto.
     """
 
     index: int
@@ -130,7 +130,7 @@ class PassRecord:
         steps: The engine's steps in order of their start; empty where it does not tell.
         replicas: What each replica did; empty without replicas.
         serving: None for an engine in the runner's own processes.
-        rendered_sha256: Of the ids of the pass's text prompts; None where none is text.
+        rendered_sha256: SHA-256 of the ids of the pass's text prompts; None where no prompt is text.
         template_asked_time: Whether the chat template asked for the present.
     """
 
@@ -196,7 +196,7 @@ class PassRecorder(PassRecord):
 
     def record(self) -> PassRecord:
         """Return what was recorded, for another process."""
-        return PassRecord(*(getattr(self, each.name) for each in fields(PassRecord)))
+        return PassRecord(*(getattr(self, item.name) for item in fields(PassRecord)))
 
     def adopt(self, record: PassRecord) -> None:
         """Take over what another process recorded."""

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROBE_S, DRAIN_S = 0.02, 10.0
-# Servers close idle connections after a few seconds (vLLM 5), and a request that meets that is lost.
+# How long an idle connection is kept. Servers close one after a few seconds (vLLM: 5), and lose a request sent then.
 KEEP_S = 2.0
-# An event may repeat a whole prompt.
+# The largest event that is read; an event may repeat a whole prompt.
 MOST_EVENT_BYTES = 1 << 26
 DATA, DONE = b"data: ", b"data: [DONE]"
-# Stands for a token that the server counted and told no id of.
+# Placeholder id of a token that the server counted and sent no id for.
 NO_ID = -1
 BAD_REQUEST, SERVER_ERROR, OK = 400, 500, 200
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one event of an answer's stream tells.
+    """What one event of an answer's stream says.
 
     Attributes:
         ids: New token ids.
@@ -63,15 +63,18 @@ class Chunk:
 
 
 class Api:
-    """How one kind of server is asked. Stateless; a subclass for each.
+    """How one kind of server is asked; a subclass for each kind. An `Api` keeps nothing of a pass.
 
     Attributes:
-        path: Of requests.
+        path: Where requests are sent.
+        histograms: On the server's metrics page, of the times to the first token and between tokens; None without a
+            page.
         keeps_alive: Whether a connection serves one request after the other.
         dying_s: How long after its connections a server ends that has failed.
     """
 
     path: str
+    histograms: tuple[str, str] | None = None
     keeps_alive = True
     dying_s = 2.0
 
@@ -83,12 +86,12 @@ class Api:
         """Return what an event of the answer tells, which is no error."""
         raise NotImplementedError
 
-    def totals(self, server: Server) -> Mapping[str, float]:  # noqa: ARG002
+    def counters(self, server: Server) -> Mapping[str, float]:
         """Return the server's counters; they are read before and after a pass."""
-        return {}
+        return {} if self.histograms is None else server.metrics()
 
-    def took(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:  # noqa: ARG002
-        """Return the pass's mean times to the first and between tokens by the server's clock, or refuse what it did.
+    def server_times(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
+        """Return the pass's mean times (s) to the first token and between tokens by the server's clock.
 
         Args:
             grown: By how much each counter grew in the pass.
@@ -96,7 +99,8 @@ class Api:
         Raises:
             OutOfMemory: The requests in flight did not fit, so that the pass was of other work.
         """
-        return None, None
+        first, between = self.histograms or ("", "")
+        return mean_of(grown, first), mean_of(grown, between)
 
 
 class Watch:
@@ -115,7 +119,7 @@ class Watch:
             await asyncio.sleep(max(0.0, due_s - loop.time()))
             self._late_s.append(max(0.0, loop.time() - due_s))
 
-    def told(self) -> tuple[float, float]:
+    def client_cost(self) -> tuple[float, float]:
         """Return the busy share of this thread, and the 99th percentile of lateness (s)."""
         share = (time.thread_time() - self._cpu_s) / (time.monotonic() - self._began_s)
         # The largest where there are few.
@@ -142,16 +146,16 @@ class ServedEngine(Engine):
         """Return `work()`; end all streams where it fails, and name what became of the server."""
         self._answers, self._fault = [], None
         self._watch, self._without_ids = None, 0
-        # What it printed earlier explains no failure of this pass.
+        # Lines that the server printed earlier explain no failure of this pass.
         self.server.last_lines.clear()
         self._loop.run_until_complete(self._open())
         try:
-            before = self._api.totals(self.server)
+            before = self._api.counters(self.server)
             done = work()
-            share, late_s = (0.0, 0.0) if self._watch is None else self._watch.told()
-            after = self._api.totals(self.server)
+            share, late_s = (0.0, 0.0) if self._watch is None else self._watch.client_cost()
+            after = self._api.counters(self.server)
             grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
-            self._recorder.serving = Serving(share, late_s, *self._api.took(grown), self._without_ids)
+            self._recorder.serving = Serving(share, late_s, *self._api.server_times(grown), self._without_ids)
             return done
         except RunnerFault:
             raise
@@ -159,10 +163,10 @@ class ServedEngine(Engine):
             # Its connections end before it does.
             with suppress(subprocess.TimeoutExpired):
                 self.server.process.wait(self._api.dying_s)
-            if lack := self.server.lack():
-                raise lack from error
+            if memory_error := self.server.memory_error():
+                raise memory_error from error
             if self.server.process.poll() is not None:
-                raise WorkerDied(f"{doing}: the engine's server is gone: {self.server.said()}") from error
+                raise WorkerDied(f"{doing}: the engine's server is gone: {self.server.ending()}") from error
             raise
         finally:
             self._loop.run_until_complete(self._close())
@@ -262,12 +266,18 @@ class ServedEngine(Engine):
     def complete(self, requests: Sequence[RequestRecord]) -> None:
         """Keep the ids that are known."""
         for request in requests:
-            request.output_ids = [each for each in request.output_ids if each != NO_ID]
+            request.output_ids = [token for token in request.output_ids if token != NO_ID]
 
     def end(self) -> None:
         """Stop the server."""
         self.server.end()
         self._loop.close()
+
+
+def mean_of(grown: Mapping[str, float], histogram: str) -> float | None:
+    """Return the mean of what a histogram of a metrics page took in during a pass; None where that was nothing."""
+    count = grown.get(f"{histogram}_count")
+    return grown[f"{histogram}_sum"] / count if count else None
 
 
 def refusal(status: int, text: str) -> Exception:

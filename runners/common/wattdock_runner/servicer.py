@@ -127,7 +127,12 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         while not wait([job], timeout=HEARTBEAT_S).done:
             yield _heartbeat(recorder)
         job.result()
-        yield from _heartbeats_until(recorder.span.end_ns + round(workload.settle_s * clock.NS_PER_S), recorder)
+        settled_ns = recorder.span.end_ns + round(workload.settle_s * clock.NS_PER_S)
+        yield _heartbeat(recorder, pass_over=True)
+        while (remaining_s := (settled_ns - clock.now_ns()) / clock.NS_PER_S) > 0:
+            if recorder.cancelled.wait(min(remaining_s, HEARTBEAT_S)):
+                raise PassCancelled("the client cancelled the pass")
+            yield _heartbeat(recorder, pass_over=True)
         yield from messages.pass_events(recorder, len(prompts))
 
     def Diagnose(self, request: pb.DiagnoseRequest, context: Any) -> pb.DiagnoseResponse:  # noqa: N802, ARG002
@@ -175,14 +180,6 @@ def _cancel_with(context: Any, cancelled: threading.Event) -> None:
     """Set `cancelled` when the call ends, however it ends."""
     if not context.add_callback(cancelled.set):
         cancelled.set()
-
-
-def _heartbeats_until(deadline_ns: int, recorder: PassRecorder) -> Iterator[pb.GenerateEvent]:
-    yield _heartbeat(recorder, pass_over=True)
-    while (remaining_s := (deadline_ns - clock.now_ns()) / clock.NS_PER_S) > 0:
-        if recorder.cancelled.wait(min(remaining_s, HEARTBEAT_S)):
-            raise PassCancelled("the client cancelled the pass")
-        yield _heartbeat(recorder, pass_over=True)
 
 
 def _heartbeat(recorder: PassRecorder, *, pass_over: bool = False) -> pb.GenerateEvent:

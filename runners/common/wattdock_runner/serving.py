@@ -137,7 +137,7 @@ def require_cache_room(engine: Engine, workload: Workload, prompts: Sequence[Enc
     """
     if engine.cache_blocks is None or workload.arrival not in (Arrival.BATCH, Arrival.CLOSED):
         return
-    # Of a request that may end early, only the first token is certain.
+    # A request that may end early is certain to take room for its first token only.
     lengths = [len(prompt.ids) + (prompt.max_output_tokens if workload.ignore_eos else 1) for prompt in prompts]
     # Without minima each prompt is run once.
     most = None if workload.min_duration_s else workload.min_requests or len(lengths)

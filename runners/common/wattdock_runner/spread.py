@@ -64,10 +64,14 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         self._ready: list[Connection] = []
+        all_cores = sorted(os.sched_getaffinity(0))
+        share = len(all_cores) // len(orders)
         for number, (order, added) in enumerate(zip(orders, variables, strict=True)):
             ours, theirs = Pipe()
             descriptors = (theirs.fileno(), self._board.descriptor)
-            words = (*map(str, descriptors), str(number), ",".join(map(str, _cores(order, number, len(orders)))))
+            # No cores are named where a GPU computes, or where there are too few.
+            cores = [] if order.gpu_uuids else all_cores[number * share : (number + 1) * share]
+            words = (*map(str, descriptors), str(number), ",".join(map(str, cores)))
             process = subprocess.Popen(
                 [sys.executable, "-m", "wattdock_runner.worker", backend, *words],
                 stdin=subprocess.DEVNULL,
@@ -112,7 +116,7 @@ class Workers:
 
         Args:
             report: Gets the stages of the first worker's load.
-            recorder: Of the pass that all workers begin together once they are ready.
+            recorder: Records the pass that all workers begin together once they are ready.
 
         Raises:
             RunnerFault: A worker's error, `WorkerDied` or `PassCancelled`.
@@ -149,7 +153,7 @@ class Workers:
         if is_waiting or any(isinstance(failure, WorkerDied) for failure in failures):
             # Ranks compute every step together: those that still run are of no use, and may never end.
             self._kill()
-        # A worker that was told to end its pass says nothing of why.
+        # A worker that was asked to end its pass does not know why.
         causes = [failure for failure in failures if not isinstance(failure, PassCancelled)] or failures
         if causes:
             raise next(failure for kind in CAUSES for failure in causes if isinstance(failure, kind))
@@ -174,7 +178,13 @@ class Workers:
             word, *rest = connection.recv()
         except (EOFError, OSError):
             name = f"{self.role} {number} of {len(self._processes)} (pid {process.pid})"
-            return FAILED, WorkerDied(f"{name} {_ending(process)}")
+            try:
+                code = process.wait(DEATH_NOTICE_S)
+            except subprocess.TimeoutExpired:
+                return FAILED, WorkerDied(f"{name} stopped answering")
+            hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+            how = f"it exited with code {code}" if code >= 0 else f"it was killed by {signal.Signals(-code).name}{hint}"
+            return FAILED, WorkerDied(f"{name} died: {how}")
         if word == READY:
             self._ready.append(connection)
         if word == FAILED and not isinstance(rest[0], PassCancelled):
@@ -283,22 +293,3 @@ def _send(connection: Connection, message: object) -> None:
     """Send a worker a message; a worker that has ended is noticed where its answer is missing."""
     with contextlib.suppress(OSError):
         connection.send(message)
-
-
-def _ending(process: subprocess.Popen[bytes]) -> str:
-    """Return how a process ended that does not answer any more."""
-    try:
-        code = process.wait(DEATH_NOTICE_S)
-    except subprocess.TimeoutExpired:
-        return "stopped answering"
-    if code >= 0:
-        return f"died: it exited with code {code}"
-    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-    return f"died: it was killed by {signal.Signals(-code).name}{hint}"
-
-
-def _cores(order: LoadOrder, number: int, count: int) -> list[int]:
-    """Return the CPU cores of a process; empty for all cores, where a GPU computes or there are too few."""
-    cores = sorted(os.sched_getaffinity(0))
-    each = len(cores) // count
-    return [] if order.gpu_uuids else cores[number * each : (number + 1) * each]

@@ -21,10 +21,7 @@ from wattdock_runner.process import die_with_parent, log_to_stderr
 from wattdock_runner.recorder import PassRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from wattdock_runner.backend import Backend, LoadedModel, LoadOrder, Prompt, Workload
-    from wattdock_runner.recorder import PassRecord
+    from wattdock_runner.backend import Backend
 
 log = logging.getLogger(__name__)
 
@@ -116,9 +113,16 @@ class Worker:
         self._backend.unload()
 
     def _answer(self, name: str, *arguments: Any) -> tuple[str, Any]:
-        work: Callable[..., Any] = self._load if name == LOAD else self._generate
         try:
-            return DONE, work(*arguments)
+            if name == LOAD:
+                [order] = arguments
+                # Ranks serve all requests together.
+                self._tickets = None if order.rank else SharedTickets(self._board.descriptor, self._board.common[1:])
+                return DONE, self._backend.load(order, lambda stage: self._connection.send((STAGE, stage)))
+            workload, prompts = arguments
+            recorder = WorkerRecorder(self._connection, self._board, self._number)
+            self._backend.generate(replace(workload, tickets=self._tickets), prompts, recorder)
+            return DONE, recorder.record()
         except RunnerFault as fault:
             # The runner's process may lack a backend's own class of error.
             nearest = next(kind for kind in type(fault).__mro__ if kind.__module__ == RunnerFault.__module__)
@@ -128,16 +132,6 @@ class Worker:
         except Exception as error:
             log.error("unexpected error", exc_info=error)
             return FAILED, RuntimeError(f"{type(error).__name__}: {error}")
-
-    def _load(self, order: LoadOrder) -> LoadedModel:
-        # Ranks serve all requests together.
-        self._tickets = None if order.rank else SharedTickets(self._board.descriptor, self._board.common[1:])
-        return self._backend.load(order, lambda stage: self._connection.send((STAGE, stage)))
-
-    def _generate(self, workload: Workload, prompts: Sequence[Prompt]) -> PassRecord:
-        recorder = WorkerRecorder(self._connection, self._board, self._number)
-        self._backend.generate(replace(workload, tickets=self._tickets), prompts, recorder)
-        return recorder.record()
 
 
 def main(backend: str, connection: str, board: str, number: str, cores: str) -> int:

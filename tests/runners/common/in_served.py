@@ -90,17 +90,17 @@ class ScriptedApi(Api):
     def read(self, event: Mapping[str, Any]) -> Chunk:
         return Chunk(event["ids"], event["end"], output_tokens=event.get("counted"))
 
-    def totals(self, server: Server) -> dict[str, float]:
+    def counters(self, server: Server) -> dict[str, float]:
         self.looks += 1
         return {"looks": float(self.looks)}
 
-    def took(self, grown: Mapping[str, float]) -> tuple[float, float]:
+    def server_times(self, grown: Mapping[str, float]) -> tuple[float, float]:
         return grown["looks"], 0.0
 
 
 def started() -> ServedEngine:
     with loading(Path(__file__), "") as server:
-        server.until(server.told)
+        server.until(server.json_line)
         return ServedEngine(server, ScriptedApi())
 
 
@@ -125,7 +125,7 @@ def outcome(engine: ServedEngine, *whats: int, gap_s: float = 0.0) -> dict[str, 
     gaps_s = [gap_ns / 1e9 for request in recorder.requests for gap_ns in request.token_gaps_ns]
     assert recorder.serving
     return {
-        "tokens": sum(one.output_tokens for one in recorder.requests),
+        "tokens": sum(request.output_tokens for request in recorder.requests),
         "gaps_s": gaps_s,
         **recorder.serving._asdict(),
     }
@@ -138,22 +138,22 @@ def main() -> None:
         sys.stdout.write("{}\n")
         sys.stdout.flush()
         server.serve_forever()
-    told: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     served.DRAIN_S = 0.5
     engine = started()
     for name in ("GOOD", "TWO_AT_ONCE", "CLOSES", "REFUSES", "WARNS", "FAILS", "TELLS", "HANGS", *NAMES[9:13]):
-        told[name] = outcome(engine, GOOD, globals()[name])
-    told["afterwards"] = outcome(engine, GOOD)
-    told["rests"] = outcome(engine, GOOD, GOOD, gap_s=1.0)
+        outcomes[name] = outcome(engine, GOOD, globals()[name])
+    outcomes["afterwards"] = outcome(engine, GOOD)
+    outcomes["rests"] = outcome(engine, GOOD, GOOD, gap_s=1.0)
     for name in ("DIES", "LACKS"):
-        told[name] = outcome(engine, GOOD, globals()[name])
+        outcomes[name] = outcome(engine, GOOD, globals()[name])
         engine.end()
         engine = started()
     pid = engine.server.process.pid
     engine.end()
-    told["left_by_a_look"] = lives_after_a_look_that_raises()
-    told["left"] = os.path.exists(f"/proc/{pid}")  # noqa: PTH110
-    sys.stdout.write(json.dumps(told) + "\n")
+    outcomes["left_by_a_look"] = lives_after_a_look_that_raises()
+    outcomes["left"] = os.path.exists(f"/proc/{pid}")  # noqa: PTH110
+    sys.stdout.write(json.dumps(outcomes) + "\n")
 
 
 if __name__ == "__main__":

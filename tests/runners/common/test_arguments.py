@@ -48,8 +48,9 @@ def test_bad_argument_is_named_with_value_and_way_out(engine_args: dict[str, obj
 def test_a_name_unlike_all_of_many_valid_names_does_not_list_them() -> None:
     """An engine has hundreds."""
     many = {f"option_{number}": Argument((int,)) for number in range(200)}
-    with pytest.raises(InvalidRequest, match=r"^unknown engine argument 'zzz'; none of the 200 valid ones is like it$"):
+    with pytest.raises(InvalidRequest, match=r"'zzz'.* 200 ") as caught:
         check_engine_args({"zzz": 1}, many)
+    assert "option_" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["[1]", "3", "{", "null"])

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.checkpoint import (
-    known_ids,
-    read_config,
-    require_same_weights,
-    settings_warnings,
-    weight_files,
-)
+from wattdock_runner.checkpoint import known_ids, read_config, require_same_weights, settings_warnings, weight_files
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -53,7 +47,7 @@ def test_a_broken_index_is_named(tmp_path: Path) -> None:
     """An engine would name its own line that read it."""
     folder(tmp_path, [WHOLE], [])
     (tmp_path / INDEX).write_text("{")
-    with pytest.raises(InvalidRequest, match="is not a weight index"):
+    with pytest.raises(InvalidRequest, match=INDEX):
         require_same_weights(tmp_path, "vLLM")
 
 

@@ -31,7 +31,12 @@ def test_device_instants_follow_a_straight_line_between_the_dated_events(
 class FakeEvent:
     """A CUDA event, recorded at an instant of the fake host's own clock."""
 
-    at_ns: int
+    host: FakeHost
+    at_ns: int = 0
+
+    def record(self, stream: object) -> None:
+        """It happens now."""
+        self.at_ns = self.host.at_ns
 
     def synchronize(self) -> None:
         """It is over at once."""
@@ -57,27 +62,17 @@ class FakeHost:
         self.readings += 1
         return read_ns
 
-    def event(self) -> FakeEvent:
-        """Record an event now."""
-        return FakeEvent(self.at_ns)
-
-
-def mark_instant(monkeypatch: pytest.MonkeyPatch, host: FakeHost) -> tuple[list[int], int]:
-    """Return the instants of one mark 100 ms into a pass of 500 ms, and when it really was."""
-    monkeypatch.setattr(device_clock, "now_ns", host.now_ns)
-    monkeypatch.setattr(DeviceClock, "_prepare", lambda _: None)
-    monkeypatch.setattr(DeviceClock, "_event", lambda _: host.event())
-    clock = DeviceClock(SimpleNamespace(type="cuda"), None)
-    clock.open()
-    host.at_ns += 100_000_000
-    marked_ns = host.at_ns
-    mark = clock.mark()
-    host.at_ns += 400_000_000
-    return clock.instants([mark]), marked_ns
-
 
 @pytest.mark.parametrize("reading", [0, 2, 10, 12])
 def test_a_preemption_of_the_host_at_either_end_does_not_matter(monkeypatch: pytest.MonkeyPatch, reading: int) -> None:
     """Readings 0 to 9 open a pass and 10 to 19 close it; 8 ms fall between two that belong together."""
-    (instant_ns,), marked_ns = mark_instant(monkeypatch, FakeHost({reading: 8_000_000}))
+    host = FakeHost({reading: 8_000_000})
+    monkeypatch.setattr(device_clock, "now_ns", host.now_ns)
+    cuda = SimpleNamespace(current_stream=lambda _: None, Event=lambda enable_timing: FakeEvent(host))
+    clock = DeviceClock(SimpleNamespace(type="cuda"), cuda)
+    clock.open()
+    host.at_ns += 100_000_000
+    mark, marked_ns = clock.mark(), host.at_ns
+    host.at_ns += 400_000_000
+    [instant_ns] = clock.instants([mark])
     assert instant_ns == pytest.approx(marked_ns, abs=20_000)

@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).with_name("in_served.py")
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def outcomes() -> dict[str, Any]:
     if not LLAMACPP_PYTHON.exists():
         pytest.skip(f"no environment with aiohttp at {LLAMACPP_PYTHON}")
     paths = f"{ROOT / 'runners/common'}:{ROOT / 'proto'}"
@@ -28,33 +28,33 @@ def told() -> dict[str, Any]:
         "HTTP_PROXY": "http://127.0.0.1:9",
     }
     done = subprocess.run([LLAMACPP_PYTHON, PROGRAM], env=environ, stdout=subprocess.PIPE, check=True)
-    outcomes: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return outcomes
+    by_kind: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return by_kind
 
 
-def test_tokens_are_ids_and_their_gaps_what_the_client_saw(told: dict[str, Any]) -> None:
+def test_tokens_are_ids_and_their_gaps_what_the_client_saw(outcomes: dict[str, Any]) -> None:
     """Three events of one id each, and one event of two ids, which came together."""
-    assert told["GOOD"]["tokens"] == 6
-    assert len(told["GOOD"]["gaps_s"]) == 4
-    assert min(told["GOOD"]["gaps_s"]) > 0.03
-    assert told["TWO_AT_ONCE"]["tokens"] == 5
-    assert told["TWO_AT_ONCE"]["gaps_s"][-1] == 0
+    assert outcomes["GOOD"]["tokens"] == 6
+    assert len(outcomes["GOOD"]["gaps_s"]) == 4
+    assert min(outcomes["GOOD"]["gaps_s"]) > 0.03
+    assert outcomes["TWO_AT_ONCE"]["tokens"] == 5
+    assert outcomes["TWO_AT_ONCE"]["gaps_s"][-1] == 0
 
 
-def test_tokens_without_ids_are_counted_as_the_server_counts_them(told: dict[str, Any]) -> None:
+def test_tokens_without_ids_are_counted_as_the_server_counts_them(outcomes: dict[str, Any]) -> None:
     """Two of five; and none where it sends all."""
-    assert (told["COUNTS_MORE"]["tokens"], told["COUNTS_MORE"]["tokens_without_ids"]) == (8, 2)
-    assert told["GOOD"]["tokens_without_ids"] == 0
+    assert (outcomes["COUNTS_MORE"]["tokens"], outcomes["COUNTS_MORE"]["tokens_without_ids"]) == (8, 2)
+    assert outcomes["GOOD"]["tokens_without_ids"] == 0
 
 
-def test_the_client_tells_its_own_cost_and_the_server_s_counters_of_the_pass(told: dict[str, Any]) -> None:
+def test_the_client_tells_its_own_cost_and_the_server_s_counters_of_the_pass(outcomes: dict[str, Any]) -> None:
     """Of a thread that mostly waits, little."""
-    assert 0 < told["GOOD"]["client_cpu_share"] < 0.9
-    assert told["GOOD"]["client_late_s"] >= 0
-    assert told["GOOD"]["server_ttft_s"] == 1
+    assert 0 < outcomes["GOOD"]["client_cpu_share"] < 0.9
+    assert outcomes["GOOD"]["client_late_s"] >= 0
+    assert outcomes["GOOD"]["server_ttft_s"] == 1
     # A second without a request is no lateness.
-    assert told["rests"]["tokens"] == 6
-    assert told["rests"]["client_late_s"] < 0.5
+    assert outcomes["rests"]["tokens"] == 6
+    assert outcomes["rests"]["client_late_s"] < 0.5
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,19 @@ def test_the_client_tells_its_own_cost_and_the_server_s_counters_of_the_pass(tol
         ("LACKS", "OutOfMemory", "the engine's server: cuda: out of memory, 5 GiB"),
     ],
 )
-def test_a_server_s_fault_ends_the_pass_by_its_name(told: dict[str, Any], what: str, kind: str, words: str) -> None:
+def test_a_server_s_fault_ends_the_pass_by_its_name(outcomes: dict[str, Any], what: str, kind: str, words: str) -> None:
     """And the sound request beside it does not hide it, nor does a warning of an earlier pass explain it."""
-    assert told["WARNS"]["tokens"] == 6
-    assert told[what]["kind"] == kind
-    assert words in told[what]["message"]
+    assert outcomes["WARNS"]["tokens"] == 6
+    assert outcomes[what]["kind"] == kind
+    assert words in outcomes[what]["message"]
 
 
-def test_a_server_ends_where_waiting_for_it_fails(told: dict[str, Any]) -> None:
+def test_a_server_ends_where_waiting_for_it_fails(outcomes: dict[str, Any]) -> None:
     """Nobody else has a hand on it then."""
-    assert told["left_by_a_look"] is False
+    assert outcomes["left_by_a_look"] is False
 
 
-def test_after_a_fault_the_server_serves_on_and_nothing_is_left_at_the_end(told: dict[str, Any]) -> None:
+def test_after_a_fault_the_server_serves_on_and_nothing_is_left_at_the_end(outcomes: dict[str, Any]) -> None:
     """A pass that was given up, too, leaves no request behind."""
-    assert told["afterwards"]["tokens"] == 3
-    assert told["left"] is False
+    assert outcomes["afterwards"]["tokens"] == 3
+    assert outcomes["left"] is False

@@ -42,7 +42,6 @@ def test_a_runner_whose_engine_hangs_leaves_without_it_and_logs_where_it_hangs(t
         runner.process.terminate()
         assert runner.process.wait(PATIENCE_S) == EXIT_STUCK
         log = runner.log.read_text()
-    assert "the engine did not end; leaving without it" in log
     assert re.search(r'^Thread 0x.*\n(  File .*\n)*?  File ".*fake.*", line', log, re.MULTILINE), log
 
 

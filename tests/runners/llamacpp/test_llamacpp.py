@@ -44,7 +44,7 @@ def test_a_server_that_dies_in_a_pass_is_named_and_the_runner_serves_again(
     os.kill(server, signal.SIGKILL)
     code, detail = refusal(call)
     assert code == "ABORTED"
-    assert "the engine's server is gone: it ended with code -9" in detail
+    assert "code -9" in detail
     runner.unload()
     runner.load(checkpoint.folder, engine_args=SMALL)
     [server] = servers(runner)
@@ -78,16 +78,15 @@ def test_a_server_that_does_not_come_up_says_why(runner: Runner, checkpoint: Che
     (tmp_path / "config.json").write_text((checkpoint.folder / "config.json").read_text())
     (tmp_path / "x.gguf").write_bytes(b"no gguf" * 100)
     code, detail = runner.refused_load(tmp_path, engine_args=SMALL)
-    assert code == "INVALID_ARGUMENT"
-    assert "cannot read x.gguf: " in detail
+    assert (code, "x.gguf" in detail) == ("INVALID_ARGUMENT", True)
     assert servers(runner) == []
     (tmp_path / "x.gguf").unlink()
     scaled = {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}
     given = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(given | scaled))
     code, detail = runner.refused_load(tmp_path, engine_args=SMALL)
-    assert (code, "rope_type of this model cannot be written as GGUF" in detail) == ("INVALID_ARGUMENT", True)
+    assert (code, "rope_type" in detail) == ("INVALID_ARGUMENT", True)
     other = json.loads((tmp_path / "config.json").read_text()) | {"model_type": "gpt2"}
     (tmp_path / "config.json").write_text(json.dumps(other))
     code, detail = runner.refused_load(tmp_path, engine_args=SMALL)
-    assert (code, "model_type 'gpt2' cannot be written as GGUF" in detail) == ("INVALID_ARGUMENT", True)
+    assert (code, "model_type 'gpt2'" in detail) == ("INVALID_ARGUMENT", True)

@@ -44,7 +44,7 @@ def greedy(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
 
 def weights(folder: Path) -> dict[str, Any]:
     """Return facts about models drawn with seeds 1, 1 and 2, beside one that transformers made itself."""
-    from wattdock_pytorch_engine import draw_model, empty_model
+    from wattdock_pytorch_model import draw_model, empty_model
 
     from wattdock_runner.backend import RandomWeights
 

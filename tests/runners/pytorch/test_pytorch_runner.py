@@ -37,7 +37,7 @@ def test_running_out_of_host_memory_is_named_and_the_runner_lives(bare: tuple[Ru
     code, detail = runner.refused_pass(workload(in_flight=600, max_output_tokens=2), [ids_prompt(400)] * 600)
     resource.prlimit(pid, resource.RLIMIT_AS, unlimited)
     assert code == "RESOURCE_EXHAUSTED"
-    assert "generating with 600 in flight" in detail
+    assert " 600 " in detail
     assert runner.generate(workload(), [ids_prompt(3)]).summary.requests == 1
 
 
@@ -106,7 +106,7 @@ def test_ids_that_are_not_in_the_vocabulary_reach_no_engine(
     (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     loaded, _ = bare[0].load(tmp_path)
     assert json.loads(loaded.effective_engine_args_json)["eos_token_ids"] == [2]
-    assert f"eos_token_id [2, {unknown_id}] only [2] ends answers" in " ".join(loaded.environment.warnings)
+    assert any(f"[2, {unknown_id}]" in warning for warning in loaded.environment.warnings)
     prompts = [ids_prompt(3), ids_prompt(9)]
     assert bare[0].generate(workload(in_flight=2, max_output_tokens=3), prompts).summary.output_tokens == 6
 

@@ -133,16 +133,13 @@ def test_a_model_of_which_transformers_splits_the_output_head_alone_is_refused(
     folder = write_config(tmp_path, dtype="float32", tie_word_embeddings=False, **GPT_OSS)
     code, detail = runner.refused_load(folder, engine_args=TENSOR, random_weights=SMALL_UNIFORM)
     assert code == "INVALID_ARGUMENT"
-    assert "tp_plan: auto cannot split gpt_oss" in detail
-    assert "each of 2 ranks holds 100% of the decoder's matrices whole" in detail
-    assert "use device_map: auto or backend: vllm" in detail
+    assert all(words in detail for words in ("gpt_oss", "2 ranks", "100%", "device_map: auto"))
     assert workers(runner) == []
 
 
 def test_ranks_that_cannot_exchange_data_say_so(checkpoint: Checkpoint) -> None:
     """Gloo on an interface that is not there fails as NCCL does on a broken link: by name, and with no rank left."""
     with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON, GLOO_SOCKET_IFNAME="nosuch0") as runner:
-        code, detail = runner.refused_load(checkpoint.folder, engine_args=TENSOR)
-        assert code == "ABORTED"
-        assert "the ranks could not exchange data while meeting the other ranks" in detail
+        refused = runner.refused_load(checkpoint.folder, engine_args=TENSOR)
+        assert (refused[0], refused.cause) == ("ABORTED", Cause.EXCHANGE)
         assert workers(runner) == []

@@ -52,10 +52,10 @@ def test_the_facts_cover_every_supported_version() -> None:
 def test_all_that_the_runner_writes_leaves_out_or_refuses_is_an_argument_there(version: str) -> None:
     """Besides those of wattdock's own, and the one that the program sets."""
     there = kinds_in(version, "arguments").keys()
-    written = keys_in("wattdock_sglang_engine.py", "_fixed") | DEFAULTS.keys()
+    written = keys_in("wattdock_sglang_engine.py", "server_settings") | DEFAULTS.keys()
     assert {"incremental_streaming_output", "disable_radix_cache", "model_path"} <= written
     assert written - there == set()
-    assert keys_in("wattdock_sglang_engine.py", "_fixed") <= {*LEFT_OUT}
+    assert keys_in("wattdock_sglang_engine.py", "server_settings") <= {*LEFT_OUT}
     assert ({name for name in LEFT_OUT if "*" not in name} | REFUSED) - there == set()
 
 

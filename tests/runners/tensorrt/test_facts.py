@@ -78,10 +78,7 @@ def test_every_setting_that_wattdock_writes_exists_in_its_engine() -> None:
 
 def test_every_typed_setting_exists_with_its_type() -> None:
     """What the section checks before launch is what TensorRT-LLM takes."""
-    for model, there in (
-        (Section, members("TorchLlmArgs")),
-        (KvCacheSettings, members("KvCacheConfig")),
-    ):
+    for model, there in ((Section, members("TorchLlmArgs")), (KvCacheSettings, members("KvCacheConfig"))):
         for name, field in model.model_fields.items():
             kind = there[OF_WATTDOCK.get(name, name)]
             plain = [word for word in ("int", "float", "bool", "str") if kind in (word, f"Optional[{word}]")]

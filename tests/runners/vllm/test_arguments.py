@@ -67,15 +67,15 @@ def test_arguments_are_the_fields_that_wattdock_does_not_set_itself(arguments: A
     ("names", "reason"),
     [
         # One expert per token instead of two is another model, and FLOPs and revision would be of the one on disk.
-        (("hf_overrides", "hf_config_path", "model_weights"), r"another model would run .* model\.path"),
+        (("hf_overrides", "hf_config_path", "model_weights"), r"model\.path"),
         # A draft's weights could be a pickle, and its arithmetic would be in no FLOPs.
-        (("speculative_config", "spec_model"), "nobody would check a draft model's weights"),
+        (("speculative_config", "spec_model"), "spec_method"),
     ],
 )
 def test_no_argument_swaps_the_model_or_brings_a_draft(arguments: Any, names: tuple[str, ...], reason: str) -> None:
     """Refused by name, with the way out."""
     for name in names:
-        with pytest.raises(InvalidRequest, match=rf"'{name}' is not taken: {reason}"):
+        with pytest.raises(InvalidRequest, match=rf"'{name}' .*{reason}"):
             check_engine_args({name: "x"}, arguments.VllmBackend.engine_arguments)
 
 

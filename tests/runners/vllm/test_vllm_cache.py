@@ -54,7 +54,7 @@ def test_more_in_flight_than_the_kv_cache_holds_is_refused(small: Runner) -> Non
     refused = small.refused_pass(crowded, [ids_prompt(150), ids_prompt(20)])
     assert (refused[0], refused.cause) == ("RESOURCE_EXHAUSTED", Cause.KV_CACHE)
     # 190 tokens take 6 blocks and 60 take 2.
-    assert "5 requests in flight need 22 blocks" in refused[1]
+    assert "22 blocks" in refused[1]
     assert run(small, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
 
 
@@ -84,7 +84,6 @@ def test_a_request_that_waits_for_room_in_the_kv_cache_fails_the_pass(
 def test_a_request_that_vllm_computed_twice_fails_the_pass(small: Runner, changes: dict[str, Any]) -> None:
     """Where nobody can know beforehand how many requests run how long, a full cache must not go unseen."""
     crowded = workload(in_flight=5, max_output_tokens=120, min_requests=5, **changes)
-    code, detail = small.refused_pass(crowded, [ids_prompt(60)])
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "time(s) and computed it again; lower batch_size" in detail
+    refused = small.refused_pass(crowded, [ids_prompt(60)])
+    assert (refused[0], refused.cause) == ("RESOURCE_EXHAUSTED", Cause.KV_CACHE)
     assert run(small, [ids_prompt(150)], in_flight=3, **changes).summary.requests == 1

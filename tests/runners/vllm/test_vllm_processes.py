@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import output_ids, refusal
-from contract.shared_runners import HANG_LIMIT_S
-from contract.subjects import SMALL_UNIFORM, WIDE_UNIFORM, write_config
+from contract.subjects import HANG_LIMIT_S, SMALL_UNIFORM, WIDE_UNIFORM, write_config
 from launch.standins import wait_until
 from runners.checkpoints import NEW_TOKENS, PROMPTS, run
 
@@ -68,7 +67,7 @@ def test_memory_that_a_worker_lacks_is_named_though_vllm_keeps_it_in_the_workers
         folder, engine_args={"distributed_executor_backend": "mp"}, random_weights=SMALL_UNIFORM
     )
     assert code == "RESOURCE_EXHAUSTED"
-    assert "can't allocate memory: you tried to allocate 512000000000 bytes" in detail
+    assert "512000000000 bytes" in detail
     wait_until(lambda: set(runner.children("")) == set(runner.children("resource_tracker")))
 
 

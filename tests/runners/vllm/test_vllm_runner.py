@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from contract.runner_process import ids_prompt, output_ids, workload
 from contract.shared_runners import BY_NAME
-from contract.subjects import SMALL_UNIFORM, TINY_LLAMA, write_config
+from contract.subjects import SMALL_UNIFORM, TINY_LLAMA
 from runners.checkpoints import run
 from seams.inputs import ModelMemory
 
@@ -71,14 +71,6 @@ def test_load_that_cannot_be_had_is_refused(
     assert (status, named in detail) == (code, True), detail
 
 
-def test_a_model_larger_than_memory_is_refused_with_what_it_wanted(bare: tuple[Runner, Path], tmp_path: Path) -> None:
-    """Its embedding alone is a billion rows of 512 bytes."""
-    folder = write_config(tmp_path, vocab_size=1_000_000_000)
-    status, detail = bare[0].refused_load(folder, random_weights=SMALL_UNIFORM)
-    assert status == "RESOURCE_EXHAUSTED"
-    assert "tried to allocate 512000000000 bytes" in detail
-
-
 def test_a_prompt_in_chunks_is_computed_over_several_steps(bare: tuple[Runner, Path]) -> None:
     """While it is, the short request decodes beside it."""
     runner, folder = bare
@@ -127,7 +119,7 @@ def test_effective_arguments_are_the_engines_own(loaded: tuple[Runner, pb.Loaded
 def test_more_in_flight_than_the_engine_serves_is_refused(runner: Runner) -> None:
     """vLLM would queue a request without a word."""
     code, detail = runner.refused_pass(workload(in_flight=65), [ids_prompt(3)])
-    assert (code, "this engine serves 64 at a time; raise max_num_seqs" in detail) == ("INVALID_ARGUMENT", True), detail
+    assert (code, "max_num_seqs" in detail) == ("INVALID_ARGUMENT", True), detail
 
 
 def test_the_engine_core_runs_in_the_runner_whatever_the_environment_says(runner: Runner) -> None:

@@ -11,6 +11,8 @@ from contract.runner_process import command_of, ids_prompt, refusal, workload
 from contract.subjects import UNIPROC, VLLM_SERVED
 from runners.checkpoints import VLLM_SERVED_ARGS as ARGS
 
+from wattdock.errors import Cause
+
 if TYPE_CHECKING:
     from contract.shared_runners import SharedRunners
     from runners.checkpoints import Checkpoint
@@ -23,9 +25,9 @@ def test_the_server_s_own_times_and_the_client_s_cost_are_of_the_pass(
     runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
     result = runner.generate(workload(max_output_tokens=40), [ids_prompt(10)] * 2)
     serving = result.summary.serving
-    waits_s = [(one.first_token_ns - one.submitted_ns) / 1e9 for one in result.requests]
+    waits_s = [(request.first_token_ns - request.submitted_ns) / 1e9 for request in result.requests]
     assert 0 < serving.server_ttft_s < sum(waits_s) / len(waits_s)
-    gaps_s = [gap_ns / 1e9 for one in result.requests for gap_ns in one.token_gaps_ns]
+    gaps_s = [gap_ns / 1e9 for request in result.requests for gap_ns in request.token_gaps_ns]
     assert len(gaps_s) == 2 * 39
     assert serving.server_itl_s == pytest.approx(sum(gaps_s) / len(gaps_s), rel=0.3)
     assert 0 < serving.client_cpu_share < 1
@@ -36,9 +38,9 @@ def test_requests_that_the_cache_cannot_hold_together_are_refused(
 ) -> None:
     """The server would let one wait, and nobody would see it in the figures."""
     runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
-    code, detail = runner.refused_pass(workload(in_flight=4, max_output_tokens=400), [ids_prompt(20)] * 4)
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "4 requests in flight need 56 blocks of KV cache at their full length, and there are 39" in detail
+    refused = runner.refused_pass(workload(in_flight=4, max_output_tokens=400), [ids_prompt(20)] * 4)
+    assert (refused[0], refused.cause) == ("RESOURCE_EXHAUSTED", Cause.KV_CACHE)
+    assert all(words in refused[1] for words in ("56 blocks", " 39;"))
 
 
 @pytest.mark.parametrize(
@@ -54,9 +56,8 @@ def test_the_death_of_a_server_or_its_engine_ends_the_pass_and_leaves_no_process
     assert len(engine) == (2 if executor == "mp" else 1)
     call = runner.start_long()
     os.kill(runner.children(killed)[0], signal.SIGKILL)
-    code, detail = refusal(call)
-    assert code == "ABORTED"
-    assert "the engine's server is gone: it ended with code" in detail
+    refused = refusal(call)
+    assert (refused[0], refused.cause) == ("ABORTED", Cause.WORKER)
     runner.unload()
     # No longer below the runner: their parent is dead.
     assert [command_of(pid) for pid in engine] == [""] * len(engine)
