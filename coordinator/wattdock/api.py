@@ -125,7 +125,7 @@ def run(
     publishable: bool = False,
     quiet: bool = False,
 ) -> Results:
-    """Measure an experiment or a study as `wattdock run` does; each result is stored as soon as it is complete.
+    """Measure an experiment or a study as `wattdock run` does; each pass is saved at once.
 
     Args:
         study: A YAML file, or what such a file would hold; without either the study that `resume` names, or one

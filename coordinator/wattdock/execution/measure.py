@@ -2,13 +2,16 @@
 
 Each step, and the file that does it:
 
-- `context`: plan every experiment, and lease the GPUs for the whole run.
-- `run`: open the study's folder; for each restart and load group, say which experiments are left.
-- `session`: serve these experiments one after the other; an error becomes an experiment's failure (`failures`).
-- `loaded`: wait until the GPUs are idle, launch a runner, load the model.
-- `procedure`: idle, warm up, measure the passes, idle again.
-- `experiment`: save a record after each pass.
-- Here: analyse and audit the records of each complete experiment, and store its result.
+- `context`: remove what dead runs left, plan every experiment, and lease the GPUs for the whole run.
+- `run`: open the study's folder; for each restart, and in it for each load group, say which experiments are left.
+- `session`: start the meter, get the model, and serve these experiments one after the other on one runner; an error
+  becomes an experiment's failure (`failures`).
+- `loaded`: make the runner's environment, meter the idle GPUs where `idle` asks for it, launch a runner, load the
+  model.
+- `procedure`: idle, warm up, measure the passes, idle again. What counts of a pass is chosen later (`analysis/windows`).
+- `experiment`: save a record, with a snapshot of the environment, after each pass and as the session ends.
+- Here: after each session, analyse and audit the records of the experiments that are complete, and store their
+  results.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ def measure(
             _store(run, run.complete())
             for pending, restart in run.sessions():
                 with Session(run.context, pending, restart) as session:
-                    for runner, recording in session.serve():
+                    for runner, recording in session.loaded_experiments():
                         for _ in measured_passes(runner, recording):
                             session.save()
                 run.note_end(session)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from wattdock.study import EarlierStudy
 
 # What one session is to serve: experiments of one load group, and the number of their restart, from 0.
-Served = tuple[deque["ExperimentState"], int]
+ToServe = tuple[deque["ExperimentState"], int]
 
 
 class Run:
@@ -102,7 +102,7 @@ class Run:
             else:
                 folder.end()
 
-    def sessions(self) -> Iterator[Served]:
+    def sessions(self) -> Iterator[ToServe]:
         """Yield what each session is to serve, restarts interleaved, until nothing is left to measure.
 
         A session takes from the queue what it served; the rest needs a fresh runner, and comes again.
@@ -200,7 +200,7 @@ class Run:
         asked = sum(config.repeats.measured for config in self._study.experiments)
         return sum(experiment.passes for experiment in work), asked, eta.duration(work)
 
-    def _fallbacks(self) -> Iterator[Served]:
+    def _fallbacks(self) -> Iterator[ToServe]:
         """For each failed experiment with `on_failure: fallback`, yield other settings until some work."""
         for failed in [stored.result for stored in self._measurement.results if stored.result.status == "failed"]:
             plan = self._plans.get(failed.experiment_id)
@@ -217,7 +217,7 @@ class Run:
                 if (yield from self._serve_fallback(replace(plan, config=step.config), fallback)):
                     break
 
-    def _serve_fallback(self, plan: ExecutionPlan, fallback: Fallback) -> Generator[Served, None, bool]:
+    def _serve_fallback(self, plan: ExecutionPlan, fallback: Fallback) -> Generator[ToServe, None, bool]:
         """Yield the restarts of a fallback; return whether no other is to be tried."""
         folder, experiment_id, skipped = self.context.folder, plan.config.experiment_id, ""
         earlier = folder.history(experiment_id)

@@ -78,7 +78,7 @@ class Session:
         """Whether a pass was measured."""
         return any(served.record.passes for _, served in self._served)
 
-    def serve(self) -> Iterator[tuple[LoadedRunner, Recording]]:
+    def loaded_experiments(self) -> Iterator[tuple[LoadedRunner, Recording]]:
         """Launch and load, and yield the recording of each experiment in turn, to be measured on the loaded runner."""
         self._meter.start()
         require_metered(self._meter, metered_gpus(self._plan))
@@ -104,7 +104,9 @@ class Session:
         # Its end belongs to the session's: a generator that is left does not end at once.
         runner = self._stack.enter_context(loaded)
         self._fail_refused(lambda state: runner.description.require_arrival(state.config.workload))
-        while self._pending and not self._context.folder.broken:
+        while self._pending:
+            if self._context.folder.broken:
+                return
             self._context.interrupts.check()
             state = self._pending[0]
             self._current, config = self._begin(state), state.config

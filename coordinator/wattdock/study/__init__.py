@@ -9,7 +9,7 @@ Must not know: runners, meters, how experiments are measured, terminals.
 from wattdock.study import events
 from wattdock.study.find import EarlierStudy, find_study, study_to_resume
 from wattdock.study.folder import SavedRestart, StudyFolder
-from wattdock.study.resume import open_study
+from wattdock.study.open import open_study
 from wattdock.study.run_state import RunState
 from wattdock.study.watch import RunWatch, WatchedRun
 
