@@ -8,7 +8,8 @@ Each step, and the file that does it:
   becomes an experiment's failure (`failures`).
 - `loaded`: make the runner's environment, meter the idle GPUs where `idle` asks for it, launch a runner, load the
   model.
-- `procedure`: idle, warm up, measure the passes, idle again. What counts of a pass is chosen later (`analysis/windows`).
+- `procedure`: idle, warm up, measure the passes, idle again; `analysis/windows` chooses later which part of a
+  pass counts.
 - `experiment`: save a record, with a snapshot of the environment, after each pass and as the session ends.
 - Here: after each session, analyse and audit the records of the experiments that are complete, and store their
   results.
