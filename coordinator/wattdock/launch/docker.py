@@ -48,6 +48,7 @@ NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
 REMEDIES = {
     "could not select device driver": "the engine has no NVIDIA Container Toolkit: install nvidia-container-toolkit "
     "and restart the engine, or use --launcher process",
+    "No such image": "the image went away meanwhile; make it again with `make images`",
     "no space left on device": "make room under the engine's data folder (`docker system df` shows what fills it)",
 }
 
