@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.clock import NS_PER_S, HostClock
 from wattdock.errors import MeterError
-from wattdock.host import nvml
 from wattdock.metering.cards import with_card
-from wattdock.metering.nvml import nvml_meaning
 from wattdock.metering.rapl import RaplRecorder
 from wattdock.metering.sampler import ENDS_HERE, TAIL_LIMIT_NS, GpuSampler
 from wattdock.metering.tick_schedule import LONGEST_PAUSE_NS
@@ -96,8 +94,8 @@ class Meter:
             for index in range(0 if self.reason else self._source.count()):
                 try:
                     reader = self._source.reader(index)
-                except nvml.NvmlError as error:
-                    kind: Meaning = "gpu_lost" if nvml_meaning(error) == "gpu_lost" else "read_error"
+                except self._source.errors as error:
+                    kind: Meaning = "gpu_lost" if self._source.meaning(error) == "gpu_lost" else "read_error"
                     event = MeterEvent(self.clock.now_ns(), kind, reading=f"GPU {index}", said=str(error))
                     # A GPU that does not tell its UUID is named by its index in NVML.
                     self._unreadable[f"index-{index}"] = event
@@ -108,8 +106,8 @@ class Meter:
                 self._threads.append(_SamplerThread(GpuSampler(reader, self.clock, is_used=is_used)))
             if not self._threads and not self._unreadable:
                 self.reason = self.reason or "the NVIDIA driver lists no GPU"
-        except nvml.NvmlError as error:
-            self.reason = f"NVML cannot be read: {error}; does nvidia-smi work on this host?"
+        except self._source.errors as error:
+            self.reason = f"the driver cannot be read: {error}; does nvidia-smi work on this host?"
             raise MeterError(self.reason) from error
         except MeterError as error:
             self.reason = str(error)

@@ -34,6 +34,8 @@ SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
 class NvmlSource(Source):
     """The GPUs that NVML lists."""
 
+    errors: tuple[type[Exception], ...] = (nvml.NvmlError,)
+
     def __init__(self) -> None:
         super().__init__(name="nvml")
 
@@ -44,6 +46,10 @@ class NvmlSource(Source):
             NvmlError: A driver is there and cannot be talked to.
         """
         return nvml.open_nvml()
+
+    def meaning(self, error: Exception) -> Meaning:
+        """Return what an error of NVML says of a GPU."""
+        return nvml_meaning(error)
 
     def count(self) -> int:
         """Return how many GPUs NVML lists."""

@@ -64,9 +64,11 @@ class Source:
     Attributes:
         name: What a timeline calls a meter with this source.
         windows: What the source itself measured of each `window`, if it measures any.
+        errors: What `open`, `count` and `reader` raise.
     """
 
     name = "none"
+    errors: tuple[type[Exception], ...] = ()
     windows: Sequence[Window] = ()
 
     @classmethod
@@ -86,9 +88,13 @@ class Source:
         """Return why there is no GPU to read, or None; then `close` is due.
 
         Raises:
-            MeterError, NvmlError: A driver is there and cannot be talked to.
+            MeterError, errors: A driver is there and cannot be talked to.
         """
         return self._reason
+
+    def meaning(self, error: Exception) -> Meaning:  # noqa: ARG002
+        """Return what one of `errors` says of a GPU."""
+        return "read_error"
 
     def count(self) -> int:
         """Return how many GPUs there are."""
@@ -98,7 +104,7 @@ class Source:
         """Return what can be read of one GPU.
 
         Raises:
-            NvmlError: This GPU does not answer.
+            errors: This GPU does not answer.
         """
         raise NotImplementedError
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from wattdock.clock import Clock
-    from wattdock.metering.source import GpuReader
+    from wattdock.metering.source import GpuReader, Meaning
 
 # First version with the calls that this file uses; the package zeus-ml, with the same import name, is older.
 ZEUS_MIN = "0.16"
@@ -31,10 +31,13 @@ ZEUS_MIN = "0.16"
 HIDDEN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT")
 
 
+def zeus_meaning(error: BaseException) -> Meaning:
+    """Return what an error says of a GPU; Zeus wraps NVML's errors in its own."""
+    return nvml_meaning(error.__cause__ or error)
+
+
 class ZeusSource(NvmlSource):
     """The GPUs of this host as Zeus's device layer holds them: Zeus reads the counter, NVML the rest."""
-
-    _errors: tuple[type[Exception], ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +81,7 @@ class ZeusSource(NvmlSource):
         from zeus.exception import ZeusBaseError
         from zeus.monitor import ZeusMonitor
 
-        self._errors = (nvml.NvmlError, ZeusBaseGPUError)
+        self.errors = (nvml.NvmlError, ZeusBaseGPUError)
         try:
             with _variables_hidden():
                 self._gpus = get_gpus().gpus
@@ -87,7 +90,7 @@ class ZeusSource(NvmlSource):
                 # For a GPU without a counter, Zeus would start a process that polls its power without a pause; without
                 # the empty list it would also look after the CPUs' counters.
                 self._monitor = ZeusMonitor(gpu_indices=with_counter, cpu_indices=[], approx_instant_energy=False)
-        except self._errors as error:
+        except self.errors as error:
             raise MeterError(
                 f"Zeus cannot read this host's GPUs: {error}", "--meter nvml goes on without one"
             ) from error
@@ -105,10 +108,13 @@ class ZeusSource(NvmlSource):
         return replace(
             nvml_reader(gpu.handle),
             counter_mj=lambda: nvml.plausible_mj(gpu.get_total_energy_consumption()),
-            errors=self._errors,
-            # Zeus wraps NVML's errors in its own.
-            meaning=lambda error: nvml_meaning(error.__cause__ or error),
+            errors=self.errors,
+            meaning=zeus_meaning,
         )
+
+    def meaning(self, error: Exception) -> Meaning:
+        """Return what an error says of a GPU."""
+        return zeus_meaning(error)
 
     @contextmanager
     def window(self, key: str, clock: Clock) -> Iterator[None]:
@@ -134,7 +140,7 @@ class ZeusSource(NvmlSource):
                 # It warns of windows without a counter change; the cross-check with our figure shows those.
                 warnings.simplefilter("ignore")
                 answer = call(key, sync_execution=False)
-        except self._errors as error:
+        except self.errors as error:
             failed = f"ZeusMonitor: {error}"
         return (began_ns + clock.now_ns()) // 2, failed, answer
 
