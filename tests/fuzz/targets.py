@@ -243,13 +243,11 @@ def run_gguf(folder: Path) -> None:
 def prompt_seeds(folder: Path) -> list[Files]:
     """A file of each form: JSON lines, a JSON array and CSV, of texts, ids, messages, lengths and blocks."""
     messages = [{"role": "user", "content": "a"}]
-    body = {"messages": messages}
     records: list[list[dict[str, Any]]] = [
         [{"prompt": "a"}, {"prompt": "b c", "max_output_tokens": 3}],
         [{"token_ids": [3]}, {"token_ids": [1, 2]}],
         [{"messages": messages}],
         [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}],
-        [{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}],
         [{"timestamp": 0, "input_length": 700, "output_length": 2, "hash_ids": [0, 1]}],
     ]
     files = [b"\n".join(map(_json, rows)) for rows in records]
