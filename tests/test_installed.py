@@ -17,6 +17,7 @@ REPO = Path(__file__).resolve().parents[1]
 UV = (sys.executable, "-I", str(REPO / "coordinator/wattdock/launch/uv.py"))
 FOLDERS = ("coordinator", "docker", "proto", "runners")
 FILES = ("pyproject.toml", "README.md", "LICENSE")
+BACKENDS = tuple(sorted(file.stem for file in (REPO / "docker").glob("*.Dockerfile") if file.stem != "coordinator"))
 NEITHER = shutil.ignore_patterns(".venv*", "__pycache__", "*.egg-info")
 WHERE = """
 from wattdock.launch import find_runner
@@ -89,7 +90,7 @@ def test_what_it_makes_lies_in_its_home_and_images_are_built_from_a_copy(install
     packaged = next(installed.parents[1].glob("lib/python3*/site-packages/wattdock/packaged"))
     environment = f"home/environments/pytorch-python3.{sys.version_info.minor}/.venv"
     expected = (packaged / "runners/pytorch", tmp_path / environment, tmp_path / "home/images.lock")
-    assert places == f"{' '.join(map(str, expected))} ('llamacpp', 'pytorch', 'sglang', 'tensorrt', 'vllm')"
+    assert places == f"{' '.join(map(str, expected))} {BACKENDS}"
     named = [
         *("docker/install_missing.py", "docker/vllm.Dockerfile"),
         "proto/wattdock_proto/v1/runner_pb2.py",
