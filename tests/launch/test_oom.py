@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from seams.launch import OomKills
 
+from wattdock.config import ContainerSpec
 from wattdock.launch import LauncherChoice
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def test_the_nearest_group_that_counts_is_the_runner_s_and_a_container_s_is_unkn
     write(tmp_path, "proc/vmstat", "pgfault 12\noom_kill 7\n")
     write(tmp_path, "proc/self/cgroup", f"9:cpu:/elsewhere\n{groups}")
     write(tmp_path, f"sys/fs/cgroup/{file}", "oom 5\noom_kill 1\n")
-    process, container = (LauncherChoice(name, "asked for").oom_kills() for name in ("process", "docker"))
+    choices = LauncherChoice("process", "asked for"), LauncherChoice("docker", "asked for", limits=ContainerSpec())
+    process, container = (choice.oom_kills() for choice in choices)
     assert (process.since(), container.since()) == (0, 0)
     write(tmp_path, "proc/vmstat", "pgfault 12\noom_kill 9\n")
     assert (process.since(), container.since()) == (0, 2)

@@ -298,7 +298,7 @@ class ExperimentConfig(StrictSettings):
     @model_validator(mode="after")
     def _locked_means_that_image(self) -> Self:
         conflicts = {
-            "launcher: process": self.launcher == "process",
+            f"launcher: {self.launcher}": self.launcher not in ("auto", "docker"),
             "runner_python": self.runner_python is not None,
             "container.image": self.container.image is not None,
         }

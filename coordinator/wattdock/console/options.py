@@ -98,7 +98,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 class SettingFlags:
     """Flags that stand for settings of an experiment."""
 
-    backend: str | None = flag("pytorch, vllm, llamacpp, sglang or tensorrt.  [default: pytorch]", setting="backend")
+    backend: str | None = flag("Engine, such as vllm; a wrong name lists all.  [default: pytorch]", setting="backend")
     model: str | None = flag(
         "OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME for random weights.  "
         "[default: smollm2-135m-instruct]",
@@ -122,13 +122,13 @@ class SettingFlags:
         "Seconds to wait for other measurements on this machine to end.  [default: 0]", setting="wait_s"
     )
     accelerator: str | None = flag("auto, cpu or cuda.  [default: auto]", setting="accelerator")
-    launcher: str | None = flag("Of runners: auto, docker or process.  [default: auto]", setting="launcher")
+    launcher: str | None = flag(
+        "How runners start, such as process; auto takes containers where it can.  [default: auto]", setting="launcher"
+    )
     locked: bool | None = flag(
         "Use only the image that docker/images.lock pins.", "--locked", setting="container.locked"
     )
-    meter: str | None = flag(
-        "Source of energy readings: auto, nvml, zeus, rapl or none.  [default: auto]", setting="meter"
-    )
+    meter: str | None = flag("Source of energy readings, such as nvml, or none.  [default: auto]", setting="meter")
     runner_python: str | None = flag(
         "Python interpreter that has the backend's packages installed.", setting="runner_python"
     )

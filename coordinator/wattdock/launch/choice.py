@@ -72,7 +72,7 @@ class LauncherChoice:
         """Count from now on whom the kernel kills for lack of memory: of this process's control group, where its
         runners are processes, else of the whole machine, as an engine has groups of its own for containers.
         """
-        return OomKills(in_group=self.name == "process")
+        return OomKills(in_group=self.limits is None)
 
     @contextmanager
     def launcher(self, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:
