@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from wattdock.errors import ExitCode
+from wattdock.errors import ExitCode, WattdockError
 from wattdock.output import say
-from wattdock.text import expected, nearest
+from wattdock.text import expected, json_text, nearest
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -24,12 +24,16 @@ def ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def fail(message: str, code: ExitCode, *, is_json: bool = False) -> NoReturn:
-    """Print `message` on the error stream and end with `code`."""
+def fail(message: str, code: ExitCode, error: WattdockError | None = None) -> NoReturn:
+    """Print `message` on the error stream, or an object with `--json`, and end with `code`."""
     ignore_interrupts()
     _flush_or_discard(sys.stdout)
+    line = f"wattdock: {message}"
+    if "--json" in sys.argv:
+        what, remedy, cause = (error.what, error.remedy, error.cause) if error else (message, "", None)
+        line = json_text({"error": {"what": what, "remedy": remedy, "cause": cause}}, ascii_only=False)
     with suppress(OSError):
-        say(message if is_json else f"wattdock: {message}", err=True)
+        say(line, err=True)
     _flush_or_discard(sys.stderr)
     sys.exit(code)
 

@@ -23,7 +23,6 @@ from wattdock.console.results import show
 from wattdock.console.serve import serve
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.output import guard_output, say
-from wattdock.text import json_text
 from wattdock.version import __version__
 
 # The base of typer's errors about the command line, which typer does not export.
@@ -150,11 +149,8 @@ def main() -> NoReturn:
     except typer.Exit as exit_:
         sys.exit(exit_.exit_code)
     except Exception as error:
-        if isinstance(error, WattdockError) and "--json" in sys.argv:
-            fields = {"what": error.what, "remedy": error.remedy, "cause": error.cause}
-            fail(json_text({"error": fields}, ascii_only=False), error.exit_code, is_json=True)
         if known := line_and_code(error):
-            fail(*known)
+            fail(*known, error if isinstance(error, WattdockError) else None)
         raise
     finally:
         ignore_interrupts()
