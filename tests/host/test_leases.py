@@ -188,7 +188,7 @@ def test_who_waits_gets_the_lease_when_it_is_free_and_says_for_whom_it_waits(fol
 
 
 def test_looking_does_not_refuse_anybody(folder: Path) -> None:
-    """`gpus --watch` locks for microseconds, again and again."""
+    """A reader of leases locks for microseconds, again and again."""
     stop = threading.Event()
 
     def look() -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MACHINE, CPU = "machine", "cpu"
 # Name of a lease file: the lease's name, then a part that differs between users.
 LEASE = re.compile(r"([\w-]+)\.\w+\.lease", re.ASCII)
-# How long a run retries before it gives up: readers (`gpus --watch`) and failed attempts hold a lock for microseconds.
+# How long a run retries before it gives up: readers (`wattdock gpus`) and failed attempts hold a lock for microseconds.
 GRACE_S = 0.3
 # Least and longest time between two attempts, which grows with the wait, since an attempt locks files for a moment.
 LEAST_POLL_S, MOST_POLL_S = 0.02, 2.0
