@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock.config import Split
 from wattdock.errors import Cause, ConfigError, PreflightError, UnknownArchitectureError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import EngineMemory, ExperimentConfig
-    from wattdock.inputs.memory import MemoryEstimate
+    from wattdock.inputs.memory import MemoryEstimate, Verdict
     from wattdock.inputs.shapes import ModelFigures
 
 GB = 1e9
@@ -111,6 +111,14 @@ class Estimate:
         }
 
 
+class MemoryFit(NamedTuple):
+    """The bytes of an experiment's weights, and a line that says whether they fit; None is unknown."""
+
+    weights_bytes: int | None
+    line: str
+    verdict: Verdict | None = None
+
+
 def memory_fit(
     config: ExperimentConfig,
     *,
@@ -119,8 +127,8 @@ def memory_fit(
     on_host: bool = False,
     weights_only: bool = False,
     hub_home: Path | None = None,
-) -> tuple[int | None, str]:
-    """Return the bytes of an experiment's weights, None where unknown, and a line that says whether they fit.
+) -> MemoryFit:
+    """Return whether an experiment's model fits.
 
     Args:
         gpus: How many the experiment takes.
@@ -138,9 +146,11 @@ def memory_fit(
     engine, label = config.section.memory(), config.model.label
     unknown = f"memory of {label}: not estimated, "
     if figures is None:
-        return None, unknown + "its config.json has not been downloaded yet"
+        return MemoryFit(None, unknown + "its config.json has not been downloaded yet")
     if engine is None:
-        return None, unknown + "settings move or quantise weights, or the backend does not tell how it uses memory"
+        return MemoryFit(
+            None, unknown + "settings move or quantise weights, or the backend does not tell how it uses memory"
+        )
     split, published, dtype = config.section.split(gpus), figures.published_config, config.section.dtype
     requests = NO_REQUESTS if weights_only else requests_of(config, engine, split)
     if published.get("quantization_config"):
@@ -152,18 +162,21 @@ def memory_fit(
     try:
         model = ModelMemory.of(published, engine, requests, file_bytes=figures.weight_bytes, dtype=dtype)
     except UnknownArchitectureError as error:
-        return figures.weight_bytes, f"{unknown}{error}"
+        return MemoryFit(figures.weight_bytes, f"{unknown}{error}")
     if not weights_only:
         _require_context(config, model.model.max_context)
     weights_bytes = int(model.weights_bytes)
     if memory_bytes is None:
         model.check_split(split)
-        return weights_bytes, unknown + "no GPU is used"
-    return weights_bytes, f"memory of {label}, {_require_room(label, model, split, memory_bytes, on_host=on_host)}"
+        return MemoryFit(weights_bytes, unknown + "no GPU is used")
+    verdict, words = _require_room(label, model, split, memory_bytes, on_host=on_host)
+    return MemoryFit(weights_bytes, f"memory of {label}, {words}", verdict)
 
 
-def _require_room(label: str, model: ModelMemory, split: Split, memory_bytes: float, *, on_host: bool) -> str:
-    """Return in words how well a model fits; raise where it certainly does not."""
+def _require_room(
+    label: str, model: ModelMemory, split: Split, memory_bytes: float, *, on_host: bool
+) -> tuple[Verdict, str]:
+    """Return, and say in words, how well a model fits; raise where it certainly does not."""
     requests, where, place = model.requests, split.label, "the engine may take of a GPU"
     if on_host:
         # Ranks and replicas share what the host has left, and may take all of it.
@@ -185,7 +198,7 @@ def _require_room(label: str, model: ModelMemory, split: Split, memory_bytes: fl
             "lower batch_size, or take a smaller model" if on_host or not holding else more_gpus,
             cause=Cause.DOES_NOT_FIT,
         )
-    return (
+    return estimate.verdict, (
         f"{where}: {estimate.verdict}: about {estimate.total / GB:.1f} GB of the "
         f"{estimate.usable_bytes / GB:.1f} GB that {place} (weights {estimate.weights / GB:.1f}, keys and values "
         f"{estimate.kv_cache / GB:.1f}){'' if estimate.verdict == 'fits' else '; it may fail while it loads or runs'}"
