@@ -6,7 +6,7 @@ Must not know: engines' internals, runners, results.
 """
 
 from wattdock.inputs.architecture import Architecture
-from wattdock.inputs.estimate import Estimate, MemoryFit, memory_fit
+from wattdock.inputs.estimate import Estimate, memory_fit
 from wattdock.inputs.model_folder import ModelFolder
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
 from wattdock.inputs.resolve import check_model, resolve_model
@@ -20,7 +20,6 @@ __all__ = [
     "check_model",
     "check_prompts",
     "load_prompts",
-    "MemoryFit",
     "memory_fit",
     "presets",
     "resolve_model",

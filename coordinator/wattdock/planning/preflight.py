@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from wattdock.config import ExperimentConfig, Study
     from wattdock.host import Gpu
-    from wattdock.inputs import MemoryFit
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ImagesLock
     from wattdock.metering import Meter, MeterChoice
@@ -187,7 +186,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     """
     require_inputs(config)
     host_gpus = host.inventory
-    weight_bytes = _memory(config, host, weights_only=True).weights_bytes
+    weight_bytes, _ = _memory(config, host, weights_only=True)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
     if config.section.needs_gpu and not gpus:
@@ -212,17 +211,18 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     )
 
 
-def _memory(config: ExperimentConfig, host: _Host, *, weights_only: bool = False) -> MemoryFit:
-    """Return whether the model fits the largest GPU here; refuse what cannot fit any."""
+def _memory(config: ExperimentConfig, host: _Host, *, weights_only: bool = False) -> tuple[int | None, str]:
+    """Return the size of the weights and a line about the model's memory; refuse what cannot fit any GPU here."""
     sizes_bytes = [gpu.vram_total_bytes for gpu in host.inventory.gpus if gpu.vram_total_bytes is not None]
     most_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
-    return memory_fit(
+    fit = memory_fit(
         config,
         gpus=config.gpus_asked,
         memory_bytes=most_bytes,
         weights_only=weights_only,
         hub_home=host.hub_home,
     )
+    return fit.weights_bytes, fit.line
 
 
 def _for_workload(
@@ -233,7 +233,7 @@ def _for_workload(
         return checked
     try:
         if checked.gpus:
-            memory = _memory(config, host).line
+            memory: str | None = _memory(config, host)[1]
         else:
             # On CPUs only a model that may not fit is worth a line.
             left_bytes, gpus = checked.launch.memory_left_bytes, config.gpus_asked
