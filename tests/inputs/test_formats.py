@@ -103,6 +103,13 @@ def test_instants_are_replayed_in_the_unit_of_their_format(
     assert sent.arrivals_ns == tuple(round(at_s * 1e9) for at_s in arrivals_s)
 
 
+@pytest.mark.parametrize("at_ms", [0.0, 1.5, 10535.0])
+def test_milliseconds_with_a_fraction_are_refused(tmp_path: Path, at_ms: float) -> None:
+    """Other tools write seconds under Mooncake's keys: as milliseconds they would be a load 1,000 times too high."""
+    with raises(ConfigError, "p.jsonl:2", f"timestamp is {at_ms}", "whole milliseconds"):
+        read(tmp_path, jsonl([MOONCAKE[0], {**MOONCAKE[1], "timestamp": at_ms}]))
+
+
 CHAT = (("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello!"), ("user", "Why?"))
 
 

@@ -219,8 +219,11 @@ def instant(value: object, where: str, key: str, unit_ns: int | None) -> int:
         value: An ISO 8601 date, UTC where it has no zone, or a number in the unit.
 
     Raises:
-        ConfigError: It is no instant.
+        ConfigError: It is no instant, or a fraction in milliseconds.
     """
+    # Mooncake's milliseconds are whole; fractions are another tool's seconds under the same key.
+    if unit_ns == NS_PER_MS and isinstance(value, float):
+        raise ConfigError(f"{where}: {key} is {short(value)}, in no known unit", "write whole milliseconds")
     at_ns = MOST_NS
     if isinstance(value, str):
         with suppress(ValueError):
