@@ -21,6 +21,10 @@ from wattdock.errors import Cause, ConfigError
     [
         ("backend: pytorch\nworkload:\n  batch_size: 0\n", "3: workload.batch_size not 0"),
         ("sweeep: {}\n", "1: 'sweeep' 'sweep'?"),
+        ("pytorch: {dtyp: float16}\n", "1: 'dtyp' 'dtype'?"),
+        ("backend: vllm\nvllm: {tensor_paralel_size: 2}\n", "2: 'tensor_paralel_size' vllm 'tensor_parallel_size'?"),
+        ("order: written\n", "1: order: `order:` study"),
+        ("workload: {name: x}\n", "1: workload.name: `name:` experiment"),
         ("workload:\n\n  batch_sise: 2\n", "3: 'batch_sise' 'batch_size'?"),
         ("batch_size: 3\n", "1: 'batch_size' 'workload.batch_size'?"),
         ("workload: {Batch_size: 2}\n", "1: 'Batch_size' 'batch_size'?"),
@@ -119,6 +123,22 @@ def test_a_wrong_flag_is_named_as_a_flag_even_beside_a_file(tmp_path: Path) -> N
     (tmp_path / "x.yaml").write_text("workload: {batch_size: 2}\n")
     with raises(ConfigError, "--batch-size", cause=Cause.INVALID_VALUE):
         load_study(tmp_path / "x.yaml", {"workload.batch_size": 0}, written_as={"workload.batch_size": "--batch-size"})
+
+
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("engine.tensor_parallel_size", "'tensor_parallel_size' pytorch valid: tp_size"),
+        ("engine.dtyp", "'dtyp' 'dtype'?"),
+        ("engine", "not 2"),
+        ("fleet.time", "fleet: `fleet:` study"),
+    ],
+)
+def test_a_flag_that_no_experiment_takes_is_refused_with_what_to_write(setting: str, values: str) -> None:
+    """Only the backend's own section takes what its engine alone knows; no key is said to mean itself."""
+    with raises(ConfigError, *values.split()) as caught:
+        load_study(None, {setting: 2})
+    assert "did you mean 'fleet'" not in str(caught.value)
 
 
 def test_flags_win_over_experiments_which_win_over_defaults(tmp_path: Path) -> None:

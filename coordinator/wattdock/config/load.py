@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 ENGINE = "engine"
 # As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels.
 ALIKE = 0.7
+# As difflib's ratio: engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
+MISSPELT = 0.88
 
 
 class SourceLocations:
@@ -171,14 +173,22 @@ def _study_file(data: Settings, places: SourceLocations) -> StudyFile:
 def _check(settings: Settings, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)) -> ExperimentConfig:
     backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
-    for name, value in settings.pop(ENGINE, {}).items():
-        settings = override(settings, {backend: {name: value}})
+    engine = settings.pop(ENGINE, {})
+    if engine != {} and isinstance(backend, str):
+        settings = override(settings, {backend: engine})
     try:
         # The section by itself first: inside an experiment, its errors would not name the section.
         if isinstance(backend, str) and isinstance(settings.get(backend), dict):
             root = (backend,)
-            section_class(backend).model_validate(settings[backend])
+            section = section_class(backend).model_validate(settings[backend])
             root = ()
+            for name in section.passed_through:
+                near = difflib.get_close_matches(name, type(section).model_fields, n=1, cutoff=MISSPELT)
+                if near or name in engine:
+                    where = places.of((backend, name), prefixes)
+                    remedy = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(type(section).model_fields)}"
+                    what = f"{where}: unknown setting {name!r} for {backend}"
+                    raise ConfigError(what, remedy, cause=Cause.UNKNOWN_SETTING)
         return ExperimentConfig.model_validate(settings)
     except ValidationError as error:
         raise _config_error(error.errors(), root, places, prefixes) from None
@@ -226,6 +236,9 @@ def _remedy_for_unknown(key: str, location: Location, value: Any) -> str:
     paths = [*_paths(ExperimentConfig), *_paths(StudyFile)]
     siblings = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parents]
     by_last_word = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    if key in paths:
+        level = "an experiment" if key in ExperimentConfig.model_fields else "a study's file"
+        return f"write `{key}:` at the top level of {level}"
     if near := difflib.get_close_matches(key, siblings, n=1, cutoff=ALIKE):
         return f"did you mean {near[0]!r}?"
     if near := difflib.get_close_matches(key, by_last_word, n=1):
