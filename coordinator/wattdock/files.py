@@ -61,8 +61,8 @@ def expanded(path: str | Path) -> Path:
     try:
         return require_utf8(Path(path).expanduser())
     except (RuntimeError, ValueError) as error:
-        remedy = "write the path in full, or set HOME"
-        raise ConfigError(f"{path}: nobody knows the home folder that ~ stands for", remedy) from error
+        what = f"{path}: cannot expand ~: no home directory"
+        raise ConfigError(what, "write the path in full, or set HOME") from error
 
 
 def require_utf8(path: Path) -> Path:
