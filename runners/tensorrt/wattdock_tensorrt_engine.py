@@ -88,7 +88,7 @@ def start_fault(error: Exception, model: Path) -> Exception:
         return OutOfMemory(f"TensorRT-LLM: {text}")
     if isinstance(error, REFUSALS):
         return InvalidRequest(f"TensorRT-LLM cannot load {model}: {text}")
-    return RuntimeError(f"TensorRT-LLM did not start: {text}")
+    return EngineFailed(f"TensorRT-LLM did not start: {text}", WORKER if "worker" in text else None)
 
 
 class TensorrtEngine(Engine):

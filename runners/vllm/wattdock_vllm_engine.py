@@ -186,7 +186,9 @@ def refusal(fault: Fault, settings: Mapping[str, Any], error: Exception) -> Exce
         return OutOfMemory(f"vLLM: {fault.reason}")
     if fault.is_refusal:
         return InvalidRequest(f"vLLM cannot load {settings['model']}: {fault.message}")
-    return error if str(error) == fault.message else RuntimeError(f"a process of vLLM's engine did not start: {fault}")
+    if str(error) == fault.message:
+        return error
+    return EngineFailed(f"a process of vLLM's engine did not start: {fault}", WORKER)
 
 
 def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: LoadPlan) -> LoadedModel:

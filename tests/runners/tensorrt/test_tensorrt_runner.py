@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from contract.runner_process import ids_prompt, refusal, token_bytes, workload
+from contract.runner_process import LONGEST_S, ids_prompt, load_request, refusal, token_bytes, workload
 from contract.subjects import SMALL_UNIFORM, TENSORRT, write_config, write_tokenizer
 
 from wattdock.errors import Cause
@@ -120,6 +120,14 @@ def test_no_gpu_is_said_before_anything_is_tried(bare: Runner, folder: Path, fau
     """There is no TensorRT-LLM for CPUs."""
     fault.write_text("no GPU")
     assert bare.refused_load(folder, random_weights=SMALL_UNIFORM)[0] == "FAILED_PRECONDITION"
+
+
+def test_a_worker_that_did_not_start_is_named_as_the_cause(bare: Runner, folder: Path, fault: Path) -> None:
+    """The runner's log may say why, which is looked through for such a cause only."""
+    fault.write_text("death at load")
+    call = bare.stub.Load(load_request(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS), timeout=LONGEST_S)
+    refused = refusal(call)
+    assert (refused[0], refused.cause) == ("INTERNAL", Cause.WORKER), refused
 
 
 def test_a_killed_worker_fails_the_pass_by_name_and_its_model_is_unloaded(bare: Runner, load: Any) -> None:

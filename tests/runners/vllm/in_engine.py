@@ -119,4 +119,8 @@ passes = {
     "death, other": passed(EngineDeadError(), "device-side assert"),
 }
 backend.unload()
-sys.stdout.write("\n" + json.dumps({"ways": ways, "attention": attention, "sizes": sizes, "passes": passes}))
+module: Any = import_module("wattdock_vllm_engine")
+unstarted = module.refusal(module.fault_of(RuntimeError("lost")), {}, Exception("WorkerProc failed"))
+start = [type(unstarted).__name__, str(unstarted), unstarted.cause]
+told_all = {"ways": ways, "attention": attention, "sizes": sizes, "passes": passes, "start": start}
+sys.stdout.write("\n" + json.dumps(told_all))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON, printed_by
 
+from wattdock.errors import Cause
+
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
 
 
@@ -46,6 +48,12 @@ def test_a_failed_pass_is_named_by_what_was_reported_during_it(in_engine: dict[s
         "death": ["EngineFailed", died],
         "death, other": ["EngineFailed", f"{died}; {reported}"],
     }
+
+
+def test_a_process_that_did_not_start_is_a_worker_that_died(in_engine: dict[str, Any]) -> None:
+    """The runner's log may then say why."""
+    message = "a process of vLLM's engine did not start: RuntimeError: lost"
+    assert in_engine["start"] == ["EngineFailed", message, Cause.WORKER]
 
 
 def test_the_bare_loop_generates_the_runners_tokens(in_engine: dict[str, Any]) -> None:

@@ -23,6 +23,9 @@ def main():
     if FAULT == "oom at load":
         answer([{"fatal": "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79 GiB"}])
         return
+    if FAULT == "death at load":
+        answer([{"fatal": "MPI_ABORT was invoked"}])
+        return
     answer([{"ready": True}])
     arrivals = queue.SimpleQueue()
     threading.Thread(target=lambda: [arrivals.put(json.loads(line)) for line in sys.stdin], daemon=True).start()
