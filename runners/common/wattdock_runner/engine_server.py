@@ -14,6 +14,8 @@ import threading
 import time
 from collections import defaultdict, deque
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -22,7 +24,6 @@ from wattdock_runner.process import Processes, descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -31,6 +32,10 @@ T = TypeVar("T")
 READY_POLL_S, ANSWER_S, END_S, GRACE_S = 0.2, 30.0, 3.0, 1.0
 # Lines of a server's output that are kept, and lines of an error in a message.
 LAST_LINES, ERROR_LINES = 50, 3
+# The first and the last port that the kernel gives to connections of any program. Source: ip(7).
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# The lowest port of a server, above those of well-known services, and how many ports are tried.
+FIRST_PORT, PORT_TRIES = 10_000, 20
 # Between fork and exec of a process that has gRPC's threads no Python may run, so the new program ties itself.
 TIED = """
 import os, sys
@@ -38,6 +43,22 @@ from wattdock_runner.process import die_with_parent
 die_with_parent(int(sys.argv[1]))
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
+
+
+def free_port() -> int:
+    """Return a port of the loopback, below the kernel's range if one is free there.
+
+    An engine starts for minutes, in which a connection of another program can take a port of that range.
+    """
+    below = range(0)
+    with suppress(OSError, ValueError, IndexError):
+        below = range(FIRST_PORT, int(PORT_RANGE.read_text(encoding="ascii").split()[0]))
+    # Not from the generator that engines seed: replicas would all take the same ports.
+    for port in (*SystemRandom().sample(below, min(PORT_TRIES, len(below))), 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise OSError("no port of the loopback is free")
 
 
 class Server:
@@ -53,9 +74,7 @@ class Server:
     """
 
     def __init__(self, program: Path, argument: str, variables: Mapping[str, str]) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.process = subprocess.Popen(
