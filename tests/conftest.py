@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ TOGETHER = {
     "stand-ins": ("tests/runners/sglang/", "tests/runners/tensorrt/", "tests/runners/test_standins.py"),
     "runners": ("tests/contract/test_contract.py", *ENGINES),
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
-    "recordings": tuple(f"tests/checks/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
+    "recordings": tuple(f"tests/audit/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
     "sources": tuple(f"tests/test_{name}.py" for name in ("boundaries", "rooms", "output", "json_text")),
     "drawings": ("tests/reports/", "tests/console/test_stored.py", "tests/console/test_hostile_text.py"),
 }
@@ -111,6 +112,9 @@ SYSTEM = (
 SYSTEM_FIXTURES = {"browser"}
 # For each way of choosing tests, what it leaves out without reading it.
 UNREAD: dict[str, tuple[str, ...]] = {"not slow": SLOW, "not system": SYSTEM}
+# A file that has moved would lose its group without a word.
+PLACES = {place.partition("::")[0] for place in chain(APART, FIRST, SLOW, SYSTEM, *TOGETHER.values())} - {"loaded"}
+assert not (gone := [place for place in PLACES if not (Path(__file__).parents[1] / place).exists()]), gone
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
