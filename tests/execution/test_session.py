@@ -9,7 +9,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from make.machine import VirtualMachine, VirtualRunner, experiment, study
+from make.machine import VirtualClock, VirtualMachine, VirtualRunner, experiment, study
 from make.outcomes import known
 from refused import raises
 from seams.host import LeaseRequest, hold
@@ -18,8 +18,10 @@ from seams.study import Loading, PassFinished, PassStarted, RunnerReady, Unexpec
 
 from wattdock.errors import Cause, ExitCode, PreflightError, StoreError
 from wattdock.records import RestartRecord, disk
+from wattdock.runner import RunnerDescription
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
     from pathlib import Path
 
@@ -80,6 +82,42 @@ def test_a_load_that_fails_fails_all_that_it_was_for(machine: VirtualMachine) ->
     machine.load_fault = "die"
     machine.run(TWO)
     assert (statuses(machine), machine.launches) == ([("a", "failed"), ("b", "failed")], 1)
+
+
+@pytest.mark.parametrize("other", ["batch", "closed"])
+def test_an_arrival_that_the_runner_cannot_serve_is_refused_before_the_load(
+    machine: VirtualMachine, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """A load takes minutes; experiments with other arrivals go on."""
+    described = RunnerDescription("fake", "fake", "1.0", "3.12", arrivals=("batch",))
+    monkeypatch.setattr(VirtualRunner, "wait_ready", lambda *_: described)
+    first = experiment("a", workload={"arrival": "closed"})
+    machine.run(study(first, experiment("b", workload={"arrival": other, "batch_size": 4})))
+    served = other == "batch"
+    assert statuses(machine) == [("a", "failed"), ("b", "ok" if served else "failed")]
+    assert "workload.arrival: closed" in known(machine.last.results[0].result.error).message
+    assert ("load_s" in machine.limits) == served
+
+
+class LateSignal(VirtualClock):
+    """A signal comes while somebody first waits after the runner's end."""
+
+    def __init__(self, limits: dict[str, float]) -> None:
+        super().__init__()
+        self._limits = limits
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        if self._limits.pop("stop_s", None):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().wait(event, timeout_s)
+
+
+def test_a_runner_that_a_scheduler_ends_first_is_interrupted_and_has_not_failed(machine: VirtualMachine) -> None:
+    """A scheduler signals the processes of a job one by one."""
+    machine.clock = LateSignal(machine.limits)
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(study(experiment("a", fake={"pass_fault": "die"})))
+    assert statuses(machine) == [("a", "interrupted")]
 
 
 def test_an_end_that_is_not_clean_takes_nothing_from_what_was_measured(machine: VirtualMachine) -> None:
@@ -218,6 +256,6 @@ def test_a_bug_in_the_analysis_costs_the_figures_and_nothing_that_was_measured(
     error = failure(machine, TWO)
     assert statuses(machine) == [("a", "failed"), ("b", "failed")]
     assert (error.kind, error.stage, error.exit_code) == ("KeyError", "analysis", ExitCode.BUG)
-    assert error.message == "a bug in wattdock: 'power'"
+    assert error.message == "a bug in wattdock: 'power'; the folders under restarts hold what was measured"
     assert [len(record.passes) for record in machine.last.results[0].restarts()] == [2]
     assert tracebacks(machine) == 2

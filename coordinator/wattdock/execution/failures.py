@@ -83,6 +83,8 @@ def failure_of(error: BaseException, stage: str, *, log: str = "", oom_kills: in
         oom_kills: As in `cause_of`.
     """
     kind, message, exit_code, cause = type(error).__name__, f"a bug in wattdock: {error}", ExitCode.BUG, None
+    if stage == "analysis":
+        message += "; the folders under restarts hold what was measured"
     if isinstance(error, KeyboardInterrupt):
         kind, message, exit_code = Failure.INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED
     elif isinstance(error, WattdockError):

@@ -85,7 +85,7 @@ def metered_gpus(plan: ExecutionPlan) -> tuple[str, ...]:
 
 
 @contextmanager
-def loaded_runner(
+def ready_runner(
     plan: ExecutionPlan,
     model: ModelFolder,
     startup: Recording,
@@ -95,8 +95,8 @@ def loaded_runner(
     idle: IdleSpec,
     log: Path,
     check: Callable[[], None],
-) -> Iterator[LoadedRunner]:
-    """Meter the idle GPUs, launch a runner, load the model, and yield the runner; it is stopped at the end.
+) -> Iterator[tuple[RunnerDescription, Callable[[], LoadedRunner]]]:
+    """Meter the idle GPUs and launch a runner; it is stopped at the end.
 
     Args:
         startup: Receives spans, the check of the runner's clock and its environment; its stage is kept up to date.
@@ -104,6 +104,9 @@ def loaded_runner(
         idle: How long the GPUs are metered before the launch.
         log: File of the runner's output.
         check: Raises where the run is to end.
+
+    Yields:
+        The runner's description of itself, and a function that loads the model and returns the runner.
 
     Raises:
         PreflightError, LaunchError, RunnerError, ClockError: The runner cannot be started or does not load the model.
@@ -132,9 +135,13 @@ def loaded_runner(
         startup.add(spans=Span("launch", launch_ns, clock.now_ns()))
         emit(events.RunnerReady(description.framework, description.framework_version, description.python_version))
         startup.add(clock_checks=client.check_clock())
-        startup.stage = "load"
-        _load(client, runner, plan, model, startup=startup, emit=emit)
-        yield LoadedRunner(client, description, meter, runner.pids, check, model, gpu_uuids, context)
+
+        def load() -> LoadedRunner:
+            startup.stage = "load"
+            _load(client, runner, plan, model, startup=startup, emit=emit)
+            return LoadedRunner(client, description, meter, runner.pids, check, model, gpu_uuids, context)
+
+        yield description, load
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError, LaunchError, MeterError, RunnerError, WattdockError
 from wattdock.execution.experiment import require_same_model
 from wattdock.execution.failures import energy_loss, failure_of, lost_energy, require_metered
-from wattdock.execution.loaded import loaded_runner, metered_gpus
+from wattdock.execution.loaded import metered_gpus, ready_runner
 from wattdock.execution.recording import Recording
 from wattdock.files import last_lines
 from wattdock.inputs import check_prompts, resolve_model
@@ -91,7 +91,7 @@ class Session:
         model = self._resolve_model()
         if not self._pending:
             return
-        loaded = loaded_runner(
+        ready = ready_runner(
             self._plan,
             model,
             self._startup,
@@ -102,8 +102,11 @@ class Session:
             check=self._check,
         )
         # Its end belongs to the session's: a generator that is left does not end at once.
-        runner = self._stack.enter_context(loaded)
-        self._fail_refused(lambda state: runner.description.require_arrival(state.config.workload))
+        description, load = self._stack.enter_context(ready)
+        self._fail_refused(lambda state: description.require_arrival(state.config.workload))
+        if not self._pending:
+            return
+        runner = load()
         while self._pending:
             if self._context.folder.broken:
                 return
