@@ -166,7 +166,7 @@ def _explained_errors(model_id: str, revision: str, cache: Path) -> Iterator[Non
         case errors.RevisionNotFoundError():
             why = f"has no revision {revision!r}; leave `revision` out for the main branch, or name a commit"
         case errors.OfflineModeIsEnabled():
-            why = f"at {revision!r} is not in {cache} and HF_HUB_OFFLINE is set; unset it or give a folder as `path`"
+            why = f"at {revision!r} is not in {cache} and HF_HUB_OFFLINE is set; unset it or name a local ./FOLDER"
         case errors.HfHubHTTPError():
             why = f"was refused by {constants.ENDPOINT} with status {error.response.status_code}; try again later"
         case OSError() if error.errno is not None and error.filename is not None:
@@ -174,7 +174,7 @@ def _explained_errors(model_id: str, revision: str, cache: Path) -> Iterator[Non
         case _:
             why = (
                 f"{form}cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
-                "check the network, set `revision` to a commit that is cached, or give a folder as `path`"
+                "check the network, name a local ./FOLDER, or in a study set `revision` to a commit that is cached"
             )
     raise PreflightError(f"{model_id} {why}", cause=Cause.NOT_FETCHED) from failure
 
