@@ -96,7 +96,7 @@ function showRuns() {
       typeof run.power_w === "number" ? `${number(run.power_w)} W` : "", run.joules_per_token ? `${precise(run.joules_per_token)} J/token (provisional)` : ""];
     say(figures, parts.filter(Boolean).join(", "));
     const stored = Object.entries(run.stored).map(([status, count]) => `${count} ${status}`).join(", ");
-    say(left, [run.passes === null ? "" : `${run.passes_left} of ${run.passes} passes left${run.time_left && `, ${run.time_left}`}`, stored && `results: ${stored}`,
+    say(left, [run.passes === null ? "" : `${run.passes_left} of ${run.passes} passes left${run.time_left ? `, ${run.time_left}` : ""}`, stored && `results: ${stored}`,
       `study ${run.study}`, run.user && `started by ${run.user}`].filter(Boolean).join("; "));
     say(failed, run.failures.join("; "));
     buttons.hidden = !(state.allowed && run.ours);
