@@ -110,6 +110,24 @@ def test_milliseconds_with_a_fraction_are_refused(tmp_path: Path, at_ms: float) 
         read(tmp_path, jsonl([MOONCAKE[0], {**MOONCAKE[1], "timestamp": at_ms}]))
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "kinds"),
+    [
+        ("2024-05-10 00:00:00", "2024-05-10 00:01:00+02:00", ("with a zone", "without a zone")),
+        ("2024-05-10T00:00:00Z", "2024-05-10 00:01:00", ("without a zone", "with a zone")),
+        (0.5, "2024-05-10 00:01:00", ("a date without", "a number")),
+        ("2024-05-10 00:00:00+00:00", 1.8e9, ("a number", "a date with")),
+    ],
+)
+def test_instants_of_two_kinds_in_one_file_are_refused(
+    tmp_path: Path, first: object, second: object, kinds: tuple[str, str]
+) -> None:
+    """What lies between them is unknown: hours between zones, decades between a number and a date."""
+    records = [{**BAILIAN[0], "timestamp": at} for at in (first, second)]
+    with raises(ConfigError, "p.jsonl:2", "timestamp", second if isinstance(second, str) else "1800000000", *kinds):
+        read(tmp_path, jsonl(records))
+
+
 CHAT = (("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello!"), ("user", "Why?"))
 
 

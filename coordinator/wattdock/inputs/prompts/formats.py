@@ -238,6 +238,13 @@ def instant(value: object, where: str, key: str, unit_ns: int | None) -> int:
     return at_ns
 
 
+def kind_of_instant(value: object) -> str:
+    """Return how an instant is written, which is the same throughout a file."""
+    if not isinstance(value, str):
+        return "a number"
+    return "a date with a zone" if datetime.fromisoformat(value.strip()).tzinfo else "a date without a zone"
+
+
 def is_int(value: object) -> TypeGuard[int]:
     """Return whether a JSON value is a whole number; True is an int to Python only."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -135,7 +135,7 @@ class _Parser:
         self.form: Format | None = None
         self.keys = set[str]()
         self.items, self.limits = list["Item | int"](), list[int | None]()
-        self.instants_ns = list[int]()
+        self.instants_ns, self.instants_kind = list[int](), ""
         self.blocks = list["array[int]"]()
         self.skipped = 0
 
@@ -162,6 +162,11 @@ class _Parser:
         self.limits.append(formats.tokens(record[limit], where, limit) if limit and is_given else None)
         if form.instant and form.instant in record:
             at_ns = formats.instant(record[form.instant], where, form.instant, form.unit_ns)
+            kind = formats.kind_of_instant(record[form.instant])
+            self.instants_kind = self.instants_kind or kind
+            if kind != self.instants_kind:
+                what = f"{where}: {form.instant} is {short(record[form.instant])}, {kind}"
+                raise ConfigError(what, f"write each as the first, which is {self.instants_kind}")
             if self.instants_ns and at_ns < self.instants_ns[-1]:
                 raise ConfigError(f"{where}: comes before the line above", "sort the file by time")
             self.instants_ns.append(at_ns)
