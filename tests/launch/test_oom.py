@@ -34,7 +34,7 @@ def test_the_nearest_group_that_counts_is_the_runner_s_and_a_container_s_is_unkn
     groups: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What happened before is nobody's; others' processes count only where the machine is all that is known."""
-    monkeypatch.setattr("wattdock.launch.choice.OomKills", partial(OomKills, root=tmp_path))
+    monkeypatch.setattr("wattdock.launch.launcher_choice.OomKills", partial(OomKills, root=tmp_path))
     write(tmp_path, "proc/vmstat", "pgfault 12\noom_kill 7\n")
     write(tmp_path, "proc/self/cgroup", f"9:cpu:/elsewhere\n{groups}")
     write(tmp_path, f"sys/fs/cgroup/{file}", "oom 5\noom_kill 1\n")

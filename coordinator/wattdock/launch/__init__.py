@@ -12,8 +12,9 @@ docs/how-to/adding-a-backend.md says what to write in it. Its image is `docker/N
 their own, `wattdock.launch.images`.
 """
 
-from wattdock.launch.choice import LauncherChoice, choose_launcher
+from wattdock.launch.choice import choose_launcher
 from wattdock.launch.engine import NoContainersError, find_image, reap
+from wattdock.launch.launcher_choice import LauncherChoice
 from wattdock.launch.protocol import LaunchedRunner, Launcher, LaunchSpec
 from wattdock.launch.runners import backends, find_runner
 

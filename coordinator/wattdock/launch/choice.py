@@ -6,131 +6,23 @@ Starts nothing and knows no launcher by name: `protocol` says what each one's fi
 from __future__ import annotations
 
 import os
-import subprocess
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import PreflightError, RunnerError
+from wattdock.errors import PreflightError
 from wattdock.host import folders
-from wattdock.launch.container import BYTES_PER_GB
 from wattdock.launch.engine import NoContainersError
-from wattdock.launch.environment import Environment, check_python, find_python
-from wattdock.launch.keeper import memory_bytes
-from wattdock.launch.oom import OomKills
-from wattdock.launch.runners import engine_settings, find_runner, process_variables
+from wattdock.launch.environment import find_python
+from wattdock.launch.runners import engine_settings, find_runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
+    from pathlib import Path
 
-    from wattdock.config import ContainerSpec
-    from wattdock.launch.engine import Image
     from wattdock.launch.images import ImagesLock
-    from wattdock.launch.images.lock import Pin
-    from wattdock.launch.protocol import Launcher
-
-
-@dataclass(frozen=True)
-class LauncherChoice:
-    """How a backend's runners are started, and why.
-
-    Attributes:
-        name: Of the launcher and its file: "process", "docker".
-        change: What a user would do to get containers; empty for containers.
-        image: The image that containers are started from; None for processes.
-        pin: By what the image was pinned; None for an image that was looked up by its name.
-        runner_dir: The folder with the backend's code.
-        python: The interpreter that the user named; None for the backend's own environment.
-        cache: Folder for what engines in containers compile: one per image, and for a model's own code one of its own.
-        limits: What a container may use, its memory decided; None for processes.
-        variables: Engine settings that a runner inherits from this process's environment, without secrets.
-    """
-
-    name: str
-    reason: str
-    change: str = ""
-    image: Image | None = None
-    pin: Pin | None = None
-    runner_dir: Path = Path()
-    python: Path | None = None
-    cache: Path = Path()
-    limits: ContainerSpec | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def memory_left_bytes(self) -> float:
-        """What its runners can still take of the host's memory; infinite where nothing tells."""
-        _, left_bytes = memory_bytes()
-        limit_gb = self.limits.memory_gb if self.limits else None
-        return left_bytes if limit_gb is None else min(left_bytes, limit_gb * BYTES_PER_GB)
-
-    def oom_kills(self) -> OomKills:
-        """Count from now on whom the kernel kills for lack of memory: of this process's control group, where its
-        runners are processes, else of the whole machine, as an engine has groups of its own for containers.
-        """
-        return OomKills(in_group=self.limits is None)
-
-    @contextmanager
-    def launcher(self, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:
-        """Yield the launcher; the environment that it needs is made first, and not made anew meanwhile.
-
-        Raises:
-            PreflightError, LaunchError: The environment cannot be made, or others can change what engines compile.
-        """
-        folders.make_own(folders.engine_cache(folders.wattdock_home()))
-        with import_module(f"wattdock.launch.{self.name}").launcher(self, on_gpu=on_gpu, say=say) as launcher:
-            yield launcher
-
-    @contextmanager
-    def program(self, path: Path, *, say: Callable[[str], None]) -> Iterator[Callable[[int, float, str], str]]:
-        """Yield a function that runs a program of the backend on one GPU, in the interpreter of its runners.
-
-        The function takes the GPU's index, a limit in seconds and an argument, and returns what the program prints.
-        It raises RunnerError where the program fails or takes longer.
-
-        Raises:
-            PreflightError, LaunchError: The environment cannot be made.
-        """
-
-        def output(gpu_index: int, limit_s: float, argument: str) -> str:
-            label, environ = f"{path.name} on GPU {gpu_index}", self._variables(gpu_index)
-            command = [str(python), str(path), argument]
-            try:
-                done = subprocess.run(
-                    command, env=environ, cwd=os.sep, capture_output=True, text=True, timeout=limit_s, check=False
-                )
-            except subprocess.TimeoutExpired as error:
-                raise RunnerError(f"{label} did not end in {limit_s:.0f} s") from error
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-                raise RunnerError(f"{label}: {last}", "name an interpreter with --runner-python")
-            return done.stdout
-
-        folders.make_own(folders.engine_cache(folders.wattdock_home()))
-        with self.interpreter(on_gpu=True, say=say) as python:
-            yield output
-
-    def check(self) -> None:
-        """Try the interpreter that the user named, if any: the first that is executed of what a study's file names.
-
-        Raises:
-            PreflightError: It cannot run a runner.
-        """
-        if self.python:
-            check_python(self.python, self._variables())
-
-    def _variables(self, *gpu_indices: int) -> dict[str, str]:
-        return process_variables(self.runner_dir, gpu_indices, os.environ, keep_pythonpath=True)
-
-    def interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
-        """Return a block that yields the interpreter of runners that are processes."""
-        if self.python:
-            return nullcontext(self.python)
-        return Environment(self.runner_dir, "cuda" if on_gpu else "cpu", say).in_use()
+    from wattdock.launch.launcher_choice import LauncherChoice
 
 
 def choose_launcher(
@@ -154,10 +46,9 @@ def choose_launcher(
         names = ("docker" if config.container.locked else config.launcher,)
     refusal = None
     for name in names:
+        file = import_module(f"wattdock.launch.{name}")
         try:
-            choice: LauncherChoice = import_module(f"wattdock.launch.{name}").choose(
-                config, on_gpu=on_gpu, home=home, lock=lock
-            )
+            choice: LauncherChoice = file.choose(config, on_gpu=on_gpu, home=home, lock=lock)
             break
         except NoContainersError as error:
             if config.container.locked:
@@ -174,4 +65,5 @@ def choose_launcher(
         runner_dir=find_runner(config.backend),
         python=python,
         variables=engine_settings(os.environ, in_container=choice.image is not None),
+        opened=file.launcher,
     )

@@ -17,11 +17,11 @@ from rich.filesize import decimal as size_text
 
 from wattdock.errors import ConfigError, LaunchError
 from wattdock.host import Machine, folders
-from wattdock.launch.choice import LauncherChoice
 from wattdock.launch.container import BYTES_PER_GB, CACHE_FOLDER, MODEL_FOLDER, SOCKET_FOLDER, bind, create_arguments
 from wattdock.launch.engine import NoContainersError, connect, find_image, owner_labels
 from wattdock.launch.images import find_locked
 from wattdock.launch.keeper import KEEPER
+from wattdock.launch.launcher_choice import LauncherChoice
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, STOPPED, LaunchedRunner
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import json_text

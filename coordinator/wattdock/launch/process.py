@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
 from wattdock.host import folders
-from wattdock.launch.choice import LauncherChoice
 from wattdock.launch.keeper import KEEPER, descendants, end_group
+from wattdock.launch.launcher_choice import LauncherChoice
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.runners import process_variables
 
