@@ -9,14 +9,17 @@ import functools
 import os
 import shutil
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, new_folder, sync
 from wattdock.opening import MAX_BYTES, OTHERS_WRITE, proc_path
+from wattdock.records.declared import DeclaredWork
+from wattdock.records.passes import PassRecord
 from wattdock.records.restart import RestartRecord
 from wattdock.records.tables import fill_in, schemas, tables_of
 from wattdock.text import from_json, json_text
@@ -107,9 +110,25 @@ def read(folder: OwnedFolder) -> RestartRecord:
         plain = from_json(folder.read(RECORD, limit_bytes=MAX_JSON_BYTES))
         fill_in(plain, {name: _read_table(folder, name) for name in schemas()})
         record = _adapter().validate_python(plain)
+        _require_every_key(plain)
         datetime.fromisoformat(record.started_utc)
         record.require_possible()
         return record
+
+
+def _require_every_key(plain: dict[str, Any]) -> None:
+    """Check that no default would stand in for evidence that a record lost.
+
+    Raises:
+        ValueError: Names the keys that are missing.
+    """
+    passes = plain["passes"]
+    declared = (run_pass["declared"] for run_pass in passes)
+    for kind, parts in ((RestartRecord, [plain]), (PassRecord, passes), (DeclaredWork, declared)):
+        names = {item.name for item in fields(kind)}
+        for part in parts:
+            if missing := sorted(names - part.keys()):
+                raise ValueError(f"{', '.join(missing)} missing")
 
 
 def read_table(folder: OwnedFolder, name: str) -> pa.Table:
