@@ -215,6 +215,18 @@ def test_the_stored_copy_of_a_study_is_the_study(tmp_path: Path) -> None:
             assert find_study("s-1", tmp_path).settings
 
 
+def test_records_that_another_user_could_have_written_are_refused(tmp_path: Path) -> None:
+    """A resumed study takes them for measured."""
+    [config] = study({}).experiments
+    with opened(study({}), tmp_path) as folder:
+        folder.save(folder.new_record_name(config.experiment_id, 0), RestartRecord(0))
+        assert folder.saved(config.experiment_id)
+        records = folder.path / "records"
+        records.chmod(0o777)
+        with raises(StoreError, records, cause=Cause.OTHERS_COULD_WRITE):
+            folder.saved(config.experiment_id)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
 def test_where_all_may_put_results_all_may_put_studies_and_a_name_means_one_s_own(tmp_path: Path) -> None:
     """A neighbour's later run of the same name hides none."""

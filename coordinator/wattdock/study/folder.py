@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from wattdock.errors import StoreError
+from wattdock.errors import Cause, StoreError
 from wattdock.files import JOURNAL, STUDIES
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import disk
@@ -258,7 +258,11 @@ class StudyFolder:
         """
         with OwnedFolder.open(self.path) as study, study.folder(RECORDS) as records:
             if not records.only_trusted_can_write:
-                raise StoreError(f"{records.path}: other users can write to it; run the study anew, without --resume")
+                raise StoreError(
+                    f"{records.path}: other users can write to it",
+                    "run the study anew, without --resume",
+                    cause=Cause.OTHERS_COULD_WRITE,
+                )
         folders = disk.find(self.path / RECORDS, f"{experiment_id[:16]}-")
         return {folder.name: _saved(_read(folder), folder) for folder in folders}
 
