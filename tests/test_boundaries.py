@@ -205,7 +205,7 @@ LOOKED_ELSEWHERE = {
     "publish/reproduce.py: in a verified bundle": {"packed.is_file"},
     "records/disk.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {
-        *("output_dir.glob", "place.rglob", "shutil.copytree"),
+        *("output_dir.glob", "place.rglob", "shutil.copytree", "shutil.copy2"),
     },
     "store/query.py: a name to compare": {"stored.folder.resolve"},
     "store/selection.py: a person's path, names to open": {

@@ -129,7 +129,7 @@ def spoil(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "said", "verbs"),
     [
-        ("lost", "(No such file or directory)", ("show a", "show results/a", "report results")),
+        ("lost", "is missing; restore it", ("show a", "show results/a", "report results")),
         ("cut", "Invalid JSON", ("show a", "report a")),
         ("deep", "Invalid JSON", ("show a", "compare a a", "bundle create a")),
         ("deep record", "nested too deeply", ("show a --again",)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
@@ -17,7 +19,7 @@ from seams.store import readable_results
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, StoreError
-from wattdock.records import RestartRecord
+from wattdock.records import RestartRecord, disk
 from wattdock.store import load_result, store_result
 
 if TYPE_CHECKING:
@@ -66,6 +68,34 @@ def test_a_folder_that_is_no_result_is_named(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"schema_version": 99}')
     with raises(StoreError, "result.json", "99", cause=Cause.MALFORMED):
         load_result(tmp_path)
+
+
+def test_the_version_of_a_result_is_judged_before_its_other_fields(tmp_path: Path) -> None:
+    """A result of an older version lacks nothing; it needs the wattdock that wrote it."""
+    older = ExperimentResult.SCHEMA_VERSION - 1
+    changed = {"colour": "blue", "config.colour": "blue", "schema_version": older}
+    (tmp_path / "result.json").write_text(json.dumps(document(changed)))
+    with raises(StoreError, f"version {older}", "the wattdock that wrote it"):
+        load_result(tmp_path)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_storing_takes_no_room_for_records_where_files_can_be_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """Elsewhere they are copied."""
+    measured_before, out = tmp_path / "record", tmp_path / "out"
+    disk.write(RESTART, measured_before)
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    folder = store_result(result(), [(RESTART, measured_before)], log=tmp_path / "none", output_dir=out)
+    for file in measured_before.iterdir():
+        stored = folder / "restarts/0" / file.name
+        assert (stored.samefile(file), stored.read_bytes()) == (links, file.read_bytes())
+
+
+def no_links(*_: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 @pytest.mark.parametrize(("place", "value"), [("performance.requests", 2**63), ("spans.0.end_ns", 10**400)])

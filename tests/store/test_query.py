@@ -201,7 +201,8 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     hidden = put(results, "o")
     hidden.rename(hidden.with_name(f".{hidden.name}"))
     (results / "plots").mkdir()
-    reasons = {"b": str(known + 1), "g": "energy.", "h": "config.workload.rate_per_s", "i": "", "j": ""}
+    reasons = {"b": str(known + 1), "g": "energy.", "h": "config.workload.rate_per_s", "i": ""}
+    reasons |= {"j": "is missing; restore it"}
     reasons |= {"k": "colour", "l": "config.colour", "m": "spans", "n": "spans.0.name", "p": "started_utc"}
     listed = called("results", "list", "--json", "--output-dir", str(results))
     assert (listed.returncode, len(json.loads(listed.stdout))) == (0, 1)

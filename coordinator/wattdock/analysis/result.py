@@ -96,11 +96,11 @@ class ExperimentResult(Stored):
         data_parallel: Null where one engine served the workload.
     """
 
-    SCHEMA_VERSION: ClassVar[Literal[1]] = 1
+    SCHEMA_VERSION: ClassVar[Literal[2]] = 2
     BOUNDARY_STATEMENT: ClassVar[str] = BOUNDARY_STATEMENT
     NET_MEANING: ClassVar[str] = NET_MEANING
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     experiment_id: str
     study: StudyFacts | None = None
     fallback: Fallback | None = None

@@ -6,6 +6,7 @@ A folder appears whole or not at all, and none is ever overwritten.
 from __future__ import annotations
 
 import errno
+import os
 import secrets
 import shutil
 import tempfile
@@ -171,14 +172,18 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
     file = folder.path / RESULT
     try:
         content = folder.read(RESULT, limit_bytes=MAX_JSON_BYTES)
+    except FileNotFoundError as error:
+        raise StoreError(f"{file}: is missing", "restore it, or move its folder away") from error
     except OSError as error:
         why = error.strerror or error
         raise StoreError(f"{file}: cannot be read ({why})", "see its owner, mode and size") from error
     try:
         return ExperimentResult.model_validate_json(content)
     except ValidationError as error:
-        first, version = error.errors()[0], ExperimentResult.SCHEMA_VERSION
-        if first["loc"] == ("schema_version",):
+        version, of_version = ExperimentResult.SCHEMA_VERSION, ("schema_version",)
+        # Another version's result differs in other fields, too.
+        first = min(error.errors(), key=lambda problem: problem["loc"] != of_version)
+        if first["loc"] == of_version:
             why = f"has schema version {first['input']}, this wattdock reads {version}"
             raise StoreError(f"{file}: {why}", "use the wattdock that wrote it") from error
         place = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
@@ -258,7 +263,7 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
             if measured is None:
                 disk.write(record, target)
             else:
-                shutil.copytree(measured, target)
+                shutil.copytree(measured, target, copy_function=_link)
         for written in (*place.rglob("*"), place):
             sync(written)
         final = parent / name
@@ -273,3 +278,11 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
     # The study's records go once this returns: a power cut must not take the name that replaces them.
     sync(parent)
     return final
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, which takes no room, or copy it where the filesystem cannot link."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
