@@ -113,21 +113,14 @@ def ready_runner(
         ConfigError: The engine does not know an argument, or the model's folder changed meanwhile.
         KeyboardInterrupt: The run was interrupted.
     """
-    machine, clock, emit = context.machine, context.machine.clock, context.emit
+    machine, clock, emit, startup.stage = context.machine, context.machine.clock, context.emit, "environment"
     with ExitStack() as stack:
-        startup.stage = "environment"
         with context.interrupts.interruptible():
             launcher = stack.enter_context(machine.launcher(plan, events.notes(emit)))
-        gpu_uuids = metered_gpus(plan)
-        if gpu_uuids:
+        if gpu_uuids := metered_gpus(plan):
             clock.sleep(METER_LEAD_S)
         if gpu_uuids and idle.duration_s:
-            startup.stage, initial = "idle-empty", context.initial_idle
-            span, current = wait_until_idle(
-                "idle-empty", idle, gpu_uuids, meter=meter, clock=clock, emit=emit, check=check, initial=initial
-            )
-            initial.update(current | initial)
-            startup.add(spans=span)
+            _meter_empty(startup, idle, gpu_uuids, context=context, meter=meter, check=check)
         startup.stage, launch_ns = "launch", clock.now_ns()
         runner = stack.enter_context(_launched(launcher, plan, model, context, log))
         client = stack.enter_context(machine.connect(runner, check, clock))
@@ -142,6 +135,24 @@ def ready_runner(
             return LoadedRunner(client, description, meter, runner.pids, check, model, gpu_uuids, context)
 
         yield description, load
+
+
+def _meter_empty(
+    startup: Recording,
+    idle: IdleSpec,
+    gpu_uuids: tuple[str, ...],
+    *,
+    context: RunContext,
+    meter: Meter,
+    check: Callable[[], None],
+) -> None:
+    """Meter the GPUs while they are idle and hold no model."""
+    startup.stage, initial, clock = "idle-empty", context.initial_idle, context.machine.clock
+    span, current = wait_until_idle(
+        "idle-empty", idle, gpu_uuids, meter=meter, clock=clock, emit=context.emit, check=check, initial=initial
+    )
+    initial.update(current | initial)
+    startup.add(spans=span)
 
 
 @contextmanager

@@ -148,9 +148,7 @@ def memory_fit(
     if figures is None:
         return MemoryFit(None, unknown + "its config.json has not been downloaded yet")
     if engine is None:
-        return MemoryFit(
-            None, unknown + "settings move or quantise weights, or the backend does not tell how it uses memory"
-        )
+        return MemoryFit(None, unknown + "settings move or quantise weights, or the backend's use is unknown")
     split, published, dtype = config.section.split(gpus), figures.published_config, config.section.dtype
     requests = NO_REQUESTS if weights_only else requests_of(config, engine, split)
     if published.get("quantization_config"):
