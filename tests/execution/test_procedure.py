@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import pytest
-from make.machine import VirtualClock
 from make.records import measured, request, stepped_power, timeline
+from make.virtual_meter import VirtualClock
 from refused import raises
 from seams.analysis import IdleState, not_cooled_down
 from seams.execution import SETTLE_S, LoadedRunner, Recording, measured_passes, wait_until_idle

@@ -9,8 +9,9 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from make.machine import VirtualClock, VirtualMachine, VirtualRunner, experiment, study
+from make.machine import VirtualMachine, VirtualRunner, experiment, study
 from make.outcomes import known
+from make.virtual_meter import VirtualClock
 from refused import raises
 from seams.host import LeaseRequest, hold
 from seams.store import LOG

@@ -19,7 +19,8 @@ import numpy as np
 from fuzz.commands import BrokenError, command, run_virtual
 from fuzz.messages import MESSAGES, delimited, parted
 from google.protobuf.message import DecodeError
-from make.machine import VirtualClock, VirtualMachine, VirtualRunner, experiment, study
+from make.machine import VirtualMachine, VirtualRunner, experiment, study
+from make.virtual_meter import VirtualClock
 from seams.runner import wire
 
 from wattdock.clock import NS_PER_S

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import shutil
 from array import array
-from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import numpy as np
-from make.records import PERIOD_S
+from make.virtual_meter import Power, VirtualClock, VirtualMeter
 from seams.execution import MachineAccess
-from seams.metering import COUNTER_LAG, Series, Ticks
 from seams.records import Steps, TokenSeries
 
-from wattdock.clock import NS_PER_S, Clock, ClockCheck, ClockIdentity
+from wattdock.clock import NS_PER_S, Clock, ClockCheck
 from wattdock.config import ExperimentConfig, Study
-from wattdock.errors import Cause, MeterError, RunnerError
+from wattdock.errors import Cause, RunnerError
 from wattdock.execution import Measurement, NodeTask, RunOptions, measure
 from wattdock.host import Gpu, GpuInventory, Machine
 from wattdock.launch import LauncherChoice
-from wattdock.metering import GpuTimeline, MeterChoice, Span, Timeline
+from wattdock.metering import MeterChoice, Span, Timeline
 from wattdock.planning import ExecutionPlan
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
 from wattdock.runner import Heartbeat, RunnerDescription
@@ -37,8 +34,7 @@ from wattdock_runner.backend import Arrival, Workload
 from wattdock_runner.checkpoint import hash_of
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.runner import LoadRequest, PassRequest
@@ -52,72 +48,6 @@ BASE = {
     "fake": {"step_s": 0.1},
 }
 LAUNCH_S, LOAD_S, PROMPT_TOKENS, BLOCK_TOKENS = 2.0, 10.0, 8, 16
-# Watts at an instant, in seconds of the virtual clock.
-Power = Callable[[float], float]
-
-
-class VirtualClock(Clock):
-    """A clock that moves only when somebody sleeps."""
-
-    def __init__(self, start_s: float = 100.0) -> None:
-        self._now_ns = round(start_s * NS_PER_S)
-
-    def now_ns(self) -> int:
-        return self._now_ns
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        self._now_ns += round(timeout_s * NS_PER_S)
-        return event.is_set()
-
-    def now_utc(self) -> str:
-        now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._now_ns // 1000)
-        return now.isoformat(timespec="milliseconds")
-
-    def identity(self) -> ClockIdentity:
-        return ClockIdentity("virtual", None)
-
-
-@dataclass
-class VirtualMeter:
-    """Meters simulated GPUs: a counter that ticks every 100 ms, and a temperature of 40 °C read once a second."""
-
-    clock: VirtualClock
-    power: Mapping[str, Power]
-    as_read: Callable[[Timeline], Timeline]
-    at_end: Callable[[Timeline], Timeline]
-    start_ns: int | None = None
-
-    def start(self) -> None:
-        self.start_ns = self.clock.now_ns()
-
-    def window(self, key: str) -> Any:
-        return nullcontext()
-
-    def watts(self) -> dict[str, float | None]:
-        now_s = self.clock.now_ns() / NS_PER_S
-        return {uuid: power(now_s) for uuid, power in self.power.items()}
-
-    def peek(self, after_ns: int | None = None) -> Timeline:
-        if self.start_ns is None:
-            raise MeterError("the meter was stopped before it was started")
-        start_ns, end_ns = self.start_ns, self.clock.now_ns()
-        gpus = {uuid: self._gpu(uuid, power, start_ns, end_ns) for uuid, power in self.power.items()}
-        return self.as_read(Timeline("nvml", start_ns, end_ns, gpus, reason=None if gpus else "no GPU"))
-
-    def stop(self, after_ns: int | None = None) -> Timeline:
-        self.clock.sleep(1.5)
-        return self.at_end(self.peek())
-
-    def _gpu(self, uuid: str, power: Power, start_ns: int, end_ns: int) -> GpuTimeline:
-        at_s = np.arange(start_ns / NS_PER_S, end_ns / NS_PER_S, PERIOD_S)
-        # The counter trails by as much as is assumed of it.
-        watts = np.array([power(at - COUNTER_LAG.mean_s) for at in at_s])
-        energy_mj = np.round(np.cumsum(watts * PERIOD_S) * 1e3).astype(np.int64)
-        at_ns = (at_s * NS_PER_S).astype(np.int64)
-        ticks = Ticks(at_ns - 1_000_000, at_ns - 1_000_000, at_ns + 1_000_000, at_ns + 1_000_000, energy_mj)
-        seconds = at_ns[::10]
-        series = {"temperature_c": Series(seconds, np.full(len(seconds), 40.0))}
-        return GpuTimeline(uuid=uuid, energy_source="counter", ticks=ticks, series=series, period_s=PERIOD_S)
 
 
 @dataclass
