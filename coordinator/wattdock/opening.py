@@ -179,7 +179,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, owned: bool = False, m
     Args:
         owned: Whether only root, the caller and the owner of its folder, who could replace it, may own it: for what is
             trusted, such as a lock.
-        mode: Of a file that is made, less the umask.
+        mode: Mode of a file that is made, less the umask.
 
     Raises:
         OSError: It cannot be opened, is a link, a pipe or a device, or belongs to another user.

@@ -51,7 +51,7 @@ class Roofline(Stored):
 
         Args:
             operations, bytes_read: More than 0.
-            peak: Of all GPUs together, for the operands of the arithmetic.
+            peak: Peak of all GPUs together, for the operands of the arithmetic.
             duration_s: As measured.
         """
         least_s: dict[Limit, float] = {
@@ -78,7 +78,7 @@ class Compute(Stored):
         active_weights, total_weights: Matrix weights that an output token uses, and all; they differ with experts.
         bytes_read_least: Weights at their mean size, once for every step; keys and values that each output token
             attends to.
-        arithmetic_bits: Of an operand; null where that is not known.
+        arithmetic_bits: Bits of an operand; null where that is not known.
         peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense arithmetic of so many bits (of 32,
             the peak of 16), memory.
         peak_flops_share: `flops_per_s` ÷ the peak.

@@ -42,7 +42,7 @@ class Drift(Stored):
             and not the engine set the pace, power.
         relative: Change ÷ mean; null with the reason.
         half95: Half the width of its 95 % interval.
-        duration_s: Of all blocks.
+        duration_s: Length of all blocks.
     """
 
     restart: int
@@ -103,7 +103,7 @@ def _edges(run_pass: PassRecord, instants: Instants, in_flight: int) -> list[int
 
 
 def _blocks(run_pass: PassRecord, start_ns: int, end_ns: int) -> list[int]:
-    """Return the edges of about equal blocks, each where tokens came: one of whole steps holds their joules, too."""
+    """Return the edges of about equal blocks; each ends a step, so that a block holds the joules of its tokens."""
     if (length_s := (end_ns - start_ns) / NS_PER_S) < MIN_BLOCKS:
         raise NoWindowError(f"the engine was full for {max(length_s, 0):.1f} s, where {MIN_BLOCKS} s are needed")
     wanted_ns = np.linspace(start_ns, end_ns, _count(end_ns - start_ns, MIN_BLOCKS) + 1)
@@ -128,7 +128,7 @@ class _Work(NamedTuple):
 
     Attributes:
         output_tokens, steps: Steps that gave tokens; in the last of a pass, fewer requests share one.
-        prompt_tokens: Of requests whose first token lies in the block.
+        prompt_tokens: Prompt tokens of requests whose first token lies in the block.
         context: Sum, over the steps, of the contexts of the requests past their first token; in tokens.
     """
 

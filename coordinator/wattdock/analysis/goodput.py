@@ -44,7 +44,7 @@ def goodput(measured: Measured, windows: WindowSummary | None) -> Goodput | None
     """Return which requests of all passes met the settings' `slo`, and their cost; None where nothing was asked.
 
     Args:
-        windows: Of the passes, in their order; None without any.
+        windows: Windows of the passes, in their order; None without any.
     """
     if (slo := measured.config.slo) is None:
         return None

@@ -55,7 +55,7 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
     """Return the work of each pass, in order.
 
     Args:
-        windows: Of the passes; None without any pass.
+        windows: Windows of the passes; None without any pass.
     """
     found = []
     for (restart, run_pass), figure in zip(measured.passes, windows.of_headline() if windows else (), strict=True):

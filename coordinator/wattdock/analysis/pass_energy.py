@@ -43,7 +43,7 @@ class PassEnergy(Stored):
 
     Attributes:
         reason: Why `total_j` is null, where it is.
-        energy_per_output_token_j: Of what is `counted`.
+        energy_per_output_token_j: Figure of what is `counted`.
         steady: The steady state, where the headline figures are of it; null where they are of the whole pass.
         prompt_repeats: How often the pass repeated its list of prompts.
         prompts_reused: An earlier pass of the restart had some of the prompts already.

@@ -67,7 +67,7 @@ class Performance(Stored):
     """Speed over the measured passes.
 
     Attributes:
-        output_tokens_per_s: Of the headline's window, see `energy.windows.headline`.
+        output_tokens_per_s: Speed of the headline's window, see `energy.windows.headline`.
         cacheable_prompt_tokens: What a prefix cache was meant to serve of conversations; null without these.
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
         schedule_lag_share: Delay behind the schedule ÷ duration, in the worst pass; see `schedule_lag_share()`. An
@@ -119,7 +119,7 @@ def performance(measured: Measured, windows: WindowSummary | None) -> Performanc
     """Return speed over all passes together.
 
     Args:
-        windows: Of the passes; tokens/s are the headline's. None without any pass, which has no speed.
+        windows: Windows of the passes; tokens/s are the headline's. None without any pass, which has no speed.
     """
     if windows is None:
         return None

@@ -74,7 +74,7 @@ class Statistics(Stored):
         quantity: The figure described.
         value: The result's figure, whose interval `ci95` is: sum over all passes ÷ sum of their tokens (or seconds).
         per_restart: The same of each restart.
-        standard_deviation_within_restarts: Of passes around their restart's mean, pooled.
+        standard_deviation_within_restarts: Spread of passes around their restart's mean, pooled.
         ci95: Of the figure, from how restarts differ, R−1 degrees of freedom; null with the reason.
         ci95_relative: (Upper end − figure) ÷ figure; the lower end may be cut off at 0.
         outliers: Passes far from the others; reported, never dropped.

@@ -75,7 +75,7 @@ class Steadiness(Stored):
     """A warm-up over its last two thirds, or its last window where that is longer.
 
     Attributes:
-        duration_s: Of the warm-up so far.
+        duration_s: Length of the warm-up so far.
         drifting: What is not steady yet, with its figure and limit; empty when the warm-up is over.
         tokens_slope_per_min, energy_slope_per_min: Relative change per minute of tokens/s, and of joules per token;
             null with too few passes, or without energy.

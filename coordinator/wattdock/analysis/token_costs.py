@@ -72,10 +72,10 @@ class TokenCosts(Stored):
 
     Attributes:
         idle_w: While no step ran.
-        joules_per_step: Of a step beside its tokens, such as reading the weights.
+        joules_per_step: Energy of a step beside its tokens, such as reading the weights.
         joules_per_context_token: Per position whose keys and values attention read.
         closure: Joules of the fit ÷ joules measured, over all bins, − 1.
-        bins: Of energy, over all passes and GPUs.
+        bins: Bins of energy, over all passes and GPUs.
         lag_s: By how much the course of energy trailed the steps, as fitted.
     """
 
@@ -120,7 +120,7 @@ class Work:
         """Return seconds without work and each kind's amount between neighbouring edges, shape (edges − 1, 1 + k).
 
         Args:
-            edges_ns: Of the bins of energy, ascending.
+            edges_ns: Edges of the bins of energy, ascending.
             lag_s: By how much energy trails the work.
         """
         at_ns, done = self._course
@@ -253,7 +253,7 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, may_give_way: 
 
     Args:
         passes: All with the same number of GPUs.
-        names: Of seconds without work and of each kind of work, for reasons.
+        names: Names of seconds without work and of each kind of work, for reasons.
         may_give_way: Whether a kind gets no figure where it cannot be told from others, whose figures then include it.
 
     Raises:
@@ -294,7 +294,7 @@ def _least_of(mixed: Sequence[int], work: Floats, energy_j: Floats, kept: Sequen
     """Return which kind explains least that the others do not; of those that chance may have put there, by `GIVE_WAY`.
 
     Args:
-        work: Of the kinds that are kept.
+        work: Amounts of the kinds that are kept.
     """
     misfits: dict[int, float] = {}
     for kind in mixed:
@@ -377,7 +377,7 @@ def _solved(sums: Floats, residual_j2: float) -> list[Floats]:
     """Return the non-negative least squares of (work, slope, energy) from sums of their products, over any lag.
 
     Args:
-        sums: Of each draw, shape (draws, k + 2, k + 2).
+        sums: Sums of each draw, shape (draws, k + 2, k + 2).
     """
     from scipy.optimize import nnls
 

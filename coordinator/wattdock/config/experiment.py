@@ -97,7 +97,7 @@ class WarmUpSpec(StrictSettings):
 
     Attributes:
         profile: "quick" runs `passes` short ones and is never publishable; "steady" goes on until nothing drifts.
-        passes: Of the quick profile.
+        passes: Passes of the quick profile.
         min_s: A steady warm-up lasts this long at least.
         window_s: Over which nothing may drift; tokens/s and joules per token not over the last two thirds of the
             warm-up either, where these are longer. Passes of a steady warm-up last a quarter of it.

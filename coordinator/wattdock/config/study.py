@@ -35,10 +35,10 @@ class StudyFile(StrictSettings):
     """A file with `experiments:` or `sweep:`; a file without either is one experiment.
 
     Attributes:
-        name: Of the study; the file's name by default.
+        name: Name of the study; the file's name by default.
         order: "shuffled" draws a new order of load groups, and of experiments in them, for each restart; "written"
             keeps the file's.
-        seed: Of the shuffles.
+        seed: Seed of the shuffles.
         stop_after_failures: Attempts in a row that fail at the same stage in the same way before the rest of that
             backend is given up; null never does.
         defaults: Laid under each experiment.

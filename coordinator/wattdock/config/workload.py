@@ -103,7 +103,7 @@ class WorkloadSpec(StrictSettings):
         arrival: How requests arrive; see the wire's `Arrival`. `poisson`, `gamma` and `trace` are open loops.
         rate_per_s: Mean arrival rate, of `poisson` and `gamma`.
         burstiness: Shape of the gamma distribution of gaps; 1 is Poisson, less is burstier.
-        trace_speed: Of `trace`: 2 replays a trace's arrivals in half the time.
+        trace_speed: Speed of `trace`: 2 replays a trace's arrivals in half the time.
         min_duration_s, min_requests: A pass goes on until both are met.
         ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
         temperature: 0 is greedy.

@@ -62,7 +62,7 @@ class Plain(Progress):
             self.say(text)
 
     def say(self, line: str) -> None:
-        """Print one line; a reader who has gone must not end the measurement."""
+        """Print one line; a closed pipe does not end the measurement."""
         with suppress(BrokenPipeError):
             say(line, err=True)
 

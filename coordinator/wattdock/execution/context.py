@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
     from wattdock.study import EarlierStudy, StudyFolder
 
-# Longest wait for a GPU to become free, and between two looks: a runner that has just ended may still be on its GPU.
+# Longest wait for a free GPU, and the time between checks: a runner that has just ended may still be on its GPU.
 TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
 
 

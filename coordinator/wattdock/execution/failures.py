@@ -55,7 +55,7 @@ WORDS = {
     Cause.KV_CACHE: "No available memory for the cache blocks|available KV cache memory|KV cache is needed",
     Cause.HOST_MEMORY: "DefaultCPUAllocator|Available memory on node|Cannot allocate memory|for an array with shape|"
     "(?<!OutOf)MemoryError",
-    # A guess of the runner's about a killed process stands in brackets.
+    # The runner puts its guess about a killed process in brackets; this pattern skips it.
     Cause.GPU_MEMORY: "OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|Free memory on device|not enough GPU memory|"
     r"(?<!\()out of memory",
     Cause.EXCHANGE: "NCCL error|nccl(System|Internal|Remote|UnhandledCuda)Error|"
@@ -163,7 +163,7 @@ def energy_loss(timeline: Timeline, recording: Recording, gpus: Sequence[str], *
     experiment whose passes have no energy has failed: no resumption measures these passes again.
 
     Args:
-        timeline: Of the whole session.
+        timeline: Timeline of the whole session.
         gpus: UUIDs of the GPUs that the runner was given.
         metered: Whether the GPUs were to be metered.
     """

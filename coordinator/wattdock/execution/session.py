@@ -101,7 +101,7 @@ class Session:
             log=self._log,
             check=self._check,
         )
-        # Its end belongs to the session's: a generator that is left does not end at once.
+        # The session's stack closes the runner: a generator left by an exception is closed late.
         description, load = self._stack.enter_context(ready)
         self._fail_refused(lambda state: description.require_arrival(state.config.workload))
         if not self._pending:

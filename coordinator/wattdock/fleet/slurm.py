@@ -36,7 +36,7 @@ class QueuedTask:
     """A task that Slurm knows of, waiting or running.
 
     Attributes:
-        number: Of the task in its study.
+        number: Number of the task in its study.
         job: As Slurm's commands take it: 12_3.
         state: Slurm's word for it, such as PENDING or RUNNING.
         reason: Why it waits, in Slurm's words.

@@ -184,7 +184,7 @@ def _own_file(stack: ExitStack, folder: Path, name: str) -> tuple[Path, int]:
     """Open our own file for a lease until `stack` ends, made where there is none."""
     for path, descriptor in _lease_files(folder, name):  # noqa: B007  (returned)
         state = os.fstat(descriptor)
-        # Any other file could be one of ours that somebody else moved or linked there.
+        # Another user may have moved or linked one of our files here.
         if (state.st_uid, state.st_nlink, stat.S_IMODE(state.st_mode)) == (os.geteuid(), 1, FILE_MODE):
             own = os.dup(descriptor)
             break

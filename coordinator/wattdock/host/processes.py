@@ -39,7 +39,7 @@ class CpuTimes:
 
     Attributes:
         busy, total: Of these CPUs since boot; what the hypervisor gave to other machines counts as busy.
-        measurement_ticks: Of this coordinator and its runner, with children that they waited for; None where
+        measurement_ticks: CPU time of this coordinator and its runner, with children that they waited for; None where
             unreadable.
         stolen: The part of `busy` that the hypervisor gave to other machines.
     """
@@ -71,7 +71,7 @@ def cpu_times(
 
     Args:
         cpus: Their numbers; None is all of the machine.
-        measurement_ticks: Of this coordinator and its runner.
+        measurement_ticks: CPU time of this coordinator and its runner.
         proc: /proc, or a stand-in.
 
     Source: proc(5), /proc/stat: user nice system idle iowait irq softirq steal; the last two (guest) are in user.

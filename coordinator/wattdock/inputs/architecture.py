@@ -58,10 +58,10 @@ class Layer:
     """One layer, in numbers of weights.
 
     Attributes:
-        dense: Of matrices that every token is multiplied by: attention, a dense MLP, a router.
+        dense: Weights of matrices that every token is multiplied by: attention, a dense MLP, a router.
         other: Norms and biases.
-        experts: Of all experts' matrices.
-        active_experts: Of the experts that one token is routed to.
+        experts: Weights of all experts' matrices.
+        active_experts: Weights of the experts that one token is routed to.
         window: Most tokens that its attention looks back; None is all.
     """
 
@@ -171,7 +171,7 @@ class Architecture:
         Args:
             prompt_tokens: Ids of the prompt, without padding.
             output_tokens: Ids generated, at least 1 (0 gives 0).
-            cached_prompt_tokens: Of the prompt, served from a cache; at least one position is always computed.
+            cached_prompt_tokens: Tokens of the prompt, served from a cache; at least one position is always computed.
 
         Source: Kaplan et al., arXiv 2001.08361, section 2.1 (2 × weights per token), with attention counted exactly.
         """
@@ -191,7 +191,7 @@ class Architecture:
         Each output token after the first reads, in every layer, the keys and values of every position it attends to.
 
         Args:
-            dtype: Of keys and values, as the engine names it.
+            dtype: Type of keys and values, as the engine names it.
         """
         if output_tokens < 1:
             return 0.0

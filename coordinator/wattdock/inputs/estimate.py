@@ -132,7 +132,7 @@ def memory_fit(
 
     Args:
         gpus: How many the experiment takes.
-        memory_bytes: Of the largest GPU that the experiment may get; None checks only the split.
+        memory_bytes: Memory of the largest GPU that the experiment may get; None checks only the split.
         on_host: It runs on CPUs, whose ranks and replicas share `memory_bytes`, what the host has left.
         weights_only: Leave out the memory that the experiment's workload takes.
         hub_home: WATTDOCK_HOME, to ask a hub for its models' figures, which are kept there; None asks no hub.

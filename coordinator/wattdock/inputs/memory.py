@@ -39,8 +39,8 @@ class Requests:
 
     Attributes:
         count: In flight.
-        context_tokens: Of each request, prompt and answer.
-        prompt_tokens: Of each request.
+        context_tokens: Tokens of each request, prompt and answer.
+        prompt_tokens: Prompt tokens of each request.
         certain: Whether all of them are at full length at once whatever the engine does.
     """
 
@@ -58,7 +58,7 @@ class MemoryEstimate:
     """Bytes on the fullest GPU of a split.
 
     Attributes:
-        memory_bytes: Of each GPU.
+        memory_bytes: Memory of each GPU.
         usable_bytes: The part of a GPU's memory that the engine may take.
         weights, kv_cache: From the config.
         activations, overhead: Estimated.
@@ -93,7 +93,7 @@ class ModelMemory:
     """A model in an engine, and the requests that the engine serves at once.
 
     Attributes:
-        dtype: Of weights that are not quantised, and of activations.
+        dtype: Type of weights that are not quantised, and of activations.
         quantization: How the matrices in layers are quantised; None where they are not.
         weights_bytes: All weights, on one GPU.
         embedding_bytes: The input embedding among them.

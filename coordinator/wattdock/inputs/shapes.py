@@ -36,7 +36,7 @@ class ModelFigures:
         weight_bytes: Size of the checkpoint's tensors; None without a file.
         id: On the hub; None for a model that is not published.
         parameters: Each tied weight once; None where not counted.
-        quantization: Of the published weights; a shape's weights are not quantised.
+        quantization: Quantisation of the published weights; a shape's weights are not quantised.
     """
 
     name: str

@@ -35,7 +35,7 @@ class LauncherChoice:
     """How a backend's runners are started, and why.
 
     Attributes:
-        name: Of the launcher and its file: "process", "docker".
+        name: Name of the launcher and its file: "process", "docker".
         change: What a user would do to get containers; empty for containers.
         image: The image that containers are started from; None for processes.
         pin: By what the image was pinned; None for an image that was looked up by its name.

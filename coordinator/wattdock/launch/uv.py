@@ -68,7 +68,7 @@ def run_uv(
     Args:
         call: Runs a command line with an environment; returns its output, by lines, if it fails.
         say: Receives a line if the network is given up.
-        environ: Of uv and of pip, whose configuration is asked for.
+        environ: Environment of uv and of pip, whose configuration is asked for.
     """
     command, variables = uv_call(words, environ)
     if (output := call(command, variables)) is None:

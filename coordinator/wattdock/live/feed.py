@@ -80,7 +80,7 @@ class Feed:
         self._watch, self._is_open = RunWatch(self.output_dir), False
 
     def look(self) -> None:
-        """Look once; what cannot be read is left as it was, and said."""
+        """Look once; keep the previous value of an unreadable file, and report the file."""
         now_s, clock_s = time.time(), time.monotonic()
         if is_due := clock_s - self._asked_s >= LEASES_S:
             self._asked_s = clock_s

@@ -39,8 +39,8 @@ class Order(BaseModel):
 
     Attributes:
         gpus: UUIDs; without any the command chooses, or measures on the CPU where there is no GPU.
-        input_tokens: Of each synthetic prompt; None for the bundled prompts.
-        min_duration_s: Of each pass.
+        input_tokens: Tokens of each synthetic prompt; None for the bundled prompts.
+        min_duration_s: Shortest time of each pass.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)

@@ -61,7 +61,7 @@ class ExecutionPlan:
         meter: Which meter, and why.
         variables: Engine settings that reach its runner from the environment here; "set" for what may be secret.
         memory: Whether the model fits, in words; None on the CPU.
-        job: Of a cluster's scheduler, where one gave the machine.
+        job: Job of a cluster's scheduler, where one gave the machine.
         prompts: What it will send, in words; empty before that is known.
         dataset_format, dataset_ignored: As in its result's environment.
     """

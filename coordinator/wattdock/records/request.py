@@ -13,7 +13,7 @@ class RequestRecord:
         replica: The engine that served the request; None with a single engine.
         token_gaps_ns: From each token to the one after it; None where the engine's steps tell, and of a single token.
         max_output_tokens: The output limit that the engine was given.
-        prompt_hash: Of the ids that the engine was given, see the wire; None where the runner does not tell.
+        prompt_hash: Hash of the ids that the engine was given, see the wire; None where the runner does not tell.
     """
 
     index: int

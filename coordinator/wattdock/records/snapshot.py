@@ -71,7 +71,7 @@ class ClockFacts(Stored):
     """Evidence that runner and host share a clock.
 
     Attributes:
-        round_trip_max_s: Of the slowest check; None where no runner answered.
+        round_trip_max_s: Round trip of the slowest check; None where no runner answered.
         identities: The clocks of all instants; several where the host was rebooted before a study was resumed.
         unchecked_passes: Measured passes after which the runner's clock was not checked, because the runner had died.
     """

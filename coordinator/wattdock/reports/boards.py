@@ -32,8 +32,8 @@ class Pool:
     Attributes:
         by_board: Restarts by board.
         boards: The boards' figures, which weigh alike.
-        over_boards: Of the mean, for boards of the model: Student's t on boards' figures.
-        these_boards: Of the mean, for more restarts on these boards only; None with one restart on each.
+        over_boards: Interval of the mean, for boards of the model: Student's t on boards' figures.
+        these_boards: Interval of the mean, for more restarts on these boards only; None with one restart on each.
         between, within: Standard deviations of boards' figures, and of restarts around their own board's mean, pooled,
             each with its interval (χ²); `within` is None with one restart on each.
     """

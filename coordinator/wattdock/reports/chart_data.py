@@ -186,7 +186,7 @@ class RestartTimeline:
     Attributes:
         label: Number of the restart, from 1.
         spans: A row per span: name, kind, begin and duration in seconds, joules, mean watts.
-        power_w: Of each GPU of the host.
+        power_w: Power of each GPU of the host.
         host_w: CPU packages and memory, where RAPL was read.
         tokens_per_s: Output tokens per second, in bins.
     """

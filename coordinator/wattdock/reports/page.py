@@ -47,7 +47,7 @@ class Extent(NamedTuple):
 
     Attributes:
         timelines: Results whose timelines it holds.
-        points: Of all lines over time together.
+        points: Points of all lines over time together.
         reasons: Reasons against publishing, of each result.
         has_tables: Whether charts have tables below them.
     """

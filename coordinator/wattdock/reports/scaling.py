@@ -88,7 +88,7 @@ class Optimum:
 
     Attributes:
         next_best: None where there is no other.
-        difference: Of the next best from it; None with too few restarts on either side.
+        difference: Difference of the next best from it; None with too few restarts on either side.
     """
 
     point: SplitPoint

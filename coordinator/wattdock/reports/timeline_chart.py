@@ -42,7 +42,7 @@ class TimelineLook:
 
     Attributes:
         lines: Name, colour and dash of each line of power.
-        kinds: Of the spans.
+        kinds: Kinds of the spans.
         has_readings: Whether a line of power is of readings.
     """
 
@@ -57,7 +57,7 @@ class TimelineDrawing:
     """One restart as it is drawn over time.
 
     Attributes:
-        ends: Of the axis of time, seconds.
+        ends: Ends of the axis of time, seconds.
         datasets: Rows of the spans and of the lines, under the names that the chart has for them.
     """
 

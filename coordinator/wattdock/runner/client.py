@@ -288,7 +288,7 @@ class RunnerClient:
 
 @contextmanager
 def _understood(kind: type[WattdockError] = RunnerError) -> Iterator[None]:
-    """Turn what a runner says and cannot be into the runner's error."""
+    """Raise an impossible message as the runner's error."""
     try:
         yield
     except (ValueError, OverflowError) as error:

@@ -195,7 +195,7 @@ def readable_results(folders: Iterable[Path], warn: Warn) -> Iterator[StoredResu
     """Yield the results that can be read.
 
     Args:
-        folders: Of results, as `result_folders` returns them.
+        folders: Folders of results, as `result_folders` returns them.
         warn: Receives a line about each result that cannot be read, or whose result.json is lost.
     """
     for folder in folders:

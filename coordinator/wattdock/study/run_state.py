@@ -39,9 +39,9 @@ class RunState:
         elapsed_s, output_tokens: Of the pass under way, or of the last one.
         gpus: UUIDs of the GPUs that the runner has.
         watts: Latest power of every GPU that is metered, by UUID; None where it is unknown.
-        joules: Of the runner's GPUs, from the pass's beginning to its latest heartbeat, by power at heartbeats:
+        joules: Energy of the runner's GPUs, from the pass's beginning to its latest heartbeat, by power at heartbeats:
             provisional. None once power was unknown.
-        share: Of the pass that is done, 0 to 1; None where its end cannot be told.
+        share: Finished share of the pass, 0 to 1; None where its end cannot be told.
         beats: Time and power of each heartbeat.
         parts: Passes and idle spans, the latest last.
         stored: Results so far, by status.

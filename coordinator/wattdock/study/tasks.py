@@ -39,7 +39,7 @@ class Task:
     """One load group of a study, as far as it is measured.
 
     Attributes:
-        number: Of the load group, from 0.
+        number: Number of the load group, from 0.
         study: Its experiments, under the study's name and settings.
         path: Its folder, which it makes itself.
     """

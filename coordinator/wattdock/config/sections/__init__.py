@@ -78,11 +78,11 @@ class EngineMemory:
     """How an engine uses a GPU's memory, by its settings and, where these are silent, by assumption.
 
     Attributes:
-        share: Of each GPU's memory, what the engine may take.
+        share: Share of each GPU's memory, what the engine may take.
         step_tokens: Most tokens that one step computes; None: all prompts of a batch at once.
         logits_rows: Most requests whose logits are computed together; None: the batch.
         kv_cache_bytes: Size of the cache on each GPU where it was set; None fills or grows.
-        kv_dtype: Of keys and values; "auto" is the model's own.
+        kv_dtype: Type of keys and values; "auto" is the model's own.
         repeats_kv_heads: Whether tensor parallelism may go beyond the number of key/value heads.
         queues: Whether requests that the cache has no room for may wait, rather than fail.
     """

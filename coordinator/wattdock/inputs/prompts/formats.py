@@ -197,7 +197,7 @@ def blocks(value: object, where: str, key: str, *, tokens: object, each: int) ->
     """Return the ids of a prompt's blocks.
 
     Args:
-        tokens: Of the prompt, the last of whose blocks may not be full.
+        tokens: Tokens of the prompt, the last of whose blocks may not be full.
         each: Tokens of a block.
 
     Raises:

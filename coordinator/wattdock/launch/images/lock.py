@@ -104,7 +104,7 @@ class ImageStatus:
     """An image on this machine's engine, and in the lock.
 
     Attributes:
-        id: Of the locked image where the engine has it, else of the one built here; None where it has neither.
+        id: Id of the locked image where the engine has it, else of the one built here; None where it has neither.
         digest: By which a registry has that image.
         revision: Commit that the image was built from.
         locked: The digest or id in the lock.
