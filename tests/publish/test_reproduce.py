@@ -194,8 +194,7 @@ def test_another_gpu_is_equivalent_at_the_same_power_and_not_at_twice_the_power(
     other = VirtualMachine(tmp_path / "other", {"GPU-2": lambda _: watts}, limit_w=lambda _: 500.0)
     done = called_on(other, bundle, "--json")
     assert done.returncode == code, done.stderr
-    said = "wattdock: not reproduced: 1 of 1 experiments not equivalent, the first: a"
-    assert (done.stderr.splitlines()[-1] == said) is not equivalent
+    assert ("not reproduced" in done.stderr) is not equivalent
     comparison = json.loads(done.stdout)
     [pair] = comparison["pairs"]
     test = pair["tests"]["energy_per_output_token_j"]
