@@ -6,7 +6,7 @@ Must not know: files, processes, GPUs of this machine, how anything is drawn. Ea
 beside the computation.
 """
 
-from wattdock.analysis import conditions, statistics, steadiness
+from wattdock.analysis import conditions, statistics, windows
 from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts, analyse
 from wattdock.analysis.verdict import Audit, Check
 from wattdock.analysis.windows import WindowSummary
@@ -21,5 +21,5 @@ __all__ = [
     "analyse",
     "conditions",
     "statistics",
-    "steadiness",
+    "windows",
 ]

@@ -12,11 +12,10 @@ import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.gpus import ListedProcess, listed_processes
+from wattdock.analysis.idle import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
 from wattdock.analysis.other_meters import CrossCheck, HostEnergy, cross_check, host_energy, host_joules
-from wattdock.analysis.pass_energy import PassEnergy, SteadyState, Uncertainty
-from wattdock.analysis.statistics import statistical_j
-from wattdock.analysis.steadiness import IdleBaseline, idle_baselines, idle_energy_j
+from wattdock.analysis.pass_energy import PassEnergy, SteadyState
 from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
 from wattdock.values import Stored, all_known, known_sum
@@ -39,7 +38,7 @@ BOUNDARY_STATEMENT = (
 NET_MEANING = (
     "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
 )
-NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
+NO_IDLE_POWER = "no idle power of every GPU after each load; set idle.duration_s"
 
 
 class EnergyResult(Stored):
@@ -47,6 +46,8 @@ class EnergyResult(Stored):
 
     Attributes:
         reason: Why `total_j` is null, where it is.
+        timing_j: Standard uncertainty of `total_j` from counter changes and their lag; `ExperimentResult.budget` has
+            all that makes J/token uncertain.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         load_j: Loading the model, over the GPUs used.
         energy_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
@@ -56,10 +57,8 @@ class EnergyResult(Stored):
         cross_check: A second meter's figures of the same passes; null without one.
         host_j: CPU packages and memory of the whole host by domain ("package-0", "package-0-dram"), never part of any
             other figure; empty, with `host` null, where they cannot be read.
-        net_j: Total less the energy of the same GPUs idle with the model loaded, at their mean power before and after
-            the passes.
-        net_uncertainty_j: Root of squares of half the difference of the powers before and after, of their timing and of
-            the total's timing.
+        net_j: Total less the energy of the same GPUs idle with the model loaded, at their mean power after each load.
+        net_uncertainty_j: Root of squares of that power's uncertainty and the total's timing.
         hbm_j: Of the memory of the GPUs used: a part of `total_j`, never to be added to it. The driver's own figure,
             from means over one second, and for passes of 5 s and more only; its gain is unknown.
         hbm_timing_j: Its standard uncertainty from timing.
@@ -70,7 +69,7 @@ class EnergyResult(Stored):
     boundary_statement: str = BOUNDARY_STATEMENT
     total_j: float | None
     reason: str | None = None
-    uncertainty: Uncertainty
+    timing_j: float | None = None
     per_gpu_j: dict[str, float | None]
     bystander_j: dict[str, float | None] = Field(default_factory=dict)
     load_j: float | None = None
@@ -97,6 +96,11 @@ class EnergyResult(Stored):
     host_j: dict[str, float | None] = Field(default_factory=dict)
     host: HostEnergy | None = None
     gpu_processes: list[ListedProcess] = Field(default_factory=list)
+
+    @property
+    def timing95_j(self) -> float | None:
+        """Half the width of the 95 % interval of `total_j` from timing alone."""
+        return None if self.timing_j is None else NORMAL95 * self.timing_j
 
     @property
     def hbm95_j(self) -> float | None:
@@ -126,7 +130,7 @@ def measured_energy(measured: Measured) -> EnergyResult:
     return EnergyResult(
         total_j=total_j,
         reason=reason,
-        uncertainty=Uncertainty(timing_j=timing_j, statistical_j=statistical_j(total_j, in_passes)),
+        timing_j=timing_j,
         per_gpu_j=_summed(used),
         bystander_j=_summed(bystanders),
         load_j=float(np.mean(loads_j)) if loads_j else None,

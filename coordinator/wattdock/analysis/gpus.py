@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.steadiness import IDLE_SPANS, over
+from wattdock.analysis.idle import IDLE_SPANS, over
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, MeterEvent, Span
 from wattdock.records import RestartRecord

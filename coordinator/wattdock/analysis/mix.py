@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pydantic import Field
 
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wattdock.analysis.measured import Measured
     from wattdock.analysis.windows import WindowSummary
+    from wattdock.records import RequestRecord
 
 
 class PassMix(Stored):
@@ -26,6 +31,8 @@ class PassMix(Stored):
         declared_prompt_tokens, declared_output_tokens: Means per request in the long run; null where not declared.
         draw_difference: (Prompt tokens ÷ output tokens) ÷ the long-run ratio − 1: what the draw, the list's place and
             the window's ends make; null where no ratio is declared.
+        draw_chance: Standard deviation of `draw_difference` where requests are drawn independently, by how these
+            requests' lengths differ and by how many are cut at the window's ends.
         mismatches: Requests of the whole pass that were not what was to be sent, by what differed.
         texts: Prompts of text, whose ids only the runner knows.
         ended_early, aborted: Answers of the whole pass that the model, or the engine, ended before their limit.
@@ -43,6 +50,7 @@ class PassMix(Stored):
     declared_prompt_tokens: float | None = None
     declared_output_tokens: float | None = None
     draw_difference: float | None = None
+    draw_chance: float = 0.0
     mismatches: dict[str, int]
     texts: int = 0
     ended_early: int = 0
@@ -83,6 +91,7 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
                 declared_prompt_tokens=declared.prompt_tokens,
                 declared_output_tokens=mean,
                 draw_difference=sent / long_run - 1 if sent and long_run else None,
+                draw_chance=_chance(inside, measured.in_flight),
                 mismatches=declared.mismatches,
                 texts=declared.texts,
                 ended_early=len(early),
@@ -92,3 +101,13 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
             )
         )
     return found
+
+
+def _chance(inside: Sequence[RequestRecord], in_flight: int) -> float:
+    """Return the relative standard deviation of the prompt tokens ÷ output tokens of so many independent requests."""
+    lengths = np.array([(request.prompt_tokens or 0, request.output_tokens or 0) for request in inside], dtype=float)
+    if len(lengths) < 2 or not lengths.mean(axis=0).all():
+        return 0.0
+    variances = (lengths.std(axis=0) / lengths.mean(axis=0)) ** 2
+    # A window cuts the answers of all in flight at each end, at places spread evenly over them.
+    return sqrt(float(variances.sum()) / len(lengths) + min(in_flight, len(lengths)) / 6 / len(lengths) ** 2)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from wattdock.analysis.idle import over
 from wattdock.analysis.joules import combined_timing_j
-from wattdock.analysis.steadiness import over
 from wattdock.metering import Span
 from wattdock.values import Stored, known_sum
 

@@ -61,8 +61,22 @@ class Instants(NamedTuple):
         before_ns = np.maximum.accumulate(self.finished)[:-1]
         return np.concatenate(([0], np.flatnonzero(self.submitted[1:] >= before_ns) + 1))
 
-    def full(self, in_flight: int) -> tuple[int, int]:
+    def rounds(self, after_ns: int) -> tuple[int, int]:
+        """Return from the first round that begins at or after an instant to the end of the last one, ns.
+
+        Raises:
+            NoWindowError: No round begins then.
+        """
+        starts_ns = self.submitted[self.round_starts()]
+        if not (late := starts_ns >= after_ns).any():
+            raise NoWindowError("no round of requests begins after the lead-in")
+        return int(starts_ns[late][0]), int(self.finished.max())
+
+    def full(self, in_flight: int, after_ns: int = 0) -> tuple[int, int]:
         """Return from the first tokens of `in_flight` requests to the last submission, ns: refills lie inside.
+
+        Args:
+            after_ns: It begins no earlier.
 
         Raises:
             NoWindowError: There is no such time, the engine was not full in it, or requests were in lock-step, so that
@@ -70,9 +84,10 @@ class Instants(NamedTuple):
         """
         if len(self.submitted) <= in_flight:
             raise NoWindowError(f"{len(self.submitted)} requests never leave {in_flight} in flight and one waiting")
-        start_ns, end_ns = int(self.first[:in_flight].max()), int(self.submitted[-1])
+        start_ns, end_ns = max(int(self.first[:in_flight].max()), after_ns), int(self.submitted[-1])
         if end_ns <= start_ns:
-            raise NoWindowError(f"no request came after {in_flight} had their first token")
+            lead_in = " and the lead-in was over" if after_ns else ""
+            raise NoWindowError(f"no request came after {in_flight} had their first token{lead_in}")
         inside_ns = np.clip(self.finished, start_ns, end_ns) - np.clip(self.submitted, start_ns, end_ns)
         running = float(inside_ns.sum()) / (end_ns - start_ns)
         if running < MIN_FULL * in_flight:
@@ -88,13 +103,16 @@ class Instants(NamedTuple):
             )
         return start_ns, end_ns
 
-    def arriving(self) -> tuple[int, int]:
+    def arriving(self, after_ns: int = 0) -> tuple[int, int]:
         """Return from a mean lifetime after the first submission to the last one, ns.
+
+        Args:
+            after_ns: It begins no earlier.
 
         Raises:
             NoWindowError: There is no such time.
         """
-        start_ns, end_ns = int(self.submitted[0] + self.lifetime_ns), int(self.submitted[-1])
+        start_ns, end_ns = max(int(self.submitted[0] + self.lifetime_ns), after_ns), int(self.submitted[-1])
         if end_ns <= start_ns:
             raise NoWindowError("no request arrived a mean lifetime after the first")
         return start_ns, end_ns

@@ -1,32 +1,10 @@
-"""One pass's energy: whole, of its steady state, and each figure's uncertainty; the schema. Pure."""
+"""One pass's energy: whole, and of its steady state; the schema. Pure."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
-from wattdock.analysis.joules import NORMAL95
 from wattdock.values import Stored
-
-
-class Uncertainty(Stored):
-    """The uncertainty budget of `total_j`; its parts are never added up.
-
-    Attributes:
-        timing_j: Standard uncertainty from tick brackets, interpolation and the counters' lag.
-        statistical_j: From the spread between restarts; null with fewer than two.
-        sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
-    """
-
-    timing_j: float | None
-    statistical_j: float | None = None
-    sensor_gain: Literal["unknown"] | float = "unknown"
-
-    @property
-    def timing95_j(self) -> float | None:
-        """Half the width of the 95 % interval from timing alone."""
-        return None if self.timing_j is None else NORMAL95 * self.timing_j
 
 
 class SteadyState(Stored):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from wattdock.analysis.blocks import measured_budget
+from wattdock.analysis.budget import Budget
 from wattdock.analysis.compute import Compute, compute
 from wattdock.analysis.conditions import ABSENT, differing, required_conditions, settings
 from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, measured_energy
@@ -19,7 +21,7 @@ from wattdock.analysis.measured import Measured
 from wattdock.analysis.multi_gpu import DataParallel, MultiGPUMetrics, data_parallel, multi_gpu
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
-from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, Statistics, by_restart, statistics
+from wattdock.analysis.statistics import RATIOS, SPEED, Figure, Restarts, Statistics, by_restart, statistics
 from wattdock.analysis.verdict import Audit
 from wattdock.config import ExperimentConfig
 from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord, snapshot
@@ -91,6 +93,7 @@ class ExperimentResult(Stored):
 
     Attributes:
         fallback: Null for an experiment of the study itself.
+        budget: Of joules per output token; null without them.
         goodput: Null where the settings have no `slo`.
         gpus: Every GPU of the host by UUID, those used first.
         data_parallel: Null where one engine served the workload.
@@ -113,6 +116,7 @@ class ExperimentResult(Stored):
     performance: Performance | None = None
     goodput: Goodput | None = None
     compute: Compute | None = None
+    budget: Budget | None = None
     statistics: Statistics | None = None
     gpus: dict[str, GpuResult] = Field(default_factory=dict)
     multi_gpu: MultiGPUMetrics | None = None
@@ -141,11 +145,8 @@ class ExperimentResult(Stored):
 
     @property
     def energy_figure(self) -> Figure | None:
-        """Joules per output token; None where energy was not measured."""
-        energy = self.energy
-        if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
-            return None
-        return Figure(energy.energy_per_output_token_j, self.restarts(ENERGY).interval)
+        """Joules per output token of the declared work, corrected and with its interval; None without energy."""
+        return Figure(self.budget.energy_per_output_token_j, self.budget.interval) if self.budget else None
 
     @property
     def speed_figure(self) -> Figure | None:
@@ -215,6 +216,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         performance=speed,
         goodput=goodput(measured, energy.windows),
         compute=compute(measured, environment, energy),
+        budget=measured_budget(measured, energy.windows) if energy.windows else None,
         statistics=statistics(energy.passes, drawn=passes[0].declared.drawn if passes else ()),
         procedure=procedure(measured, energy.windows),
         multi_gpu=multi_gpu(measured, energy, speed),

@@ -1,4 +1,4 @@
-"""The verdict on a figure: checks that failed or are unknown become reasons, one for each cause. Pure."""
+"""The verdict on a figure: can it be repeated, was anything seen wrong, is it known well enough. Pure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from wattdock.text import pluralize
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-Group = Literal["wrong", "unverified", "irreproducible"]
-# Groups of reasons, the worst first, with what each says of the figure.
-GROUPS: dict[Group, str] = {
-    "wrong": "figure is wrong",
-    "unverified": "figure is not verified",
-    "irreproducible": "figure cannot be reproduced",
+    from wattdock.analysis.budget import Budget
+
+Question = Literal["wrong", "known", "repeat"]
+# The three questions, the gravest first, with what a reason says of the figure.
+QUESTIONS: dict[Question, str] = {
+    "wrong": "something is wrong",
+    "known": "not known well enough",
+    "repeat": "cannot be repeated",
 }
-SETTINGS = "settings"
 
 
 class Check(Stored):
@@ -31,10 +31,7 @@ class Check(Stored):
         threshold: The limit for the figure.
         source: Where the figure or the limit comes from.
         remedy: The next step for the user.
-        group: What a failure says of the figure; not stored, as the three below.
-        causes: Names of checks: where one of them does not pass, it is why this one does not; "completion" is for all.
-        needs: Names of checks without which this one is unknown.
-        setting: Why this one does not pass, where it is looser than publication needs.
+        question: Which question of the verdict it answers; null in doctor and preflight.
     """
 
     name: str
@@ -43,69 +40,75 @@ class Check(Stored):
     threshold: str | None = None
     source: str | None = None
     remedy: str | None = None
-    group: Group = Field(default="unverified", exclude=True)
-    causes: tuple[str, ...] = Field(default=(), exclude=True)
-    needs: tuple[str, ...] = Field(default=(), exclude=True)
-    setting: str | None = Field(default=None, exclude=True)
+    question: Question | None = None
 
 
 class Reason(Stored):
-    """A cause for which a figure may not be published.
+    """A check that stands against publication.
 
     Attributes:
-        group: What it says of the figure; the worst of what follows from it, too.
-        name: The check that found it, or "settings".
         found: What it found.
         limit: The limit for that.
         remedy: The setting or command that mends it, or the next step.
-        follows: Names of the other checks that failed or are unknown because of it.
     """
 
-    group: Group
+    question: Question
     name: str
     found: str
     limit: str | None = None
     remedy: str | None = None
-    follows: list[str] = Field(default_factory=list)
+
+    @property
+    def brief(self) -> str:
+        """What was found, with its limit."""
+        limit = f" (limit: {self.limit})" if self.limit else ""
+        return f"{self.name}: {self.found}{limit}"
 
     def __str__(self) -> str:
-        count, limit = len(self.follows), f" (limit: {self.limit})" if self.limit else ""
-        follows = f"; {pluralize(count, 'more check')} depend{'s' * (count == 1)} on it" if count else ""
-        remedy = f" → {self.remedy}" if self.remedy else ""
-        return f"{GROUPS[self.group]}: {self.name}: {self.found}{limit}{follows}{remedy}"
+        return f"{QUESTIONS[self.question]}: {self.brief}{f' → {self.remedy}' if self.remedy else ''}"
 
 
 class Audit(Stored):
-    """Whether the figure may be published, and why not: the worst first."""
+    """Whether the figure may be published.
+
+    Attributes:
+        summary: The verdict in one line: how well the figure is known, or the gravest thing that stands against it.
+        reasons: Everything that stands against it, the gravest first.
+    """
 
     # Checks that reports quote beside the figures that they concern.
     CPUS_ALONE: ClassVar = "CPU use by others"
     GPUS_ALONE: ClassVar = "processes on the GPUs"
-    MEMORY_ALONE: ClassVar = "memory of others in the passes"
+    MEMORY_ALONE: ClassVar = "memory of others"
     ARRIVALS_SERVED: ClassVar = "arrivals served"
     WORK_SENT: ClassVar = "work sent against work declared"
     # The check whose failure is why every other one does not pass.
     COMPLETION: ClassVar = "completion"
 
     publishable: bool
-    reasons: list[Reason]
+    summary: str
+    reasons: list[Reason] = Field(default_factory=list)
     checks: list[Check]
 
     @classmethod
-    def of(cls, checks: Sequence[Check], loose: Mapping[str, str]) -> Audit:
-        """Return the verdict on a figure with these checks.
-
-        Args:
-            loose: By setting that is looser than publication needs, what it is and what is needed.
-        """
-        failed = {check.name: check for check in checks if check.status in ("fail", "unknown")}
-        causes: dict[str, list[Check]] = {}
-        for check in failed.values():
-            causes.setdefault(_cause(check, failed, loose), []).append(check)
-        reasons = [_reason(cause, found, loose) for cause, found in causes.items()]
-        places = list(GROUPS)
-        reasons.sort(key=lambda reason: (places.index(reason.group), -len(reason.follows)))
-        return cls(publishable=not reasons, reasons=reasons, checks=list(checks))
+    def of(cls, checks: Sequence[Check], budget: Budget | None) -> Audit:
+        """Return the verdict on a figure with these checks."""
+        failed = [check for check in checks if check.status in ("fail", "unknown") and check.question]
+        failed = [check for check in failed if check.name == cls.COMPLETION] or failed
+        reasons = [
+            Reason(
+                question=check.question or "wrong",
+                name=check.name,
+                found=check.figure,
+                limit=check.threshold,
+                remedy=check.remedy,
+            )
+            for check in failed
+        ]
+        # What failed is graver than what is unknown.
+        statuses = {check.name: check.status for check in failed}
+        reasons.sort(key=lambda reason: (list(QUESTIONS).index(reason.question), statuses[reason.name] != "fail"))
+        return cls(publishable=not reasons, summary=_summary(reasons, budget), reasons=reasons, checks=list(checks))
 
     @classmethod
     def disturbed_by(cls, checks: Iterable[Check]) -> str | None:
@@ -119,30 +122,13 @@ class Audit(Stored):
         return next((check for check in self.checks if check.name == name and check.status == "fail"), None)
 
 
-def _cause(check: Check, failed: Mapping[str, Check], loose: Mapping[str, str]) -> str:
-    """Return the name of the check that a failed one follows from in the end, or "settings"; else its own."""
-    needs = check.needs if check.status == "unknown" else ()
-    names = [name for name in (*needs, *check.causes, Audit.COMPLETION) if name in failed and name != check.name]
-    if names:
-        return _cause(failed[names[0]], failed, loose)
-    return SETTINGS if check.setting in loose else check.name
-
-
-def _reason(cause: str, checks: Iterable[Check], loose: Mapping[str, str]) -> Reason:
-    by_name = {check.name: check for check in checks}
-    if root := by_name.pop(cause, None):
-        found, limit, remedy, own = root.figure, root.threshold, root.remedy, _group(root)
-    else:
-        settings = {check.setting for check in by_name.values()}
-        found = f"those of a first try: {', '.join(text for name, text in loose.items() if name in settings)}"
-        limit, remedy, own = None, "wattdock run --publishable FILE; FILE is a study with these settings", "unverified"
-    group = min([own, *map(_group, by_name.values())], key=list(GROUPS).index)
-    # What makes the figure worse than its cause alone would is not left to be looked up.
-    worse = [f"; {check.name}: {check.figure}" for check in by_name.values() if _group(check) == group != own]
-    return Reason(
-        group=group, name=cause, found=found + "".join(worse), limit=limit, remedy=remedy, follows=list(by_name)
-    )
-
-
-def _group(check: Check) -> Group:
-    return check.group if check.status == "fail" else "unverified"
+def _summary(reasons: Sequence[Reason], budget: Budget | None) -> str:
+    """Return the verdict in one line."""
+    known = f"± {budget.expanded:.2%}" if budget and budget.expanded is not None else "no interval"
+    if not reasons:
+        return f"publishable, {known}"
+    first = reasons[0]
+    if first.question == "repeat":
+        return f"known to {known}, cannot be repeated: {'; '.join(reason.brief for reason in reasons)}"
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return f"not publishable: {first.brief}{more}"

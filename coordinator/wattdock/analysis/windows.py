@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.measured import Measured
     from wattdock.analysis.token_costs import Costs
+    from wattdock.config import ExperimentConfig
     from wattdock.records import PassRecord, RestartRecord
 
-MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
+# Shortest steady state where a run has no declared window.
+MIN_STEADY_S = 20.0
 MJ_PER_J = 1_000
 NO_COUNTER = "a GPU that was used has no energy counter"
 PHASES = ("time between rounds", "prefill", "decode")
@@ -109,43 +111,83 @@ class WindowSummary(Stored):
         return [figure for figure in self.passes if figure.window == self.headline]
 
 
-def drained(run_pass: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
+def drained(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:  # noqa: ARG001
     """From just before the first request until the engine has drained after the last token."""
     return run_pass.span.start_ns, run_pass.span.end_ns
 
 
-def begin_end(run_pass: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
+def begin_end(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:  # noqa: ARG001
     """From the first request's submission to the last token; its energy is that of two plain counter readings."""
     at = Instants.of(run_pass)
     return int(at.submitted[0]), int(at.finished.max())
 
 
-def ml_energy(run_pass: PassRecord, in_flight: int) -> tuple[int, int]:
+def ml_energy(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
     """From the first token of as many requests as are in flight, to when all but that many have finished.
 
     Source: the ML.ENERGY benchmark's steady state: from B first tokens to N − B − 1 requests finished.
     """
-    at = Instants.of(run_pass)
+    at, in_flight = Instants.of(run_pass), config.total_workload.batch_size
     if len(at.finished) < 2 * in_flight + 2:
         raise NoWindowError(f"{len(at.finished)} requests; with {in_flight} in flight it needs {2 * in_flight + 2}")
     return int(np.sort(at.first)[in_flight - 1]), int(np.sort(at.finished)[len(at.finished) - in_flight - 2])
 
 
-def steady_state(run_pass: PassRecord, in_flight: int) -> tuple[int, int]:
-    """While the engine is full and requests wait, for 20 s and five mean lifetimes of a request at least.
+def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
+    """After the lead-in, while the engine is full and requests wait, for as long as `required_s` says at least.
 
-    In an open loop, from a mean lifetime after the first arrival to the last one.
+    In an open loop, to the last arrival, and from a mean lifetime after the first at least. Of static batches, whole
+    rounds.
     """
-    at = Instants.of(run_pass)
-    start_ns, end_ns = at.arriving() if is_scheduled(run_pass) else at.full(in_flight)
+    at, work = Instants.of(run_pass), config.total_workload
     lifetime_s = at.lifetime_ns / NS_PER_S
-    needed_s = max(MIN_STEADY_S, MIN_LIFETIMES * lifetime_s)
+    lead_in_s, needed_s = required_s(config, lifetime_s)
+    after_ns = int(at.submitted[0]) + round(lead_in_s * NS_PER_S)
+    if work.has_rounds:
+        start_ns, end_ns = at.rounds(after_ns)
+    elif is_scheduled(run_pass):
+        start_ns, end_ns = at.arriving(after_ns)
+    else:
+        start_ns, end_ns = at.full(work.batch_size, after_ns)
     if (length_s := (end_ns - start_ns) / NS_PER_S) < needed_s:
-        raise NoWindowError(f"{length_s:.1f} s of {needed_s:.1f} s (five lifetimes of {lifetime_s:.2f} s)")
+        lifetimes = f"{config.warmup.window_lifetimes:g} lifetimes of {lifetime_s:.2f} s"
+        raise NoWindowError(f"{length_s:.1f} s of {needed_s:.1f} s ({lifetimes})")
     return start_ns, end_ns
 
 
-WINDOWS: dict[str, Callable[[PassRecord, int], tuple[int, int]]] = {
+def required_s(config: ExperimentConfig, lifetime_s: float) -> tuple[float, float]:
+    """Return how long the lead-in of a run and the window after it last at least, s.
+
+    Args:
+        lifetime_s: Mean time of a request from its submission to its last token.
+    """
+    warmup, asked_s = config.warmup, config.workload.min_duration_s
+    least_s = asked_s if asked_s and warmup.profile == "lead-in" else MIN_STEADY_S
+    return warmup.lead_in(lifetime_s), max(least_s, warmup.window_lifetimes * lifetime_s)
+
+
+def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, submitted: int, finished: int) -> bool:
+    """Return whether a run that goes on holds its lead-in and its window, as far as counts of requests tell.
+
+    The mean lifetime is the requests in flight ÷ those that finish per second (Little's law), which counts those in
+    flight as if they were all in vain: it errs to the long side.
+
+    Args:
+        elapsed_s: Since the run began.
+    """
+    work = config.total_workload
+    if config.warmup.profile != "lead-in":
+        return True
+    if not finished:
+        return False
+    gap_s = elapsed_s / finished
+    lifetime_s = gap_s * (submitted - finished if work.loop == "open" else work.batch_size)
+    # The window ends with the last submission, and that of rounds begins with one.
+    slack_s = lifetime_s if work.has_rounds else 2 * gap_s
+    return elapsed_s >= sum(required_s(config, lifetime_s)) + slack_s
+
+
+WINDOWS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = {
     "drained": drained,
     "steady_state": steady_state,
     "ml-energy": ml_energy,
@@ -166,15 +208,16 @@ def windows(measured: Measured) -> WindowSummary:
     drained_j = per_token["drained"]
     spread = (max(figures_j) - min(figures_j)) / drained_j if drained_j and len(figures_j) > 1 else None
     steady = all(figure.output_tokens for figure in figures if figure.window == "steady_state")
-    overlapping = measured.config.total_workload.arrival not in ("batch", "single")
-    headline: Literal["drained", "steady_state"] = "steady_state" if overlapping and steady else "drained"
+    # Whole passes of rounds are steady without a lead-in, too.
+    cut = measured.config.warmup.profile == "lead-in" or not measured.config.workload.has_rounds
+    headline: Literal["drained", "steady_state"] = "steady_state" if cut and steady else "drained"
     return WindowSummary(headline=headline, energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
 
 
 def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:
     where = {"window": name, "restart": restart.restart, "pass_index": run_pass.index}
     try:
-        start_ns, end_ns = WINDOWS[name](run_pass, measured.in_flight)
+        start_ns, end_ns = WINDOWS[name](run_pass, measured.config)
         if end_ns <= start_ns:
             raise NoWindowError("it ends before it begins")
     except NoWindowError as error:

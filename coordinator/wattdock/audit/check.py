@@ -24,16 +24,13 @@ class Declared(TypedDict, total=False):
         threshold: The limit that the figure is held against.
         source: Where the figure, or the limit, comes from.
         remedy: What to do unless the check passes.
-        group, causes, needs, setting: What a failure says of a figure, and what it follows from: see `analysis.Check`.
+        question: Which question of the verdict it answers: see `analysis.Check`.
     """
 
     threshold: str
     source: str
     remedy: str
-    group: Literal["wrong", "unverified", "irreproducible"]
-    causes: tuple[str, ...]
-    needs: tuple[str, ...]
-    setting: str
+    question: Literal["wrong", "known", "repeat"]
 
 
 class Outcome(NamedTuple):

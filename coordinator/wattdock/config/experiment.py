@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     PositiveFloat,
@@ -28,6 +29,18 @@ from wattdock.config.workload import PromptSpec, Seed, SloSpec, WorkloadSpec
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 WrittenPath = Annotated[Path, Field(strict=False)]
+# Fewest restarts with an interval: from two it would reach 12.7 standard errors to each side.
+LEAST_FOR_INTERVAL = 3
+
+
+def share_of(value: Any) -> Any:
+    """Return the share that a percentage stands for, 0.01 for "1 %"; anything else as it is."""
+    if not isinstance(value, str) or not value.strip().endswith("%"):
+        return value
+    try:
+        return float(value.strip().removesuffix("%")) / 100
+    except ValueError:
+        return value
 
 
 def model_mapping(value: Any) -> Any:
@@ -81,67 +94,73 @@ class ModelSpec(StrictSettings):
 
 
 class RepeatsSpec(StrictSettings):
-    """`restarts` fresh runners, each with `passes` measured passes."""
+    """`restarts` fresh runners, each with `passes` measured passes.
+
+    Attributes:
+        until: Largest half width of the 95 % interval of J/token, as a share (0.01) or in percent ("1 %"): restarts are
+            added until it is reached. None adds none.
+        most: Restarts at most, where they are added.
+    """
+
+    # The widest interval that may be published; `until` may declare a narrower one.
+    MOST_UNCERTAIN: ClassVar = 0.02
 
     restarts: Positive = 1
     passes: Positive = 2
+    until: Annotated[float, BeforeValidator(share_of), Field(gt=0, lt=1)] | None = None
+    most: Positive = 8
+
+    @model_validator(mode="after")
+    def _can_add(self) -> Self:
+        if self.until and not LEAST_FOR_INTERVAL <= self.restarts <= self.most:
+            raise ValueError(
+                f"until needs {LEAST_FOR_INTERVAL} restarts or more, and most ({self.most}) not below them; "
+                f"restarts is {self.restarts}"
+            )
+        return self
+
+    @property
+    def limit(self) -> float:
+        """Largest relative half width of the interval with which the figure is known well enough."""
+        return min(self.until or self.MOST_UNCERTAIN, self.MOST_UNCERTAIN)
 
     @property
     def measured(self) -> int:
-        """Measured passes of all restarts."""
+        """Measured passes of all restarts that are not added."""
         return self.restarts * self.passes
 
 
 class WarmUpSpec(StrictSettings):
-    """Unmeasured passes before the measured ones of every restart.
+    """What precedes the measured work of every restart.
 
     Attributes:
-        profile: "quick" runs `passes` short ones and is never publishable; "steady" goes on until nothing drifts.
+        profile: "quick" runs `passes` short passes, which do not count. "lead-in" runs none: each measured pass is one
+            continuous run, whose beginning does not count, and which goes on until what counts is long enough.
         passes: Passes of the quick profile.
-        min_s: A steady warm-up lasts this long at least.
-        window_s: Over which nothing may drift; tokens/s and joules per token not over the last two thirds of the
-            warm-up either, where these are longer. Passes of a steady warm-up last a quarter of it.
-        slope_per_min: Largest relative change per minute: the 95 % interval of that of joules per token must lie within
-            it, that of tokens/s not outside of it; without GPUs that of tokens/s within it.
-        temperature_c: Largest change of any GPU or memory temperature within the window.
-        cap_s: After this long the passes begin anyway; the result says that the warm-up did not converge.
+        lead_in_s, lead_in_lifetimes: Length of the lead-in: seconds, or mean lifetimes of a request if longer.
+        window_lifetimes: Least length of what counts, in mean lifetimes of a request; `workload.min_duration_s` is its
+            least length in seconds.
     """
 
-    profile: Literal["quick", "steady"] = "quick"
+    profile: Literal["quick", "lead-in"] = "quick"
     passes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
-    min_s: PositiveFloat = 120
-    window_s: PositiveFloat = 60
-    slope_per_min: PositiveFloat = 0.005
-    temperature_c: PositiveFloat = 1.0
-    cap_s: PositiveFloat = 900
+    lead_in_s: NonNegativeFloat = 45
+    lead_in_lifetimes: NonNegativeFloat = 2
+    window_lifetimes: NonNegativeFloat = 5
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if not self.window_s <= self.min_s <= self.cap_s:
-            raise ValueError(
-                f"window_s ≤ min_s ≤ cap_s must hold, not {self.window_s:g} ≤ {self.min_s:g} ≤ {self.cap_s:g}"
-            )
-        return self
+    def lead_in(self, lifetime_s: float) -> float:
+        """Return the length of the lead-in at this mean lifetime of a request, s; 0 under the quick profile."""
+        return max(self.lead_in_s, self.lead_in_lifetimes * lifetime_s) if self.profile == "lead-in" else 0.0
 
 
 class IdleSpec(StrictSettings):
-    """Power of the GPUs without work, metered before the runner starts and around the passes.
+    """Power of the GPUs with the model loaded and without work, metered once after each load; for net energy only.
 
     Attributes:
-        duration_s: Length of each idle span; 0 takes none.
-        settled: Largest relative difference between the mean powers of a span's halves; until then it is waited.
-        temperature_c: Largest change of a GPU's temperature within the span.
-        band, band_c: How much more power (relative), and how much warmer, than before the run's first runner a GPU may
-            be when a later one starts.
-        cap_s: After this long the span counts anyway; the result says that the power did not settle.
+        duration_s: 0 does not meter it.
     """
 
     duration_s: NonNegativeFloat = 0.0
-    settled: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    temperature_c: PositiveFloat = 1.0
-    band: PositiveFloat = 0.05
-    band_c: PositiveFloat = 5.0
-    cap_s: PositiveFloat = 300
 
 
 class GpuCount(StrictSettings):
@@ -228,10 +247,10 @@ class ExperimentConfig(StrictSettings):
     # What publication needs at least. Passes below 2 s vary widely, those of 5 s are stable, 20 s are common
     # (arXiv 2312.02741 and peers). An interval from two restarts has one degree of freedom and says nothing.
     PUBLICATION: ClassVar[dict[str, Any]] = {
-        "warmup.profile": "steady",
-        "idle.duration_s": 30,
+        "warmup.profile": "lead-in",
         "repeats.restarts": 3,
-        "workload.min_duration_s": 20,
+        "repeats.passes": 1,
+        "workload.min_duration_s": 40,
         "exclusive": "machine",
         "accelerator": "cuda",
         "container.locked": True,

@@ -46,7 +46,7 @@ class LengthSpec(StrictSettings):
         is_uniform = self.distribution == "uniform"
         if {self.mean is None, self.std is None} != {is_uniform}:
             raise ValueError(f"{self.distribution} {'has min and max only' if is_uniform else 'needs mean and std'}")
-        if self._kept_and_mean[0] < LEAST_KEPT:
+        if self._moments[0] < LEAST_KEPT:
             raise ValueError(
                 f"min: {self.min} and max: {self.max} leave less than {LEAST_KEPT:.0%} of {self.distribution} with "
                 f"mean: {self.mean:g} and std: {self.std:g}; bound it where its draws are"
@@ -67,13 +67,19 @@ class LengthSpec(StrictSettings):
     @property
     def mean_tokens(self) -> float:
         """Mean of what is drawn, within the bounds."""
-        return self._kept_and_mean[1]
+        return self._moments[1]
+
+    @property
+    def mean_square(self) -> float:
+        """Mean of the squares of what is drawn, within the bounds."""
+        return self._moments[2]
 
     @cached_property
-    def _kept_and_mean(self) -> tuple[float, float]:
-        """The share of the distribution within the bounds, and its mean there, after rounding to whole tokens."""
+    def _moments(self) -> tuple[float, float, float]:
+        """The distribution's share within the bounds, and its mean and mean square there, rounded to whole tokens."""
         if self.distribution == "uniform":
-            return 1.0, (self.min + self.max) / 2
+            mean = (self.min + self.max) / 2
+            return 1.0, mean, mean**2 + ((self.max - self.min + 1) ** 2 - 1) / 12
         import numpy as np
         from scipy.special import gammainc, ndtr
 
@@ -84,7 +90,9 @@ class LengthSpec(StrictSettings):
         below = ndtr((np.log(edges) - first) / second) if self.distribution == "lognormal" else None
         shares = np.diff(gammainc(first, edges / second) if below is None else below)
         kept = float(shares.sum())
-        return kept, float(shares @ (edges[:-1] + edges[1:]) / 2) / kept if kept else 0.0
+        middles = (edges[:-1] + edges[1:]) / 2
+        mean, square = (float(shares @ middles**power) / kept if kept else 0.0 for power in (1, 2))
+        return kept, mean, square
 
     @property
     def _parameters(self) -> tuple[float, float]:

@@ -154,6 +154,11 @@ class WorkloadSpec(StrictSettings):
         return "open" if self.arrival in ("poisson", "gamma", "trace") else self.arrival
 
     @property
+    def has_rounds(self) -> bool:
+        """Whether requests begin together, once those before them have finished."""
+        return self.arrival in ("batch", "single")
+
+    @property
     def output_lengths(self) -> LengthSpec:
         """Most tokens of answers, as a distribution."""
         return LengthSpec.of(self.max_output_tokens)

@@ -200,9 +200,6 @@ def describe(event: events.Event) -> str:
         case events.RestartStarted():
             restart = f"restart {event.restart} of {event.restarts}" if event.restarts > 1 else "begins"
             return f"{event.experiment}: {restart} (left: {_remaining(event)})"
-        case events.WarmUpFinished():
-            outcome = f"not steady at the cap: {'; '.join(event.drifting)}" if event.drifting else "steady"
-            return f"  warm-up: {event.passes} passes, {event.duration_s:.0f} s, {outcome}"
         case events.PassFinished():
             share = event.cpu_others_share or 0.0
             others = f"; others used {share:.0%} of the CPUs" if share >= SHARE_TOLD else ""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from wattdock.analysis import steadiness
     from wattdock.config import Study
     from wattdock.execution.interrupts import Interrupts
     from wattdock.launch import LaunchedRunner, Launcher
@@ -180,7 +179,6 @@ class RunContext:
         scratch: A folder that is removed after the run.
         held: Leases; a runner's keeper holds them, too, until nothing of the runner is left.
         remaining: Returns how many passes the study has left, of how many, and how long they take, in words.
-        initial_idle: State of each GPU, by UUID, when it was idle before the run's first runner.
     """
 
     machine: MachineAccess
@@ -191,4 +189,3 @@ class RunContext:
     emit: events.Emit
     interrupts: Interrupts
     remaining: Callable[[], tuple[int, int, str]]
-    initial_idle: dict[str, steadiness.IdleState] = field(default_factory=dict)

@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from wattdock.analysis import analyse
 from wattdock.errors import Cause, ConfigError, ExitCode, PreflightError
 from wattdock.execution.environment import environment
 from wattdock.execution.failures import failure_of
@@ -44,6 +45,7 @@ class ExperimentState:
     """The state of one experiment while its study is measured.
 
     Attributes:
+        restarts: How many are wanted: those of the settings, and those that `repeats.until` has added.
         earlier_results: How many results of the experiment the study has stored before.
         expected_pass_s: Seconds of a pass in earlier results; None without any.
         model: The model as this run's latest runner got it.
@@ -55,6 +57,7 @@ class ExperimentState:
 
     plan: ExecutionPlan
     folder: StudyFolder
+    restarts: int = 0
     earlier_results: int = 0
     expected_pass_s: float | None = None
     model: ModelFolder | None = None
@@ -62,6 +65,9 @@ class ExperimentState:
     interruption: Failure | None = None
     unmeasured: RestartRecord | None = None
     fallback: Fallback | None = None
+
+    def __post_init__(self) -> None:
+        self.restarts = self.config.repeats.restarts
 
     @property
     def config(self) -> ExperimentConfig:
@@ -112,13 +118,23 @@ class ExperimentState:
 
     def wants(self, restart: int) -> bool:
         """Return whether a pass of restart number `restart`, from 0, is still to be measured."""
+        return restart < self.restarts and not self.failure and len(self.measured(restart)) < self.config.repeats.passes
+
+    def add_restart(self) -> None:
+        """Want one restart more where all are measured and the figure's interval is wider than `repeats.until`.
+
+        Raises:
+            StoreError: A record cannot be read back.
+        """
         repeats = self.config.repeats
-        return restart < repeats.restarts and not self.failure and len(self.measured(restart)) < repeats.passes
+        if repeats.until and self.restarts < repeats.most and self.complete and not self.failure:
+            found = analyse(self.config, [record for record, _ in self.restart_records()]).budget
+            self.restarts += bool(found and found.expanded and found.expanded > repeats.until)
 
     def remaining(self) -> eta.Remaining:
         """Return how many passes are left, and how long a pass has taken so far."""
         repeats, records = self.config.repeats, [saved.record for saved in self.saved.values() if saved.record.passes]
-        passes = sum(repeats.passes - len(self.measured(restart)) for restart in range(repeats.restarts))
+        passes = sum(repeats.passes - len(self.measured(restart)) for restart in range(self.restarts))
         last = records[-1] if records else None
         measured_s = eta.pass_seconds([*last.spans, *(measured.span for measured in last.passes)]) if last else None
         return eta.Remaining(self.config, 0 if self.failure else passes, measured_s or self.expected_pass_s)
@@ -146,17 +162,17 @@ class ExperimentState:
             return
         self.saved[recording.name] = self.folder.save(recording.name, record)
 
-    def restarts(self) -> list[Restart]:
+    def restart_records(self) -> list[Restart]:
         """Return all records in the order measured, each with its folder; an incomplete experiment's last says why.
 
         Raises:
             StoreError: A record cannot be read back.
         """
-        restarts = [(saved.read(), saved.folder) for saved in self.saved.values()]
-        restarts.sort(key=lambda pair: (pair[0].restart, pair[0].started_utc))
+        records = [(saved.read(), saved.folder) for saved in self.saved.values()]
+        records.sort(key=lambda pair: (pair[0].restart, pair[0].started_utc))
         if self.complete:
-            return restarts
-        restart = next(number for number in range(self.config.repeats.restarts) if self.wants(number))
+            return records
+        restart = next(number for number in range(self.restarts) if self.wants(number))
         failure = self.interruption or Failure(
             kind=Failure.INTERRUPTED,
             message="the study ended before this experiment was complete; continue with --resume",
@@ -164,9 +180,9 @@ class ExperimentState:
             exit_code=int(ExitCode.INTERRUPTED),
         )
         if self.unmeasured:
-            restarts.append((self.unmeasured, None))
-        last, _ = restarts[-1]
-        return [*restarts[:-1], (dataclasses.replace(last, failure=failure), None)]
+            records.append((self.unmeasured, None))
+        last, _ = records[-1]
+        return [*records[:-1], (dataclasses.replace(last, failure=failure), None)]
 
     def append_log(self, log: Path) -> None:
         """Add a runner's log, if there is one, to the experiment's, without secrets.

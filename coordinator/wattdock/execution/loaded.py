@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import steadiness
 from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, ConfigError, RunnerError
 from wattdock.host import leases
@@ -18,11 +17,10 @@ from wattdock.runner import LoadRequest, RunnerClient
 from wattdock.study import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from wattdock.clock import Clock
-    from wattdock.config import IdleSpec
     from wattdock.execution.context import RunContext
     from wattdock.execution.recording import Recording
     from wattdock.inputs import ModelFolder
@@ -33,12 +31,16 @@ if TYPE_CHECKING:
 
 # How long the meter runs before the first span: a span has energy only with a few counter changes before it.
 METER_LEAD_S = 1.0
+# How long the GPUs are watched before the launch: memory and utilisation are read once a second.
+EMPTY_S = 3.0
+# How long a board takes after a load to draw what it draws idle. Source: an H200, 126 W for 3 s, then 119 W.
+AFTER_LOAD_S = 5.0
 # How long an interrupted run waits for its runner's own end: the person who interrupted it is waiting, too.
 INTERRUPTED_STOP_S = 3.0
 # How long the runner stays drained after a pass, so that the counter's next tick shows the pass's end.
 SETTLE_S = 1.0
-# How often it is checked whether GPUs are idle, and meanwhile whether a signal has come.
-IDLE_POLL_S, SIGNAL_POLL_S = 3.0, 0.5
+# How often it is checked, while GPUs are idle, whether a signal has come.
+SIGNAL_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def ready_runner(
     *,
     context: RunContext,
     meter: Meter,
-    idle: IdleSpec,
+    idle_s: float,
     log: Path,
     check: Callable[[], None],
 ) -> Iterator[tuple[RunnerDescription, Callable[[], LoadedRunner]]]:
@@ -101,7 +103,7 @@ def ready_runner(
     Args:
         startup: Receives spans, the check of the runner's clock and its environment; its stage is kept up to date.
         meter: Is running.
-        idle: How long the GPUs are metered before the launch.
+        idle_s: How long the GPUs are metered idle after the load; 0 does not.
         log: File of the runner's output.
         check: Raises where the run is to end.
 
@@ -119,8 +121,8 @@ def ready_runner(
             launcher = stack.enter_context(machine.launcher(plan, events.notes(emit)))
         if gpu_uuids := metered_gpus(plan):
             clock.sleep(METER_LEAD_S)
-        if gpu_uuids and idle.duration_s:
-            _meter_empty(startup, idle, gpu_uuids, context=context, meter=meter, check=check)
+            startup.stage = "idle-empty"
+            startup.add(spans=_idle_span("idle-empty", EMPTY_S, clock=clock, check=check))
         startup.stage, launch_ns = "launch", clock.now_ns()
         runner = stack.enter_context(_launched(launcher, plan, model, context, log))
         client = stack.enter_context(machine.connect(runner, check, clock))
@@ -132,27 +134,24 @@ def ready_runner(
         def load() -> LoadedRunner:
             startup.stage = "load"
             _load(client, runner, plan, model, startup=startup, emit=emit)
+            if gpu_uuids and idle_s:
+                startup.stage = "idle-loaded"
+                emit(events.IdleStarted("idle-loaded", idle_s))
+                _idle_span("after the load", AFTER_LOAD_S, clock=clock, check=check)
+                startup.add(spans=_idle_span("idle-loaded", idle_s, clock=clock, check=check))
             return LoadedRunner(client, description, meter, runner.pids, check, model, gpu_uuids, context)
 
         yield description, load
 
 
-def _meter_empty(
-    startup: Recording,
-    idle: IdleSpec,
-    gpu_uuids: tuple[str, ...],
-    *,
-    context: RunContext,
-    meter: Meter,
-    check: Callable[[], None],
-) -> None:
-    """Meter the GPUs while they are idle and hold no model."""
-    startup.stage, initial, clock = "idle-empty", context.initial_idle, context.machine.clock
-    span, current = wait_until_idle(
-        "idle-empty", idle, gpu_uuids, meter=meter, clock=clock, emit=context.emit, check=check, initial=initial
-    )
-    initial.update(current | initial)
-    startup.add(spans=span)
+def _idle_span(name: str, length_s: float, *, clock: Clock, check: Callable[[], None]) -> Span:
+    """Wait, and return the span of it; `check` is called at least twice a second, and what it raises ends the wait."""
+    start_ns = clock.now_ns()
+    end_ns = start_ns + round(length_s * NS_PER_S)
+    while (remaining_ns := end_ns - clock.now_ns()) > 0:
+        check()
+        clock.sleep(min(SIGNAL_POLL_S, remaining_ns / NS_PER_S))
+    return Span(name, start_ns, end_ns)
 
 
 @contextmanager
@@ -209,47 +208,3 @@ def _load(
             f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}",
             "see its log",
         )
-
-
-def wait_until_idle(
-    name: str,
-    limits: IdleSpec,
-    gpu_uuids: Sequence[str],
-    *,
-    meter: Meter,
-    clock: Clock,
-    emit: events.Emit,
-    check: Callable[[], None],
-    initial: Mapping[str, steadiness.IdleState] | None = None,
-) -> tuple[Span, dict[str, steadiness.IdleState]]:
-    """Wait until the GPUs have been idle for `limits.duration_s`, or for the cap.
-
-    Args:
-        check: Called at least twice a second; what it raises ends the wait.
-        initial: State of GPUs before the run's first runner, to which they must cool down. None while a model is
-            loaded.
-
-    Returns:
-        The last `limits.duration_s`, and the state of each GPU in it.
-    """
-    emit(events.IdleStarted(name, limits.duration_s))
-    began_ns = clock.now_ns()
-    length_ns, cap_ns = (round(limit_s * NS_PER_S) for limit_s in (limits.duration_s, limits.cap_s))
-    wait_s = limits.duration_s + SETTLE_S
-    while True:
-        until_ns = clock.now_ns() + round(wait_s * NS_PER_S)
-        while (remaining_ns := until_ns - clock.now_ns()) > 0:
-            check()
-            clock.sleep(min(SIGNAL_POLL_S, remaining_ns / NS_PER_S))
-        # The counter's next changes show where the span ends.
-        end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
-        span = Span(name, end_ns - length_ns, end_ns)
-        gpus = meter.peek(span.end_ns).gpus
-        current = steadiness.idle_states(gpus, span, gpu_uuids)
-        unsettled = steadiness.idle_unsettled(gpus, span, gpu_uuids, limits)
-        unsettled += steadiness.not_cooled_down(current, initial or {}, limits)
-        if not unsettled or clock.now_ns() - began_ns >= cap_ns:
-            for finding in unsettled:
-                emit(events.Note(f"{name}: not idle after {limits.cap_s:g} s: {finding}"))
-            return span, current
-        wait_s = IDLE_POLL_S

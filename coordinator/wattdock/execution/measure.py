@@ -81,7 +81,7 @@ def _store(run: Run, experiments: Iterable[ExperimentState]) -> None:
     """Analyse, audit and store every experiment, even where one of them cannot be read back or stored."""
     for experiment in experiments:
         with run.storing(experiment):
-            restarts = experiment.restarts()
+            restarts = experiment.restart_records()
             records = [record for record, _ in restarts]
             try:
                 result = audited(experiment.config, records)

@@ -1,4 +1,4 @@
-"""The measuring procedure for one experiment on a loaded runner: idle, warm-up, measured passes, idle again.
+"""The measuring procedure for one experiment on a loaded runner: warm-up passes, then the measured ones.
 
 Knows no launcher and no files: it is given a connected client and a running meter.
 """
@@ -8,27 +8,27 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import steadiness
+from wattdock.analysis import windows
 from wattdock.clock import NS_PER_S
 from wattdock.errors import RunnerError
-from wattdock.execution.loaded import SETTLE_S, wait_until_idle
+from wattdock.execution.loaded import SETTLE_S
 from wattdock.host import processes
 from wattdock.inputs import load_prompts
-from wattdock.metering import EnergyCurve
-from wattdock.records import PassRecord, WarmUpSample
 from wattdock.runner import PassRequest
 from wattdock.study import events
-from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from wattdock.config import ExperimentConfig
     from wattdock.execution.loaded import LoadedRunner
     from wattdock.execution.recording import Recording
+    from wattdock.records import PassRecord
     from wattdock.runner import Heartbeat
 
-# Passes of a steady warm-up that make up its window: enough to see a slope, long enough to average steps.
-PASSES_PER_WINDOW = 4
+# How many times as long as it must be a run with a lead-in may become before its arrivals are used up: its requests'
+# lifetimes are known only while it runs.
+RESERVE = 2.0
 
 
 def measured_passes(runner: LoadedRunner, recording: Recording) -> Iterator[None]:
@@ -37,23 +37,12 @@ def measured_passes(runner: LoadedRunner, recording: Recording) -> Iterator[None
     Raises:
         WattdockError: A pass failed; `recording` holds those before it.
     """
-    _idle(runner, recording, "idle-loaded-before")
     _warm_up(runner, recording)
     for number in sorted(recording.passes):
         death = _measure_pass(runner, recording, number)
         yield
         if death:
             raise death
-    _idle(runner, recording, "idle-loaded-after")
-
-
-def _idle(runner: LoadedRunner, recording: Recording, name: str) -> None:
-    limits = recording.config.idle
-    if limits.duration_s and runner.gpu_uuids:
-        recording.stage = name
-        meter, clock, emit, check = runner.meter, runner.clock, runner.emit, runner.check
-        span, _ = wait_until_idle(name, limits, runner.gpu_uuids, meter=meter, clock=clock, emit=emit, check=check)
-        recording.add(spans=span)
 
 
 def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> RunnerError | None:
@@ -69,7 +58,7 @@ def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> Ru
     runner.check()
     recording.stage, death = stage, None
     with runner.context.interrupts.finishing_pass():
-        measured = _run_pass(runner, recording, number, workload.requests_per_pass, workload.min_duration_s)
+        measured = _run_pass(runner, recording, number, workload.requests_per_pass, _least_s(recording.config))
     try:
         recording.add(clock_checks=runner.client.check_clock())
     except RunnerError as error:
@@ -81,41 +70,19 @@ def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> Ru
     return death
 
 
+def _least_s(config: ExperimentConfig) -> float | None:
+    """Return how long a measured pass lasts at least, its lead-in included; None without a minimum."""
+    lead_in_s, window_s = windows.required_s(config, 0.0)
+    return lead_in_s + window_s if config.warmup.profile == "lead-in" else config.workload.min_duration_s
+
+
 def _warm_up(runner: LoadedRunner, recording: Recording) -> None:
-    """Run the unmeasured passes, whose prompts follow those of all measured ones."""
+    """Run the unmeasured passes of the quick profile, whose prompts follow those of all measured ones."""
     repeats, workload, warmup = recording.config.repeats, recording.config.total_workload, recording.config.warmup
-    if warmup.profile == "steady":
-        _warm_up_until_steady(runner, recording)
-        return
-    for index in range(warmup.passes):
+    for index in range(warmup.passes if warmup.profile == "quick" else 0):
         recording.stage = f"warm-up {index + 1}/{warmup.passes}"
         warm = _run_pass(runner, recording, repeats.passes + index, workload.requests_per_warm_up, None, settles=False)
         recording.add(spans=dataclasses.replace(warm.span, name="warm-up"))
-
-
-def _warm_up_until_steady(runner: LoadedRunner, recording: Recording) -> None:
-    """Repeat passes of a quarter of the window, each with its own prompts, until nothing drifts or the cap."""
-    limits, first_index = recording.config.warmup, recording.config.repeats.passes
-    pass_s = limits.window_s / PASSES_PER_WINDOW
-    while True:
-        number = len(recording.record.warm_up)
-        recording.stage = f"warm-up {number + 1}"
-        warm = _run_pass(runner, recording, first_index + number, recording.config.total_workload.batch_size, pass_s)
-        span = dataclasses.replace(warm.span, name="warm-up")
-        timeline, uuids = runner.meter.peek(span.end_ns), runner.gpu_uuids
-        curves = [EnergyCurve(timeline.gpus[uuid]) if uuid in timeline.gpus else None for uuid in uuids]
-        joules = [curve.between(span.start_ns, span.end_ns).energy_j if curve else None for curve in curves]
-        sample = WarmUpSample(
-            span=span,
-            output_tokens=warm.output_tokens,
-            energy_j=known_sum(joules) if joules else None,
-            temperature_c=steadiness.late_temperatures_c(timeline, span, uuids),
-        )
-        recording.add(spans=span, warm_up=sample)
-        state = steadiness.warm_up_steadiness(recording.record.warm_up, limits, runner.gpu_uuids)
-        if not state.drifting or state.duration_s >= limits.cap_s:
-            runner.emit(events.WarmUpFinished(number + 1, state.duration_s, state.drifting))
-            return
 
 
 def _run_pass(
@@ -135,7 +102,7 @@ def _run_pass(
         restart=recording.record.restart,
         vocab_size=runner.model.vocab_size,
         min_requests=min_requests,
-        min_duration_s=min_duration_s,
+        min_duration_s=min_duration_s and min_duration_s * (RESERVE if config.warmup.profile == "lead-in" else 1),
     )
     # By default requests run to their full length only on random weights, where an end of sequence means nothing.
     asked = config.total_workload.ignore_eos
@@ -167,17 +134,21 @@ def _generate(runner: LoadedRunner, recording: Recording, request: PassRequest) 
     """Let the runner serve a pass; return its report with how busy the CPUs were meanwhile."""
     stage, began_ns, timeouts = recording.stage, runner.clock.now_ns(), recording.config.timeouts
 
-    def show(beat: Heartbeat) -> None:
+    def may_end(beat: Heartbeat) -> bool:
+        elapsed_s = (runner.clock.now_ns() - began_ns) / NS_PER_S
         if not beat.pass_over:
-            elapsed_s = (runner.clock.now_ns() - began_ns) / NS_PER_S
             runner.emit(events.TokensSeen(stage, beat.output_tokens, elapsed_s, runner.meter.watts()))
+        # A warm-up pass has no minimum.
+        return request.min_duration_s is None or windows.is_long_enough(
+            recording.config, elapsed_s=elapsed_s, submitted=beat.requests_submitted, finished=beat.requests_finished
+        )
 
     requests, mean_tokens = request.min_requests, request.workload.output_lengths.mean_tokens
     runner.emit(events.PassStarted(stage, request.min_duration_s, requests * mean_tokens if requests else None))
     cpu_before, around_before = processes.cpu_times(), processes.times_around(runner.pids())
     with runner.meter.window(stage):
         generated = runner.client.generate(
-            request, silence_s=timeouts.heartbeat_s, stall_s=timeouts.stall_s, heartbeat=show
+            request, silence_s=timeouts.heartbeat_s, stall_s=timeouts.stall_s, heartbeat=may_end
         )
     cpu_after, around_after = processes.cpu_times(), processes.times_around(runner.pids())
     busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None

@@ -7,6 +7,7 @@ import random
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import Fallback, StudyFacts
@@ -108,7 +109,9 @@ class Run:
         A session takes from the queue what it served; the rest needs a fresh runner, and comes again.
         """
         yield from self._fallbacks()
-        for restart in range(max(experiment.repeats.restarts for experiment in self._study.experiments)):
+        for restart in count():
+            if all(restart >= state.restarts for state in self._states.values()):
+                return
             for group in schedule(self._study, restart):
                 states = (self._states[position] for position in group if position in self._states)
                 pending = deque(state for state in states if state.wants(restart))
@@ -129,6 +132,8 @@ class Run:
 
     def complete(self) -> list[ExperimentState]:
         """Return the experiments that have no result yet and nothing left to measure."""
+        for state in self._unstored:
+            state.add_restart()
         return [state for state in self._unstored if state.complete]
 
     def begun(self) -> list[ExperimentState]:
@@ -241,7 +246,7 @@ class Run:
             return False
         state.fallback = fallback
         self._unstored.append(state)
-        for restart in range(plan.config.repeats.restarts):
+        for restart in takewhile(lambda restart: restart < state.restarts, count()):
             if state.wants(restart):
                 yield deque([state]), restart
         return state.failure is None

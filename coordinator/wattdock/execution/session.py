@@ -97,7 +97,7 @@ class Session:
             self._startup,
             context=self._context,
             meter=self._meter,
-            idle=max((state.config.idle for state in self._pending), key=lambda idle: idle.duration_s),
+            idle_s=max(state.config.idle.duration_s for state in self._pending),
             log=self._log,
             check=self._check,
         )
@@ -114,7 +114,7 @@ class Session:
             state = self._pending[0]
             self._current, config = self._begin(state), state.config
             self._deadline_ns = self._clock.now_ns() + (config.timeouts.experiment_s or math.inf) * NS_PER_S
-            restarts, remaining = config.repeats.restarts, self._context.remaining()
+            restarts, remaining = state.restarts, self._context.remaining()
             number, gpus = self._restart + 1, tuple(self._gpu_uuids)
             self._emit(events.RestartStarted(config.label, number, restarts, *remaining, gpus))
             yield runner, self._current

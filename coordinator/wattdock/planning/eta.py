@@ -40,7 +40,7 @@ def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
 UNMEASURED = "time unknown until the first pass"
 
 # Spans of one experiment. Launch and load, which the experiments of a load group share, are not among them.
-MEASURING = ("pass", "idle-loaded-before", "warm-up", "idle-loaded-after")
+MEASURING = ("pass", "warm-up")
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,7 @@ class Remaining:
         if self.pass_s is not None:
             return self.passes * self.pass_s
         config = self.config
-        warm_up_s = config.warmup.min_s if config.warmup.profile == "steady" else 0.0
-        # Idle spans before and after the passes of a restart, as in `MEASURING`.
-        around_s = warm_up_s + 2 * config.idle.duration_s
-        return self.passes * ((config.workload.min_duration_s or 0.0) + around_s / config.repeats.passes)
+        return self.passes * ((config.workload.min_duration_s or 0.0) + config.warmup.lead_in(0.0))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Must not know: protobuf, studies, results, how records are analysed.
 
 from wattdock.records import disk, passes, snapshot
 from wattdock.records.failure import Failure
-from wattdock.records.passes import PassRecord, WarmUpSample
+from wattdock.records.passes import PassRecord
 from wattdock.records.request import RequestRecord
 from wattdock.records.restart import RestartRecord
 from wattdock.records.snapshot import EnvironmentSnapshot, RunnerEnvironment
@@ -19,7 +19,6 @@ __all__ = [
     "RequestRecord",
     "RestartRecord",
     "RunnerEnvironment",
-    "WarmUpSample",
     "disk",
     "passes",
     "snapshot",

@@ -25,6 +25,7 @@ class DeclaredWork:
         prompt_tokens: Mean length of a prompt in the long run: of the distribution, or of the whole file; None for
             prompts of text.
         output_tokens: Mean length of an answer, likewise; None where answers may end before their limit.
+        context_tokens: Mean over answers, likewise, of the positions before each of its tokens but the first.
         staggered: Number of first requests whose answers are shares of their prompts' limits.
         drawn: What each restart draws for itself, in words; all else is the same in each.
         texts: Prompts of text, whose ids only the runner knows.
@@ -34,6 +35,7 @@ class DeclaredWork:
 
     prompt_tokens: float | None = None
     output_tokens: float | None = None
+    context_tokens: float | None = None
     staggered: int = 0
     drawn: tuple[str, ...] = ()
     texts: int = 0
@@ -62,6 +64,7 @@ class DeclaredWork:
         return cls(
             prompt_tokens=of_prompts,
             output_tokens=of_answers if ignore_eos or prompts.declares_answers else None,
+            context_tokens=prompts.context_tokens,
             staggered=len(prompts.first_output_tokens),
             drawn=prompts.drawn,
             texts=sum(not isinstance(item, array) for item in prompts.items),

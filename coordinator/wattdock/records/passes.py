@@ -6,7 +6,6 @@ a file holds, is checked before anything is made of it: bounds and lengths only;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -179,22 +178,6 @@ class PassRecord:
         declared = DeclaredWork.of(prompts, config, self.requests, start_ns=self.span.start_ns, ignore_eos=ignore_eos)
         repeated = len(self.requests) - len({request.prompt_hash for request in self.requests})
         return replace(self, declared=declared, repeated_prompts=repeated, prompts_sha256=prompts.sha256)
-
-
-@dataclass(frozen=True)
-class WarmUpSample:
-    """One pass of a warm-up.
-
-    Attributes:
-        energy_j: Over the experiment's GPUs; None where it is unknown.
-        temperature_c: Mean over the pass's second half or its last three seconds, whichever is longer, by
-            "<GPU UUID> <sensor>".
-    """
-
-    span: Span
-    output_tokens: int
-    energy_j: float | None
-    temperature_c: Mapping[str, float]
 
 
 def require_within(what: str, values: Iterable[float | None], most: int) -> None:

@@ -15,7 +15,7 @@ from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.errors import ClockError
 from wattdock.metering import Span, Timeline
 from wattdock.records.failure import Failure
-from wattdock.records.passes import MAX_COUNT, MAX_NS, PassRecord, WarmUpSample, require_within
+from wattdock.records.passes import MAX_COUNT, MAX_NS, PassRecord, require_within
 from wattdock.records.snapshot import ClockFacts, EnvironmentSnapshot
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ class RestartRecord:
         clock: Identity of the clock of all instants, as text.
         rendered: SHA-256 of what the texts of each pass, warm-up included, were rendered and encoded to, by that of the
             texts.
-        warm_up: Passes of a steady warm-up, in order; empty where the profile is "quick".
         failure: Why the restart ended early.
     """
 
@@ -53,7 +52,6 @@ class RestartRecord:
     clock_checks: tuple[ClockCheck, ...] = ()
     timeline: Timeline | None = None
     rendered: Mapping[str, str] = field(default_factory=dict)
-    warm_up: tuple[WarmUpSample, ...] = ()
     failure: Failure | None = None
     runner_pids: frozenset[int] = frozenset()
     clock: str = ""

@@ -110,6 +110,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             fallback_text=fallback_text,
             missing=_missing(points),
             pools=pools(rows).values(),
+            budgets=[(point.label, budget) for point in points if (budget := point.result.budget)],
             token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
             checks=_checks(points),
             boundary=ExperimentResult.BOUNDARY_STATEMENT,
@@ -223,14 +224,8 @@ def _commonest_reasons(points: Sequence[Point]) -> list[tuple[str, int, str]]:
     """Return what keeps results from being published, how many each, and each one's place in the page."""
     audits = [point.result.audit for point in points if point.result.audit]
     reasons = [reason for audit in audits for reason in audit.reasons]
-    checks = {check.name for audit in audits for check in audit.checks}
-    # Settings are no check: their place is that of one that follows from them.
-    places = {
-        reason.name: next((name for name in reason.follows if reason.name not in checks), reason.name)
-        for reason in reasons
-    }
     names = Counter(reason.name for reason in reasons)
-    return [(name, count, _anchor(places[name])) for name, count in names.most_common()]
+    return [(name, count, _anchor(name)) for name, count in names.most_common()]
 
 
 def _anchor(name: str) -> str:

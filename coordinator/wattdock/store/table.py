@@ -134,11 +134,11 @@ class Row:
     ]
     output_tokens_met_per_s: Annotated[float | None, Column("goodput.output_tokens_met_per_s")]
     total_j: Annotated[float | None, Column("energy.total_j", "J", ",.1f")]
-    timing_j: Annotated[float | None, Column("energy.uncertainty.timing_j")]
+    timing_j: Annotated[float | None, Column("energy.timing_j")]
     energy_per_output_token_j: Annotated[
         float | None,
         Column(
-            "energy.energy_per_output_token_j",
+            "budget.energy_per_output_token_j",
             "J/output token",
             ".4g",
             in_list=3,
@@ -153,6 +153,7 @@ class Row:
         float | None, Column(heading="J/output token from", form=".4g", in_list=13, live=True)
     ]
     energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14, live=True)]
+    energy_per_output_token_u: Annotated[float | None, Column("budget.expanded", "relative half width", ".2%")]
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
     energy_per_input_token_j: Annotated[float | None, Column("energy.energy_per_input_token_j")]
     energy_per_total_token_j: Annotated[float | None, Column("energy.energy_per_total_token_j")]
@@ -301,4 +302,4 @@ def _reason(result: ExperimentResult) -> str | None:
         return result.error.message
     if result.energy and result.energy.reason:
         return result.energy.reason
-    return next(map(str, result.audit.reasons), None) if result.audit else None
+    return result.audit.summary if result.audit and not result.audit.publishable else None

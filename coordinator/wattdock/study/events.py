@@ -156,15 +156,6 @@ class PassFinished(Event):
 
 
 @dataclass(frozen=True)
-class WarmUpFinished(Event):
-    """A steady warm-up is over; `drifting` says what was not steady when it reached its cap."""
-
-    passes: int
-    duration_s: float
-    drifting: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class ExperimentFailed(Event):
     """A restart of an experiment has failed; its result will say so.
 

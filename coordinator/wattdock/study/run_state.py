@@ -119,8 +119,6 @@ class RunState:
                 self.elapsed_s, self.output_tokens = event.duration_s, event.output_tokens
                 # The estimate covered the earlier pass count.
                 self.passes_left, self.time_left = max(0, (self.passes_left or 0) - 1), ""
-            case events.WarmUpFinished():
-                self._begin("", "warmed up", at_s)
             case events.ExperimentFailed():
                 self._begin("", f"failed in {event.stage}", at_s)
                 self.failures.append(f"{event.experiment}: {event.message}")

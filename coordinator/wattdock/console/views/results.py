@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -17,7 +18,7 @@ from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from wattdock.analysis import ExperimentResult
     from wattdock.console.views.terminal import View
@@ -43,16 +44,14 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
             if (audit := result.result.audit) is None:
                 yield "no audit: nothing was measured"
                 continue
-            yield "publishable" if audit.publishable else f"not publishable, {pluralize(len(audit.reasons), 'reason')}:"
-            for place, reason in enumerate(audit.reasons, 1):
-                yield f"{place}. {reason}"
-                if reason.follows:
-                    yield f"   depends on it: {', '.join(reason.follows)}"
+            yield audit.summary
+            yield from (f"{place}. {reason}" for place, reason in enumerate(audit.reasons, 1))
             for check in sorted(audit.checks, key=lambda check: STATUSES.index(check.status)):
                 yield from check_view(check)
     elif len(stored) == 1:
         shown = stored[0].result
-        yield from _wrong_lines(shown)
+        if shown.audit and not shown.error:
+            yield Text(shown.audit.summary, style="bold")
         yield Text.assemble((shown.config.label, "bold"), f"  {shown.started_utc}  {shown.status}")
         # A failure's verdict would repeat its error.
         verdict = _verdict_rows(stored, more) if errors or not shown.error else ()
@@ -63,17 +62,12 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         rows = [point_cells(point, columns) for point in points_of(stored)]
         known = [name for name in columns if any(row[name] not in (NOTHING, "0") for row in rows)]
         for result in stored:
-            yield from (f"{result.result.config.label}: {line}" for line in _wrong_lines(result.result))
+            reasons = result.result.audit.reasons if result.result.audit else ()
+            wrong = (reason for reason in reasons if reason.question == "wrong" and reason.name != Audit.COMPLETION)
+            yield from (f"{result.result.config.label}: {reason}" for reason in wrong)
         yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
         yield pairs(_verdict_rows(stored, more))
-
-
-def _wrong_lines(result: ExperimentResult) -> Iterator[str]:
-    """Yield reasons why the figure is wrong, except for an error, which has a row of its own."""
-    for reason in result.audit.reasons if result.audit else ():
-        if reason.group == "wrong" and reason.name != Audit.COMPLETION:
-            yield f"wrong: {reason.name}: {reason.found}"
 
 
 def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[str, str]]:
@@ -88,8 +82,7 @@ def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[
     of = f"{passed} of {len(results)}" if len(results) > 1 else "yes" if passed else "no"
     if audits:
         yield "publishable", of + (f": {', '.join(names)}" if names else "")
-    # Without a GPU nothing else helps.
-    if first := next((reason for reason in reasons if reason.name == "GPUs"), next(iter(reasons), None)):
+    if first := next(iter(reasons), None):
         yield "", f"{first.name} → {first.remedy}" if first.remedy else f"{first.name}: {first.found}"
         yield "", f"all: {more or f'wattdock show {results[0].folder} --checks'}"
 
@@ -162,7 +155,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.total_j is None or energy.mean_power_w is None:
         yield "energy", f"not measured: {energy.reason}"
         return
-    yield "energy", f"{energy.total_j:,.1f} J ± {energy.uncertainty.timing95_j or 0.0:.1f} J (95 %, timing only)"
+    yield "energy", f"{energy.total_j:,.1f} J ± {energy.timing95_j or 0.0:.1f} J (95 %, timing only)"
     if energy.hbm_j is not None:
         part = f"{energy.hbm_j:,.1f} J ± {energy.hbm95_j or 0.0:.1f} J of these, by the driver's own figure"
         yield "HBM", f"{part}, mean {number(energy.mean_hbm_power_w, ',.0f')} W"
@@ -171,6 +164,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.energy_per_output_token_j is not None and energy.windows:
         of = f"all joules ÷ all tokens, {energy.energy_boundary}, {energy.windows.headline}"
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
+        yield from _budget_rows(result)
     shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
     per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
     yield "all joules", f"{', '.join(per)} (whole passes)"
@@ -192,6 +186,21 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
             difference = f"{check.worst_difference_j:+,.1f} J ({check.worst_difference_share:+.2%})"
             worst = f"{difference} in the worst of {len(check.windows)} windows"
         yield "cross-check", f"{check.source}: {worst}"
+
+
+def _budget_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    """Yield the corrected figure, and what makes it uncertain, a line each."""
+    if (budget := result.budget) is None:
+        return
+    known = f" ± {budget.expanded:.2%}" if budget.expanded is not None else ""
+    behind = f"(95 %, {budget.freedom or inf:.3g} degrees of freedom)" if known else f"({budget.reason})"
+    yield "declared work", f"{budget.energy_per_output_token_j:.4g}{known} {behind}"
+    for entry in budget.entries:
+        corrected = f", corrected by {entry.correction:+.2%}" if entry.correction else ""
+        yield f"  {entry.name}", f"{entry.standard_uncertainty:.2%}, {entry.share:.0%}{corrected}: {entry.found}"
+    for outside in budget.not_included:
+        size = "unknown" if outside.standard_uncertainty is None else f"{outside.standard_uncertainty:.1%}"
+        yield f"  not in it: {outside.name}", f"{size} ({outside.found})"
 
 
 def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -224,12 +233,9 @@ def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
             yield "roofline", f"{placed.time_ratio:.3g} × the least time; alone would take of the time: {alone}"
     if (spread := result.statistics) and len(spread.per_restart) > 1:
         unit = COLUMNS[spread.quantity].heading
-        if spread.ci95 and spread.ci95_relative is not None:
-            around = f"± {spread.ci95_relative:.2%}" if spread.ci95.low else f"{spread.ci95:.4g}"
-            behind = f"{len(spread.per_restart)} restarts{boards_text(result)}"
-            yield "95 % interval", f"{around} of {spread.value:.4g} {unit} ({behind})"
-        else:
-            yield "restarts", f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}; {spread.reason}"
+        interval = f", 95 % {spread.ci95:.4g}" if spread.ci95 else f"; {spread.reason}"
+        behind = f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}"
+        yield "restarts", f"{behind}{interval}{boards_text(result)}"
 
 
 def _joules(value: float | None) -> str:

@@ -61,6 +61,8 @@ class PromptSet:
             conversations.
         means: Mean tokens of a prompt and of an answer's limit, over the whole source or of what they are drawn from;
             None for prompts of text.
+        context_tokens: Mean over answers, likewise, of the positions before each of its tokens but the first; None
+            where prompts are text or conversations.
         drawn: What each restart draws for itself, in words.
         declares_answers: Limits are the lengths that answers are to have, as those of a trace or a distribution.
         seed: With which an engine samples the answers, below 2**31.
@@ -71,6 +73,7 @@ class PromptSet:
     sha256: str
     name: str
     means: tuple[float | None, float]
+    context_tokens: float | None = None
     drawn: tuple[str, ...] = ()
     declares_answers: bool = False
     seed: int = 0
@@ -148,6 +151,7 @@ def load_prompts(
     source = read_source(config, vocab_size)
     arrivals_ns = _arrivals(work, source, draw, min_requests, min_duration_s)
     prompt_lengths, answer_lengths = _lengths(config, source)
+    context_tokens = _context_tokens(work, source)
     source, picked = _picked(work, source, pass_index, draw, arrivals=len(arrivals_ns), vocab_size=vocab_size)
     limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, draw)
     items, repeated = _with_ids(config, source, picked, limits, (restart, pass_index), vocab_size=vocab_size)
@@ -158,6 +162,7 @@ def load_prompts(
         sha256=source.sha256,
         name=source.name,
         means=(prompt_lengths.mean if prompt_lengths else None, answer_lengths.mean),
+        context_tokens=context_tokens,
         drawn=_drawn(work, [source.items[i] for i in picked]),
         declares_answers=is_trace or not isinstance(work.max_output_tokens, int),
         seed=int(_generator(work, (restart, pass_index), SAMPLING).integers(1 << 31)),
@@ -238,6 +243,23 @@ def _lengths(config: ExperimentConfig, source: Source | None) -> tuple[Lengths |
         max(answers.most if limit is None else limit for limit in limits),
     )
     return Lengths(fmean(known), min(known), max(known)) if known else None, answers
+
+
+def _context_tokens(work: WorkloadSpec, source: Source | None) -> float | None:
+    """Return the mean over answers of p · (o − 1) + o · (o − 1) ÷ 2, at p tokens of a prompt and o of an answer."""
+    prompts, answers = work.prompts.input_lengths, work.output_lengths
+    if work.prompts.repeats_tokens:
+        return None
+    pairs: list[tuple[float, int | None]] = [(prompts.mean_tokens, None)]
+    if source:
+        sizes = [len(item) if isinstance(item, array) else item for item in source.items]
+        known = all_known([size if isinstance(size, int) else None for size in sizes])
+        pairs = list(zip(known, source.max_output_tokens, strict=True)) if known else []
+    each = []
+    for prompt, limit in pairs:
+        mean, square = (answers.mean_tokens, answers.mean_square) if limit is None else (limit, limit**2)
+        each.append(prompt * (mean - 1) + (square - mean) / 2)
+    return fmean(each) if each else None
 
 
 def _drawn(work: WorkloadSpec, items: Sequence[Item | int]) -> tuple[str, ...]:

@@ -1,0 +1,140 @@
+"""Measured windows in blocks of about two seconds, for the budget: joules, work and temperature of each. Pure."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.analysis.budget import CONTEXT, PROMPTS, SECONDS, Budget, Window, budget
+from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_in
+from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
+from wattdock.values import all_known
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.analysis.measured import Measured
+    from wattdock.analysis.windows import WindowFigure, WindowSummary
+    from wattdock.records import PassRecord, RestartRecord
+
+    Floats = NDArray[np.float64]
+
+# Length of a block: a shorter one holds parts of prefills, and few changes of the counters.
+BLOCK_S = 2.0
+# How far a reading of temperature may lie from the instant that it stands for; they come once a second.
+TEMPERATURE_REACH_S = 5.0
+
+
+def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None:
+    """Return the budget of the headline's windows; None without joules and tokens in every one of them."""
+    restarts: dict[int, list[Window]] = {}
+    for (restart, run_pass), figure in zip(measured.passes, summary.of_headline(), strict=True):
+        if not figure.energy_per_output_token_j:
+            return None
+        restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
+    return budget(list(restarts.values()), boards=1) if restarts else None
+
+
+def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> Window:
+    """Return a window, which has joules and tokens, with its blocks; one block where instants do not tell more."""
+    start_ns, end_ns = figure.start_ns or run_pass.span.start_ns, figure.end_ns or run_pass.span.end_ns
+    edges_ns, work, declared = [start_ns, end_ns], dict[str, Floats](), dict[str, float]()
+    try:
+        instants = Instants.of(run_pass)
+        edges_ns = _edges(run_pass, instants, start_ns, end_ns, in_rounds=measured.config.workload.has_rounds)
+        work, declared = _work(run_pass, instants, edges_ns), _declared(measured, run_pass)
+    except NoWindowError:
+        pass
+    blocks_j = all_known(measured.energy_of(restart, Span("block", *edges)).total_j for edges in pairwise(edges_ns))
+    if not blocks_j:
+        edges_ns, work, blocks_j = [start_ns, end_ns], {}, [figure.total_j or 0.0]
+    return Window(
+        total_j=figure.total_j or 0.0,
+        output_tokens=figure.output_tokens or 0,
+        timing_j=figure.timing_j or 0.0,
+        lead_in_s=(start_ns - run_pass.span.start_ns) / NS_PER_S,
+        block_s=np.diff(edges_ns) / NS_PER_S,
+        block_j=np.array(blocks_j),
+        block_tokens=tokens_in(run_pass, edges_ns).astype(np.float64),
+        block_c=_temperature_c(measured, restart, edges_ns),
+        work=work,
+        declared=declared,
+    )
+
+
+def _edges(run_pass: PassRecord, instants: Instants, start_ns: int, end_ns: int, *, in_rounds: bool) -> list[int]:
+    """Return the edges of about equal blocks: whole rounds, or whole steps, so that each holds its tokens' joules.
+
+    Every block has a token.
+    """
+    inside_ns = instants.submitted[instants.round_starts()] if in_rounds else run_pass.tokens.at_ns
+    inside_ns = inside_ns[(inside_ns > start_ns) & (inside_ns < end_ns)]
+    wanted_ns = np.linspace(start_ns, end_ns, max(1, round((end_ns - start_ns) / NS_PER_S / BLOCK_S)) + 1)[1:-1]
+    if not len(inside_ns) or not len(wanted_ns):
+        return [start_ns, end_ns]
+    after = (
+        np.searchsorted(inside_ns, wanted_ns).clip(1, len(inside_ns) - 1) if len(inside_ns) > 1 else np.zeros(1, int)
+    )
+    is_before = wanted_ns - inside_ns[after - 1] < inside_ns[after] - wanted_ns if len(inside_ns) > 1 else after
+    edges_ns = [start_ns, *map(int, np.unique(inside_ns[after - is_before])), end_ns]
+    gained = tokens_in(run_pass, edges_ns)
+    return [start_ns, *(edge for edge, tokens in zip(edges_ns[1:-1], gained, strict=False) if tokens), end_ns]
+
+
+def _work(run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> dict[str, Floats]:
+    """Return what the engine did in each block, by the requests' own instants.
+
+    Prompt tokens count where a request's first token lies; contexts are the positions before each token but a
+    request's first.
+    """
+    step_ns, count = run_pass.tokens.at_ns, len(run_pass.tokens.at_ns)
+    requests = sorted(run_pass.requests, key=lambda request: request.submitted_ns)
+    prompts = np.array([request.prompt_tokens or 0 for request in requests], dtype=np.float64)
+    outputs = np.array([request.output_tokens or 0 for request in requests], dtype=np.float64)
+    # The steps that gave each request its first token and its last. A context grows evenly over the steps between
+    # these, not over time: when others end, steps get quicker.
+    first, finished = (np.searchsorted(step_ns, at_ns) for at_ns in (instants.first, instants.finished))
+    per_step = (outputs - 1) / np.maximum(finished - first, 1)
+    # Each request is a line over the steps, added behind its first token and taken away behind its last.
+    lines = np.zeros((2, count + 2))
+    for step, sign in ((first + 1, 1), (finished + 1, -1)):
+        np.add.at(lines[0], step, sign * per_step * (prompts - per_step * first))
+        np.add.at(lines[1], step, sign * per_step**2)
+    constant, rate = np.cumsum(lines, axis=1)[:, :count]
+    by_step = {
+        PROMPTS: np.bincount(first, prompts, minlength=count)[:count],
+        CONTEXT: constant + rate * np.arange(count),
+    }
+    edges = np.searchsorted(step_ns, edges_ns, side="right")
+    sums = {kind: np.diff(np.concatenate(([0.0], np.cumsum(amount)))[edges]) for kind, amount in by_step.items()}
+    return sums | {SECONDS: np.diff(edges_ns) / NS_PER_S}
+
+
+def _declared(measured: Measured, run_pass: PassRecord) -> dict[str, float]:
+    """Return the amounts of work per output token in the long run, of the kinds that the settings decide."""
+    declared, workload = run_pass.declared, measured.config.total_workload
+    if not (answer := declared.output_tokens):
+        return {}
+    amounts = {PROMPTS: declared.prompt_tokens, CONTEXT: declared.context_tokens}
+    # In an open loop, arrivals set the pace, not the engine.
+    amounts[SECONDS] = 1 / workload.rate_per_s if workload.rate_per_s else None
+    return {kind: amount / answer for kind, amount in amounts.items() if amount}
+
+
+def _temperature_c(measured: Measured, restart: RestartRecord, edges_ns: Sequence[int]) -> Floats:
+    """Return the mean temperature of the GPUs used in the middle of each block; NaN where one of them is unknown."""
+    middles_ns = (np.array(edges_ns[1:], dtype=np.float64) + np.array(edges_ns[:-1])) / 2
+    of_gpus = []
+    for uuid in measured.used:
+        series = restart.gpus[uuid].series.get("temperature_c") if uuid in restart.gpus else None
+        if series is None or not len(series.at_ns):
+            return np.full(len(middles_ns), np.nan)
+        nearest_ns = np.abs(series.at_ns[:, None] - middles_ns).min(axis=0)
+        values = np.interp(middles_ns, series.at_ns, series.value)
+        of_gpus.append(np.where(nearest_ns <= TEMPERATURE_REACH_S * NS_PER_S, values, np.nan))
+    return np.mean(of_gpus, axis=0) if of_gpus else np.full(len(middles_ns), np.nan)

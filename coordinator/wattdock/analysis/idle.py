@@ -1,0 +1,115 @@
+"""Power of GPUs without work, and summaries of their series. Pure."""
+
+from __future__ import annotations
+
+from math import hypot
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from wattdock.metering import Span
+from wattdock.values import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.analysis.measured import Measured
+    from wattdock.metering import GpuTimeline
+
+IDLE_SPANS: dict[str, Literal["empty", "loaded"]] = {"idle-empty": "empty", "idle-loaded": "loaded"}
+# Series whose mean an idle baseline holds under the same name.
+IDLE_SERIES = ("temperature_c", "sm_clock_mhz", "memory_clock_mhz", "performance_state", "memory_used_bytes")
+
+
+class IdleBaseline(Stored):
+    """One GPU without work, over one idle span, by its energy counter.
+
+    Attributes:
+        state: "empty" for a few seconds before the runner started; "loaded" once its model was loaded, with context and
+            weights.
+        used: The GPU held a part of the model.
+        uncertainty_w: Standard uncertainty of the mean: its timing, and half the difference of the span's halves.
+        performance_state: NVML's P-state, 0 is the fastest.
+    """
+
+    restart: int
+    gpu_uuid: str
+    state: Literal["empty", "loaded"]
+    used: bool
+    duration_s: float
+    mean_power_w: float | None
+    uncertainty_w: float | None
+    temperature_c: float | None
+    sm_clock_mhz: float | None
+    memory_clock_mhz: float | None
+    performance_state: float | None
+    memory_used_bytes: float | None
+    utilization_percent: float | None = None
+
+
+def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int) -> NDArray[np.float64]:
+    """Return the samples of one series inside a span, shape (n,); empty without the series."""
+    if gpu is None or (series := gpu.series.get(name)) is None:
+        return np.zeros(0)
+    return series.value[(series.at_ns >= start_ns) & (series.at_ns <= end_ns)]
+
+
+def idle_baselines(measured: Measured) -> list[IdleBaseline]:
+    """Return every GPU of the host in every idle span of every restart."""
+    return [
+        _baseline(measured, restart.restart, span, gpu)
+        for restart in measured.restarts
+        for span in restart.spans
+        if span.name in IDLE_SPANS
+        for gpu in restart.gpus.values()
+    ]
+
+
+def _baseline(measured: Measured, restart: int, span: Span, gpu: GpuTimeline) -> IdleBaseline:
+    joules, middle_ns = measured.energy.of_gpu(gpu, span), (span.start_ns + span.end_ns) // 2
+    halves = (Span(span.name, span.start_ns, middle_ns), Span(span.name, middle_ns, span.end_ns))
+    first_w, second_w = (measured.energy.of_gpu(gpu, half).mean_power_w for half in halves)
+    uncertainty_w = None
+    if joules.timing_j is not None and first_w is not None and second_w is not None:
+        uncertainty_w = hypot(joules.timing_j / span.duration_s, (first_w - second_w) / 2)
+    return IdleBaseline(
+        restart=restart,
+        gpu_uuid=gpu.uuid,
+        state=IDLE_SPANS[span.name],
+        used=gpu.uuid in measured.used,
+        duration_s=span.duration_s,
+        mean_power_w=joules.mean_power_w,
+        uncertainty_w=uncertainty_w,
+        utilization_percent=over([(gpu, span)], "gpu_utilization_percent", np.mean),
+        **{name: over([(gpu, span)], name, np.mean) for name in IDLE_SERIES},
+    )
+
+
+def idle_energy_j(measured: Measured, baselines: Sequence[IdleBaseline]) -> tuple[float, float] | None:
+    """Return the energy that the GPUs used would have drawn in all passes, idle and loaded, and its uncertainty, in J.
+
+    None where the idle power of a GPU in a restart is unknown, or no GPU was used. A restart that was interrupted and
+    resumed has the mean of its runners' idle powers.
+    """
+    powers: dict[tuple[int, str], list[IdleBaseline]] = {}
+    for baseline in baselines:
+        if baseline.state == "loaded" and baseline.mean_power_w is not None:
+            powers.setdefault((baseline.restart, baseline.gpu_uuid), []).append(baseline)
+    idle_j = uncertainty_j = 0.0
+    for restart in measured.restarts:
+        duration_s = sum(run_pass.span.duration_s for run_pass in restart.passes)
+        for uuid in measured.used if restart.passes else ():
+            if not (loaded := powers.get((restart.restart, uuid))):
+                return None
+            idle_j += duration_s * fmean(baseline.mean_power_w or 0.0 for baseline in loaded)
+            uncertainty_j += duration_s * fmean(baseline.uncertainty_w or 0.0 for baseline in loaded)
+    return (idle_j, uncertainty_j) if measured.used and idle_j else None
+
+
+def over(parts: Sequence[tuple[GpuTimeline | None, Span]], name: str, summary: Callable[..., float]) -> float | None:
+    """Summarise one series' samples in some spans; None without any."""
+    values = np.concatenate([[], *(series_values(gpu, name, span.start_ns, span.end_ns) for gpu, span in parts)])
+    return float(summary(values)) if len(values) else None

@@ -1,0 +1,53 @@
+"""Audit checks on the third question: is the figure known well enough? Pure."""
+
+from __future__ import annotations
+
+from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
+
+CHECKS = Checklist[AuditInput]()
+
+
+@CHECKS.check(
+    "measured window",
+    question="known",
+    threshold="steady state after a lead-in, in every restart",
+    source="energy.windows: while the engine was full, or whole rounds",
+    remedy="set warmup.profile=lead-in and workload.min_duration_s (wattdock run --publishable FILE does)",
+)
+def window_steady(inputs: AuditInput) -> Outcome | None:
+    """Whether J/token is that of a window in steady state, not of filling, warming up and draining."""
+    if not inputs.environment.gpu_count:
+        return None
+    if (summary := inputs.energy.windows) is None:
+        return Outcome("unknown", "no pass")
+    figures = summary.of_headline()
+    shortest_s = min((figure.duration_s or 0.0 for figure in figures), default=0.0)
+    figure = f"{summary.headline.replace('_', ' ')}, {shortest_s:.0f} s at least"
+    if inputs.config.warmup.profile != "lead-in":
+        return Outcome("fail", f"{figure}, without a lead-in")
+    if summary.headline == "steady_state":
+        return Outcome("pass", figure)
+    reasons = (window.reason for window in summary.passes if window.window == "steady_state" and window.reason)
+    return Outcome("fail", f"the whole run, its beginning included: {next(reasons, 'no steady state')}")
+
+
+@CHECKS.check(
+    "uncertainty",
+    question="known",
+    source="budget: Welch and Satterthwaite's degrees of freedom, Student's t, 95 %",
+)
+def uncertainty_small(inputs: AuditInput) -> Outcome | None:
+    """Whether the expanded uncertainty of J/token is within the declared limit."""
+    if not inputs.environment.gpu_count:
+        return None
+    limit, budget = inputs.config.repeats.limit, inputs.result.budget
+    threshold = f"± {limit:.2g}" if limit < 0.0001 else f"± {limit * 100:g} %"
+    if budget is None:
+        return Outcome("unknown", "no joules per output token", threshold)
+    if budget.expanded is None:
+        remedy = "set repeats.restarts=3 (wattdock run --publishable FILE does)"
+        return Outcome("unknown", budget.reason or "unknown", threshold, remedy=remedy)
+    largest = max(budget.entries, key=lambda entry: entry.share)
+    figure = f"± {budget.expanded:.2%}, {largest.share:.0%} of its square from {largest.name} ({largest.found})"
+    remedy = "more restarts (repeats.until adds them), or longer windows (workload.min_duration_s)"
+    return Outcome(verdict(failed=budget.expanded > limit), figure, threshold, remedy=remedy)

@@ -1,0 +1,75 @@
+"""Audit checks on the first question: can others repeat the measurement? Pure."""
+
+from __future__ import annotations
+
+from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
+from wattdock.text import is_on_loopback
+
+# Conditions that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
+HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
+# What a kind of provenance does not fix.
+IMAGE_LACKS = "an image does not hold the driver, the kernel and the firmware, which the result records"
+
+CHECKS = Checklist[AuditInput]()
+
+
+@CHECKS.check(
+    "weights",
+    question="repeat",
+    threshold="a trained model's, with a revision",
+    remedy="set model to one of a hub, with its revision",
+)
+def weights_pinned(inputs: AuditInput) -> Outcome:
+    """Whether the weights were a trained model's, and anybody can get the same."""
+    model = inputs.environment.model
+    pinned = model.weights.startswith("real") and model.revision is not None
+    revision = f"revision {model.revision}" if model.revision else "no revision"
+    return Outcome(verdict(failed=not pinned), f"{model.weights}, {revision}")
+
+
+@CHECKS.check(
+    "image",
+    question="repeat",
+    threshold="a registry's digest in docker/images.lock, under --locked",
+    source="the engine's image, held against the lock before the start",
+    remedy="build, push and lock an image (docs/publication.md), then wattdock run --publishable FILE",
+)
+def image_pinned(inputs: AuditInput) -> Outcome:
+    """Whether anybody can get the image that ran; an image's id means something on one machine only."""
+    inside = inputs.environment.container
+    if inside is None:
+        return Outcome("fail", "none: the runner was a plain process")
+    if digest := inside.locked_digest:
+        if not is_on_loopback(digest):
+            return Outcome("pass", f"{digest}; {IMAGE_LACKS}")
+        remedy = "push it to a registry that others reach, and lock it there"
+        return Outcome("warn", f"{digest}: the registry of that machine alone", remedy=remedy)
+    return Outcome("fail", f"{inside.image_id[:19]}, {'locked, but in no registry' if inside.locked else 'not locked'}")
+
+
+@CHECKS.check(
+    "environment of the restarts",
+    question="repeat",
+    threshold="no difference in hardware, limits, versions, image, model or effective engine arguments",
+    source="recorded with each restart's passes",
+)
+def one_environment(inputs: AuditInput) -> Outcome:
+    """Whether nothing differed between restarts: an interrupted study may go on under another driver."""
+    if not inputs.energy.passes:
+        return Outcome("unknown", "no pass")
+    if (changes := inputs.environment.changes) is None:
+        return Outcome("unknown", "not recorded for every restart")
+    matter = [change for change in changes if change.name not in HARMLESS_CHANGES]
+    figure = "; ".join(map(str, matter or changes)) or "nothing differs"
+    return Outcome("fail" if matter else "warn" if changes else "pass", figure)
+
+
+@CHECKS.check(
+    "runners of a restart", question="repeat", threshold="one: the study was not interrupted within a restart"
+)
+def one_runner(inputs: AuditInput) -> Outcome:
+    """Whether one runner made all passes of each restart; several would hide part of what restarts differ by."""
+    most = inputs.procedure.runners_per_restart
+    if not most:
+        return Outcome("unknown", "no pass")
+    return Outcome("warn", f"a restart's passes came from {most} runners") if most > 1 else Outcome("pass", "one each")
