@@ -167,10 +167,11 @@ def _generate(runner: LoadedRunner, recording: Recording, request: PassRequest) 
     """Let the runner serve a pass; return its report with how busy the CPUs were meanwhile."""
     stage, began_ns, timeouts = recording.stage, runner.clock.now_ns(), recording.config.timeouts
 
-    def show(beat: Heartbeat) -> None:
+    def show(beat: Heartbeat) -> bool:
         if not beat.pass_over:
             elapsed_s = (runner.clock.now_ns() - began_ns) / NS_PER_S
             runner.emit(events.TokensSeen(stage, beat.output_tokens, elapsed_s, runner.meter.watts()))
+        return True
 
     requests, mean_tokens = request.min_requests, request.workload.output_lengths.mean_tokens
     runner.emit(events.PassStarted(stage, request.min_duration_s, requests * mean_tokens if requests else None))
