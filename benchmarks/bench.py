@@ -155,7 +155,7 @@ class Bench:
         self._compare(name, arms, Comparison(engine.description, block.requests, block.passes, quantities))
 
     def _compare_meter(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
-        def serve(heard: Callable[[object], None]) -> PassRecord:
+        def serve(heard: Callable[[object], bool]) -> PassRecord:
             return engine.run(Way.RUNNER, block.requests, heartbeat=heard)
 
         quantities = [

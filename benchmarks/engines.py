@@ -113,7 +113,7 @@ class LiveEngine:
         self.description = f"{runner.framework} {runner.framework_version}, {size}"
         self._client, self._vocab_size, self._numbers = client, vocab_size, count()
 
-    def run(self, way: Way, requests: int, heartbeat: Callable[[Heartbeat], None] = lambda _: None) -> PassRecord:
+    def run(self, way: Way, requests: int, heartbeat: Callable[[Heartbeat], bool] = lambda _: True) -> PassRecord:
         """Serve `requests` prompts and return the pass as the coordinator sees it.
 
         Raises:

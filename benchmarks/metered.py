@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    Heard = Callable[[object], None]
+    Heard = Callable[[object], bool]
 
 T = TypeVar("T")
 
@@ -59,9 +59,10 @@ class MeterCost:
         meter.note_edge()
         began_s, cpu_began_s = time.monotonic(), sum(thread_cpu_s())
 
-        def heard(_: object) -> None:
+        def heard(_: object) -> bool:
             # A run shows watts at each heartbeat.
             meter.watts()
+            return True
 
         done = work(heard)
         threads = thread_cpu_s()
@@ -78,7 +79,7 @@ class MeterCost:
 def run_unmetered(work: Callable[[Heard], T]) -> T:
     """Return what `work` returns, begun after the same pause."""
     time.sleep(LEAD_S)
-    return work(lambda _: None)
+    return work(lambda _: True)
 
 
 def thread_cpu_s() -> list[float]:

@@ -105,7 +105,7 @@ def wire_costs() -> list[Row]:
             client.load(request, timeout_s=30, progress=lambda _: None)
             trips_ms = [client.check_clock().round_trip_ns / 1e6 for _ in range(200)]
             order, size = megabyte_pass()
-            send = partial(client.generate, order, silence_s=30, stall_s=30, heartbeat=lambda _: None)
+            send = partial(client.generate, order, silence_s=30, stall_s=30, heartbeat=lambda _: True)
             name = f"pass of {order.min_requests} prompts, {size / 1e6:.2f} MB, 1 token each"
             return [
                 Row("process launch → first reply", f"{ready_ms:.0f} ms", "1 run"),

@@ -55,7 +55,7 @@ class StepClock:
             output = forward(*inputs, **named)
             check_cancelled()
             keep(mark())
-            recorder.tokens_so_far += next(self.step_tokens, 0)
+            recorder.progress.output_tokens += next(self.step_tokens, 0)
             return output
 
         model.forward = marked

@@ -18,7 +18,7 @@ WORK_S = 0.3
 def test_only_the_metered_arm_has_sampling_threads_and_their_time_is_theirs(tmp_path: Path) -> None:
     """Another thread's work in the block is not theirs, and none is left afterwards."""
 
-    def work(heard: Callable[[object], None]) -> int:
+    def work(heard: Callable[[object], bool]) -> int:
         heard(None)
         until_s = time.thread_time() + WORK_S
         while time.thread_time() < until_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterable, Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
@@ -78,9 +80,11 @@ class Runner:
         self.model = order, events[-1].loaded
         return events[-1].loaded, [event.progress for event in events[:-1]]
 
-    def start(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Any:
-        """Start a pass and return its call."""
-        return self.stub.Generate(iter(generate_requests(workload, prompts)), timeout=LONGEST_S)
+    def start(self, workload: pb.Workload, prompts: Sequence[pb.Prompt], may_end: threading.Event | None = None) -> Any:
+        """Start a pass and return its call; without an event, the pass may end at once."""
+        requests = generate_requests(workload, prompts)
+        held = iter(may_end.wait, True) if may_end else ()
+        return self.stub.Generate(itertools.chain(requests, held), timeout=LONGEST_S)
 
     def start_long(self) -> Any:
         """Start a pass of ten minutes and return its call once there are tokens."""
@@ -147,7 +151,9 @@ def _json(engine_args: dict[str, object] | None) -> str:
 
 def generate_requests(workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Iterator[pb.GenerateRequest]:
     """Yield the workload, then the prompts in chunks of at most about 1 MiB."""
-    yield pb.GenerateRequest(workload=workload)
+    first = pb.GenerateRequest(workload=workload)
+    first.workload.prompts = len(prompts)
+    yield first
     chunk: list[pb.Prompt] = []
     for prompt in prompts:
         chunk.append(prompt)

@@ -24,7 +24,7 @@ from make.virtual_meter import VirtualClock
 from seams.runner import wire
 
 from wattdock.clock import NS_PER_S
-from wattdock.runner import RunnerClient
+from wattdock.runner import PROTOCOL_VERSION, RunnerClient
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -58,7 +58,7 @@ def runner_seeds(folder: Path) -> list[Files]:
     """What a sound runner says: of one engine, and of two replicas."""
     reading = pb.ClockReading(boot_id=VirtualClock().identity().boot_id, monotonic_ns=1)
     described = pb.DescribeResponse(
-        protocol_version=1,
+        protocol_version=PROTOCOL_VERSION,
         backend="fake",
         framework="fake",
         framework_version="1.0",
@@ -182,7 +182,6 @@ class Scripted(runner_pb2_grpc.RunnerServicer):
         return self._stream("load", context)
 
     def Generate(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
-        list(request)
         return self._stream("generate", context)
 
     def Unload(self, request: object, context: grpc.ServicerContext) -> Any:  # noqa: N802

@@ -7,6 +7,7 @@ faults, "die" or "bug".
 from __future__ import annotations
 
 import shutil
+import threading
 from array import array
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ BASE = {
     "fake": {"step_s": 0.1},
 }
 LAUNCH_S, LOAD_S, PROMPT_TOKENS, BLOCK_TOKENS = 2.0, 10.0, 8, 16
+HEARTBEAT_S = 1.0
 
 
 @dataclass
@@ -161,15 +163,17 @@ class VirtualRunner:
         *,
         silence_s: float,
         stall_s: float,
-        heartbeat: Callable[[Heartbeat], None],
+        heartbeat: Callable[[Heartbeat], bool],
     ) -> PassRecord:
         self.limits |= {"heartbeat_s": silence_s, "stall_s": stall_s}
-        in_flight, step_s = request.workload.batch_size, self.args.get("step_s", 0.1)
+        in_flight = request.workload.batch_size
         if in_flight > self.args.get("most_in_flight", in_flight):
             raise RunnerError(f"a pass failed for lack of memory: {in_flight} in flight", cause=Cause.KV_CACHE)
         self._strike("pass_fault", "a pass")
         began_ns, steps, output_tokens = self.clock.now_ns(), list[tuple[int, ...]](), [0]
-        admission, served, running = self._admission(request, began_ns), list[Served](), list[Served]()
+        may_end = threading.Event()
+        admission = self._admission(request, began_ns, may_end.is_set)
+        served, running = list[Served](), list[Served]()
         while True:
             for index, (item, limit), intended_ns in admission.due(len(running), self.clock.now_ns()):
                 hashed = hash_of(item if isinstance(item, array) else array("I", list(item.encode())))
@@ -178,20 +182,16 @@ class VirtualRunner:
             if not running and admission.exhausted:
                 break
             self.check()
-            if not running:
-                self.clock.sleep(max(0, (admission.wake_ns(0) or 0) - self.clock.now_ns()) / NS_PER_S)
-                continue
-            start_ns, new = self.clock.now_ns(), [one for one in running if not one.tokens]
-            self.clock.sleep(step_s)
-            context_tokens = sum(one.prompt_tokens + one.tokens for one in running)
-            prompt_tokens = sum(one.prompt_tokens - one.cached_tokens for one in new)
-            computed = (prompt_tokens, len(running) - len(new), len(running), context_tokens)
-            steps.append((start_ns, self.clock.now_ns(), *computed))
-            for one in running:
-                one.note(self.clock.now_ns())
-            output_tokens.append(output_tokens[-1] + len(running))
-            running = [one for one in running if one.tokens < one.limit]
-            heartbeat(Heartbeat(output_tokens[-1], len(served) - len(running), pass_over=False))
+            if running:
+                steps.append(self._step(running))
+                output_tokens.append(output_tokens[-1] + len(running))
+                running = [one for one in running if one.tokens < one.limit]
+            else:
+                wait_ns = max(0, (admission.wake_ns(0) or 0) - self.clock.now_ns())
+                self.clock.sleep(min(HEARTBEAT_S, wait_ns / NS_PER_S))
+            finished = len(served) - len(running)
+            if heartbeat(Heartbeat(self.clock.now_ns(), output_tokens[-1], len(served), finished, pass_over=False)):
+                may_end.set()
         span = Span("pass", began_ns, self.clock.now_ns())
         self.clock.sleep(request.settle_s)
         series = Steps(*np.array(steps, dtype=np.int64).T)
@@ -203,7 +203,19 @@ class VirtualRunner:
     def unload(self) -> None:
         self._strike("unload_fault", "unloading")
 
-    def _admission(self, request: PassRequest, began_ns: int) -> Admission[tuple[Any, int]]:
+    def _step(self, running: Sequence[Served]) -> tuple[int, ...]:
+        """Give each request a token; return the step's columns of `StepSeries`."""
+        start_ns, new = self.clock.now_ns(), [one for one in running if not one.tokens]
+        self.clock.sleep(self.args.get("step_s", 0.1))
+        context_tokens = sum(one.prompt_tokens + one.tokens for one in running)
+        prompt_tokens = sum(one.prompt_tokens - one.cached_tokens for one in new)
+        for one in running:
+            one.note(self.clock.now_ns())
+        return start_ns, self.clock.now_ns(), prompt_tokens, len(running) - len(new), len(running), context_tokens
+
+    def _admission(
+        self, request: PassRequest, began_ns: int, may_end: Callable[[], bool]
+    ) -> Admission[tuple[Any, int]]:
         """Hand out the requests' ids and output limits as a runner hands out its prompts."""
         spec = request.workload
         workload = Workload(
@@ -217,7 +229,7 @@ class VirtualRunner:
         items, first_limits = request.prompts.items, request.prompts.first_output_tokens
         limits = [limit or spec.output_lengths.max for limit in request.prompts.max_output_tokens]
         first = [(items[i % len(items)], limit) for i, limit in enumerate(first_limits)]
-        return Admission(workload, list(zip(items, limits, strict=True)), began_ns, first)
+        return Admission(workload, list(zip(items, limits, strict=True)), began_ns, first, may_end=may_end)
 
     def _lengths(self, item: Any) -> tuple[int, int]:
         """Tokens of a prompt, and those from a cache of blocks; `PROMPT_TOKENS` of any without a cache."""

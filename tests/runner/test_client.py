@@ -18,7 +18,7 @@ from refused import raises
 from wattdock.config import WorkloadSpec
 from wattdock.errors import Cause, LaunchError, RunnerError
 from wattdock.inputs import PromptSet
-from wattdock.runner import Heartbeat, LoadRequest, PassRequest, RunnerClient
+from wattdock.runner import PROTOCOL_VERSION, Heartbeat, LoadRequest, PassRequest, RunnerClient
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -67,7 +67,7 @@ def loaded(tmp_path: Path) -> Iterator[Runner]:
         yield runner
 
 
-def generate(client: RunnerClient, heartbeat: Callable[[Heartbeat], None]) -> int:
+def generate(client: RunnerClient, heartbeat: Callable[[Heartbeat], bool]) -> int:
     spec = WorkloadSpec(batch_size=2, max_output_tokens=5)
     drained = PassRequest(spec, PROMPTS, min_requests=2, settle_s=1.5, ignore_eos=True)
     done = client.generate(drained, silence_s=10, stall_s=10, heartbeat=heartbeat)
@@ -102,7 +102,7 @@ def test_a_runner_that_hangs_is_told_from_one_whose_engine_does(
 
     def serve(client: RunnerClient) -> None:
         client.load(order, timeout_s=load_s, progress=lambda stage: None)
-        client.generate(request, silence_s=silence_s, stall_s=1, heartbeat=lambda beat: None)
+        client.generate(request, silence_s=silence_s, stall_s=1, heartbeat=lambda beat: True)
 
     with (
         running("fake", FAKE_FOLDER) as runner,
@@ -116,7 +116,7 @@ class Newer(runner_pb2_grpc.RunnerServicer):
     """A runner of a later protocol, with a kind of arrival that nobody has heard of."""
 
     def Describe(self, request: pb.DescribeRequest, context: object) -> pb.DescribeResponse:  # noqa: N802
-        return pb.DescribeResponse(protocol_version=2, arrivals=[99])  # type: ignore[list-item]
+        return pb.DescribeResponse(protocol_version=PROTOCOL_VERSION + 1, arrivals=[99])  # type: ignore[list-item]
 
 
 def test_a_runner_of_another_protocol_is_refused_by_its_version(tmp_path: Path) -> None:
@@ -141,9 +141,10 @@ def test_an_interruption_while_a_finished_pass_is_drained_does_not_cost_it(loade
         if interrupted.is_set():
             raise KeyboardInterrupt
 
-    def once_over(beat: Heartbeat) -> None:
+    def once_over(beat: Heartbeat) -> bool:
         if beat.pass_over:
             interrupted.set()
+        return True
 
     with RunnerClient(launched(loaded), check=check) as client:
         assert generate(client, once_over) == 2 * 5

@@ -17,7 +17,7 @@ from seams.runner import wire
 from wattdock.config import WorkloadSpec
 from wattdock.errors import Cause, LaunchError, RunnerError
 from wattdock.inputs import PromptSet
-from wattdock.runner import LoadRequest, PassRequest, RunnerClient
+from wattdock.runner import PROTOCOL_VERSION, LoadRequest, PassRequest, RunnerClient
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -47,7 +47,6 @@ class Liar(runner_pb2_grpc.RunnerServicer):
         return itertools.takewhile(lambda _: context.is_active(), self.load)
 
     def Generate(self, request: Iterable[object], context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
-        list(request)
         return itertools.takewhile(lambda _: context.is_active(), self.generate)
 
 
@@ -79,7 +78,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 def generated(client: RunnerClient) -> None:
-    client.generate(PASS, silence_s=60, stall_s=60, heartbeat=lambda beat: None)
+    client.generate(PASS, silence_s=60, stall_s=60, heartbeat=lambda beat: True)
 
 
 def test_a_load_that_tells_of_progress_for_ever_ends_at_its_limit(serving: Serving, tmp_path: Path) -> None:
@@ -175,7 +174,7 @@ def test_settings_that_are_no_json_object_are_the_runners_error(
 @pytest.mark.parametrize("fields", [{"arrivals": [99]}, {"supported_versions": "x", "framework_version": "1"}])
 def test_a_description_that_nobody_understands_is_one_line(serving: Serving, fields: dict[str, Any]) -> None:
     """A kind of arrival without a name, and versions that are no range."""
-    client = serving(described=pb.DescribeResponse(protocol_version=1, **fields))
+    client = serving(described=pb.DescribeResponse(protocol_version=PROTOCOL_VERSION, **fields))
     with raises(LaunchError, cause=Cause.MALFORMED) as caught:
         client.wait_ready(60)
     assert "\n" not in str(caught.value)

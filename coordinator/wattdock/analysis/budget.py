@@ -304,11 +304,9 @@ def _fitted(windows: Sequence[Window]) -> _Fit:
 
     Source: linear regression with normal priors (ridge); effective size of a series, (1 − ρ) ÷ (1 + ρ).
     """
-    kinds = tuple(
-        kind for kind in SHARES if all(kind in window.declared and kind in window.work for window in windows)
-    )
+    kinds = tuple(kind for kind in SHARES if all(kind in window.declared and kind in window.work for window in windows))
     priors = np.array([*(SHARES[kind] for kind in kinds), PER_C])
-    columns, sizes, losses = [], [], []
+    columns, sizes = [], []
     for window in windows:
         rate = window.block_j / window.block_tokens
         mean = window.block_j.sum() / window.block_tokens.sum()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wattdock.records import PassRecord, RunnerEnvironment
     from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 QUEUED = 16
 CALL_TIMEOUT_S = 10.0
 READY_POLL_S = 0.05
@@ -160,14 +160,15 @@ class RunnerClient:
         *,
         silence_s: float,
         stall_s: float,
-        heartbeat: Callable[[Heartbeat], None],
+        heartbeat: Callable[[Heartbeat], bool],
     ) -> PassRecord:
         """Run one pass and return its record; after the last token, an interruption no longer stops it.
 
         Args:
             silence_s: Longest time without any event; after it, the runner counts as hung.
             stall_s: Longest time without a new token or a finished request: a runner can live while its engine hangs.
-            heartbeat: Called with each heartbeat.
+            heartbeat: Called with each heartbeat; returns whether the pass may end now. A pass with a minimum duration
+                goes on until it has returned True.
 
         Raises:
             RunnerError: The pass failed, the runner died or hung.
@@ -179,25 +180,41 @@ class RunnerClient:
             if not pass_over:
                 self._check()
 
-        call = self._stub.Generate(wire.generate_requests(request))
-        for event in self._events(call, "a pass", check, silence_s=silence_s):
-            beat = wire.heartbeat(event.heartbeat) if event.HasField("heartbeat") else None
-            pass_over |= beat is None or beat.pass_over
-            if beat:
-                if (beat.output_tokens, beat.requests_finished) != produced:
-                    produced, produced_at_ns = (beat.output_tokens, beat.requests_finished), self._clock.now_ns()
-                elif not pass_over and self._clock.now_ns() - produced_at_ns > stall_s * NS_PER_S:
-                    raise RunnerError(
-                        f"the engine produced nothing for {stall_s:g} s though its runner lives",
-                        "it was stopped (see timeouts.stall_s)",
-                        cause=Cause.HANG,
-                    )
-                heartbeat(beat)
-            if pass_over:
-                with _understood():
-                    parts.add(event)
+        with self._open_pass(request) as (call, may_end):
+            for event in self._events(call, "a pass", check, silence_s=silence_s):
+                beat = wire.heartbeat(event.heartbeat) if event.HasField("heartbeat") else None
+                pass_over |= beat is None or beat.pass_over
+                if beat:
+                    if (beat.output_tokens, beat.requests_finished) != produced:
+                        produced, produced_at_ns = (beat.output_tokens, beat.requests_finished), self._clock.now_ns()
+                    elif not pass_over and self._clock.now_ns() - produced_at_ns > stall_s * NS_PER_S:
+                        raise RunnerError(
+                            f"the engine produced nothing for {stall_s:g} s though its runner lives",
+                            "it was stopped (see timeouts.stall_s)",
+                            cause=Cause.HANG,
+                        )
+                    if heartbeat(beat):
+                        may_end.set()
+                if pass_over:
+                    with _understood():
+                        parts.add(event)
         with _understood():
             return parts.record()
+
+    @contextmanager
+    def _open_pass(self, request: PassRequest) -> Iterator[tuple[Any, threading.Event]]:
+        """Yield the call of a pass, and the event whose setting half-closes its stream."""
+        may_end = threading.Event()
+
+        def requests() -> Iterator[pb.GenerateRequest]:
+            yield from wire.generate_requests(request)
+            may_end.wait()
+
+        try:
+            yield self._stub.Generate(requests()), may_end
+        finally:
+            # However the call ends, gRPC's thread waits in `requests`.
+            may_end.set()
 
     def diagnose(self, timeout_s: float) -> Sequence[RunnerFinding]:
         """Return the runner's findings about its environment.

@@ -140,9 +140,18 @@ class PassRequest:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Progress within a pass; `pass_over` once the last token was produced."""
+    """Progress within a pass.
 
+    Attributes:
+        at_ns: When the figures were read, on the host's clock.
+        output_tokens: An upper bound while a static batch runs.
+        requests_submitted: Requests that have entered the engine; those that have not finished are in it.
+        pass_over: The last token was produced.
+    """
+
+    at_ns: int
     output_tokens: int
+    requests_submitted: int
     requests_finished: int
     pass_over: bool
 
@@ -204,6 +213,7 @@ def generate_requests(request: PassRequest) -> Iterator[pb.GenerateRequest]:
         return_token_ids=request.return_content,
         settle_s=request.settle_s,
         first_output_tokens=prompts.first_output_tokens,
+        prompts=len(prompts.items),
     )
     yield pb.GenerateRequest(workload=workload)
     chunk, size = pb.PromptChunk(), 0
@@ -226,7 +236,7 @@ def generate_requests(request: PassRequest) -> Iterator[pb.GenerateRequest]:
 
 def heartbeat(message: pb.Heartbeat) -> Heartbeat:
     """Return one sign of life."""
-    return Heartbeat(message.output_tokens, message.requests_finished, message.pass_over)
+    return Heartbeat(*(getattr(message, part.name) for part in fields(Heartbeat)))
 
 
 def finding(message: pb.Finding) -> RunnerFinding:

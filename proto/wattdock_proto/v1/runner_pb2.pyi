@@ -182,7 +182,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ...) -> None: ...
 
 class Workload(_message.Message):
-    __slots__ = ("arrival", "in_flight", "arrival_ns", "min_duration_s", "min_requests", "max_output_tokens", "ignore_eos", "sampling", "seed", "chat_template", "return_text", "return_token_ids", "settle_s", "first_output_tokens", "chat_template_kwargs_json", "template_time_s")
+    __slots__ = ("arrival", "in_flight", "arrival_ns", "min_duration_s", "min_requests", "max_output_tokens", "ignore_eos", "sampling", "seed", "chat_template", "return_text", "return_token_ids", "settle_s", "first_output_tokens", "chat_template_kwargs_json", "template_time_s", "prompts")
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_NS_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +199,7 @@ class Workload(_message.Message):
     FIRST_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHAT_TEMPLATE_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_TIME_S_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
     arrival: Arrival
     in_flight: int
     arrival_ns: _containers.RepeatedScalarFieldContainer[int]
@@ -215,7 +216,8 @@ class Workload(_message.Message):
     first_output_tokens: _containers.RepeatedScalarFieldContainer[int]
     chat_template_kwargs_json: str
     template_time_s: int
-    def __init__(self, arrival: _Optional[_Union[Arrival, str]] = ..., in_flight: _Optional[int] = ..., arrival_ns: _Optional[_Iterable[int]] = ..., min_duration_s: _Optional[float] = ..., min_requests: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., ignore_eos: bool = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., chat_template: bool = ..., return_text: bool = ..., return_token_ids: bool = ..., settle_s: _Optional[float] = ..., first_output_tokens: _Optional[_Iterable[int]] = ..., chat_template_kwargs_json: _Optional[str] = ..., template_time_s: _Optional[int] = ...) -> None: ...
+    prompts: int
+    def __init__(self, arrival: _Optional[_Union[Arrival, str]] = ..., in_flight: _Optional[int] = ..., arrival_ns: _Optional[_Iterable[int]] = ..., min_duration_s: _Optional[float] = ..., min_requests: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., ignore_eos: bool = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., chat_template: bool = ..., return_text: bool = ..., return_token_ids: bool = ..., settle_s: _Optional[float] = ..., first_output_tokens: _Optional[_Iterable[int]] = ..., chat_template_kwargs_json: _Optional[str] = ..., template_time_s: _Optional[int] = ..., prompts: _Optional[int] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -250,16 +252,18 @@ class GenerateRequest(_message.Message):
     def __init__(self, workload: _Optional[_Union[Workload, _Mapping]] = ..., prompts: _Optional[_Union[PromptChunk, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("at_ns", "output_tokens", "requests_finished", "pass_over")
+    __slots__ = ("at_ns", "output_tokens", "requests_finished", "requests_submitted", "pass_over")
     AT_NS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_SUBMITTED_FIELD_NUMBER: _ClassVar[int]
     PASS_OVER_FIELD_NUMBER: _ClassVar[int]
     at_ns: int
     output_tokens: int
     requests_finished: int
+    requests_submitted: int
     pass_over: bool
-    def __init__(self, at_ns: _Optional[int] = ..., output_tokens: _Optional[int] = ..., requests_finished: _Optional[int] = ..., pass_over: bool = ...) -> None: ...
+    def __init__(self, at_ns: _Optional[int] = ..., output_tokens: _Optional[int] = ..., requests_finished: _Optional[int] = ..., requests_submitted: _Optional[int] = ..., pass_over: bool = ...) -> None: ...
 
 class RequestRecord(_message.Message):
     __slots__ = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "text", "output_ids", "replica", "token_gaps_ns", "max_output_tokens", "prompt_hash")

@@ -59,8 +59,9 @@ class RunnerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request_iterator, context):
-        """Runs one pass. The first request holds the workload, the following ones the prompts; the client then half-closes,
-        and only after that does the pass begin. Ends with `summary`.
+        """Runs one pass. The first request holds the workload, the following ones the prompts; the pass begins once as many
+        have come as the workload announces, and a further request cancels it. The client keeps its stream open for as long
+        as a pass with a minimum duration shall go on (see Workload), and half-closes when it may end. Ends with `summary`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,7 +67,7 @@ class SharedTickets(Tickets):
 
 
 class Admission(Generic[T]):
-    """Hands out the requests of a pass at their times, until the minima of the pass are met.
+    """Hands out the requests of a pass at their times, until the minima of the pass are met and it may end.
 
     Prompts repeat in order. Without `min_requests` each prompt is run once. With a minimum duration every free place
     is filled, so that a static batch is never partial in the middle of a pass.
@@ -76,13 +76,22 @@ class Admission(Generic[T]):
         prompts: At least one prompt.
         started_ns: When the span of the pass was opened.
         first: The first requests, where these are other than the first prompts; they never repeat.
+        may_end: Tells whether the client lets a pass with a minimum duration end.
 
     Attributes:
         exhausted: No further request will come.
     """
 
-    def __init__(self, workload: Workload, prompts: Sequence[T], started_ns: int, first: Sequence[T] = ()) -> None:
-        self._workload = workload
+    def __init__(
+        self,
+        workload: Workload,
+        prompts: Sequence[T],
+        started_ns: int,
+        first: Sequence[T] = (),
+        *,
+        may_end: Callable[[], bool],
+    ) -> None:
+        self._workload, self._may_end = workload, may_end
         self._prompts, self._first = prompts, first
         self._tickets = workload.tickets or Tickets()
         self._min_requests = workload.min_requests or len(prompts)
@@ -102,8 +111,8 @@ class Admission(Generic[T]):
         if self._schedule is None or self.exhausted or running >= self._workload.in_flight:
             return None
         taken = self._tickets.taken
-        end_ns = [self._min_end_ns] if taken >= self._min_requests else []
-        return min([*self._schedule[taken : taken + 1], *end_ns])
+        end_ns = self._end_ns(taken)
+        return min([*self._schedule[taken : taken + 1], *([] if end_ns is None else [end_ns])])
 
     def due(self, running: int, at_ns: int) -> list[tuple[int, T, int | None]]:
         """Return the requests that enter the engine now, as (index, prompt, intended instant or None).
@@ -122,8 +131,15 @@ class Admission(Generic[T]):
     def _prompt(self, index: int) -> T:
         return self._first[index] if index < len(self._first) else self._prompts[index % len(self._prompts)]
 
+    def _end_ns(self, taken: int) -> int | None:
+        """Return when the pass ends if no further request is taken before; None while nobody knows."""
+        is_used_up = self._schedule is not None and taken == len(self._schedule)
+        is_bounded = is_used_up or not self._workload.min_duration_s or self._may_end()
+        return self._min_end_ns if is_bounded and taken >= self._min_requests else None
+
     def _is_over(self, taken: int, at_ns: int) -> bool:
-        return taken >= self._min_requests and at_ns >= self._min_end_ns
+        end_ns = self._end_ns(taken)
+        return end_ns is not None and at_ns >= end_ns
 
     def _grant(self, taken: int, free: int, at_ns: int) -> int:
         if self._is_over(taken, at_ns):

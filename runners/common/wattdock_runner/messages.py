@@ -112,20 +112,22 @@ def _require(condition: bool, message: str) -> None:
 
 
 def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Prompt]]:
-    """Read a whole pass, workload first, until the client half-closes.
+    """Read a whole pass, workload first, until as many prompts have come as it announces.
 
     Raises:
-        InvalidRequest: The workload is missing, repeated or wrong, or there is no usable prompt.
+        InvalidRequest: The workload is missing, repeated or wrong, or prompts are none, unusable, too few or too many.
     """
     stream = iter(requests)
     first = next(stream, pb.GenerateRequest())
     _require(first.WhichOneof("part") == "workload", "the first request of a pass must hold its workload")
     workload = workload_from(first.workload)
+    announced = first.workload.prompts
+    _require(announced > 0, "a pass needs at least one prompt")
     prompts: list[Prompt] = []
-    for request in stream:
+    while len(prompts) < announced and (request := next(stream, None)):
         _require(request.WhichOneof("part") == "prompts", "a pass holds one workload, then prompts only")
         prompts.extend(_prompt_from(prompt, i) for i, prompt in enumerate(request.prompts.prompts, len(prompts)))
-    _require(len(prompts) > 0, "a pass needs at least one prompt")
+    _require(len(prompts) == announced, f"the workload announced {announced} prompts, and {len(prompts)} came")
     return workload, prompts
 
 

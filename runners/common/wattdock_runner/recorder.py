@@ -6,6 +6,7 @@ Must not know: engines, protobuf.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, fields
@@ -164,21 +165,44 @@ class PassRecord:
         self.steps = [step._replace(decoded_tokens=tokens_at[step.end_ns]) for step in steps]
 
 
+class Progress(ctypes.Structure):
+    """Counts of a pass under way, for heartbeats; they may lie in memory that processes share.
+
+    Attributes:
+        output_tokens: An upper bound where sequences of a static batch end before their limit.
+        requests_submitted: Those that have entered the engine.
+    """
+
+    _fields_ = (
+        ("output_tokens", ctypes.c_uint64),
+        ("requests_submitted", ctypes.c_uint64),
+        ("requests_finished", ctypes.c_uint64),
+    )
+    output_tokens: int
+    requests_submitted: int
+    requests_finished: int
+
+
 class PassRecorder(PassRecord):
     """Records a pass.
 
     Attributes:
         cancelled: Set when the client has gone.
-        tokens_so_far: For heartbeats; an upper bound where sequences of a static batch end before their limit.
-        requests_finished: For heartbeats.
+        end_allowed: Set when the client lets the pass end.
+        progress: Of the engine in this process.
+        parts: The progress of each engine that serves the pass; their sum is the pass's.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.cancelled = threading.Event()
-        self.tokens_so_far = 0
-        self.requests_finished = 0
+        self.cancelled, self.end_allowed = threading.Event(), threading.Event()
+        self.progress = Progress()
+        self.parts: Sequence[Progress] = [self.progress]
         self._start_ns = 0
+
+    def may_end(self) -> bool:
+        """Whether the client lets a pass with a minimum duration end."""
+        return self.end_allowed.is_set()
 
     def check_cancelled(self) -> None:
         """Raise `PassCancelled` if the client has gone; call it at least once per engine step."""

@@ -11,9 +11,12 @@ import queue
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
@@ -22,7 +25,7 @@ from wattdock_runner.backend import REPLICAS, Finding
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
 from wattdock_runner.gpus import cuda_findings
 from wattdock_runner.process import package_version
-from wattdock_runner.recorder import PassRecorder
+from wattdock_runner.recorder import PassRecorder, Progress
 from wattdock_runner.spread import start_workers
 
 if TYPE_CHECKING:
@@ -104,7 +107,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         return loaded, span
 
     def Generate(self, request_iterator: Iterator[pb.GenerateRequest], context: Any) -> Iterator[pb.GenerateEvent]:  # noqa: N802
-        """Run a pass; stream a heartbeat every second, then the record of the pass.
+        """Run a pass until the client lets it end; stream a heartbeat every second, then the record of the pass.
 
         Raises:
             InvalidRequest: The workload or a prompt is wrong, or the backend cannot serve the kind of arrival.
@@ -123,6 +126,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         work = partial((self._workers or self._backend).generate, workload, prompts, recorder)
         job = self._engine.submit("Generate", work, recorder.cancelled)
         _cancel_with(context, recorder.cancelled)
+        threading.Thread(target=_await_end, args=(request_iterator, recorder), daemon=True).start()
         yield _heartbeat(recorder)
         while not wait([job], timeout=HEARTBEAT_S).done:
             yield _heartbeat(recorder)
@@ -182,15 +186,17 @@ def _cancel_with(context: Any, cancelled: threading.Event) -> None:
         cancelled.set()
 
 
+def _await_end(requests: Iterator[pb.GenerateRequest], recorder: PassRecorder) -> None:
+    """Let the pass end when the client half-closes; cancel a pass whose client sends more than it announced."""
+    # gRPC's iterator raises when the client has gone, and ends when the call has.
+    with suppress(grpc.RpcError):
+        (recorder.end_allowed if next(requests, None) is None else recorder.cancelled).set()
+
+
 def _heartbeat(recorder: PassRecorder, *, pass_over: bool = False) -> pb.GenerateEvent:
-    return pb.GenerateEvent(
-        heartbeat=pb.Heartbeat(
-            at_ns=clock.now_ns(),
-            output_tokens=recorder.tokens_so_far,
-            requests_finished=recorder.requests_finished,
-            pass_over=pass_over,
-        )
-    )
+    at_ns, parts = clock.now_ns(), recorder.parts
+    sums = {name: sum(getattr(part, name) for part in parts) for name, _ in Progress._fields_}
+    return pb.GenerateEvent(heartbeat=pb.Heartbeat(at_ns=at_ns, pass_over=pass_over, **sums))
 
 
 @dataclass(frozen=True)

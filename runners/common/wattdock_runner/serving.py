@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.recorder import PassRecorder, Step
+    from wattdock_runner.recorder import PassRecorder, Progress, Step
 
     # A request, the instant of its new tokens (ns), their ids, and the finish reason (None while the request runs).
     Answer = tuple[RequestRecord, int, Sequence[int], str | None]
@@ -96,7 +96,7 @@ class Engine:
 
 
 def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-    """Serve requests until the minima of the pass are met, and record every request and token.
+    """Serve requests until the pass may end with its minima met, and record every request and token.
 
     Raises:
         WrongState: No model is loaded.
@@ -167,11 +167,12 @@ def _run(
 ) -> list[RequestRecord]:
     """Open the span, admit and step until all requests have finished, drain, close the span."""
     engine.drain()
-    admission = Admission(workload, prompts, recorder.open(), first)
+    admission = Admission(workload, prompts, recorder.open(), first, may_end=recorder.may_end)
+    progress = recorder.progress
     requests: list[RequestRecord] = []
     while True:
         recorder.check_cancelled()
-        running = len(requests) - recorder.requests_finished
+        running = len(requests) - progress.requests_finished
         due_ns = now_ns()
         for index, prompt, intended_ns in admission.due(running, due_ns):
             # A static batch is submitted at a single instant, though an engine takes its requests one by one.
@@ -185,11 +186,12 @@ def _run(
                 prompt_hash=prompt.hash,
             )
             requests.append(request)
+            progress.requests_submitted += 1
             engine.add(request, prompt)
-        running = len(requests) - recorder.requests_finished
+        running = len(requests) - progress.requests_finished
         wake_ns = admission.wake_ns(running)
         if running:
-            _note(engine.step(wake_ns), recorder)
+            _note(engine.step(wake_ns), progress)
         elif admission.exhausted:
             break
         else:
@@ -199,7 +201,7 @@ def _run(
     return requests
 
 
-def _note(answers: Iterable[Answer], recorder: PassRecorder) -> None:
+def _note(answers: Iterable[Answer], progress: Progress) -> None:
     tokens = finished = 0
     for request, at_ns, ids, finish_reason in answers:
         if new := len(ids):
@@ -209,5 +211,5 @@ def _note(answers: Iterable[Answer], recorder: PassRecorder) -> None:
         if finish_reason:
             request.finish_reason = finish_reason
             finished += 1
-    recorder.tokens_so_far += tokens
-    recorder.requests_finished += finished
+    progress.output_tokens += tokens
+    progress.requests_finished += finished

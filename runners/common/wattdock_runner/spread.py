@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock_runner.backend import REPLICAS, Arrival, Rank
 from wattdock_runner.errors import ExchangeFailed, InvalidRequest, OutOfMemory, PassCancelled, WorkerDied, WrongState
 from wattdock_runner.recorder import merged
-from wattdock_runner.worker import DONE, FAILED, GENERATE, LOAD, READY, STOP, Board
+from wattdock_runner.worker import CANCELLED, DONE, FAILED, GENERATE, LOAD, MAY_END, READY, STOP, Board
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,6 +101,7 @@ class Workers:
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run a pass in all processes from a common start, and record it."""
         self._board.clear()
+        recorder.parts = self._board.progress[: self.reporting]
         self._ready = []
         orders = [(GENERATE, workload, list(prompts))] * len(self._orders)
         recorder.adopt(self._whole(self._call(orders, recorder=recorder)))
@@ -142,7 +143,7 @@ class Workers:
                 waiting -= {number} if word in (DONE, FAILED) else set()
             if deadline_s == math.inf and (failures or (recorder and recorder.cancelled.is_set())):
                 deadline_s = time.monotonic() + self.grace_s
-                self._board.common[0] = 1
+                self._board.common[CANCELLED] = 1
             if recorder:
                 self._follow(recorder)
         self._require_answers(failures, is_waiting=bool(waiting))
@@ -161,9 +162,8 @@ class Workers:
             raise PassCancelled(f"the client cancelled the pass; the {self.role}s were ended")
 
     def _follow(self, recorder: PassRecorder) -> None:
-        """Begin a pass once all workers are ready, and record its progress."""
-        recorder.tokens_so_far = sum(self._board.tokens[: self.reporting])
-        recorder.requests_finished = sum(self._board.finished[: self.reporting])
+        """Begin a pass once all workers are ready, and tell them when it may end."""
+        self._board.common[MAY_END] = recorder.may_end()
         # Workers that wait for the others learn only now that the pass is cancelled.
         if len(self._ready) == len(self._connections) or (self._ready and self._board.is_cancelled()):
             start_ns = recorder.open()

@@ -6,6 +6,7 @@ ends with its runner. Must not know: gRPC.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import mmap
 import os
@@ -18,7 +19,7 @@ from wattdock_runner.arrivals import SharedTickets
 from wattdock_runner.backend import find_backend
 from wattdock_runner.errors import HOST_MEMORY, OutOfMemory, PassCancelled, RunnerFault
 from wattdock_runner.process import die_with_parent, log_to_stderr
-from wattdock_runner.recorder import PassRecorder
+from wattdock_runner.recorder import PassRecorder, Progress
 
 if TYPE_CHECKING:
     from wattdock_runner.backend import Backend
@@ -30,61 +31,53 @@ LOAD, GENERATE, STOP = "load", "generate", "stop"
 STAGE, READY, DONE, FAILED = "stage", "ready", "done", "failed"
 
 
+# Numbers of 8 bytes at the beginning of the board.
+CANCELLED, MAY_END, TAKEN, COMMON = range(4)
+
+
 class Board:
-    """Memory that a runner shares with its workers: three rows of numbers.
+    """Memory that a runner shares with its workers.
 
     Attributes:
         descriptor: File descriptor of the memory, which workers inherit.
-        common: Whether the pass is cancelled, and how many requests were taken from the replicas' queue.
-        tokens, finished: Output tokens and finished requests of each worker in the pass.
+        common: Whether the pass is cancelled, whether it may end, and how many requests were taken from the replicas'
+            queue.
+        progress: The progress of each worker in the pass.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._memory = mmap.mmap(descriptor, 0)
-        numbers = memoryview(self._memory).cast("Q")
-        self.common, self.tokens, self.finished = numbers[:2], numbers[2::2], numbers[3::2]
+        self.common = memoryview(self._memory).cast("Q")[:COMMON]
+        places = range(self.common.nbytes, len(self._memory), ctypes.sizeof(Progress))
+        self.progress = [Progress.from_buffer(self._memory, place) for place in places]
 
     @classmethod
     def for_workers(cls, count: int) -> Board:
         """Return the board of so many workers, all zeros."""
         descriptor = os.memfd_create("wattdock-board")
-        os.ftruncate(descriptor, (2 + 2 * count) * 8)
+        os.ftruncate(descriptor, COMMON * 8 + count * ctypes.sizeof(Progress))
         return cls(descriptor)
 
     def clear(self) -> None:
-        """Begin a pass: nothing is cancelled, taken, generated or finished."""
+        """Begin a pass: nothing is cancelled, let go, taken or counted."""
         self._memory[:] = bytes(len(self._memory))
 
     def is_cancelled(self) -> bool:
         """Whether workers shall end the pass early."""
-        return bool(self.common[0])
+        return bool(self.common[CANCELLED])
 
 
 class WorkerRecorder(PassRecorder):
     """The record of a worker's share of a pass, which all workers open together; its progress stands on the board."""
 
     def __init__(self, connection: Connection, board: Board, number: int) -> None:
-        self._connection, self._board, self._number = connection, board, number
         super().__init__()
+        self._connection, self._board, self.progress = connection, board, board.progress[number]
 
-    @property
-    def tokens_so_far(self) -> int:
-        """For heartbeats."""
-        return self._board.tokens[self._number]
-
-    @tokens_so_far.setter
-    def tokens_so_far(self, tokens: int) -> None:
-        self._board.tokens[self._number] = tokens
-
-    @property
-    def requests_finished(self) -> int:
-        """For heartbeats."""
-        return self._board.finished[self._number]
-
-    @requests_finished.setter
-    def requests_finished(self, requests: int) -> None:
-        self._board.finished[self._number] = requests
+    def may_end(self) -> bool:
+        """Whether the client lets a pass with a minimum duration end."""
+        return bool(self._board.common[MAY_END])
 
     def check_cancelled(self) -> None:
         """Raise `PassCancelled` if the runner ends the pass early."""
@@ -117,7 +110,9 @@ class Worker:
             if name == LOAD:
                 [order] = arguments
                 # Ranks serve all requests together.
-                self._tickets = None if order.rank else SharedTickets(self._board.descriptor, self._board.common[1:])
+                self._tickets = (
+                    None if order.rank else SharedTickets(self._board.descriptor, self._board.common[TAKEN:])
+                )
                 return DONE, self._backend.load(order, lambda stage: self._connection.send((STAGE, stage)))
             workload, prompts = arguments
             recorder = WorkerRecorder(self._connection, self._board, self._number)

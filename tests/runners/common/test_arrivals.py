@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,10 +10,22 @@ from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival, Workload
 from wattdock_runner.clock import NS_PER_S
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def admission(arrival: Arrival, prompts: str, *, in_flight: int, **fields: Any) -> Admission[str]:
+
+def admission(
+    arrival: Arrival,
+    prompts: str,
+    *,
+    in_flight: int,
+    first: str = "",
+    may_end: Callable[[], bool] = lambda: True,
+    **fields: Any,
+) -> Admission[str]:
     """Return an admission of one-letter prompts to a pass that began at 0."""
-    return Admission(Workload(arrival, in_flight=in_flight, max_output_tokens=1, **fields), prompts, 0)
+    workload = Workload(arrival, in_flight=in_flight, max_output_tokens=1, **fields)
+    return Admission(workload, prompts, 0, first, may_end=may_end)
 
 
 def letters(due: list[tuple[int, str, int | None]]) -> str:
@@ -73,7 +85,8 @@ def test_requests_of_an_open_loop_come_when_the_schedule_says_and_no_sooner() ->
     assert not arrivals.exhausted
     assert arrivals.due(2, third) == [(2, "c", third)]
     assert (arrivals.due(3, third), arrivals.exhausted, arrivals.wake_ns(3)) == ([], True, None)
-    later = Admission(Workload(Arrival.OPEN, in_flight=1, max_output_tokens=1, arrival_ns=(5,)), "a", 100)
+    one = Workload(Arrival.OPEN, in_flight=1, max_output_tokens=1, arrival_ns=(5,))
+    later = Admission(one, "a", 100, may_end=lambda: True)
     assert later.wake_ns(0) == 105
 
 
@@ -105,6 +118,6 @@ def test_an_open_loop_has_no_more_requests_than_arrivals() -> None:
 
 def test_the_first_requests_come_once_however_often_the_prompts_repeat() -> None:
     """A staggered start is of the pass, not of the list."""
-    admission = Admission(Workload(Arrival.BATCH, in_flight=2, max_output_tokens=1, min_requests=7), "abc", 0, "AB")
-    taken = "".join(prompt for _ in range(4) for _, prompt, _ in admission.due(0, 0))
+    staggered = admission(Arrival.BATCH, "abc", in_flight=2, min_requests=7, first="AB")
+    taken = "".join(letters(staggered.due(0, 0)) for _ in range(4))
     assert taken == "ABcabca"

@@ -83,4 +83,4 @@ def test_each_forward_pass_is_a_step_and_the_model_is_left_as_it_was(steps: Any,
     assert vars(model) == before
     assert model.forward(1, use_cache=True) == (2 if is_spread else 1, True)
     assert len(clock.instants()) == len(clock) == 2
-    assert recorder.tokens_so_far == 5
+    assert recorder.progress.output_tokens == 5
