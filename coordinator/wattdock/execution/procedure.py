@@ -132,10 +132,12 @@ def _run_pass(
 
 def _generate(runner: LoadedRunner, recording: Recording, request: PassRequest) -> PassRecord:
     """Let the runner serve a pass; return its report with how busy the CPUs were meanwhile."""
-    stage, began_ns, timeouts = recording.stage, runner.clock.now_ns(), recording.config.timeouts
+    stage, timeouts, begun_ns = recording.stage, recording.config.timeouts, list[int]()
 
     def may_end(beat: Heartbeat) -> bool:
-        elapsed_s = (runner.clock.now_ns() - began_ns) / NS_PER_S
+        # Texts are rendered and encoded before the first request.
+        begun_ns.extend([beat.at_ns] if beat.requests_submitted and not begun_ns else [])
+        elapsed_s = (beat.at_ns - begun_ns[0]) / NS_PER_S if begun_ns else 0.0
         if not beat.pass_over:
             runner.emit(events.TokensSeen(stage, beat.output_tokens, elapsed_s, runner.meter.watts()))
         # A warm-up pass has no minimum.
