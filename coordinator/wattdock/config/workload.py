@@ -20,6 +20,8 @@ Instant = Annotated[
 ]
 
 
+# Prompts of a pass that only time ends, in batches: from the least to the most, as far as so many tokens reach (64 MB).
+LEAST_BATCHES, MOST_BATCHES, MOST_PROMPT_TOKENS = 32, 256, 1 << 24
 # Which kinds of arrival have a setting.
 ARRIVAL_KEYS = {
     "rate_per_s": ("poisson", "gamma"),
@@ -165,13 +167,14 @@ class WorkloadSpec(StrictSettings):
 
     @property
     def prompts_per_pass(self) -> int:
-        """Prompts sent for one pass; many where only time ends the pass, so that prompts need not be repeated.
+        """Prompts sent for one pass; many where only time ends the pass, so that prompts are seldom repeated.
 
         An open loop without a `count` gets as many as arrive, which is this number on average.
         """
         if self.rate_per_s and self.min_duration_s and not self.prompts.count:
             return max(self.min_requests or 1, math.ceil(self.rate_per_s * self.min_duration_s))
-        batches = 32 if self.min_duration_s else 2
+        fitting = MOST_PROMPT_TOKENS // (self.batch_size * self.prompts.input_lengths.max)
+        batches = min(max(fitting, LEAST_BATCHES), MOST_BATCHES) if self.min_duration_s else 2
         return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
 
     def times(self, factor: int) -> WorkloadSpec:
