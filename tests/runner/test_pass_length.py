@@ -153,6 +153,8 @@ def test_a_pass_goes_on_until_the_coordinator_lets_it_end(generate: Any, work: W
     assert all(0 <= number <= work.batch_size for number in inside)
     assert max(inside) > 0
     assert last.requests_submitted <= len(done.requests)
+    assert (held.beats[0].output_tokens, held.beats[-1].output_tokens) == (0, done.output_tokens)
+    assert [beat.pass_over for beat in held.beats].index(True) == len(held.beats) - 1
 
 
 def test_a_pass_that_may_end_at_once_ends_at_its_minimum(generate: Any) -> None:
