@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from array import array
 from contextlib import contextmanager, suppress
@@ -25,7 +26,6 @@ from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterable, Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +71,20 @@ class Runner:
     log: Path
     stub: Any
     model: tuple[pb.LoadRequest, pb.Loaded] | None = None
+    lacked_memory: bool = False
+
+    @property
+    def address(self) -> str:
+        """As the coordinator's client asks for it, and the two below."""
+        return f"unix:{self.socket}"
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None
+
+    def exit_reason(self) -> str:
+        """Return how the process ended."""
+        return f"ended with {self.process.poll()}"
 
     def load(self, model_path: Path, **fields: Any) -> tuple[pb.Loaded, list[pb.LoadProgress]]:
         """Load and return what the runner says it loaded, and its progress before."""
@@ -96,6 +110,16 @@ class Runner:
     def generate(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Pass:
         """Run a pass and return all of it."""
         return collect(self.start(workload, prompts))
+
+    def hold(self, workload: pb.Workload, prompts: Sequence[pb.Prompt], seconds: float) -> tuple[Pass, int]:
+        """Run a pass that may end after so long; return all of it, and the instant (ns) from which it might end."""
+        may_end, events, instants = threading.Event(), list[pb.GenerateEvent](), list[int]()
+        for event in self.start(workload, prompts, may_end):
+            events.append(event)
+            if event.HasField("heartbeat") and event.heartbeat.at_ns - events[0].heartbeat.at_ns >= seconds * 1e9:
+                instants.append(time.monotonic_ns())
+                may_end.set()
+        return collect(events), instants[0]
 
     def unload(self) -> None:
         """Unload the model."""

@@ -322,6 +322,33 @@ def test_min_duration_is_reached_and_heartbeats_come_meanwhile(runner: Runner) -
     assert 0 < tokens[-1] <= result.summary.output_tokens
 
 
+def test_a_pass_goes_on_until_its_client_half_closes(runner: Runner) -> None:
+    """Three times its minimum, prompts in order; what is in the engine then finishes."""
+    kinds = runner.stub.Describe(pb.DescribeRequest()).arrivals
+    arrival = pb.ARRIVAL_CLOSED if pb.ARRIVAL_CLOSED in kinds else pb.ARRIVAL_BATCH
+    result, might_end_ns = runner.hold(workload(arrival=arrival, min_duration_s=1.0), TEN_AND_FIFTY, 3.0)
+    assert result.summary.span.end_ns > might_end_ns
+    assert [record.prompt_tokens for record in result.requests[:5]] == [10, 50, 10, 50, 10]
+    assert {record.output_tokens for record in result.requests} == {5}
+    for beat in result.heartbeats:
+        assert 0 <= beat.requests_submitted - beat.requests_finished <= 2
+    last = result.heartbeats[-1]
+    assert (last.pass_over, last.requests_submitted, last.requests_finished) == (True, *[result.summary.requests] * 2)
+
+
+def test_a_request_beyond_the_prompts_announced_cancels_the_pass(runner: Runner) -> None:
+    """Its prompts would silently not be served; too few, or too many in one piece, are refused before the pass."""
+    endless = pb.GenerateRequest(workload=workload(min_duration_s=600.0))
+    endless.workload.prompts = 2
+    two = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=TEN_AND_FIFTY))
+    three = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=[*TEN_AND_FIFTY, ids_prompt(3)]))
+    one = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=TEN_AND_FIFTY[:1]))
+    assert refusal(runner.stub.Generate(iter([endless, two, two])))[0] == "CANCELLED"
+    for sent, came in (([one], 1), ([three], 3), ([one, three], 4)):
+        code, detail = refusal(runner.stub.Generate(iter([endless, *sent])))
+        assert (code, detail) == ("INVALID_ARGUMENT", f"the workload announced 2 prompts, and {came} came")
+
+
 def test_settling_keeps_quiet_after_the_span(runner: Runner) -> None:
     """The summary comes no sooner than settle_s after the span's end, which does not move."""
     result = runner.generate(workload(settle_s=0.3), TEN_AND_FIFTY)

@@ -86,8 +86,9 @@ def test_events_tell_a_pass_from_its_start_to_its_end(machine: VirtualMachine) -
         for event in machine.emitted
         if isinstance(event, PassStarted | TokensSeen | PassFinished | ResultStored)
     ]
-    assert kinds == [PassStarted, *[TokensSeen] * 20, PassFinished, ResultStored]
-    beat = next(event for event in machine.emitted if isinstance(event, TokensSeen))
+    assert kinds == [PassStarted, *[TokensSeen] * 21, PassFinished, ResultStored]
+    begin, beat, *_ = (event for event in machine.emitted if isinstance(event, TokensSeen))
+    assert (begin.output_tokens, begin.elapsed_s) == (0, 0)
     assert (beat.stage, beat.output_tokens) == ("pass 1/1", 2)
     assert beat.elapsed_s == pytest.approx(0.1)
     assert beat.watts == {GPU: 300.0}

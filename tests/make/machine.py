@@ -174,6 +174,13 @@ class VirtualRunner:
         may_end = threading.Event()
         admission = self._admission(request, began_ns, may_end.is_set)
         served, running = list[Served](), list[Served]()
+
+        def beat(running: int, *, pass_over: bool = False) -> None:
+            finished = len(served) - running
+            if heartbeat(Heartbeat(self.clock.now_ns(), output_tokens[-1], len(served), finished, pass_over)):
+                may_end.set()
+
+        beat(0)
         while True:
             for index, (item, limit), intended_ns in admission.due(len(running), self.clock.now_ns()):
                 hashed = hash_of(item if isinstance(item, array) else array("I", list(item.encode())))
@@ -189,10 +196,9 @@ class VirtualRunner:
             else:
                 wait_ns = max(0, (admission.wake_ns(0) or 0) - self.clock.now_ns())
                 self.clock.sleep(min(HEARTBEAT_S, wait_ns / NS_PER_S))
-            finished = len(served) - len(running)
-            if heartbeat(Heartbeat(self.clock.now_ns(), output_tokens[-1], len(served), finished, pass_over=False)):
-                may_end.set()
+            beat(len(running))
         span = Span("pass", began_ns, self.clock.now_ns())
+        beat(0, pass_over=True)
         self.clock.sleep(request.settle_s)
         series = Steps(*np.array(steps, dtype=np.int64).T)
         record = TokenSeries(series.end_ns, np.array(output_tokens[1:]))

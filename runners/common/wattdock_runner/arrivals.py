@@ -111,8 +111,8 @@ class Admission(Generic[T]):
         if self._schedule is None or self.exhausted or running >= self._workload.in_flight:
             return None
         taken = self._tickets.taken
-        end_ns = self._end_ns(taken)
-        return min([*self._schedule[taken : taken + 1], *([] if end_ns is None else [end_ns])])
+        instants = (*self._schedule[taken : taken + 1], self._end_ns(taken))
+        return min(at_ns for at_ns in instants if at_ns is not None)
 
     def due(self, running: int, at_ns: int) -> list[tuple[int, T, int | None]]:
         """Return the requests that enter the engine now, as (index, prompt, intended instant or None).

@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 # Messages over the pair: the runner's in the first line, the workers' in the second.
 LOAD, GENERATE, STOP = "load", "generate", "stop"
 STAGE, READY, DONE, FAILED = "stage", "ready", "done", "failed"
-
-
-# Numbers of 8 bytes at the beginning of the board.
+# Positions of the 8-byte numbers at the beginning of the board, and how many these are.
 CANCELLED, MAY_END, TAKEN, COMMON = range(4)
 
 

@@ -63,6 +63,34 @@ def test_min_duration_hands_out_whole_batches_until_it_is_over() -> None:
     assert due == ["abca", "bcab", ""]
 
 
+@pytest.mark.parametrize(("arrival", "running"), [(Arrival.BATCH, 0), (Arrival.CLOSED, 1)])
+def test_a_pass_with_a_minimum_duration_goes_on_until_it_may_end(arrival: Arrival, running: int) -> None:
+    """However long both minima are met; nothing enters afterwards."""
+    allowed: list[bool] = []
+    in_flight = 2 + running
+    source = admission(
+        arrival, "abc", in_flight=in_flight, min_duration_s=10.0, min_requests=3, may_end=lambda: any(allowed)
+    )
+    due = [letters(source.due(running, at_s * NS_PER_S)) for at_s in (0, 9, 10, 500)]
+    assert (due, source.exhausted) == (["ab", "ca", "bc", "ab"], False)
+    allowed.append(True)
+    assert (source.due(running, 500 * NS_PER_S), source.exhausted) == ([], True)
+
+
+def test_a_pass_that_may_end_early_still_meets_its_minima() -> None:
+    """The client lets it end before it begins."""
+    source = admission(Arrival.CLOSED, "abc", in_flight=2, min_duration_s=10.0, min_requests=5)
+    assert [len(source.due(0, at_s * NS_PER_S)) for at_s in (0, 9, 10, 11)] == [2, 2, 2, 0]
+
+
+@pytest.mark.parametrize("arrival", [Arrival.BATCH, Arrival.CLOSED, Arrival.SINGLE])
+def test_a_pass_without_a_minimum_duration_waits_for_nobody(arrival: Arrival) -> None:
+    """Its requests are counted."""
+    source = admission(arrival, "abc", in_flight=1, min_requests=4, may_end=lambda: False)
+    assert "".join(letters(source.due(0, 0)) for _ in range(5)) == "abca"
+    assert source.exhausted
+
+
 def test_both_minima_must_be_met() -> None:
     """A long first batch does not excuse the requests."""
     source = admission(Arrival.BATCH, "abc", in_flight=4, min_duration_s=10.0, min_requests=6)
@@ -107,6 +135,27 @@ def test_an_open_loop_ends_with_its_minimum_duration() -> None:
         assert (arrivals.due(1, 7 * NS_PER_S), arrivals.exhausted) == ([], False)
         assert arrivals.wake_ns(1) == 8 * NS_PER_S
         assert (arrivals.due(0, 8 * NS_PER_S), arrivals.exhausted) == ([], True)
+
+
+def test_an_open_loop_sleeps_until_the_next_arrival_while_it_may_not_end() -> None:
+    """Its minimum is no instant to wake at; once it may end, it ends before what would arrive later."""
+    allowed: list[bool] = []
+    arrivals = opened("a", 7, 11, 20, min_duration_s=8.0, may_end=lambda: any(allowed))
+    assert len(arrivals.due(0, 7 * NS_PER_S)) == 1
+    assert arrivals.wake_ns(1) == 11 * NS_PER_S
+    assert (arrivals.due(1, 9 * NS_PER_S), arrivals.exhausted) == ([], False)
+    assert len(arrivals.due(1, 11 * NS_PER_S)) == 1
+    allowed.append(True)
+    assert arrivals.wake_ns(2) == 8 * NS_PER_S
+    assert (arrivals.due(2, 12 * NS_PER_S), arrivals.exhausted) == ([], True)
+
+
+def test_an_open_loop_whose_arrivals_are_used_up_ends_at_its_minimum_duration() -> None:
+    """Nobody need let it end."""
+    arrivals = opened("a", 2, 7, min_duration_s=8.0, min_requests=1, may_end=lambda: False)
+    assert len(arrivals.due(0, 7 * NS_PER_S)) == 2
+    assert arrivals.wake_ns(2) == 8 * NS_PER_S
+    assert (arrivals.due(2, 8 * NS_PER_S), arrivals.exhausted) == ([], True)
 
 
 def test_an_open_loop_has_no_more_requests_than_arrivals() -> None:

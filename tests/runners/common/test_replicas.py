@@ -135,6 +135,24 @@ def test_an_open_loop_over_replicas_has_a_single_schedule(fake: Runner) -> None:
     assert all(record.submitted_ns >= record.intended_ns for record in done.requests)
 
 
+@pytest.mark.parametrize("arrival", [pb.ARRIVAL_BATCH, pb.ARRIVAL_CLOSED, pb.ARRIVAL_OPEN])
+def test_replicas_go_on_until_the_client_lets_the_pass_end(fake: Runner, arrival: pb.Arrival) -> None:
+    """All of them, and the counts on the way are those of all; requests beyond the first second come from both."""
+    schedule = range(0, 60_000_000_000, 20_000_000) if arrival == pb.ARRIVAL_OPEN else ()
+    asked = workload(arrival=arrival, in_flight=4, min_duration_s=1.0, arrival_ns=schedule)
+    done, might_end_ns = fake.hold(asked, [ids_prompt(3), ids_prompt(4)], 3.0)
+    span = done.summary.span
+    assert span.end_ns > might_end_ns
+    assert done.summary.requests < 2_900
+    assert [record.index for record in done.requests] == list(range(done.summary.requests))
+    late = {record.replica for record in done.requests if record.submitted_ns > span.start_ns + 2_000_000_000}
+    assert late == {0, 1}
+    for beat in done.heartbeats:
+        assert 0 <= beat.requests_submitted - beat.requests_finished <= 4
+    last = done.heartbeats[-1]
+    assert (last.output_tokens, last.requests_submitted) == (done.summary.output_tokens, done.summary.requests)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"), [({"in_flight": 3}, "3 request(s)"), ({"arrival": pb.ARRIVAL_SINGLE}, "1 request(s)")]
 )

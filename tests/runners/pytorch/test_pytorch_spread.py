@@ -8,9 +8,9 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, output_ids, refusal, running
+from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, output_ids, refusal, running, workload
 from contract.subjects import SMALL_UNIFORM, write_config
-from runners.checkpoints import run
+from runners.checkpoints import NEW_TOKENS, run, token_prompts
 
 from wattdock.errors import Cause
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -54,6 +54,13 @@ def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(
     repeated = run(runner, in_flight=1, min_duration_s=1.0)
     assert output_ids(repeated)[:4] == checkpoint.continuations
     assert repeated.summary.span.end_ns - repeated.summary.span.start_ns > 1e9
+    # The first rank alone reads whether the client lets the pass end.
+    asked = workload(in_flight=4, max_output_tokens=NEW_TOKENS, return_token_ids=True, min_duration_s=1.0)
+    held, might_end_ns = runner.hold(asked, token_prompts(), 3.0)
+    assert held.summary.span.end_ns > might_end_ns
+    ids = output_ids(held)
+    assert ids == checkpoint.continuations * (len(ids) // 4)
+    assert held.heartbeats[-1].requests_submitted == held.summary.requests == len(ids)
 
 
 def test_a_pass_that_was_cancelled_leaves_no_rank_once_unloaded(runners: SharedRunners, checkpoint: Checkpoint) -> None:
