@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from arms import Way
 from cluster_costs import fleet
 from comparison import Comparison, Quantity
+from covered import coverage
 from engines import CPU_SIZES, GPU_SIZES, duration_s, live_engine, tpot_p99_s
 from figures import Figures, ratio_row
 from first_result import first_result
@@ -59,6 +60,7 @@ OVERHEADS = {
     "watching": watching,
     "fleet": fleet,
     "first-result": first_result,
+    "coverage": coverage,
 }
 # Comparison → the engine it runs on.
 COMPARISONS = {
@@ -70,7 +72,7 @@ COMPARISONS = {
 # Comparison → quadruples of blocks; whether these resolve it depends on the machine's scatter.
 QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "meter": 6}
 # Measured by --only alone.
-ALONE = ("watching", "fleet", "first-result")
+ALONE = ("watching", "fleet", "first-result", "coverage")
 DEFAULT = (*(name for name in OVERHEADS if name not in ALONE), "pytorch")
 DEFAULT_ON_GPU = (*DEFAULT, "vllm", "meter")
 LEFT_OUT_ON_CPU = (

@@ -1,5 +1,16 @@
 """What tests reach behind the door of `analysis`: a name that moves is changed here only."""
 
+from wattdock.analysis.budget import (
+    CONTEXT,
+    PER_C,
+    PROMPTS,
+    ROOM_C,
+    SECONDS,
+    Budget,
+    Entry,
+    Window,
+    budget,
+)
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything
 from wattdock.analysis.drift import Drift, drift
@@ -54,21 +65,28 @@ from wattdock.analysis.windows import WINDOWS, WindowFigure, phases, rounds_of, 
 
 __all__ = [
     "CONFIDENCE",
+    "CONTEXT",
     "DIFFERENT_GPUS",
     "GROUPS",
     "KINDS",
     "NORMAL95",
     "NO_BITS",
     "NO_INSTANTS",
+    "PER_C",
+    "PROMPTS",
+    "ROOM_C",
+    "SECONDS",
     "SPEED",
     "T_FACTORS",
     "WINDOWS",
     "Bins",
+    "Budget",
     "Change",
     "Compute",
     "Difference",
     "Drift",
     "EnergyResult",
+    "Entry",
     "Figure",
     "Goodput",
     "GpuResult",
@@ -88,9 +106,11 @@ __all__ = [
     "SpanJoules",
     "TokenCosts",
     "WarmUp",
+    "Window",
     "WindowCheck",
     "WindowFigure",
     "Work",
+    "budget",
     "combined_timing_j",
     "compute",
     "costs",

@@ -29,22 +29,28 @@ PROMPTS, CONTEXT, SECONDS = "prompt tokens", "context tokens", "seconds"
 # Prior share of the joules that grows with each kind, and its standard uncertainty: the first and last are those of a
 # share anywhere from none to all; contexts never cost all.
 SHARES = {PROMPTS: (0.5, 0.29), CONTEXT: (0.25, 0.25), SECONDS: (0.5, 0.29)}
-# Relative change of J/token per °C, and its standard uncertainty. Source: 60 passes on an H100, 0.054 ± 0.013 % per °C.
-PER_C = (0.0006, 0.0005)
-# Temperature still to come ÷ its present slope: the time constant of a board lies between 0 and this.
-MAX_SETTLING_S = 150.0
-# Last part of a window, whose slope of temperature is taken.
-END_S = 20.0
-# Standard uncertainty of a board's temperature where none is read, and of the room's.
-UNREAD_C, ROOM_C = 6.0, 1.5
+# Standard uncertainty that the share of prompts has in addition where contexts, which grow with prompts, are not told.
+UNTOLD_SHARE = 0.1
+# Relative change of J/token per °C, and its standard uncertainty. Source: 60 passes on an H100, 0.054 ± 0.013 % per °C;
+# other boards and models are trusted half as much.
+PER_C = (0.0006, 0.0003)
+# Temperature still to come ÷ its present slope, and its standard uncertainty: boards settle with time constants of 30
+# to 120 s, all as likely.
+SETTLING_S = (75.0, 26.0)
+# Last part of a window, whose slope of temperature is taken: long beside readings of whole degrees.
+END_S = 40.0
+# Standard uncertainty of a board's temperature where none is read: up to 14 °C are to come after a lead-in of 45 s.
+UNREAD_C = 8.0
+# Standard uncertainty of the room's temperature.
+ROOM_C = 1.5
 # What the first second costs more than later ones, how fast that decays, and what is left at least. Source: passes of
 # 20 s on H100s: 0.5 to 1.4 % in the first, 0.1 to 0.2 % after 30 to 60 s.
 FIRST_EXCESS, FIRST_DECAY_S, FIRST_LEAST = 0.01, 15.0, 0.0005
 # Standard deviations between boards of one model and between days; told, never part of the interval. Sources: eight
 # H100s under about the same settings; arms measured on different days.
 BOARDS, SESSIONS = 0.012, 0.003
-# Largest autocorrelation that is believed, and fewest blocks whose scatter tells anything.
-MAX_CORRELATION, MIN_BLOCKS = 0.9, 4
+# Largest autocorrelation that is believed, and fewest degrees of freedom of a fit.
+MAX_CORRELATION, MIN_FREEDOM = 0.9, 4
 UNKNOWN_GAIN = "unknown unless the sensors were calibrated: 5 % and more between models of meters"
 
 
@@ -55,7 +61,7 @@ class Window:
     Attributes:
         total_j, output_tokens, timing_j: Of the whole window.
         lead_in_s: From the first request to the window.
-        block_s, block_j, block_tokens: Of each block; shape (n,).
+        block_s, block_j, block_tokens: Of each block, none without tokens; shape (n,).
         work: Amounts of each kind of work in each block; shape (n,) each.
         block_c: Mean temperature of the GPUs used; NaN where unknown; shape (n,).
         declared: Amount of each kind per output token in the long run; a kind that is missing is not declared.
@@ -77,16 +83,22 @@ class Window:
         return float(self.work[kind].sum() / self.block_tokens.sum()) / self.declared[kind] - 1
 
     @property
-    def warming(self) -> tuple[float, float, float]:
-        """Temperature of the settled board less the window's mean, its uncertainty, and the slope, °C and °C/s."""
-        ends_s = np.cumsum(self.block_s)
-        middles_s = ends_s - self.block_s / 2
-        late = middles_s >= ends_s[-1] - END_S
-        slope, _ = np.polyfit(middles_s[late], self.block_c[late], 1) if late.sum() > 1 else (0.0, 0.0)
-        end_c = float(np.mean(self.block_c[late]) + slope * (ends_s[-1] - np.mean(middles_s[late])))
-        to_come_c, slope = max(0.0, float(slope)) * MAX_SETTLING_S / 2, float(slope)
+    def knows_warmth(self) -> bool:
+        """Whether temperatures were read throughout."""
+        return bool(np.isfinite(self.block_c).all())
+
+    @property
+    def warming(self) -> tuple[float, float]:
+        """Temperature of the settled board less the window's mean, and its standard uncertainty, °C.
+
+        Source: what is left of an exponential approach is its slope times its time constant, at any instant.
+        """
+        middles_s = np.cumsum(self.block_s) - self.block_s / 2
+        late = middles_s >= middles_s[-1] - END_S
+        slope = float(np.polyfit(middles_s[late], self.block_c[late], 1)[0]) if late.sum() > 1 else 0.0
         mean_c = float(np.average(self.block_c, weights=self.block_tokens))
-        return end_c + to_come_c - mean_c, to_come_c / sqrt(3), slope
+        settling_s, uncertainty_s = SETTLING_S
+        return float(self.block_c[late].mean()) + slope * settling_s - mean_c, abs(slope) * uncertainty_s
 
 
 class Entry(Stored):
@@ -181,7 +193,8 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1) -> Budget:
     measured = sum(window.total_j for window in windows) / float(tokens.sum())
     off = np.array([[window.off_by(kind) for kind in fit.kinds] for window in windows]).reshape(len(windows), -1)
     mix = -off @ fit.slopes[:-1]
-    warm_c, warm_u_c, known = _warmth(windows)
+    known = all(window.knows_warmth for window in windows)
+    warm_c, warm_u_c = np.array([window.warming if known else (0.0, UNREAD_C) for window in windows]).T
     warmth = fit.slopes[-1] * warm_c
     corrected = np.array([window.total_j / window.output_tokens for window in windows]) * (1 + mix + warmth)
     number = np.repeat(np.arange(len(restarts)), [len(restart) for restart in restarts])
@@ -289,14 +302,6 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
     )
 
 
-def _warmth(windows: Sequence[Window]) -> tuple[Floats, Floats, bool]:
-    """Return how much warmer each settled board is than it was, with the uncertainty, °C, and whether that is read."""
-    if not all(np.isfinite(window.block_c).all() for window in windows):
-        return np.zeros(len(windows)), np.full(len(windows), UNREAD_C), False
-    to_settled_c, uncertainty_c, _ = np.array([window.warming for window in windows]).T
-    return to_settled_c, uncertainty_c, True
-
-
 def _fitted(windows: Sequence[Window]) -> _Fit:
     """Fit J/token of blocks, about each window's own mean, to their mix and temperature, from a prior on each slope.
 
@@ -306,32 +311,29 @@ def _fitted(windows: Sequence[Window]) -> _Fit:
     """
     kinds = tuple(kind for kind in SHARES if all(kind in window.declared and kind in window.work for window in windows))
     priors = np.array([*(SHARES[kind] for kind in kinds), PER_C])
-    columns, sizes = [], []
+    tables = []
     for window in windows:
         rate = window.block_j / window.block_tokens
         mean = window.block_j.sum() / window.block_tokens.sum()
         work = [window.work[kind] / window.block_tokens / window.declared[kind] for kind in kinds]
-        celsius = np.where(np.isfinite(window.block_c), window.block_c, np.nanmean([0.0, *window.block_c]))
+        celsius = window.block_c if window.knows_warmth else np.zeros(len(rate))
         weight = window.block_tokens / window.block_tokens.mean()
         about = [part - np.average(part, weights=weight) for part in (*work, celsius, rate / mean)]
-        columns.append(np.column_stack(about) * np.sqrt(weight)[:, None])
-        sizes.append(len(rate))
-    stacked = np.concatenate(columns)
+        tables.append(np.column_stack(about) * np.sqrt(weight)[:, None])
+    stacked = np.concatenate(tables)
     slopes, covariance = priors[:, 0], np.diag(priors[:, 1] ** 2)
-    residuals = stacked[:, -1] - stacked[:, :-1] @ slopes
-    freedom = max(1, len(stacked) - len(windows) - len(priors))
-    if len(stacked) - len(windows) >= MIN_BLOCKS:
-        for _ in range(3):
-            parts = np.split(residuals, np.cumsum(sizes)[:-1])
-            noise = float(residuals @ residuals) / freedom * _inflation(parts) + np.finfo(float).tiny
-            precision = stacked[:, :-1].T @ stacked[:, :-1] / noise + np.diag(priors[:, 1] ** -2.0)
-            covariance = np.linalg.inv(precision)
-            pulled = stacked[:, :-1].T @ stacked[:, -1] / noise + priors[:, 0] / priors[:, 1] ** 2
-            slopes = covariance @ pulled
-            residuals = stacked[:, -1] - stacked[:, :-1] @ slopes
-    parts = np.split(residuals, np.cumsum(sizes)[:-1])
+    freedom = len(stacked) - len(windows) - len(priors)
+    # How much scatters, and so how far the prior counts, follows from the slopes: three rounds settle both.
+    for _ in range(3 if freedom >= MIN_FREEDOM else 0):
+        parts = [table[:, -1] - table[:, :-1] @ slopes for table in tables]
+        noise = sum(float(part @ part) for part in parts) / freedom * _inflation(parts) + np.finfo(float).tiny
+        covariance = np.linalg.inv(stacked[:, :-1].T @ stacked[:, :-1] / noise + np.diag(priors[:, 1] ** -2.0))
+        slopes = covariance @ (stacked[:, :-1].T @ stacked[:, -1] / noise + priors[:, 0] / priors[:, 1] ** 2)
+    parts = [table[:, -1] - table[:, :-1] @ slopes for table in tables]
     inflation = _inflation(parts)
     scatter = [sqrt(float(part @ part) / max(1, len(part) - 1) / len(part) * inflation) for part in parts]
+    if PROMPTS in kinds and CONTEXT not in kinds:
+        covariance[0, 0] += UNTOLD_SHARE**2
     return _Fit(kinds, slopes, covariance, np.array(scatter))
 
 
