@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_BIN_S = 0.05
 # Largest misfit of total energy: steps whose instants are wrong leave energy that no work explains.
 MAX_CLOSURE = 0.02
+
 FIGURES = ("idle_w", *(f"joules_per_{name}" for name in ("prompt_token", "decoded_token", "step", "context_token")))
 
 
@@ -68,7 +69,7 @@ def token_costs(measured: Measured) -> TokenCosts:
         metered = [metered_work(measured, *of_pass, _steps_work(of_pass[1])) for of_pass in measured.passes]
         if (bin_s := max(part.bin_s for part in metered)) > MAX_BIN_S:
             raise NoCostsError(f"energy is known every {bin_s * 1e3:.0f} ms (limit {MAX_BIN_S * 1e3:.0f} ms)")
-        fitted = costs(metered, KINDS, may_give_way=True)
+        fitted = costs(metered, KINDS, of_steps=True)
     except NoCostsError as error:
         return TokenCosts(reason=str(error))
     if abs(fitted.closure) > MAX_CLOSURE:
@@ -77,15 +78,12 @@ def token_costs(measured: Measured) -> TokenCosts:
         return TokenCosts(closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s, reason=reason)
     figures = {}
     for kind, name in enumerate(FIGURES):
-        ends = np.array((fitted.values[kind], fitted.low[kind], fitted.high[kind]))
-        value, low, high = map(float, ends)
-        if kind in fitted.reasons:
-            figures[name] = Cost(reason=fitted.reasons[kind])
-        elif is_wide(ends):
+        ends = fitted.values[kind], fitted.low[kind], fitted.high[kind]
+        value, low, high = (None if np.isnan(end) else float(end) for end in ends)
+        reason = fitted.reasons.get(kind, "")
+        if not reason and is_wide(np.array(ends)):
             reason = f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
-            figures[name] = Cost(low=low, high=high, reason=reason)
-        else:
-            figures[name] = Cost(value=value, low=low, high=high)
+        figures[name] = Cost(value=None if reason else value, low=low, high=high, reason=reason or None)
     return TokenCosts(**figures, closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s)
 
 

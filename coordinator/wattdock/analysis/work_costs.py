@@ -37,6 +37,8 @@ MAX_VARIANCE_INFLATION = 100.0
 MIXED_INFLATION = 10.0
 # Misfits nearer than this are alike by chance: twice the logarithm of a likelihood ratio of about 50.
 CHANCE = 8.0
+# Largest share of a figure that may be another kind's, within its interval; with more, there is no figure.
+MAX_FOREIGN_SHARE = 0.1
 # Fewest bins that are mostly waits; with fewer, watts between steps are not those of an idle engine.
 MIN_WAITING_BINS = 25
 MAX_RELATIVE_WIDTH = 1.0
@@ -164,13 +166,14 @@ def metered_work(measured: Measured, restart: RestartRecord, run_pass: PassRecor
     return MeteredWork(work, gpus)
 
 
-def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, may_give_way: bool = False) -> Costs:
+def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, of_steps: bool = False) -> Costs:
     """Return what each kind of work costs, by non-negative least squares; 95 % by a block bootstrap.
 
     Args:
         passes: All with the same number of GPUs.
         names: Names of seconds without work and of each kind of work, for reasons.
-        may_give_way: Whether a kind gets no figure where it cannot be told from others, whose figures then include it.
+        of_steps: Whether the kinds are `KINDS`. Then a kind gets no figure where it cannot be told from others, nor do
+            those others.
 
     Raises:
         NoCostsError: The passes take less than `MIN_BLOCKS` blocks.
@@ -180,30 +183,67 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, may_give_way: 
     lag_s = _lag_s(passes)
     work, energy_j = _stacked(passes, lag_s), _energy_j(passes)
     reasons = dict.fromkeys(np.flatnonzero(~work.any(axis=0)).tolist(), "none was reported")
-    mixed_with: dict[int, list[int]] = {}
+    given_way: list[int] = []
     while True:
-        kept = [kind for kind in range(len(names)) if kind not in reasons and kind not in mixed_with]
+        kept = [kind for kind in range(len(names)) if kind not in reasons and kind not in given_way]
         ends, closure = _fit(passes, lag_s, kept)
-        wide = [kind for kind, is_wide in zip(kept, is_wide(ends), strict=True) if is_wide]
-        # By how much its mix with the others inflates the variance of each kind's figure.
-        scaled = work[:, kept] / np.sqrt((work[:, kept] ** 2).sum(axis=0))
-        share, directions = np.linalg.eigh(scaled.T @ scaled)
-        inflation = dict(zip(kept, (directions**2 / np.maximum(share, 1e-12)).sum(axis=1), strict=True))
-        mixed = [kind for kind in kept if may_give_way and inflation[kind] > MIXED_INFLATION]
+        if of_steps and 0 in kept and ends[2, 0] > _mean_power_w(passes):
+            given_way.append(0)
+            continue
+        wide = {kind for kind, too_wide in zip(kept, is_wide(ends), strict=True) if too_wide}
+        inflation = dict(zip(kept, _variance_inflation(work[:, kept]), strict=True))
+        mixed = [kind for kind in kept if of_steps and inflation[kind] > MIXED_INFLATION]
         hopeless = [kind for kind in mixed if inflation[kind] > MAX_VARIANCE_INFLATION]
         least = _least_of(hopeless or mixed, work[:, kept], energy_j, kept)
-        others = [kind for kind in mixed if kind != least]
-        if least is None or not (hopeless or {*others} & {*wide}):
+        if least is None or not (hopeless or {*mixed} - {least} & wide):
             break
-        mixed_with[least] = others
-    for kind, others in mixed_with.items():
-        listed = " and ".join(names[other] for other in others if other in kept) or "the others"
-        reasons[kind] = f"cannot be told from {listed}, whose figures include it"
-    if may_give_way and 0 in kept and np.count_nonzero(work[:, 0] > passes[0].bin_s / 2) < MIN_WAITING_BINS:
-        reasons[0] = "waits were shorter than what the meter resolves"
-    values, low, high = (np.full(len(names), np.nan) for _ in ends)
-    values[kept], low[kept], high[kept] = ends
+        given_way.append(least)
+    figures = np.full((3, len(names)), np.nan)
+    figures[:, kept] = ends
+    if of_steps:
+        reasons |= _share_out(given_way, kept, work, figures, names=names, mean_w=_mean_power_w(passes))
+        if np.count_nonzero(work[:, 0] > passes[0].bin_s / 2) < MIN_WAITING_BINS:
+            reasons[0] = "waits were shorter than what the meter resolves"
+    values, low, high = figures
     return Costs(values, low, high, reasons, closure, len(energy_j), lag_s, passes[0].bin_s)
+
+
+def _variance_inflation(work: Floats) -> Floats:
+    """Return by how much its mix with the other columns inflates the variance of each column's figure."""
+    scaled = work / np.sqrt((work**2).sum(axis=0))
+    share, directions = np.linalg.eigh(scaled.T @ scaled)
+    inflation: Floats = (directions**2 / np.maximum(share, 1e-12)).sum(axis=1)
+    return inflation
+
+
+def _share_out(
+    given_way: Sequence[int], kept: Sequence[int], work: Floats, figures: Floats, *, names: Sequence[str], mean_w: float
+) -> dict[int, str]:
+    """Widen the intervals in `figures` by what may be of the kinds that gave way; return why kinds have no figure.
+
+    Args:
+        mean_w: Mean power of all GPUs, which is more than an idle engine draws.
+    """
+    mixed_with: dict[int, list[int]] = {kind: [] for kind in given_way}
+    highest = figures[2].copy()
+    for kind in given_way:
+        shares, *_ = np.linalg.lstsq(work[:, kept], work[:, kind])
+        # No kind costs less than nothing, so that the others' figures are not smaller than their part of this kind.
+        most = min(highest[other] / share for other, share in zip(kept, shares, strict=True) if share > 0)
+        figures[1:, kind] = 0, most if kind else min(most, mean_w)
+        foreign = shares * figures[2, kind]
+        figures[1, kept] = np.maximum(figures[1, kept] - np.maximum(foreign, 0), 0)
+        figures[2, kept] += np.maximum(-foreign, 0)
+        for other, part in zip(kept, foreign, strict=True):
+            if part > MAX_FOREIGN_SHARE * figures[0, other]:
+                mixed_with.setdefault(other, []).append(kind)
+                mixed_with[kind].append(other)
+    reasons = {}
+    for kind, others in mixed_with.items():
+        listed = " and ".join(names[other] for other in others) or "the others"
+        reasons[kind] = f"cannot be told from {listed}: between {figures[1, kind]:.3g} and {figures[2, kind]:.3g}"
+        figures[0, kind] = np.nan
+    return reasons
 
 
 def _least_of(mixed: Sequence[int], work: Floats, energy_j: Floats, kept: Sequence[int]) -> int | None:
@@ -224,7 +264,7 @@ def _least_of(mixed: Sequence[int], work: Floats, energy_j: Floats, kept: Sequen
 
 def is_wide(ends: Floats) -> NDArray[np.bool_]:
     """Whether each figure is too uncertain to be one; rows are values and the lower and upper ends of intervals."""
-    wide: NDArray[np.bool_] = ends[2] - ends[1] > MAX_RELATIVE_WIDTH * ends[0]
+    wide: NDArray[np.bool_] = ends[2] - ends[1] >= MAX_RELATIVE_WIDTH * ends[0]
     return wide
 
 
@@ -249,6 +289,12 @@ def _fit(passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int]) -> tu
 def _stacked(passes: Sequence[MeteredWork], lag_s: float) -> Floats:
     bins = ((part.work, gpu) for part in passes for gpu in part.gpus)
     return np.concatenate([work.between(gpu.edges_ns, lag_s) * gpu.usual[:, None] for work, gpu in bins])
+
+
+def _mean_power_w(passes: Sequence[MeteredWork]) -> float:
+    gpus = [gpu for part in passes for gpu in part.gpus]
+    seconds = sum(float(np.ptp(gpu.edges_ns)) for gpu in gpus) / NS_PER_S
+    return sum(float(gpu.energy_j.sum()) for gpu in gpus) / seconds * len(passes[0].gpus)
 
 
 def _energy_j(passes: Sequence[MeteredWork]) -> Floats:
