@@ -31,6 +31,8 @@ GAP_BINS = 3
 # Blocks of the bootstrap: errors of neighbouring bins go together, those of seconds do not.
 BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
 INTERVAL95 = (2.5, 97.5)
+# By how much n blocks make an interval too narrow, × (n − 1): Student's t ÷ 1.96, and the bootstrap's √((n − 1) ÷ n).
+FEW_BLOCKS = 1.7
 # Variance inflation beyond which a kind has no figure: less than a tenth of its root mean square is its own.
 MAX_VARIANCE_INFLATION = 100.0
 # Variance inflation beyond which a kind may make room for another whose figure is too wide: a third is its own.
@@ -282,7 +284,8 @@ def _fit(passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int]) -> tu
     sums = _block_sums(passes, np.column_stack((scaled, slope @ rough_j, energy_j)))
     draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS)
     solved, *drawn = _solved(np.concatenate((sums.sum(axis=0)[None], np.tensordot(draws, sums, 1))), residual_j2)
-    ends = np.vstack((solved, np.percentile(drawn, INTERVAL95, axis=0))) / size * len(passes[0].gpus)
+    around = (np.percentile(drawn, INTERVAL95, axis=0) - solved) * (1 + FEW_BLOCKS / (len(sums) - 1))
+    ends = np.vstack((solved, np.maximum(solved + around, 0))) / size * len(passes[0].gpus)
     return ends, float((scaled @ solved).sum() / energy_j.sum() - 1)
 
 
