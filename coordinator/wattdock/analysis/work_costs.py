@@ -1,11 +1,11 @@
 """What work costs: energies of short bins regressed on the work that was done in them. Pure.
 
-Knows no result, and no engine.
+A cost may bend with how many tokens share a step: beside the line, squares are fitted. Knows no result, and no engine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,8 @@ MAX_RELATIVE_WIDTH = 1.0
 KINDS = ("waits", "prompt tokens", "decoded tokens", "steps", "context tokens")
 # A prefill is a step that decodes nothing: where steps make room, prompts get their joules.
 GIVE_WAY = tuple(KINDS.index(name) for name in ("waits", "context tokens", "decoded tokens", "steps", "prompt tokens"))
+# Kinds whose cost may bend with their number in a step.
+BENDING = (KINDS.index("prompt tokens"), KINDS.index("decoded tokens"))
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, of_steps: bool
         passes: All with the same number of GPUs.
         names: Names of seconds without work and of each kind of work, for reasons.
         of_steps: Whether the kinds are `KINDS`. Then a kind gets no figure where it cannot be told from others, nor do
-            those others.
+            those others, and the intervals hold for costs that bend, too.
 
     Raises:
         NoCostsError: The passes take less than `MIN_BLOCKS` blocks.
@@ -203,6 +205,7 @@ def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, of_steps: bool
     figures = np.full((3, len(names)), np.nan)
     figures[:, kept] = ends
     if of_steps:
+        reasons |= _bend(passes, lag_s, kept, figures)
         reasons |= _share_out(given_way, kept, work, figures, names=names, mean_w=_mean_power_w(passes))
         if np.count_nonzero(work[:, 0] > passes[0].bin_s / 2) < MIN_WAITING_BINS:
             reasons[0] = "waits were shorter than what the meter resolves"
@@ -216,6 +219,39 @@ def _variance_inflation(work: Floats) -> Floats:
     share, directions = np.linalg.eigh(scaled.T @ scaled)
     inflation: Floats = (directions**2 / np.maximum(share, 1e-12)).sum(axis=1)
     return inflation
+
+
+def _bend(passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int], figures: Floats) -> dict[int, str]:
+    """Let the intervals in `figures` hold what a fit with squares says as well; return why a kind has no figure.
+
+    A kind's square is taken about the mean, over its tokens, of how many share a step, less the mean of the squares. So
+    it changes neither the cost of one more token, averaged over the tokens, nor the total: the other coefficients are
+    these averages, and a step's is what remains.
+    """
+    amounts = np.concatenate([part.work.amounts for part in passes])
+    centres = (amounts**2).sum(axis=0) / np.maximum(amounts.sum(axis=0), 1)
+    squares = (amounts - centres) ** 2
+    # With 0 or 1 in every step there is no bend.
+    bending = [kind for kind in BENDING if kind in kept and np.ptp(squares[:, kind - 1]) > 1]
+    added = [kind - 1 for kind in bending]
+    bent = []
+    for part in passes:
+        of_part = (part.work.amounts - centres) ** 2 - squares.mean(axis=0)
+        with_squares = np.column_stack((part.work.amounts, of_part[:, added]))
+        bent.append(replace(part, work=replace(part.work, amounts=with_squares)))
+    square_of = {kind: 1 + amounts.shape[1] + position for position, kind in enumerate(bending)}
+    inflation = _variance_inflation(_stacked(bent, lag_s)[:, [*kept, *square_of.values()]])
+    reasons = {}
+    for kind in bending:
+        if inflation[kept.index(kind)] > MAX_VARIANCE_INFLATION:
+            del square_of[kind]
+            average = f"{figures[0, kind]:.3g} on average from none to as many as steps had"
+            reasons[kind] = f"{average}, nearly always the same number: what one more costs cannot be told"
+    line = figures[0, kept]
+    (value, low, high), _ = _fit(bent, lag_s, kept, list(square_of.values()))
+    held = (low <= line) & (line <= high)
+    figures[:, kept] = np.where(held, line, value), np.minimum(low, line), np.maximum(high, line)
+    return reasons
 
 
 def _share_out(
@@ -270,12 +306,18 @@ def is_wide(ends: Floats) -> NDArray[np.bool_]:
     return wide
 
 
-def _fit(passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int]) -> tuple[Floats, float]:
+def _fit(
+    passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int], free: Sequence[int] = ()
+) -> tuple[Floats, float]:
     """Return values and both ends of their intervals for the kinds of work kept, shape (3, len(kept)), and the closure.
 
     Each draw of the bootstrap has a lag of its own, by how the fit changes with the lag.
+
+    Args:
+        free: Columns of work whose coefficients may have either sign and are not asked for.
     """
-    work, later, earlier = (_stacked(passes, lag_s + by_s)[:, kept] for by_s in (0, LAG_STEP_S, -LAG_STEP_S))
+    columns = [*kept, *free]
+    work, later, earlier = (_stacked(passes, lag_s + by_s)[:, columns] for by_s in (0, LAG_STEP_S, -LAG_STEP_S))
     energy_j = _energy_j(passes)
     size = np.sqrt((work**2).sum(axis=0))
     scaled, slope = work / size, (later - earlier) / (2 * LAG_STEP_S) / size
@@ -283,10 +325,11 @@ def _fit(passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int]) -> tu
     residual_j2 = float(np.mean((scaled @ rough_j - energy_j) ** 2))
     sums = _block_sums(passes, np.column_stack((scaled, slope @ rough_j, energy_j)))
     draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS)
-    solved, *drawn = _solved(np.concatenate((sums.sum(axis=0)[None], np.tensordot(draws, sums, 1))), residual_j2)
-    around = (np.percentile(drawn, INTERVAL95, axis=0) - solved) * (1 + FEW_BLOCKS / (len(sums) - 1))
-    ends = np.vstack((solved, np.maximum(solved + around, 0))) / size * len(passes[0].gpus)
-    return ends, float((scaled @ solved).sum() / energy_j.sum() - 1)
+    drawn = np.concatenate((sums.sum(axis=0)[None], np.tensordot(draws, sums, 1)))
+    solved, *others = _solved(drawn, len(kept), residual_j2)
+    around = (np.percentile(others, INTERVAL95, axis=0) - solved) * (1 + FEW_BLOCKS / (len(sums) - 1))
+    ends = np.vstack((solved, np.maximum(solved + around, 0))) / size[: len(kept)] * len(passes[0].gpus)
+    return ends, float((scaled[:, : len(kept)] @ solved).sum() / energy_j.sum() - 1)
 
 
 def _stacked(passes: Sequence[MeteredWork], lag_s: float) -> Floats:
@@ -338,18 +381,20 @@ def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:
     return np.stack(sums)
 
 
-def _solved(sums: Floats, residual_j2: float) -> list[Floats]:
-    """Return the non-negative least squares of (work, slope, energy) from sums of their products, over any lag.
+def _solved(sums: Floats, kinds: int, residual_j2: float) -> list[Floats]:
+    """Return the non-negative least squares of the first columns from sums of their products, over any of the others.
 
     Args:
-        sums: Sums of each draw, shape (draws, k + 2, k + 2).
+        sums: Sums of each draw, shape (draws, columns, columns): work, free columns, the lag's slope, energy.
+        kinds: How many columns are work.
     """
     from scipy.optimize import nnls
 
-    lag, lag_j2 = sums[:, -2, :-2, None], sums[:, -2, -2, None, None] + residual_j2 / LAG_STD_S**2
-    gram = sums[:, :-2, :-2] - lag * lag.mT / lag_j2
-    moments = sums[:, :-2, -1:] - lag * sums[:, -2, -1, None, None] / lag_j2
-    ridge = 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(gram.shape[1])
+    free = sums[:, kinds:-1, kinds:-1].copy()
+    free[:, -1, -1] += residual_j2 / LAG_STD_S**2
+    left = sums[:, :kinds] - sums[:, :kinds, kinds:-1] @ np.linalg.solve(free, sums[:, kinds:-1])
+    gram, moments = left[:, :, :kinds], left[:, :, -1:]
+    ridge = 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(kinds)
     roots = np.linalg.cholesky(gram + ridge)
     targets = np.linalg.solve(roots, moments)[:, :, 0]
     return [nnls(root.T, target)[0] for root, target in zip(roots, targets, strict=True)]
