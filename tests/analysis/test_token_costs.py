@@ -13,7 +13,7 @@ from make.records import experiment, measured, request, sampled_power, stepped_p
 from make.traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
 from refused import raises
 from seams.analysis import KINDS, Bins, MeteredWork, NoCostsError, TokenCosts, Work, costs, phases, token_costs
-from seams.metering import COUNTER_LAG, NvmlSource, Ticks
+from seams.metering import COUNTER_LAG, NvmlSource, Series, Ticks
 from seams.records import NO_STEPS, ReplicaPass, Steps
 
 from wattdock.clock import NS_PER_S
@@ -200,8 +200,20 @@ def test_too_short_a_pass_has_no_costs() -> None:
         costs([metered(traffic(10, random), SimulatedMeter(), random)], KINDS)
 
 
-def of_records(seconds: float = 30, *, period_s: float = 0.02, **differing: Any) -> TokenCosts:
-    """Return the costs of a pass whose meter knows energy so often."""
+def of_records(
+    seconds: float = 30,
+    *,
+    period_s: float = 0.02,
+    limit_w: float | None = None,
+    capped: float | None = None,
+    **differing: Any,
+) -> TokenCosts:
+    """Return the costs of a pass whose meter knows energy so often.
+
+    Args:
+        limit_w: Power limit that is enforced.
+        capped: Share of the time with the software power cap.
+    """
     random = np.random.default_rng(4)
     simulated = metered(traffic(seconds, random), SimulatedMeter(period_s=period_s), random)
     work, bins = simulated.work, simulated.gpus[0]
@@ -209,7 +221,13 @@ def of_records(seconds: float = 30, *, period_s: float = 0.02, **differing: Any)
     steps = Steps(work.start_ns, work.end_ns, amounts[0], amounts[1], amounts[1], amounts[3])
     at_ns = bins.edges_ns + round(COUNTER_LAG.mean_s * NS_PER_S)
     energy_mj = np.round(np.concatenate(([0.0], np.cumsum(bins.energy_j))) * 1e3).astype(np.int64)
-    gpu = GpuTimeline(GPU, "counter", Ticks(at_ns, at_ns, at_ns, at_ns, energy_mj), period_s=period_s)
+    levels = {
+        "power_limit_w": None if limit_w is None else np.full(len(at_ns), limit_w),
+        "violation_power_ns": None if capped is None else capped * (at_ns - at_ns[0]),
+    }
+    series = {name: Series(at_ns, values) for name, values in levels.items() if values is not None}
+    ticks = Ticks(at_ns, at_ns, at_ns, at_ns, energy_mj)
+    gpu = GpuTimeline(GPU, "counter", ticks, series=series, period_s=period_s)
     begin_s, end_s = (bins.edges_ns[edge] / NS_PER_S for edge in (50, -50))
     of_pass = replace(measured(0, begin_s, end_s, ()), **{"steps": steps, **differing})
     restart = RestartRecord(0, passes=(of_pass,), timeline=timeline(gpu))
@@ -224,6 +242,27 @@ def test_a_result_holds_each_figure_with_its_interval_and_how_well_they_close() 
     assert of_pass.joules_per_step.value == pytest.approx(JOULES[2], rel=0.02)
     assert of_pass.closure == pytest.approx(0, abs=0.002)
     assert of_pass.bins == pytest.approx(1400, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("limit_w", "capped", "at_limit"),
+    [
+        (435, None, True),
+        (450, None, False),
+        (450, 0.02, False),
+        (450, 0.3, True),
+        (None, 0.3, True),
+        (None, None, None),
+    ],
+)
+def test_a_result_says_whether_its_gpu_was_at_the_power_limit(
+    limit_w: float | None, capped: float | None, at_limit: bool | None
+) -> None:
+    """By the mean power, which is 426 W, or by the time with the software power cap; unknown without both."""
+    found = of_records(limit_w=limit_w, capped=capped)
+    assert found.at_power_limit is at_limit
+    assert found.joules_per_step
+    assert found.joules_per_step.value
 
 
 def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.analysis.gpus import gpu_results
 from wattdock.analysis.work_costs import KINDS, NoCostsError, Work, costs, is_wide, metered_work
 from wattdock.values import Stored
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 MAX_BIN_S = 0.05
 # Largest misfit of total energy: steps whose instants are wrong leave energy that no work explains.
 MAX_CLOSURE = 0.02
+# A GPU is at its power limit from this share of it on, as a mean: power scatters by a few percent below it.
+NEAR_LIMIT = 0.97
+# A GPU is at its power limit, too, where its software power cap held down clocks for this share of the time: as long as
+# steps with prompts may take.
+CAPPED_SHARE = 0.1
 
 FIGURES = ("idle_w", *(f"joules_per_{name}" for name in ("prompt_token", "decoded_token", "step", "context_token")))
 
@@ -48,6 +54,9 @@ class TokenCosts(Stored):
         closure: Joules of the fit ÷ joules measured, over all bins, − 1.
         bins: Bins of energy, over all passes and GPUs.
         lag_s: By how much the course of energy trailed the steps, as fitted.
+        at_power_limit: Whether a GPU used was at its power limit: by its mean power, or by the share of time with the
+            software power cap. Then a token costs time at a fixed power, and the figures are averages over the run, not
+            what one more token costs. Null where the driver tells neither.
     """
 
     idle_w: Cost | None = None
@@ -58,6 +67,7 @@ class TokenCosts(Stored):
     closure: float | None = None
     bins: int | None = None
     lag_s: float | None = None
+    at_power_limit: bool | None = None
     reason: str | None = None
 
 
@@ -84,7 +94,13 @@ def token_costs(measured: Measured) -> TokenCosts:
         if not reason and is_wide(np.array(ends)):
             reason = f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
         figures[name] = Cost(value=None if reason else value, low=low, high=high, reason=reason or None)
-    return TokenCosts(**figures, closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s)
+    return TokenCosts(
+        **figures,
+        closure=fitted.closure,
+        bins=fitted.bins,
+        lag_s=fitted.lag_s,
+        at_power_limit=_at_power_limit(measured),
+    )
 
 
 def _steps_work(run_pass: PassRecord) -> Work:
@@ -97,3 +113,14 @@ def _steps_work(run_pass: PassRecord) -> Work:
     reported = (steps.prompt_tokens, steps.decoded_tokens, np.ones(count), steps.context_tokens)
     amounts = [column if len(column) else np.zeros(count) for column in reported]
     return Work(steps.start_ns, steps.end_ns, np.column_stack(amounts).astype(float))
+
+
+def _at_power_limit(measured: Measured) -> bool | None:
+    found: list[bool | None] = []
+    for gpu in gpu_results(measured).values():
+        if gpu.used:
+            power_w, limits_w, capped = gpu.mean_power_w, gpu.power_limits_w, gpu.throttled_share or {}
+            signs = [capped["power"] >= CAPPED_SHARE] if "power" in capped else []
+            signs += [power_w >= NEAR_LIMIT * limits_w[0]] if power_w is not None and limits_w else []
+            found.append(any(signs) if signs else None)
+    return True if any(found) else None if None in found else False
