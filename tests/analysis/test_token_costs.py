@@ -12,8 +12,8 @@ from fake_nvml import VIRTUAL_ORIGIN_NS, FakeGpu, constant
 from make.records import experiment, measured, request, sampled_power, stepped_power, timeline
 from make.traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
 from refused import raises
-from seams.analysis import KINDS, Bins, MeteredWork, NoCostsError, TokenCosts, costs, phases, token_costs
-from seams.metering import COUNTER_LAG, NvmlSource, Ticks
+from seams.analysis import KINDS, Bins, MeteredWork, NoCostsError, TokenCosts, Work, costs, phases, token_costs
+from seams.metering import COUNTER_LAG, NvmlSource, Series, Ticks
 from seams.records import NO_STEPS, ReplicaPass, Steps
 
 from wattdock.clock import NS_PER_S
@@ -21,6 +21,7 @@ from wattdock.metering import GpuTimeline, Meter, Span
 from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 TRUE = np.array((IDLE_W, *JOULES))
@@ -34,7 +35,7 @@ def run(seed: int, **meter: float) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     lag_s = random.uniform(-0.004, 0.004)
     passes = [metered(traffic(20, random), SimulatedMeter(**{"lag_s": lag_s, **meter}), random) for _ in range(2)]
-    fitted = costs(passes, KINDS, may_give_way=True)
+    fitted = costs(passes, KINDS, of_steps=True)
     # Some runs hardly wait.
     assert set(fitted.reasons) <= {KINDS.index("waits")}
     assert abs(fitted.closure) < 0.002
@@ -60,13 +61,104 @@ def test_intervals_hold_and_nothing_is_biased() -> None:
 
 
 def test_a_static_batch_has_no_joules_per_token_decoded_of_their_own() -> None:
-    """Each step decodes the whole batch but for the prefill, which decodes none and is a step all the same."""
+    """Each step decodes the whole batch, so a step has no figure either; each prefill has as many tokens."""
     random = np.random.default_rng(1)
-    fitted = costs([metered(static_batch(random), SimulatedMeter(), random)], KINDS, may_give_way=True)
-    steps, decoded = KINDS.index("steps"), KINDS.index("decoded tokens")
-    assert fitted.reasons[decoded] == "cannot be told from prompt tokens and steps, whose figures include it"
-    # 16 sequences share a step.
-    assert fitted.values[steps] == pytest.approx(JOULES[2] + 16 * JOULES[1], rel=0.1)
+    fitted = costs([metered(static_batch(random), SimulatedMeter(), random)], KINDS, of_steps=True)
+    prompt, decoded, steps = (KINDS.index(f"{name}s") for name in ("prompt token", "decoded token", "step"))
+    assert np.isnan(fitted.values[[decoded, steps]]).all()
+    # 16 sequences share a step: at most all joules of the step are theirs.
+    most_j = JOULES[2] + 16 * JOULES[1]
+    assert fitted.reasons[decoded] == f"cannot be told from steps: between 0 and {fitted.high[decoded]:.3g}"
+    assert fitted.high[decoded] == pytest.approx(most_j / 16, rel=0.1)
+    assert "cannot be told from context tokens and decoded tokens: between 0 and " in fitted.reasons[steps]
+    assert fitted.high[steps] == pytest.approx(most_j, rel=0.1)
+    assert "nearly always the same number: what one more costs cannot be told" in fitted.reasons[prompt]
+    assert fitted.low[prompt] <= JOULES[0] <= fitted.high[prompt]
+
+
+def in_a_step(amounts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return joules and seconds of steps, as long as each token costs the same."""
+    return amounts @ np.array(JOULES), amounts @ np.array((2.5e-5, 5e-5, 5e-3, 3e-8))
+
+
+def saturating(amounts: np.ndarray, bend: float) -> tuple[np.ndarray, np.ndarray]:
+    """The more tokens share a step, the less one more costs."""
+    prompt, decoded, *others = amounts.T
+    most_prompt, most_decoded = 400 + 800 * bend, 15 + 40 * bend
+    prompt_j = 0.025 * most_prompt * (1 - np.exp(-prompt / most_prompt))
+    decoded_j = 0.05 * most_decoded * np.log1p(decoded / most_decoded)
+    return prompt_j + decoded_j + np.array(others).T @ JOULES[2:], in_a_step(amounts)[1]
+
+
+def at_a_clock(amounts: np.ndarray, clock: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Power goes with the cube of the clock, so that energy goes with its square."""
+    joules, seconds = in_a_step(amounts)
+    return joules * clock**2, seconds / clock
+
+
+def slower_under_load(amounts: np.ndarray, bend: float) -> tuple[np.ndarray, np.ndarray]:
+    """The clock falls by up to a tenth or a third with the work of a step."""
+    load = np.minimum(1, amounts[:, 0] / 1024 + amounts[:, 1] / 64)
+    return at_a_clock(amounts, 1 - (0.1 + 0.25 * bend) * load)
+
+
+def power_limited(amounts: np.ndarray, bend: float) -> tuple[np.ndarray, np.ndarray]:
+    """The clock is as high as a limit between 400 and 580 W allows."""
+    joules, seconds = in_a_step(amounts)
+    return at_a_clock(amounts, np.minimum(1, ((400 + 180 * bend) * seconds / joules) ** (1 / 3)))
+
+
+def jumping(amounts: np.ndarray, bend: float) -> tuple[np.ndarray, np.ndarray]:
+    """A step with any prompt tokens costs 1 to 4 J more, however many."""
+    joules, seconds = in_a_step(amounts)
+    return joules + (1 + 3 * bend) * (amounts[:, 0] > 0), seconds
+
+
+BENT = (saturating, slower_under_load, power_limited, jumping)
+
+
+def bent_run(seed: int, world: Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Return whether each kind's interval holds the mean cost of one more; NaN for a kind without a figure."""
+    random = np.random.default_rng(seed)
+    work, bend = traffic(60, random, rate_per_s=int(random.choice([1, 2, 4])), in_flight=24), random.uniform()
+    amounts, slower = work.amounts, (work.end_ns - work.start_ns) / NS_PER_S / in_a_step(work.amounts)[1]
+    joules, seconds = world(amounts, bend)
+    true_j = np.zeros(4)
+    for kind in (0, 1, 3):
+        more = amounts.copy()
+        more[:, kind] *= 1 + 1e-6
+        true_j[kind] = (world(more, bend)[0] - joules).sum() / 1e-6 / amounts[:, kind].sum()
+    true_j[2] = (joules.sum() - amounts.sum(axis=0) @ true_j) / len(amounts)
+    lengths_ns = np.round(seconds * slower * NS_PER_S).astype(np.int64)
+    gaps_ns = np.append(0, work.start_ns[1:] - work.end_ns[:-1])
+    start_ns = work.start_ns[0] + np.cumsum(gaps_ns) + np.cumsum(lengths_ns) - lengths_ns
+    meter = SimulatedMeter(lag_s=random.uniform(-0.004, 0.004))
+    seen = metered(Work(start_ns, start_ns + lengths_ns, joules[:, None]), meter, random, joules=(1.0,))
+    part = MeteredWork(Work(start_ns, start_ns + lengths_ns, amounts), seen.gpus)
+    fitted = costs([part], KINDS, of_steps=True)
+    inside = (fitted.low[1:] <= true_j) & (true_j <= fitted.high[1:])
+    known = [kind not in fitted.reasons for kind in range(1, len(KINDS))]
+    return np.where(known, inside, np.nan)
+
+
+@pytest.mark.parametrize("world", BENT)
+def test_an_interval_holds_what_one_more_token_costs_where_costs_bend(
+    world: Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]],
+) -> None:
+    """A line alone misses the prompt token in nearly every run that saturates, slows down or jumps."""
+    inside = np.array([bent_run(4200 + seed, world) for seed in range(6)])
+    assert np.nansum(inside[:, 0]) >= 5
+    assert np.nanmean(inside) >= 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", BENT)
+def test_intervals_hold_as_often_as_they_say_where_costs_bend(
+    world: Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]],
+) -> None:
+    """60 runs of a minute; 95 % nominal, less what 60 runs may miss by chance."""
+    inside = np.array([bent_run(8600 + seed, world) for seed in range(60)])
+    assert (np.nanmean(inside, axis=0) >= 0.9).all()
 
 
 @pytest.mark.parametrize(("in_flight", "rate_per_s"), [(1, 8), (8, 8), (64, 60)])
@@ -75,21 +167,21 @@ def test_a_prompt_token_costs_what_it_costs_however_many_requests_are_in_flight(
 ) -> None:
     """Where steps and tokens go together, the kind that explains least makes room, not the step of a prefill."""
     prompt, ends = KINDS.index("prompt tokens"), []
-    for seed in range(4):
+    for seed in range(8):
         random = np.random.default_rng(seed)
         work = traffic(45, random, rate_per_s=rate_per_s, in_flight=in_flight)
-        fitted = costs([metered(work, SimulatedMeter(), random)], KINDS, may_give_way=True)
+        fitted = costs([metered(work, SimulatedMeter(), random)], KINDS, of_steps=True)
         ends.append([figures[prompt] / JOULES[0] for figures in (fitted.low, fitted.values, fitted.high)])
     low, value, high = np.array(ends).T
     assert np.mean(value) == pytest.approx(1, abs=0.03)
-    assert np.count_nonzero((low <= 1) & (high >= 1)) >= 3
+    assert np.count_nonzero((low <= 1) & (high >= 1)) >= 7
 
 
 def test_short_waits_are_no_idle_engine() -> None:
     """Power does not fall to that of an idle GPU within milliseconds, nor would bins of 20 ms show it."""
     random = np.random.default_rng(6)
     part = metered(traffic(20, random, rate_per_s=60, in_flight=64), SimulatedMeter(), random)
-    assert costs([part], KINDS, may_give_way=True).reasons[0]
+    assert costs([part], KINDS, of_steps=True).reasons[0]
 
 
 def test_figures_are_sums_over_the_gpus_and_the_same_each_time() -> None:
@@ -108,8 +200,20 @@ def test_too_short_a_pass_has_no_costs() -> None:
         costs([metered(traffic(10, random), SimulatedMeter(), random)], KINDS)
 
 
-def of_records(seconds: float = 30, *, period_s: float = 0.02, **differing: Any) -> TokenCosts:
-    """Return the costs of a pass whose meter knows energy so often."""
+def of_records(
+    seconds: float = 30,
+    *,
+    period_s: float = 0.02,
+    limit_w: float | None = None,
+    capped: float | None = None,
+    **differing: Any,
+) -> TokenCosts:
+    """Return the costs of a pass whose meter knows energy so often.
+
+    Args:
+        limit_w: Power limit that is enforced.
+        capped: Share of the time with the software power cap.
+    """
     random = np.random.default_rng(4)
     simulated = metered(traffic(seconds, random), SimulatedMeter(period_s=period_s), random)
     work, bins = simulated.work, simulated.gpus[0]
@@ -117,7 +221,13 @@ def of_records(seconds: float = 30, *, period_s: float = 0.02, **differing: Any)
     steps = Steps(work.start_ns, work.end_ns, amounts[0], amounts[1], amounts[1], amounts[3])
     at_ns = bins.edges_ns + round(COUNTER_LAG.mean_s * NS_PER_S)
     energy_mj = np.round(np.concatenate(([0.0], np.cumsum(bins.energy_j))) * 1e3).astype(np.int64)
-    gpu = GpuTimeline(GPU, "counter", Ticks(at_ns, at_ns, at_ns, at_ns, energy_mj), period_s=period_s)
+    levels = {
+        "power_limit_w": None if limit_w is None else np.full(len(at_ns), limit_w),
+        "violation_power_ns": None if capped is None else capped * (at_ns - at_ns[0]),
+    }
+    series = {name: Series(at_ns, values) for name, values in levels.items() if values is not None}
+    ticks = Ticks(at_ns, at_ns, at_ns, at_ns, energy_mj)
+    gpu = GpuTimeline(GPU, "counter", ticks, series=series, period_s=period_s)
     begin_s, end_s = (bins.edges_ns[edge] / NS_PER_S for edge in (50, -50))
     of_pass = replace(measured(0, begin_s, end_s, ()), **{"steps": steps, **differing})
     restart = RestartRecord(0, passes=(of_pass,), timeline=timeline(gpu))
@@ -132,6 +242,27 @@ def test_a_result_holds_each_figure_with_its_interval_and_how_well_they_close() 
     assert of_pass.joules_per_step.value == pytest.approx(JOULES[2], rel=0.02)
     assert of_pass.closure == pytest.approx(0, abs=0.002)
     assert of_pass.bins == pytest.approx(1400, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("limit_w", "capped", "at_limit"),
+    [
+        (435, None, True),
+        (450, None, False),
+        (450, 0.02, False),
+        (450, 0.3, True),
+        (None, 0.3, True),
+        (None, None, None),
+    ],
+)
+def test_a_result_says_whether_its_gpu_was_at_the_power_limit(
+    limit_w: float | None, capped: float | None, at_limit: bool | None
+) -> None:
+    """By the mean power, which is 426 W, or by the time with the software power cap; unknown without both."""
+    found = of_records(limit_w=limit_w, capped=capped)
+    assert found.at_power_limit is at_limit
+    assert found.joules_per_step
+    assert found.joules_per_step.value
 
 
 def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:

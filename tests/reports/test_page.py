@@ -112,6 +112,11 @@ def test_what_a_token_costs_stands_on_page_and_terminal_with_its_interval_or_its
     for cell in ("0.0149 [0.0147, 0.0151]", "cannot be told from steps", "-0.04% of those measured, over 2,967 bins"):
         assert f"<td>{cell}</td>" in text
     assert terminal_rows(measured)["J/prompt token"] == "0.0149 [0.0147, 0.0151]"
+    assert terminal_rows(measured)["power limit"] == "unknown whether it was reached"
+    limited = row("one", {"energy.token_costs": costs | {"at_power_limit": True}})
+    sentence = "a token costs time at a fixed power: these are averages over the run, not what one more token costs"
+    assert sentence in shown(limited)
+    assert sentence in terminal_rows(limited)["power limit"]
     assert section(shown(row("two")), "token-costs") == ""
 
 

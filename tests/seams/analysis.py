@@ -58,10 +58,11 @@ from wattdock.analysis.steadiness import (
     not_cooled_down,
     warm_up_steadiness,
 )
-from wattdock.analysis.token_costs import KINDS, Bins, MeteredWork, NoCostsError, TokenCosts, Work, costs, token_costs
+from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.trend import Change, median_slope, pooled, slope
 from wattdock.analysis.verdict import GROUPS, Reason
 from wattdock.analysis.windows import WINDOWS, WindowFigure, phases, rounds_of, windows
+from wattdock.analysis.work_costs import KINDS, Bins, MeteredWork, NoCostsError, Work, costs
 
 __all__ = [
     "CONFIDENCE",

@@ -1,4 +1,4 @@
-"""What work costs: energies of short bins regressed on the work that was done in them. Pure.
+"""What a prompt token, a decoded token, a step and a token of context cost in the measured passes. Pure.
 
 Prefill and decode that share the engine's steps cannot be cut apart in time. Over thousands of bins their mix varies,
 and that tells what each costs.
@@ -6,51 +6,28 @@ and that tells what each costs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.clock import NS_PER_S
+from wattdock.analysis.gpus import gpu_results
+from wattdock.analysis.work_costs import KINDS, NoCostsError, Work, costs, is_wide, metered_work
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from wattdock.analysis.measured import Measured
-    from wattdock.records import PassRecord, RestartRecord
+    from wattdock.records import PassRecord
 
-    Floats = NDArray[np.float64]
-    Instants = NDArray[np.int64]
-
-# Lag of energy behind the work, fitted: its assumed scatter, its bound, and the steps of search and slope.
-LAG_STD_S, MAX_LAG_S, LAG_GRID_S, LAG_STEP_S = 0.005, 0.02, 0.004, 0.001
-# Length, in usual bins, beyond which a bin bridges a gap in the readings and does not count.
-GAP_BINS = 3
-# Blocks of the bootstrap: errors of neighbouring bins go together, those of seconds do not.
-BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
-INTERVAL95 = (2.5, 97.5)
-# Variance inflation beyond which a kind has no figure: less than a tenth of its root mean square is its own.
-MAX_VARIANCE_INFLATION = 100.0
-# Variance inflation beyond which a kind may make room for another whose figure is too wide: a third is its own.
-MIXED_INFLATION = 10.0
-# Misfits nearer than this are alike by chance: twice the logarithm of a likelihood ratio of about 50.
-CHANCE = 8.0
-# Fewest bins that are mostly waits; with fewer, watts between steps are not those of an idle engine.
-MIN_WAITING_BINS = 25
 # Longest usual bin: in longer ones prefill and decode are always mixed.
 MAX_BIN_S = 0.05
 # Largest misfit of total energy: steps whose instants are wrong leave energy that no work explains.
 MAX_CLOSURE = 0.02
-MAX_RELATIVE_WIDTH = 1.0
+# A GPU is at its power limit from this share of it on, as a mean: power scatters by a few percent below it.
+NEAR_LIMIT = 0.97
+# A GPU is at its power limit, too, where its software power cap held down clocks for this share of the time: as long as
+# steps with prompts may take.
+CAPPED_SHARE = 0.1
 
-# Kinds of work in a step, waits between steps first: as a reason names them, and as a result does.
-KINDS = ("waits", "prompt tokens", "decoded tokens", "steps", "context tokens")
-# A prefill is a step that decodes nothing: where steps make room, prompts get their joules.
-GIVE_WAY = tuple(KINDS.index(name) for name in ("waits", "context tokens", "decoded tokens", "steps", "prompt tokens"))
 FIGURES = ("idle_w", *(f"joules_per_{name}" for name in ("prompt_token", "decoded_token", "step", "context_token")))
 
 
@@ -77,6 +54,9 @@ class TokenCosts(Stored):
         closure: Joules of the fit ÷ joules measured, over all bins, − 1.
         bins: Bins of energy, over all passes and GPUs.
         lag_s: By how much the course of energy trailed the steps, as fitted.
+        at_power_limit: Whether a GPU used was at its power limit: by its mean power, or by the share of time with the
+            software power cap. Then a token costs time at a fixed power, and the figures are averages over the run, not
+            what one more token costs. Null where the driver tells neither.
     """
 
     idle_w: Cost | None = None
@@ -87,106 +67,8 @@ class TokenCosts(Stored):
     closure: float | None = None
     bins: int | None = None
     lag_s: float | None = None
+    at_power_limit: bool | None = None
     reason: str | None = None
-
-
-@dataclass(frozen=True)
-class Work:
-    """Spans in which work was done; a span's work is spread evenly over it.
-
-    Attributes:
-        start_ns, end_ns: Shape (n,).
-        amounts: Work of each span by kind, shape (n, k).
-    """
-
-    start_ns: Instants
-    end_ns: Instants
-    amounts: Floats
-
-    @cached_property
-    def _course(self) -> tuple[Instants, Floats]:
-        """Instants at which a span begins or ends, and what is done by then: busy seconds, then each kind of work."""
-        length_ns = np.maximum(self.end_ns - self.start_ns, 1)
-        at_ns = np.concatenate((self.start_ns, self.start_ns + length_ns))
-        order = np.argsort(at_ns, kind="stable")
-        at_ns = at_ns[order]
-        rates = np.column_stack((np.ones(len(length_ns)), self.amounts / length_ns[:, None]))
-        rates = np.cumsum(np.concatenate((rates, -rates))[order], axis=0)
-        rates[:, 0] = (rates[:, 0] > 0.5) / NS_PER_S
-        done = np.cumsum(rates[:-1] * np.diff(at_ns)[:, None], axis=0)
-        return at_ns, np.concatenate((np.zeros((1, rates.shape[1])), done))
-
-    def between(self, edges_ns: Instants, lag_s: float) -> Floats:
-        """Return seconds without work and each kind's amount between neighbouring edges, shape (edges − 1, 1 + k).
-
-        Args:
-            edges_ns: Edges of the bins of energy, ascending.
-            lag_s: By how much energy trails the work.
-        """
-        at_ns, done = self._course
-        shifted_ns = edges_ns - round(lag_s * NS_PER_S)
-        inside = np.diff(np.column_stack([np.interp(shifted_ns, at_ns, kind) for kind in done.T]), axis=0)
-        # Rounded, so that no wait is exactly 0.
-        inside[:, 0] = np.round(np.diff(edges_ns) / NS_PER_S - inside[:, 0], 8)
-        return inside
-
-
-@dataclass(frozen=True)
-class Bins:
-    """Energy of one GPU between neighbouring instants: `edges_ns` of shape (m + 1,), `energy_j` of shape (m,)."""
-
-    edges_ns: Instants
-    energy_j: Floats
-
-    @property
-    def usual(self) -> Floats:
-        """Whether each bin counts, 1 or 0: one that bridges a gap in the meter's readings does not."""
-        lengths_ns = np.diff(self.edges_ns)
-        return np.where(lengths_ns <= GAP_BINS * np.median(lengths_ns), 1.0, 0.0)
-
-
-@dataclass(frozen=True)
-class MeteredWork:
-    """Work of one pass, and the energy of each GPU that did it."""
-
-    work: Work
-    gpus: tuple[Bins, ...]
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of about `BLOCK_S` in the pass."""
-        return max(1, round(float(np.ptp(self.gpus[0].edges_ns)) / NS_PER_S / BLOCK_S))
-
-    @property
-    def bin_s(self) -> float:
-        """Length of most bins, s."""
-        return float(np.median(np.diff(self.gpus[0].edges_ns))) / NS_PER_S
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Joules per unit of each kind of work over all GPUs, "idle" in watts first; NaN where `reasons` says why.
-
-    Attributes:
-        values, low, high: Least squares, and its 95 % interval; shape (1 + k,).
-        reasons: By position, why a kind has no figure.
-        closure: Fitted ÷ measured energy of all bins − 1.
-        lag_s: By how much energy trails the work.
-        bin_s: Length of most bins.
-    """
-
-    values: Floats
-    low: Floats
-    high: Floats
-    reasons: dict[int, str]
-    closure: float
-    bins: int
-    lag_s: float
-    bin_s: float
-
-
-class NoCostsError(Exception):
-    """Why there are no costs of work."""
 
 
 def token_costs(measured: Measured) -> TokenCosts:
@@ -197,7 +79,7 @@ def token_costs(measured: Measured) -> TokenCosts:
         metered = [metered_work(measured, *of_pass, _steps_work(of_pass[1])) for of_pass in measured.passes]
         if (bin_s := max(part.bin_s for part in metered)) > MAX_BIN_S:
             raise NoCostsError(f"energy is known every {bin_s * 1e3:.0f} ms (limit {MAX_BIN_S * 1e3:.0f} ms)")
-        fitted = costs(metered, KINDS, may_give_way=True)
+        fitted = costs(metered, KINDS, of_steps=True)
     except NoCostsError as error:
         return TokenCosts(reason=str(error))
     if abs(fitted.closure) > MAX_CLOSURE:
@@ -206,16 +88,19 @@ def token_costs(measured: Measured) -> TokenCosts:
         return TokenCosts(closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s, reason=reason)
     figures = {}
     for kind, name in enumerate(FIGURES):
-        ends = np.array((fitted.values[kind], fitted.low[kind], fitted.high[kind]))
-        value, low, high = map(float, ends)
-        if kind in fitted.reasons:
-            figures[name] = Cost(reason=fitted.reasons[kind])
-        elif _is_wide(ends):
+        ends = fitted.values[kind], fitted.low[kind], fitted.high[kind]
+        value, low, high = (None if np.isnan(end) else float(end) for end in ends)
+        reason = fitted.reasons.get(kind, "")
+        if not reason and is_wide(np.array(ends)):
             reason = f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
-            figures[name] = Cost(low=low, high=high, reason=reason)
-        else:
-            figures[name] = Cost(value=value, low=low, high=high)
-    return TokenCosts(**figures, closure=fitted.closure, bins=fitted.bins, lag_s=fitted.lag_s)
+        figures[name] = Cost(value=None if reason else value, low=low, high=high, reason=reason or None)
+    return TokenCosts(
+        **figures,
+        closure=fitted.closure,
+        bins=fitted.bins,
+        lag_s=fitted.lag_s,
+        at_power_limit=_at_power_limit(measured),
+    )
 
 
 def _steps_work(run_pass: PassRecord) -> Work:
@@ -230,161 +115,12 @@ def _steps_work(run_pass: PassRecord) -> Work:
     return Work(steps.start_ns, steps.end_ns, np.column_stack(amounts).astype(float))
 
 
-def metered_work(measured: Measured, restart: RestartRecord, run_pass: PassRecord, work: Work) -> MeteredWork:
-    """Return a pass's work beside the energy of the GPUs used.
-
-    Raises:
-        NoCostsError: The energy is unknown, or its course is not finer than a second.
-    """
-    energy = measured.energy_of(restart, run_pass.span)
-    if energy.reason:
-        raise NoCostsError(energy.reason)
-    if energy.sources != {"counter"}:
-        raise NoCostsError("readings of power do not add up to the energy of short bins")
-    curves = (measured.energy.curve(restart.gpus[uuid]) for uuid in measured.used)
-    gpus = tuple(Bins(*curve.bins(run_pass.span.start_ns, run_pass.span.end_ns)) for curve in curves)
-    if not all(len(gpu.energy_j) for gpu in gpus):
-        raise NoCostsError("a pass is shorter than what the meter resolves")
-    return MeteredWork(work, gpus)
-
-
-def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, may_give_way: bool = False) -> Costs:
-    """Return what each kind of work costs, by non-negative least squares; 95 % by a block bootstrap.
-
-    Args:
-        passes: All with the same number of GPUs.
-        names: Names of seconds without work and of each kind of work, for reasons.
-        may_give_way: Whether a kind gets no figure where it cannot be told from others, whose figures then include it.
-
-    Raises:
-        NoCostsError: The passes take less than `MIN_BLOCKS` blocks.
-    """
-    if (blocks := sum(part.blocks for part in passes)) < MIN_BLOCKS:
-        raise NoCostsError(f"passes last {blocks * BLOCK_S:.0f} s together, {MIN_BLOCKS * BLOCK_S:.0f} s are needed")
-    lag_s = _lag_s(passes)
-    work, energy_j = _stacked(passes, lag_s), _energy_j(passes)
-    reasons = dict.fromkeys(np.flatnonzero(~work.any(axis=0)).tolist(), "none was reported")
-    mixed_with: dict[int, list[int]] = {}
-    while True:
-        kept = [kind for kind in range(len(names)) if kind not in reasons and kind not in mixed_with]
-        ends, closure = _fit(passes, lag_s, kept)
-        wide = [kind for kind, is_wide in zip(kept, _is_wide(ends), strict=True) if is_wide]
-        # By how much its mix with the others inflates the variance of each kind's figure.
-        scaled = work[:, kept] / np.sqrt((work[:, kept] ** 2).sum(axis=0))
-        share, directions = np.linalg.eigh(scaled.T @ scaled)
-        inflation = dict(zip(kept, (directions**2 / np.maximum(share, 1e-12)).sum(axis=1), strict=True))
-        mixed = [kind for kind in kept if may_give_way and inflation[kind] > MIXED_INFLATION]
-        hopeless = [kind for kind in mixed if inflation[kind] > MAX_VARIANCE_INFLATION]
-        least = _least_of(hopeless or mixed, work[:, kept], energy_j, kept)
-        others = [kind for kind in mixed if kind != least]
-        if least is None or not (hopeless or {*others} & {*wide}):
-            break
-        mixed_with[least] = others
-    for kind, others in mixed_with.items():
-        listed = " and ".join(names[other] for other in others if other in kept) or "the others"
-        reasons[kind] = f"cannot be told from {listed}, whose figures include it"
-    if may_give_way and 0 in kept and np.count_nonzero(work[:, 0] > passes[0].bin_s / 2) < MIN_WAITING_BINS:
-        reasons[0] = "waits were shorter than what the meter resolves"
-    values, low, high = (np.full(len(names), np.nan) for _ in ends)
-    values[kept], low[kept], high[kept] = ends
-    return Costs(values, low, high, reasons, closure, len(energy_j), lag_s, passes[0].bin_s)
-
-
-def _least_of(mixed: Sequence[int], work: Floats, energy_j: Floats, kept: Sequence[int]) -> int | None:
-    """Return which kind explains least that the others do not; of those that chance may have put there, by `GIVE_WAY`.
-
-    Args:
-        work: Amounts of the kinds that are kept.
-    """
-    misfits: dict[int, float] = {}
-    for kind in mixed:
-        others = np.delete(work, kept.index(kind), axis=1)
-        solution, *_ = np.linalg.lstsq(others, energy_j)
-        left_j2 = np.sum((others @ solution - energy_j) ** 2) + np.finfo(float).tiny
-        misfits[kind] = len(energy_j) * float(np.log(left_j2))
-    alike = [kind for kind in misfits if misfits[kind] <= min(misfits.values()) + CHANCE]
-    return min(alike, key=GIVE_WAY.index, default=None)
-
-
-def _is_wide(ends: Floats) -> NDArray[np.bool_]:
-    """Whether each figure is too uncertain to be one; rows are values and the lower and upper ends of intervals."""
-    wide: NDArray[np.bool_] = ends[2] - ends[1] > MAX_RELATIVE_WIDTH * ends[0]
-    return wide
-
-
-def _fit(passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int]) -> tuple[Floats, float]:
-    """Return values and both ends of their intervals for the kinds of work kept, shape (3, len(kept)), and the closure.
-
-    Each draw of the bootstrap has a lag of its own, by how the fit changes with the lag.
-    """
-    work, later, earlier = (_stacked(passes, lag_s + by_s)[:, kept] for by_s in (0, LAG_STEP_S, -LAG_STEP_S))
-    energy_j = _energy_j(passes)
-    size = np.sqrt((work**2).sum(axis=0))
-    scaled, slope = work / size, (later - earlier) / (2 * LAG_STEP_S) / size
-    rough_j, *_ = np.linalg.lstsq(scaled, energy_j)
-    residual_j2 = float(np.mean((scaled @ rough_j - energy_j) ** 2))
-    sums = _block_sums(passes, np.column_stack((scaled, slope @ rough_j, energy_j)))
-    draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS)
-    solved, *drawn = _solved(np.concatenate((sums.sum(axis=0)[None], np.tensordot(draws, sums, 1))), residual_j2)
-    ends = np.vstack((solved, np.percentile(drawn, INTERVAL95, axis=0))) / size * len(passes[0].gpus)
-    return ends, float((scaled @ solved).sum() / energy_j.sum() - 1)
-
-
-def _stacked(passes: Sequence[MeteredWork], lag_s: float) -> Floats:
-    bins = ((part.work, gpu) for part in passes for gpu in part.gpus)
-    return np.concatenate([work.between(gpu.edges_ns, lag_s) * gpu.usual[:, None] for work, gpu in bins])
-
-
-def _energy_j(passes: Sequence[MeteredWork]) -> Floats:
-    return np.concatenate([gpu.energy_j * gpu.usual for part in passes for gpu in part.gpus])
-
-
-def _lag_s(passes: Sequence[MeteredWork]) -> float:
-    """Return the likeliest lag: least squares, with what is assumed of the lag beforehand."""
-    from scipy.optimize import minimize_scalar
-
-    energy_j = _energy_j(passes)
-
-    def misfit(lag_s: float) -> float:
-        work = _stacked(passes, lag_s)
-        work = work / np.sqrt((work**2).sum(axis=0) + np.finfo(float).tiny)
-        fitted = work @ np.linalg.lstsq(work, energy_j, rcond=None)[0]
-        return float(
-            len(energy_j) * np.log(np.mean((fitted - energy_j) ** 2) + np.finfo(float).tiny) + (lag_s / LAG_STD_S) ** 2
-        )
-
-    grid_s = np.arange(-MAX_LAG_S, MAX_LAG_S + LAG_GRID_S / 2, LAG_GRID_S)
-    middle_s = float(grid_s[np.argmin([misfit(lag_s) for lag_s in grid_s])])
-    around_s = (middle_s - LAG_GRID_S, middle_s + LAG_GRID_S)
-    return float(minimize_scalar(misfit, bounds=around_s, method="bounded", options={"xatol": 1e-4}).x)
-
-
-def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:
-    """Return the sums of products of `rows`' columns over blocks of time, all GPUs of a pass together."""
-    sums: list[Floats] = []
-    start = 0
-    for part in passes:
-        of_pass = np.zeros((part.blocks, rows.shape[1], rows.shape[1]))
-        for gpu in part.gpus:
-            block_rows = np.array_split(rows[start : start + len(gpu.energy_j)], part.blocks)
-            of_pass += np.stack([block.T @ block for block in block_rows])
-            start += len(gpu.energy_j)
-        sums.extend(of_pass)
-    return np.stack(sums)
-
-
-def _solved(sums: Floats, residual_j2: float) -> list[Floats]:
-    """Return the non-negative least squares of (work, slope, energy) from sums of their products, over any lag.
-
-    Args:
-        sums: Sums of each draw, shape (draws, k + 2, k + 2).
-    """
-    from scipy.optimize import nnls
-
-    lag, lag_j2 = sums[:, -2, :-2, None], sums[:, -2, -2, None, None] + residual_j2 / LAG_STD_S**2
-    gram = sums[:, :-2, :-2] - lag * lag.mT / lag_j2
-    moments = sums[:, :-2, -1:] - lag * sums[:, -2, -1, None, None] / lag_j2
-    ridge = 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(gram.shape[1])
-    roots = np.linalg.cholesky(gram + ridge)
-    targets = np.linalg.solve(roots, moments)[:, :, 0]
-    return [nnls(root.T, target)[0] for root, target in zip(roots, targets, strict=True)]
+def _at_power_limit(measured: Measured) -> bool | None:
+    found: list[bool | None] = []
+    for gpu in gpu_results(measured).values():
+        if gpu.used:
+            power_w, limits_w, capped = gpu.mean_power_w, gpu.power_limits_w, gpu.throttled_share or {}
+            signs = [capped["power"] >= CAPPED_SHARE] if "power" in capped else []
+            signs += [power_w >= NEAR_LIMIT * limits_w[0]] if power_w is not None and limits_w else []
+            found.append(any(signs) if signs else None)
+    return True if any(found) else None if None in found else False

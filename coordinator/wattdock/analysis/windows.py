@@ -12,7 +12,7 @@ from pydantic import Field
 from wattdock.analysis.joules import ratio
 from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
 from wattdock.analysis.statistics import Interval
-from wattdock.analysis.token_costs import NoCostsError, Work, costs, metered_work
+from wattdock.analysis.work_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
 from wattdock.values import Stored, known_sum
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.token_costs import Costs
+    from wattdock.analysis.work_costs import Costs
     from wattdock.config import ExperimentConfig
     from wattdock.records import PassRecord, RestartRecord
 

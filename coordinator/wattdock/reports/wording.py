@@ -18,6 +18,11 @@ TOKEN_COSTS = {
     "joules_per_step": "J/step",
     "joules_per_context_token": "J/context token",
 }
+AT_POWER_LIMIT = {
+    True: "at it, a token costs time at a fixed power: these are averages over the run, not what one more token costs",
+    False: "not reached",
+    None: "unknown whether it was reached",
+}
 
 
 def fallback_text(fallback: Fallback) -> str:
@@ -26,12 +31,13 @@ def fallback_text(fallback: Fallback) -> str:
 
 
 def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
-    """Return what work cost, with 95 % intervals, by unit, and how far the fit is off; empty where it is unknown."""
+    """Return what work cost, with 95 % intervals, by unit, and what limits these figures; empty where it is unknown."""
     costs = result.energy and result.energy.token_costs
     if not costs or costs.closure is None:
         return {}
     texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
-    return texts | {"J of the fit": f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"}
+    of_fit = f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"
+    return texts | {"power limit": AT_POWER_LIMIT[costs.at_power_limit], "J of the fit": of_fit}
 
 
 def boards_text(result: ExperimentResult) -> str:
