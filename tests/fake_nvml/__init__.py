@@ -108,6 +108,9 @@ class FakeGpu:
         nvlink_peers: For each active NVLink the index of the GPU at its other end; -1 for a switch.
         pcie_switch: GPUs of one NUMA node with the same number hang on one PCIe switch.
         mig_slices: How many MIG devices there are, where `mig` is on.
+        power_profiles_requested, power_profiles: Bits of the workload power profiles requested, and of those in force;
+            without both, the GPU knows none of them, as an H200.
+        power_smoothing: 1 is on, 0 off, -1 not supported.
         transient_error_every: Every n-th call fails with NVML's "unknown error"; 0 for never.
     """
 
@@ -180,6 +183,11 @@ class FakeGpu:
     pcie_width_max: int = 16
     nvlink_version: int = 6
     nvlink_peers: tuple[int, ...] = ()
+    vbios: str = "96.00.A5.00.1A"
+    power_profiles_requested: tuple[int, ...] | None = None
+    power_profiles: tuple[int, ...] | None = None
+    power_smoothing: int = -1
+    power_smoothing_profile: int = 0
 
     def lines(self) -> Iterator[str]:
         """This GPU's part of the configuration file."""
@@ -187,9 +195,11 @@ class FakeGpu:
         yield from (f"segment {segment}" for segment in self.profile)
         yield from (f"process {process}" for process in self.processes)
         for field in fields(self):
-            if field.name not in ("profile", "processes", "nvlink_peers"):
-                yield f"{field.name} {getattr(self, field.name)}"
-        yield f"nvlink_peers {' '.join(map(str, self.nvlink_peers))}"
+            value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                value = " ".join(map(str, value))
+            if field.name not in ("profile", "processes") and value is not None:
+                yield f"{field.name} {value}"
 
 
 def uuid_of(number: int) -> str:

@@ -165,6 +165,7 @@ static void defaults(struct gpu *gpu) {
     gpu->counter_step_mj = 1;
     gpu->reset_at_s = gpu->failing_from_s = gpu->failing_until_s = gpu->lost_at_s = gpu->frozen_at_s = gpu->thaws_at_s = gpu->power_limit_changes_at_s = gpu->throttle_above_w = gpu->thermal_above_w = gpu->load_w = gpu->sample_gap_from_s = gpu->sample_gap_until_s = HUGE_VAL;
     gpu->power_reading_factor = 1;
+    gpu->power_smoothing = -1;
 }
 
 static int shape_of(const char *word) {
@@ -202,6 +203,16 @@ static int read_peers(struct gpu *gpu, const char *text) {
     return 0;
 }
 
+static int read_profiles(struct profiles *profiles, const char *text) {
+    int taken;
+    unsigned bit;
+    for (profiles->known = 1; sscanf(text, "%u%n", &bit, &taken) == 1; text += taken) {
+        if (bit >= 255) return -1;
+        profiles->mask[bit / 32] |= 1u << bit % 32;
+    }
+    return 0;
+}
+
 static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
 #define WORDS(field) if (!strcmp(key, #field)) { snprintf(gpu->field, sizeof gpu->field, "%s", text); return 0; }
 #define REAL(field) if (!strcmp(key, #field)) { gpu->field = atof(text); return 0; }
@@ -209,12 +220,14 @@ static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
     if (!strcmp(key, "segment")) return read_segment(gpu, text);
     if (!strcmp(key, "nvlink_peers")) return read_peers(gpu, text);
     if (!strcmp(key, "process")) return read_process(gpu, text);
-    WORDS(uuid) WORDS(name) WORDS(unsupported) WORDS(failing)
+    if (!strcmp(key, "power_profiles_requested")) return read_profiles(&gpu->requested, text);
+    if (!strcmp(key, "power_profiles")) return read_profiles(&gpu->enforced, text);
+    WORDS(vbios) WORDS(uuid) WORDS(name) WORDS(unsupported) WORDS(failing)
     COUNT(seed) COUNT(memory_total_bytes) COUNT(memory_used_bytes) COUNT(memory_reserved_bytes) COUNT(sm_clock_mhz) COUNT(sm_clock_max_mhz)
     COUNT(memory_clock_mhz) COUNT(memory_clock_max_mhz) COUNT(ecc) COUNT(mig) COUNT(persistence) COUNT(compute_major)
     COUNT(compute_minor) COUNT(architecture) COUNT(transient_error_every) COUNT(utilization_percent) COUNT(mig_slices)
     COUNT(nvlink_version) COUNT(pcie_generation) COUNT(pcie_generation_max) COUNT(pcie_width) COUNT(pcie_width_max)
-    COUNT(clocks_limited) COUNT(numa_node) COUNT(pcie_switch)
+    COUNT(power_smoothing) COUNT(power_smoothing_profile) COUNT(clocks_limited) COUNT(numa_node) COUNT(pcie_switch)
     REAL(counter_offset_mj) REAL(counter_step_mj) REAL(period_s) REAL(phase_s) REAL(jitter_idle_s) REAL(jitter_load_s)
     REAL(load_w) REAL(drop_probability) REAL(lag_s) REAL(power_lag_s) REAL(read_cost_s) REAL(slow_cost_s)
     REAL(slow_probability) REAL(process_cost_s) REAL(reset_at_s) REAL(lost_at_s) REAL(failing_from_s)

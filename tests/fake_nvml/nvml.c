@@ -143,6 +143,7 @@ result nvmlDeviceGetHandleByUUID(const char *uuid, device *gpu) {
 result nvmlDeviceGetIndex(device gpu, unsigned *index) { BEGIN("index", CHEAP); *index = (unsigned)(gpu - machine.gpus); return OK; }
 result nvmlDeviceGetMinorNumber(device gpu, unsigned *minor) { BEGIN("minor", CHEAP); *minor = (unsigned)(gpu - machine.gpus); return OK; }
 result nvmlDeviceGetName(device gpu, char *to, unsigned size) { BEGIN("name", CHEAP); return text(to, size, gpu->name); }
+result nvmlDeviceGetVbiosVersion(device gpu, char *to, unsigned size) { BEGIN("vbios", CHEAP); return text(to, size, gpu->vbios); }
 result nvmlDeviceGetUUID(device gpu, char *to, unsigned size) { BEGIN("uuid", CHEAP); return text(to, size, gpu->uuid); }
 result nvmlDeviceGetArchitecture(device gpu, unsigned *a) { BEGIN("architecture", CHEAP); *a = gpu->architecture; return OK; }
 
@@ -236,6 +237,8 @@ static void field_value(device gpu, struct field *f, double t) {
         break;
     }
     case 186: f->status = unsupported(gpu, "power_instant") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)(1000 * gpu->power_reading_factor * power_w(gpu, t - gpu->power_lag_s)); break;
+    case 251: f->status = gpu->power_smoothing < 0 ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)gpu->power_smoothing; break;
+    case 264: f->status = gpu->power_smoothing < 0 ? NOT_SUPPORTED : OK; f->value.ui = gpu->power_smoothing_profile; break;
     default: f->status = NOT_SUPPORTED;
     }
 }
@@ -243,6 +246,18 @@ static void field_value(device gpu, struct field *f, double t) {
 result nvmlDeviceGetFieldValues(device gpu, int count, struct field *fields) {
     BEGIN("fields", USUAL);
     for (int i = 0; i < count; i++) field_value(gpu, &fields[i], t);
+    return OK;
+}
+
+struct current_profiles { unsigned version, valid[8], requested[8], enforced[8]; };
+
+result nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(device gpu, struct current_profiles *p) {
+    BEGIN("power_profiles", USUAL);
+    if (!gpu->requested.known || !gpu->enforced.known) return NOT_SUPPORTED;
+    if (p->version != (sizeof *p | 1u << 24)) return VERSION_MISMATCH;
+    memset(p->valid, 0xff, sizeof p->valid);
+    memcpy(p->requested, gpu->requested.mask, sizeof p->requested);
+    memcpy(p->enforced, gpu->enforced.mask, sizeof p->enforced);
     return OK;
 }
 

@@ -5,6 +5,7 @@ Decides nothing: callers see `NvmlError` and choose. No NVML call opens a CUDA c
 
 from __future__ import annotations
 
+from ctypes import byref
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,6 +39,14 @@ MW_PER_W = 1_000
 # Largest reading that an array of signed 64 bits holds; a board of 1 kW would reach it in 292,000 years.
 LARGEST_MJ = 2**63 - 1
 NvmlError: type[Exception] = pynvml.NVMLError
+# Names of workload power profiles by their bit in NVML's masks: bit 1 is "max-q".
+# Source: nvml.h, nvmlPowerProfileType_t, whose last member counts the others; nvidia-smi names bits in the same way.
+_PROFILE = "NVML_POWER_PROFILE_"
+_PROFILE_NAMES = {
+    bit: name.removeprefix(_PROFILE).lower().replace("_", "-")
+    for name, bit in vars(pynvml).items()
+    if name.startswith(_PROFILE) and "OPERATION" not in name and bit < pynvml.NVML_POWER_PROFILE_MAX
+}
 # Layout of nvmlSample_t: microseconds, and a union of eight bytes that holds milliwatts here.
 _SAMPLE = Struct("=QI4x")
 _UNION_MEMBER = {
@@ -239,6 +248,22 @@ def power_limit_w(gpu: Device) -> float:
 def power_limit_default_w(gpu: Device) -> float:
     """Return the board's own power limit, in watts."""
     return float(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu)) / MW_PER_W
+
+
+def power_profiles(gpu: Device) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the workload power profiles that were requested, and of those in force.
+
+    Source: NVML API, nvmlDeviceWorkloadPowerProfileGetCurrentProfiles.
+    """
+    current = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+    pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(gpu, byref(current))
+    return _profile_names(current.requestedProfilesMask), _profile_names(current.enforcedProfilesMask)
+
+
+def _profile_names(mask: Any) -> tuple[str, ...]:
+    """Return the names of the bits that are set; a bit that is newer than pynvml is "profile 26"."""
+    bits = (bit for bit in range(pynvml.NVML_WORKLOAD_POWER_MAX_PROFILES) if mask.mask[bit // 32] >> bit % 32 & 1)
+    return tuple(_PROFILE_NAMES.get(bit, f"profile {bit}") for bit in bits)
 
 
 def clocks_limited(gpu: Device) -> float:

@@ -17,7 +17,7 @@ from wattdock.files import write_output
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
-from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
+from wattdock.reports.wording import STATUSES, boards_text, fallback_text, power_profile_text, token_cost_texts
 from wattdock.store import Row
 from wattdock.text import COMPACT, json_text
 from wattdock.version import __version__
@@ -108,6 +108,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             columns=list(zip(headings(columns), are_numbers(columns), strict=True)),
             cells=partial(_cells, columns=columns),
             fallback_text=fallback_text,
+            power_profile_text=power_profile_text,
             missing=_missing(points),
             pools=pools(rows).values(),
             token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult, Fallback
 
-__all__ = ["STATUSES", "boards_text", "fallback_text", "token_cost_texts"]
+__all__ = ["STATUSES", "boards_text", "fallback_text", "power_profile_text", "token_cost_texts"]
 
 # Statuses of checks, the worst first.
 STATUSES = ("fail", "unknown", "warn", "info", "pass")
@@ -23,6 +23,12 @@ TOKEN_COSTS = {
 def fallback_text(fallback: Fallback) -> str:
     """Return what a fallback changed, and that it does not replace the experiment that failed."""
     return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
+
+
+def power_profile_text(result: ExperimentResult) -> str:
+    """Return the workload power profiles in force, as "power profile: max-q"; empty without one, the default."""
+    names = result.environment.power_profiles if result.environment else ()
+    return f"power profile: {', '.join(names)}" if names else ""
 
 
 def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
