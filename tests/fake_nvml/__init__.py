@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 
@@ -111,6 +111,8 @@ class FakeGpu:
         power_profiles_requested, power_profiles: Bits of the workload power profiles requested, and of those in force;
             without both, the GPU knows none of them, as an H200.
         power_smoothing: 1 is on, 0 off, -1 not supported.
+        module_w: Power of CPU and memory on the module of a superchip; 0 for a GPU without such a module.
+        counts_module: 1 where the energy counter covers the module.
         transient_error_every: Every n-th call fails with NVML's "unknown error"; 0 for never.
     """
 
@@ -188,6 +190,8 @@ class FakeGpu:
     power_profiles: tuple[int, ...] | None = None
     power_smoothing: int = -1
     power_smoothing_profile: int = 0
+    module_w: float = 0.0
+    counts_module: int = 0
 
     def lines(self) -> Iterator[str]:
         """This GPU's part of the configuration file."""
@@ -200,6 +204,11 @@ class FakeGpu:
                 value = " ".join(map(str, value))
             if field.name not in ("profile", "processes") and value is not None:
                 yield f"{field.name} {value}"
+
+
+# A GH200, whose energy counter covers CPU and memory, too; `unsupported: "gpu_power"` makes one whose driver tells the
+# power of the module only.
+GRACE_HOPPER: dict[str, Any] = {"name": "NVIDIA GH200 480GB", "module_w": 150.0, "counts_module": 1}
 
 
 def uuid_of(number: int) -> str:

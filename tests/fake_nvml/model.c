@@ -106,6 +106,9 @@ double energy_j(const struct gpu *gpu, double t) {
     return total + power_w(gpu, 1e300) * t;
 }
 
+/* What the counter has counted. */
+static double counted_j(const struct gpu *gpu, double t) { return energy_j(gpu, t) + (gpu->counts_module ? gpu->module_w * t : 0); }
+
 static double tick_s(const struct gpu *gpu, int64_t k) {
     double nominal = gpu->phase_s + (double)k * gpu->period_s;
     double jitter = power_w(gpu, nominal) > gpu->load_w ? gpu->jitter_load_s : gpu->jitter_idle_s;
@@ -125,8 +128,8 @@ double counter_mj(const struct gpu *gpu, double t) {
     }
     int64_t k = (int64_t)floor((t - gpu->phase_s) / gpu->period_s) + 1;
     while (tick_s(gpu, k) > t || dropped(gpu, k)) k--;
-    double seen = tick_s(gpu, k), mj = gpu->counter_offset_mj + 1000 * energy_j(gpu, seen - gpu->lag_s);
-    if (seen >= gpu->reset_at_s) mj = 1000 * (energy_j(gpu, seen - gpu->lag_s) - energy_j(gpu, gpu->reset_at_s - gpu->lag_s));
+    double seen = tick_s(gpu, k), mj = gpu->counter_offset_mj + 1000 * counted_j(gpu, seen - gpu->lag_s);
+    if (seen >= gpu->reset_at_s) mj = 1000 * (counted_j(gpu, seen - gpu->lag_s) - counted_j(gpu, gpu->reset_at_s - gpu->lag_s));
     return floor(mj / gpu->counter_step_mj) * gpu->counter_step_mj;
 }
 
@@ -227,8 +230,8 @@ static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
     COUNT(memory_clock_mhz) COUNT(memory_clock_max_mhz) COUNT(ecc) COUNT(mig) COUNT(persistence) COUNT(compute_major)
     COUNT(compute_minor) COUNT(architecture) COUNT(transient_error_every) COUNT(utilization_percent) COUNT(mig_slices)
     COUNT(nvlink_version) COUNT(pcie_generation) COUNT(pcie_generation_max) COUNT(pcie_width) COUNT(pcie_width_max)
-    COUNT(power_smoothing) COUNT(power_smoothing_profile) COUNT(clocks_limited) COUNT(numa_node) COUNT(pcie_switch)
-    REAL(counter_offset_mj) REAL(counter_step_mj) REAL(period_s) REAL(phase_s) REAL(jitter_idle_s) REAL(jitter_load_s)
+    COUNT(power_smoothing) COUNT(counts_module) COUNT(power_smoothing_profile) COUNT(clocks_limited) COUNT(numa_node) COUNT(pcie_switch)
+    REAL(module_w) REAL(counter_offset_mj) REAL(counter_step_mj) REAL(period_s) REAL(phase_s) REAL(jitter_idle_s) REAL(jitter_load_s)
     REAL(load_w) REAL(drop_probability) REAL(lag_s) REAL(power_lag_s) REAL(read_cost_s) REAL(slow_cost_s)
     REAL(slow_probability) REAL(process_cost_s) REAL(reset_at_s) REAL(lost_at_s) REAL(failing_from_s)
     REAL(failing_until_s) REAL(frozen_at_s) REAL(thaws_at_s) REAL(power_limit_w) REAL(power_limit_changes_at_s) REAL(power_limit_then_w)

@@ -57,6 +57,9 @@ struct gpu {
     char vbios[TEXT];
     /* NVML's masks of workload power profiles. */
     struct profiles { int known; unsigned mask[8]; } requested, enforced;
+    /* Of CPU and memory on a superchip's module, and whether the counter covers the module. */
+    double module_w;
+    int counts_module;
     int power_smoothing;
     unsigned power_smoothing_profile;
     uint64_t calls;

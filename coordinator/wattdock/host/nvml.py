@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Device = Any
 ProcessKind = Literal["compute", "graphics", "mps"]
 
+# Parts of which NVML tells power: the GPU with its memory; on a superchip the module, CPU and its memory included.
+GPU, MODULE = pynvml.NVML_POWER_SCOPE_GPU, pynvml.NVML_POWER_SCOPE_MODULE
 GPU_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 # Errors by which drivers of different ages say that this GPU or this driver lacks something.
 NOT_SUPPORTED = frozenset(
@@ -136,8 +138,8 @@ def plausible_mj(value: int) -> int:
     return int(value)
 
 
-def field(gpu: Device, field_id: int, scope: int = pynvml.NVML_POWER_SCOPE_GPU) -> float:
-    """Return one of NVML's numbered fields, in NVML's own unit; `scope` is the part of the board, for fields of power.
+def field(gpu: Device, field_id: int, scope: int = GPU) -> float:
+    """Return one of NVML's numbered fields, in NVML's own unit; `scope` is the part whose power a field tells.
 
     Raises:
         NvmlError: With the field's own status.
@@ -148,14 +150,14 @@ def field(gpu: Device, field_id: int, scope: int = pynvml.NVML_POWER_SCOPE_GPU) 
     return float(getattr(value.value, _UNION_MEMBER[value.valueType]))
 
 
-def power_instant_w(gpu: Device) -> float:
-    """Return instant board power in watts."""
-    return field(gpu, pynvml.NVML_FI_DEV_POWER_INSTANT) / MW_PER_W
+def power_instant_w(gpu: Device, scope: int = GPU) -> float:
+    """Return instant power of `GPU` or `MODULE` in watts."""
+    return field(gpu, pynvml.NVML_FI_DEV_POWER_INSTANT, scope) / MW_PER_W
 
 
-def power_average_field_w(gpu: Device) -> float:
-    """Return board power averaged by the driver, in watts."""
-    return field(gpu, pynvml.NVML_FI_DEV_POWER_AVERAGE) / MW_PER_W
+def power_average_field_w(gpu: Device, scope: int = GPU) -> float:
+    """Return power of `GPU` or `MODULE`, averaged by the driver, in watts."""
+    return field(gpu, pynvml.NVML_FI_DEV_POWER_AVERAGE, scope) / MW_PER_W
 
 
 def hbm_power_w(gpu: Device) -> float:
@@ -174,13 +176,15 @@ def power_usage_w(gpu: Device) -> float:
     return float(pynvml.nvmlDeviceGetPowerUsage(gpu)) / MW_PER_W
 
 
-def power_samples(gpu: Device) -> list[tuple[int, float]]:
-    """Return the driver's buffered samples of board power, the oldest first: time of day in microseconds, watts.
+def power_samples(gpu: Device, scope: int = GPU) -> list[tuple[int, float]]:
+    """Return the driver's buffered samples of power, the oldest first: time of day in microseconds, watts.
 
-    Source: NVML API, nvmlDeviceGetSamples with NVML_TOTAL_POWER_SAMPLES. Each is the mean of about the 20 ms before it.
+    Source: NVML API, nvmlDeviceGetSamples with NVML_TOTAL_POWER_SAMPLES (each is the mean of about the 20 ms before it)
+    or NVML_MODULE_POWER_SAMPLES.
     """
+    kind = pynvml.NVML_MODULE_POWER_SAMPLES if scope == MODULE else pynvml.NVML_TOTAL_POWER_SAMPLES
     try:
-        _, samples = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_TOTAL_POWER_SAMPLES, 0)
+        _, samples = pynvml.nvmlDeviceGetSamples(gpu, kind, 0)
     except NvmlError as error:
         if code_of(error) == pynvml.NVML_ERROR_NOT_FOUND:
             return []
