@@ -99,7 +99,7 @@ def _environment(environment: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "parameters", environment.runner.parameter_count
     used = environment.used_gpus
     # Each board has sensors of its own.
-    yield "GPU boards", ", ".join(environment.gpu_uuids) or None
+    yield "GPU UUIDs", ", ".join(environment.gpu_uuids) or None
     yield "GPU power limit, W", _every(gpu.power_limit_w for gpu in used)
     yield "GPU ECC", _every(gpu.ecc for gpu in used)
     yield "GPU MIG", _every(gpu.mig for gpu in used)
