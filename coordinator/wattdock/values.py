@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
+# What joules cover: GPU boards, or the modules of superchips, CPU and memory included.
+EnergyBoundary = Literal["gpu_boards", "module"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

@@ -61,6 +61,18 @@ def test_the_table_holds_every_gpu_within_eighty_columns(on: Called, monkeypatch
     assert "MIG slices" in done.stdout
 
 
+def test_a_power_profile_is_named_and_what_was_requested_but_is_not_in_force(on: Called) -> None:
+    """A GPU at its default has no such line, nor has one that knows no profiles."""
+    gpus = (
+        FakeGpu(uuid=FIRST, power_profiles_requested=(1, 20), power_profiles=(1,)),
+        FakeGpu(uuid=SECOND, power_profiles_requested=(), power_profiles=()),
+        FakeGpu(uuid=fake_nvml.uuid_of(3)),
+    )
+    done = on(gpus, "gpus")
+    profiles = [line.strip() for line in done.stdout.splitlines() if "profile" in line]
+    assert profiles == ["power profile: max-q (requested: max-q, training)"]
+
+
 def test_json_holds_everything_and_nothing_else_is_printed(on: Called) -> None:
     """Keys that scripts rely on."""
     view = json.loads(on((BUSY, FakeGpu(uuid=SECOND, lost_at_s=0)), "gpus", "--json").stdout)

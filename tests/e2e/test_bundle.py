@@ -66,7 +66,7 @@ def test_a_bundle_is_verified_measured_again_on_another_gpu_and_compared(reader:
     assert test["restarts"] == [2, 2]
     assert test["equivalent"] is (True if done.returncode == 0 else None)
     differing = {difference["name"] for difference in found["differs_in"]}
-    assert differing == {"GPU boards", "variable: LD_LIBRARY_PATH"}
+    assert differing == {"GPU UUIDs", "variable: LD_LIBRARY_PATH"}
 
 
 def test_without_its_gpus_nothing_is_started_and_the_line_says_so(reader: Command) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 
@@ -108,6 +108,11 @@ class FakeGpu:
         nvlink_peers: For each active NVLink the index of the GPU at its other end; -1 for a switch.
         pcie_switch: GPUs of one NUMA node with the same number hang on one PCIe switch.
         mig_slices: How many MIG devices there are, where `mig` is on.
+        power_profiles_requested, power_profiles: Bits of the workload power profiles requested, and of those in force;
+            without both, the GPU knows none of them, as an H200.
+        power_smoothing: 1 is on, 0 off, -1 not supported.
+        module_w: Power of CPU and memory on the module of a superchip; 0 for a GPU without such a module.
+        counts_module: 1 where the energy counter covers the module.
         transient_error_every: Every n-th call fails with NVML's "unknown error"; 0 for never.
     """
 
@@ -180,6 +185,13 @@ class FakeGpu:
     pcie_width_max: int = 16
     nvlink_version: int = 6
     nvlink_peers: tuple[int, ...] = ()
+    vbios: str = "96.00.A5.00.1A"
+    power_profiles_requested: tuple[int, ...] | None = None
+    power_profiles: tuple[int, ...] | None = None
+    power_smoothing: int = -1
+    power_smoothing_profile: int = 0
+    module_w: float = 0.0
+    counts_module: int = 0
 
     def lines(self) -> Iterator[str]:
         """This GPU's part of the configuration file."""
@@ -187,9 +199,16 @@ class FakeGpu:
         yield from (f"segment {segment}" for segment in self.profile)
         yield from (f"process {process}" for process in self.processes)
         for field in fields(self):
-            if field.name not in ("profile", "processes", "nvlink_peers"):
-                yield f"{field.name} {getattr(self, field.name)}"
-        yield f"nvlink_peers {' '.join(map(str, self.nvlink_peers))}"
+            value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                value = " ".join(map(str, value))
+            if field.name not in ("profile", "processes") and value is not None:
+                yield f"{field.name} {value}"
+
+
+# A GH200, whose energy counter covers CPU and memory, too; `unsupported: "gpu_power"` makes one whose driver tells the
+# power of the module only.
+GRACE_HOPPER: dict[str, Any] = {"name": "NVIDIA GH200 480GB", "module_w": 150.0, "counts_module": 1}
 
 
 def uuid_of(number: int) -> str:

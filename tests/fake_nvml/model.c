@@ -106,6 +106,9 @@ double energy_j(const struct gpu *gpu, double t) {
     return total + power_w(gpu, 1e300) * t;
 }
 
+/* What the counter has counted. */
+static double counted_j(const struct gpu *gpu, double t) { return energy_j(gpu, t) + (gpu->counts_module ? gpu->module_w * t : 0); }
+
 static double tick_s(const struct gpu *gpu, int64_t k) {
     double nominal = gpu->phase_s + (double)k * gpu->period_s;
     double jitter = power_w(gpu, nominal) > gpu->load_w ? gpu->jitter_load_s : gpu->jitter_idle_s;
@@ -125,8 +128,8 @@ double counter_mj(const struct gpu *gpu, double t) {
     }
     int64_t k = (int64_t)floor((t - gpu->phase_s) / gpu->period_s) + 1;
     while (tick_s(gpu, k) > t || dropped(gpu, k)) k--;
-    double seen = tick_s(gpu, k), mj = gpu->counter_offset_mj + 1000 * energy_j(gpu, seen - gpu->lag_s);
-    if (seen >= gpu->reset_at_s) mj = 1000 * (energy_j(gpu, seen - gpu->lag_s) - energy_j(gpu, gpu->reset_at_s - gpu->lag_s));
+    double seen = tick_s(gpu, k), mj = gpu->counter_offset_mj + 1000 * counted_j(gpu, seen - gpu->lag_s);
+    if (seen >= gpu->reset_at_s) mj = 1000 * (counted_j(gpu, seen - gpu->lag_s) - counted_j(gpu, gpu->reset_at_s - gpu->lag_s));
     return floor(mj / gpu->counter_step_mj) * gpu->counter_step_mj;
 }
 
@@ -165,6 +168,7 @@ static void defaults(struct gpu *gpu) {
     gpu->counter_step_mj = 1;
     gpu->reset_at_s = gpu->failing_from_s = gpu->failing_until_s = gpu->lost_at_s = gpu->frozen_at_s = gpu->thaws_at_s = gpu->power_limit_changes_at_s = gpu->throttle_above_w = gpu->thermal_above_w = gpu->load_w = gpu->sample_gap_from_s = gpu->sample_gap_until_s = HUGE_VAL;
     gpu->power_reading_factor = 1;
+    gpu->power_smoothing = -1;
 }
 
 static int shape_of(const char *word) {
@@ -202,6 +206,16 @@ static int read_peers(struct gpu *gpu, const char *text) {
     return 0;
 }
 
+static int read_profiles(struct profiles *profiles, const char *text) {
+    int taken;
+    unsigned bit;
+    for (profiles->known = 1; sscanf(text, "%u%n", &bit, &taken) == 1; text += taken) {
+        if (bit >= 255) return -1;
+        profiles->mask[bit / 32] |= 1u << bit % 32;
+    }
+    return 0;
+}
+
 static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
 #define WORDS(field) if (!strcmp(key, #field)) { snprintf(gpu->field, sizeof gpu->field, "%s", text); return 0; }
 #define REAL(field) if (!strcmp(key, #field)) { gpu->field = atof(text); return 0; }
@@ -209,13 +223,15 @@ static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
     if (!strcmp(key, "segment")) return read_segment(gpu, text);
     if (!strcmp(key, "nvlink_peers")) return read_peers(gpu, text);
     if (!strcmp(key, "process")) return read_process(gpu, text);
-    WORDS(uuid) WORDS(name) WORDS(unsupported) WORDS(failing)
+    if (!strcmp(key, "power_profiles_requested")) return read_profiles(&gpu->requested, text);
+    if (!strcmp(key, "power_profiles")) return read_profiles(&gpu->enforced, text);
+    WORDS(vbios) WORDS(uuid) WORDS(name) WORDS(unsupported) WORDS(failing)
     COUNT(seed) COUNT(memory_total_bytes) COUNT(memory_used_bytes) COUNT(memory_reserved_bytes) COUNT(sm_clock_mhz) COUNT(sm_clock_max_mhz)
     COUNT(memory_clock_mhz) COUNT(memory_clock_max_mhz) COUNT(ecc) COUNT(mig) COUNT(persistence) COUNT(compute_major)
     COUNT(compute_minor) COUNT(architecture) COUNT(transient_error_every) COUNT(utilization_percent) COUNT(mig_slices)
     COUNT(nvlink_version) COUNT(pcie_generation) COUNT(pcie_generation_max) COUNT(pcie_width) COUNT(pcie_width_max)
-    COUNT(clocks_limited) COUNT(numa_node) COUNT(pcie_switch)
-    REAL(counter_offset_mj) REAL(counter_step_mj) REAL(period_s) REAL(phase_s) REAL(jitter_idle_s) REAL(jitter_load_s)
+    COUNT(power_smoothing) COUNT(counts_module) COUNT(power_smoothing_profile) COUNT(clocks_limited) COUNT(numa_node) COUNT(pcie_switch)
+    REAL(module_w) REAL(counter_offset_mj) REAL(counter_step_mj) REAL(period_s) REAL(phase_s) REAL(jitter_idle_s) REAL(jitter_load_s)
     REAL(load_w) REAL(drop_probability) REAL(lag_s) REAL(power_lag_s) REAL(read_cost_s) REAL(slow_cost_s)
     REAL(slow_probability) REAL(process_cost_s) REAL(reset_at_s) REAL(lost_at_s) REAL(failing_from_s)
     REAL(failing_until_s) REAL(frozen_at_s) REAL(thaws_at_s) REAL(power_limit_w) REAL(power_limit_changes_at_s) REAL(power_limit_then_w)

@@ -54,6 +54,14 @@ struct gpu {
     int clocks_limited, numa_node, pcie_switch;
     /* Index of the GPU at the other end of each active link; -1 for an NVSwitch. */
     int nvlink_peers[MAX_LINKS], nvlink_count;
+    char vbios[TEXT];
+    /* NVML's masks of workload power profiles. */
+    struct profiles { int known; unsigned mask[8]; } requested, enforced;
+    /* Of CPU and memory on a superchip's module, and whether the counter covers the module. */
+    double module_w;
+    int counts_module;
+    int power_smoothing;
+    unsigned power_smoothing_profile;
     uint64_t calls;
 };
 

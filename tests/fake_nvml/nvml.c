@@ -143,10 +143,11 @@ result nvmlDeviceGetHandleByUUID(const char *uuid, device *gpu) {
 result nvmlDeviceGetIndex(device gpu, unsigned *index) { BEGIN("index", CHEAP); *index = (unsigned)(gpu - machine.gpus); return OK; }
 result nvmlDeviceGetMinorNumber(device gpu, unsigned *minor) { BEGIN("minor", CHEAP); *minor = (unsigned)(gpu - machine.gpus); return OK; }
 result nvmlDeviceGetName(device gpu, char *to, unsigned size) { BEGIN("name", CHEAP); return text(to, size, gpu->name); }
+result nvmlDeviceGetVbiosVersion(device gpu, char *to, unsigned size) { BEGIN("vbios", CHEAP); return text(to, size, gpu->vbios); }
 result nvmlDeviceGetUUID(device gpu, char *to, unsigned size) { BEGIN("uuid", CHEAP); return text(to, size, gpu->uuid); }
 result nvmlDeviceGetArchitecture(device gpu, unsigned *a) { BEGIN("architecture", CHEAP); *a = gpu->architecture; return OK; }
 
-/* Whether CPU and GPU are one module, Grace Hopper: these are not. */
+/* Whether CPU and GPU are linked chip to chip, which Zeus once took for a Grace Hopper; no simulated GPU answers. */
 result nvmlDeviceGetC2cModeInfoV(device gpu, void *info) { (void)info; BEGIN("c2c", CHEAP); return NOT_SUPPORTED; }
 
 static int there(const struct process *p, double t) { return t >= p->from_s && t < p->until_s; }
@@ -198,7 +199,9 @@ struct sample { unsigned long long at_us; union { double d; unsigned ui; unsigne
 /* Power only, of which the driver keeps the latest SAMPLES; those after `seen_us` are given, the oldest first. */
 result nvmlDeviceGetSamples(device gpu, int type, unsigned long long seen_us, unsigned *value_type, unsigned *count, struct sample *to) {
     BEGIN("samples", 150e-6);
-    if (type) return NOT_SUPPORTED;
+    /* 0 is the GPU's power, 7 the module's. */
+    if (type == 7 && !gpu->module_w) return INVALID;
+    if ((type && type != 7) || (!type && unsupported(gpu, "gpu_power"))) return NOT_SUPPORTED;
     *value_type = UINT;
     if (!to) { *count = SAMPLES; return OK; }
     int64_t last = (int64_t)floor(t / gpu->sample_period_s) + 1;
@@ -208,7 +211,7 @@ result nvmlDeviceGetSamples(device gpu, int type, unsigned long long seen_us, un
         unsigned long long at_us = (unsigned long long)(wall_s(sample_at_s(gpu, k)) * 1e6);
         if (!sample_exists(gpu, k) || at_us <= seen_us) continue;
         to[given].at_us = at_us;
-        to[given++].value.ui = (unsigned)(1000 * sample_w(gpu, k) + 0.5);
+        to[given++].value.ui = (unsigned)(1000 * (sample_w(gpu, k) + (type ? gpu->module_w : 0)) + 0.5);
     }
     *count = given;
     return given ? OK : NOT_FOUND;
@@ -222,27 +225,51 @@ struct field {
     union { double d; unsigned ui; unsigned long long ull; } value;
 };
 
+/* Power of a scope, of which the GPU draws `gpu_w`: 0 is the GPU, 1 the module, 2 the memory. */
+static result scoped(device gpu, const struct field *f, const char *word, double gpu_w, double *watts) {
+    double shares[] = {1, 1, gpu->hbm_share};
+    if (f->scope > 2 || unsupported(gpu, f->scope == 2 ? "hbm_power" : word)) return f->scope > 2 ? INVALID : NOT_SUPPORTED;
+    if ((f->scope == 1 && !gpu->module_w) || (!f->scope && unsupported(gpu, "gpu_power"))) return NOT_SUPPORTED;
+    *watts = shares[f->scope] * gpu_w + (f->scope == 1 ? gpu->module_w : 0);
+    return OK;
+}
+
 static void field_value(device gpu, struct field *f, double t) {
+    double watts = 0;
     f->status = OK;
     f->type = UINT;
     switch (f->id) {
     case 82: f->status = unsupported(gpu, "memory_temperature") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)gpu->memory_temperature_c; break;
     case 83: f->status = unsupported(gpu, "energy") ? NOT_SUPPORTED : OK; f->type = ULONGLONG; f->value.ull = (unsigned long long)counter_mj(gpu, t); break;
-    case 185: {
-        /* Scope 0 is the board, 2 its memory. */
-        int memory = f->scope == 2;
-        f->status = (f->scope && !memory) || unsupported(gpu, memory ? "hbm_power" : "power_average") ? NOT_SUPPORTED : OK;
-        f->value.ui = (unsigned)(1000 * (memory ? gpu->hbm_share : 1) * mean_power_w(gpu, t));
+    case 185: f->status = scoped(gpu, f, "power_average", mean_power_w(gpu, t), &watts); f->value.ui = (unsigned)(1000 * watts); break;
+    case 186:
+        /* The memory's power is a mean only. */
+        f->status = f->scope == 2 ? NOT_SUPPORTED : scoped(gpu, f, "power_instant", power_w(gpu, t - gpu->power_lag_s), &watts);
+        f->value.ui = (unsigned)(1000 * gpu->power_reading_factor * watts);
         break;
-    }
-    case 186: f->status = unsupported(gpu, "power_instant") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)(1000 * gpu->power_reading_factor * power_w(gpu, t - gpu->power_lag_s)); break;
+    case 251: f->status = gpu->power_smoothing < 0 ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)gpu->power_smoothing; break;
+    case 264: f->status = gpu->power_smoothing < 0 ? NOT_SUPPORTED : OK; f->value.ui = gpu->power_smoothing_profile; break;
     default: f->status = NOT_SUPPORTED;
     }
 }
 
 result nvmlDeviceGetFieldValues(device gpu, int count, struct field *fields) {
+    /* That a GPU has no module, an H200's driver knows without a look at the GPU: it answers in less than 0.01 ms. */
+    if (gpu && count == 1 && fields->scope == 1 && !gpu->module_w) return fields->status = NOT_SUPPORTED, OK;
     BEGIN("fields", USUAL);
     for (int i = 0; i < count; i++) field_value(gpu, &fields[i], t);
+    return OK;
+}
+
+struct current_profiles { unsigned version, valid[8], requested[8], enforced[8]; };
+
+result nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(device gpu, struct current_profiles *p) {
+    BEGIN("power_profiles", USUAL);
+    if (!gpu->requested.known || !gpu->enforced.known) return NOT_SUPPORTED;
+    if (p->version != (sizeof *p | 1u << 24)) return VERSION_MISMATCH;
+    memset(p->valid, 0xff, sizeof p->valid);
+    memcpy(p->requested, gpu->requested.mask, sizeof p->requested);
+    memcpy(p->enforced, gpu->enforced.mask, sizeof p->enforced);
     return OK;
 }
 

@@ -53,6 +53,37 @@ def test_what_the_driver_keeps_for_itself_is_not_in_use(library: Path) -> None:
     assert (gpu.vram_used_bytes, gpu.vram_reserved_bytes, gpu.vram_free_bytes) == (30, 20, 50)
 
 
+def test_the_power_state_is_told_by_names_and_what_the_driver_does_not_know_is_none(library: Path) -> None:
+    """A B200 in Max-Q beside one at its default, and an H200, which knows no profile; bit 40 is newer than pynvml."""
+    max_q = FakeGpu(
+        uuid=FIRST,
+        vbios="97.00.82.00.19",
+        power_profiles_requested=(1, 6, 40),
+        power_profiles=(6, 40),
+        power_smoothing=1,
+        power_smoothing_profile=2,
+    )
+    default = FakeGpu(uuid=SECOND, power_profiles_requested=(), power_profiles=(), power_smoothing=0, persistence=0)
+    b200, idle, h200 = seen(library, max_q, default, FakeGpu(uuid=THIRD)).gpus
+    assert (b200.vbios_version, h200.vbios_version) == ("97.00.82.00.19", "96.00.A5.00.1A")
+    assert b200.power_profiles_requested == ("max-q", "llm-inference", "profile 40")
+    assert b200.power_profiles == ("llm-inference", "profile 40")
+    assert (b200.power_smoothing, b200.power_smoothing_profile) == (True, 2)
+    assert (idle.power_profiles_requested, idle.power_profiles, idle.power_smoothing) == ((), (), False)
+    assert (idle.persistence, h200.persistence) == (False, True)
+    unknown = h200.power_profiles_requested, h200.power_profiles, h200.power_smoothing, h200.power_smoothing_profile
+    assert unknown == (None,) * 4
+
+
+def test_a_driver_without_power_profiles_shows_its_gpus(library: Path) -> None:
+    """Drivers before 570 lack the function."""
+    gpu = FakeGpu(power_profiles_requested=(1,), power_profiles=(1,), unsupported="vbios")
+    lacking = ["nvmlDeviceWorkloadPowerProfileGetCurrentProfiles"]
+    with fake_nvml.loaded(library, gpus=[gpu], lacking=lacking):
+        [older] = GpuInventory.here().gpus
+    assert (older.power_profiles, older.vbios_version, older.ecc) == (None, None, True)
+
+
 def test_a_lost_gpu_is_named_and_hides_no_other(library: Path) -> None:
     """One GPU off the bus must not take the inventory with it."""
     gpus = [FakeGpu(uuid=FIRST, lost_at_s=0), FakeGpu(uuid=SECOND)]

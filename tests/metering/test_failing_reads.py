@@ -75,7 +75,7 @@ def test_a_counter_that_nobody_read_for_a_while_is_not_called_frozen(library: Pa
     """A thread held up for 7 s, looked at before it has seen the next change: the value read says that it went on."""
     with fake_nvml.loaded(library, gpus=[FakeGpu()]) as fake:
         NvmlSource().open()
-        reader, found = nvml_reader(nvml.device(0)), list[set[str]]()
+        reader, found = nvml_reader(nvml.device(0), fake), list[set[str]]()
         pauses_s = iter([0.0] * 30 + [7.0])
 
         def temperature_c() -> float:

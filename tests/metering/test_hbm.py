@@ -139,7 +139,7 @@ def test_a_power_limit_is_not_shown_as_power(library: Path) -> None:
     """It is read ten times a second, too."""
     with fake_nvml.loaded(library, gpus=[FakeGpu(unsupported="samples power_instant power_average power")]) as fake:
         NvmlSource().open()
-        sampler = GpuSampler(nvml_reader(nvml.device(0)), fake)
+        sampler = GpuSampler(nvml_reader(nvml.device(0), fake), fake)
         sampler.stop_after(ORIGIN_NS + 3 * S)
         sampler.run()
     assert sampler.recording.series["power_limit_w"]

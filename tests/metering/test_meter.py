@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from wattdock.clock import Clock
     from wattdock.metering import Timeline
 
     Metered = Callable[[Sequence[FakeGpu], float], Timeline]
@@ -163,7 +164,7 @@ def test_the_begin_and_end_of_a_span_bring_the_process_list_forward(library: Pat
     """Listed at the start, soon after the edge, and at the end."""
     with fake_nvml.loaded(library, gpus=[FakeGpu(processes=(FakeProcess(4242),))]) as fake:
         nvml.open_nvml()
-        sampler = GpuSampler(nvml_reader(nvml.device(0)), fake)
+        sampler = GpuSampler(nvml_reader(nvml.device(0), fake), fake)
         sampler.note_edge()
         sampler.stop_after(ORIGIN_NS + 5 * S)
         sampler.run()
@@ -189,7 +190,7 @@ class Hanging(Source):
     def count(self) -> int:
         return 1
 
-    def reader(self, index: int) -> GpuReader:
+    def reader(self, index: int, clock: Clock) -> GpuReader:
         return GpuReader("GPU-a", self._lose, None, (), {}, {}, lambda kind: (), (OSError,), lambda error: "gpu_lost")
 
     def close(self) -> None:
@@ -281,7 +282,7 @@ def sampled(library: Path, gpus: list[FakeGpu], until_s: float) -> list[Recordin
     """Return what a thread for each GPU recorded until an instant that it knew from the start."""
     with fake_nvml.loaded(library, gpus=gpus) as fake:
         NvmlSource().open()
-        samplers = [GpuSampler(nvml_reader(nvml.device(n)), fake) for n in range(len(gpus))]
+        samplers = [GpuSampler(nvml_reader(nvml.device(n), fake), fake) for n in range(len(gpus))]
         threads = [threading.Thread(target=sampler.run) for sampler in samplers]
         for sampler, thread in zip(samplers, threads, strict=True):
             sampler.stop_after(ORIGIN_NS + int(until_s * S))

@@ -66,7 +66,7 @@ class OneGpu(Source):
     def count(self) -> int:
         return 1
 
-    def reader(self, index: int) -> GpuReader:
+    def reader(self, index: int, clock: Clock) -> GpuReader:
         return GpuReader(
             uuid="GPU-a",
             counter_mj=self._counter_mj,

@@ -22,7 +22,7 @@ from seams.records import NEWER, RECORD, REQUESTS, STEPS, TIMELINE, DeclaredWork
 from wattdock.clock import ClockCheck
 from wattdock.errors import Cause, StoreError
 from wattdock.host import GpuProcess
-from wattdock.metering import MeterEvent, Span
+from wattdock.metering import GpuTimeline, MeterEvent, Span
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import EnvironmentSnapshot, Failure, PassRecord, RestartRecord, WarmUpSample, disk
 
@@ -45,6 +45,7 @@ def full() -> RestartRecord:
         busy_fraction=0.25,
         lag=LagModel(0.021, 0.002),
         card="2026-01-01T00:00:00+00:00",
+        boundary="module",
     )
     seen = request(0, 1, 1.5, 2, 3)
     seen = dataclasses.replace(
@@ -188,10 +189,16 @@ def test_a_record_of_figures_that_cannot_be_is_refused(tmp_path: Path, change: t
 
 
 @pytest.mark.parametrize(
-    ("place", "kind"), [((), RestartRecord), (("passes", 0), PassRecord), (("passes", 0, "declared"), DeclaredWork)]
+    ("place", "kind"),
+    [
+        ((), RestartRecord),
+        (("passes", 0), PassRecord),
+        (("passes", 0, "declared"), DeclaredWork),
+        (("timeline", "gpus", "GPU-a"), GpuTimeline),
+    ],
 )
 def test_a_record_without_a_key_is_refused(tmp_path: Path, place: tuple[Any, ...], kind: Any) -> None:
-    """A default would pass the audit in place of evidence: no repeated prompts, nothing declared, no failure."""
+    """A default would pass the audit in place of evidence: no repeated prompts, nothing declared, GPU boards."""
     disk.write(full(), tmp_path / "x")
     file = tmp_path / "x" / RECORD
     text = file.read_text()

@@ -12,7 +12,7 @@ from wattdock.analysis.budget import (
     budget,
 )
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
-from wattdock.analysis.conditions import differing, everything
+from wattdock.analysis.conditions import differing, everything, required_conditions
 from wattdock.analysis.drift import Drift, drift
 from wattdock.analysis.energy import EnergyResult, measured_energy
 from wattdock.analysis.goodput import NO_INSTANTS, Goodput, goodput
@@ -141,6 +141,7 @@ __all__ = [
     "pooled",
     "procedure",
     "quantiles",
+    "required_conditions",
     "rounds_of",
     "serving",
     "slope",

@@ -6,7 +6,7 @@ from wattdock.metering.choice import WITHOUT_GPU, source_class
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import PEEK_PATIENCE_NS, PEEK_POLL_S
 from wattdock.metering.meter_events import timeline_events
-from wattdock.metering.nvml import NvmlSource, nvml_reader
+from wattdock.metering.nvml import NvmlSource, counter_boundary, nvml_reader
 from wattdock.metering.power_profile import SAMPLE_LAG, EnergyInterpolation, resolution_mj, tick_instants
 from wattdock.metering.rapl import Domain, RaplRecorder, find_domains
 from wattdock.metering.sampler import ENERGY_COUNTER, POWER_SAMPLES, GpuSampler, Recording
@@ -56,6 +56,7 @@ __all__ = [
     "Ticks",
     "Window",
     "ZeusSource",
+    "counter_boundary",
     "find_domains",
     "meter",
     "nvml_reader",

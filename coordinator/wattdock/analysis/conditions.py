@@ -99,10 +99,16 @@ def _environment(environment: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "parameters", environment.runner.parameter_count
     used = environment.used_gpus
     # Each board has sensors of its own.
-    yield "GPU boards", ", ".join(environment.gpu_uuids) or None
+    yield "GPU UUIDs", ", ".join(environment.gpu_uuids) or None
     yield "GPU power limit, W", _every(gpu.power_limit_w for gpu in used)
     yield "GPU ECC", _every(gpu.ecc for gpu in used)
     yield "GPU MIG", _every(gpu.mig for gpu in used)
+    yield "GPU persistence", _every(gpu.persistence for gpu in used)
+    yield "GPU vBIOS", _every(gpu.vbios_version for gpu in used)
+    yield "power profiles requested", _every(_names(gpu.power_profiles_requested) for gpu in used)
+    yield "power profiles", _every(_names(gpu.power_profiles) for gpu in used)
+    yield "power smoothing", _every(gpu.power_smoothing for gpu in used)
+    yield "power smoothing preset", _every(gpu.power_smoothing_profile for gpu in used)
     yield "GPUs of the host", len(environment.host_gpus)
     yield "GPU links", _every(link.label for link in environment.topology.links) if environment.topology else None
     if environment.job:
@@ -119,6 +125,11 @@ def _environment(environment: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     # An argument that is None was read back as that.
     yield from ((f"{ENGINE}{name}", str(value)) for name, value in dotted(environment.runner.engine_args))
     yield from ((f"{PACKAGE}{name}", value) for name, value in sorted(environment.runner.package_versions.items()))
+
+
+def _names(names: Sequence[str] | None) -> str | None:
+    """Return names as one text, "none" for no name."""
+    return names if names is None else " + ".join(names) or "none"
 
 
 def _every(values: Iterable[Any]) -> str | None:

@@ -6,7 +6,7 @@ Names carry units. Not measured is null, with a reason beside it, never 0.
 from __future__ import annotations
 
 from math import hypot
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -18,7 +18,7 @@ from wattdock.analysis.other_meters import CrossCheck, HostEnergy, cross_check, 
 from wattdock.analysis.pass_energy import PassEnergy, SteadyState
 from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
-from wattdock.values import Stored, all_known, known_sum
+from wattdock.values import EnergyBoundary, Stored, all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from wattdock.analysis.windows import WindowFigure
     from wattdock.records import PassRecord, RestartRecord
 
-ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
-BOUNDARY_STATEMENT = (
-    "GPU boards as their own sensors see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
-    "DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the GPU "
-    "fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied."
-)
+BOUNDARY_STATEMENTS: dict[EnergyBoundary, str] = {
+    "gpu_boards": "GPU boards as their own sensors see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host "
+    "CPU, DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the "
+    "GPU fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied.",
+    "module": "Modules of GPU and CPU as their own sensors see them: the GPU with its HBM, the CPU with its memory and "
+    "the links between them included, whatever else the CPU ran; NVSwitch, NIC, fans and power-supply loss not. These "
+    "joules do not compare with those of a GPU alone. No correction is applied.",
+}
 # Gross is the primary figure.
 NET_MEANING = (
     "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
@@ -45,6 +47,7 @@ class EnergyResult(Stored):
     """Joules of the measured passes, summed over the GPUs used.
 
     Attributes:
+        energy_boundary: What the joules cover: GPU boards, or a superchip's modules, CPU and memory included.
         reason: Why `total_j` is null, where it is.
         timing_j: Standard uncertainty of `total_j` from counter changes and their lag; `ExperimentResult.budget` has
             all that makes J/token uncertain.
@@ -65,8 +68,8 @@ class EnergyResult(Stored):
         hbm_reason: Why `hbm_j` is null, where it is.
     """
 
-    energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
-    boundary_statement: str = BOUNDARY_STATEMENT
+    energy_boundary: EnergyBoundary = "gpu_boards"
+    boundary_statement: str = BOUNDARY_STATEMENTS["gpu_boards"]
     total_j: float | None
     reason: str | None = None
     timing_j: float | None = None
@@ -128,6 +131,8 @@ def measured_energy(measured: Measured) -> EnergyResult:
     output_tokens = sum(run_pass.output_tokens for _, run_pass in passes)
     counted_j = None if reason else known_sum(part.total_j for part in counted)
     return EnergyResult(
+        energy_boundary=measured.boundary,
+        boundary_statement=BOUNDARY_STATEMENTS[measured.boundary],
         total_j=total_j,
         reason=reason,
         timing_j=timing_j,

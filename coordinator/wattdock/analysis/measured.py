@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.metering import Span
     from wattdock.records import EnvironmentSnapshot, PassRecord, RestartRecord
+    from wattdock.values import EnergyBoundary
 
 DIFFERENT_GPUS = "restarts used different GPUs"
+DIFFERENT_BOUNDARIES = "energy counters cover the GPU board in one case and the module in another"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Measured:
     Attributes:
         used: UUIDs of the GPUs that held a part of the model.
         bystanders: UUIDs of the host's other GPUs.
+        boundary: What the joules of the GPUs used cover.
     """
 
     config: ExperimentConfig
@@ -32,12 +35,13 @@ class Measured:
     used: tuple[str, ...] = ()
     bystanders: tuple[str, ...] = ()
     energy: SpanJoules = field(default_factory=SpanJoules)
+    boundary: EnergyBoundary = "gpu_boards"
 
     @classmethod
     def of(
         cls, config: ExperimentConfig, restarts: Sequence[RestartRecord], environment: EnvironmentSnapshot
     ) -> Measured:
-        """Return what these restarts measured; no energy is summed where their passes used different GPUs.
+        """Return what these restarts measured; no energy is summed over different GPUs or different boundaries.
 
         An engine that places a model by itself may take other GPUs in another restart.
         """
@@ -45,12 +49,16 @@ class Measured:
             frozenset(restart.environment.gpu_uuids) for restart in restarts if restart.passes and restart.environment
         }
         used = tuple(environment.gpu_uuids)
+        gpus = [restart.gpus[uuid] for restart in restarts for uuid in used if uuid in restart.gpus]
+        boundaries = {gpu.boundary for gpu in gpus}
+        different = DIFFERENT_GPUS if len(placements) > 1 else DIFFERENT_BOUNDARIES if len(boundaries) > 1 else None
         return cls(
             config,
             restarts,
             used,
             tuple(gpu.uuid for gpu in environment.host_gpus if gpu.uuid not in used),
-            SpanJoules(DIFFERENT_GPUS if len(placements) > 1 else None),
+            SpanJoules(different),
+            "module" if "module" in boundaries else "gpu_boards",
         )
 
     @cached_property

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HOST_STATEMENT = (
     "CPU packages and memory as RAPL's counters see them, of the whole host and not of the runner alone; never part of "
-    "total_j nor of any joules per token, whose boundary is the GPU boards."
+    "total_j nor of any joules per token."
 )
 
 

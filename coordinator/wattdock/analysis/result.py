@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field
 from wattdock.analysis.blocks import measured_budget
 from wattdock.analysis.budget import Budget
 from wattdock.analysis.compute import Compute, compute
-from wattdock.analysis.conditions import ABSENT, differing, required_conditions, settings
-from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, measured_energy
+from wattdock.analysis.conditions import ABSENT, differing, everything, required_conditions, settings
+from wattdock.analysis.energy import BOUNDARY_STATEMENTS, NET_MEANING, EnergyResult, measured_energy
 from wattdock.analysis.goodput import Goodput, goodput
 from wattdock.analysis.gpus import GpuResult, gpu_results
 from wattdock.analysis.measured import Measured
@@ -100,7 +100,7 @@ class ExperimentResult(Stored):
     """
 
     SCHEMA_VERSION: ClassVar[Literal[2]] = 2
-    BOUNDARY_STATEMENT: ClassVar[str] = BOUNDARY_STATEMENT
+    BOUNDARY_STATEMENTS: ClassVar = BOUNDARY_STATEMENTS
     NET_MEANING: ClassVar[str] = NET_MEANING
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -129,6 +129,12 @@ class ExperimentResult(Stored):
     def used_gpus(self) -> dict[str, GpuResult]:
         """The GPUs that held a part of the model, by UUID."""
         return {uuid: gpu for uuid, gpu in self.gpus.items() if gpu.used}
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """All conditions and settings, by name, and what the joules cover, unless GPU boards."""
+        covered = {"energy boundary": "module"} if self.energy and self.energy.energy_boundary == "module" else {}
+        return everything(self.config, self.environment) | covered
 
     def restarts(self, quantity: str) -> Restarts:
         """Return the restarts, in order; none where a pass lacks the quantity, or a restart has no output token.

@@ -23,6 +23,9 @@ class Gpu(Stored):
         vram_used_bytes: At the time of reading, without `vram_reserved_bytes`, which the driver keeps for itself.
         power_limit_w: The limit enforced now; `power_limit_default_w` is the board's own.
         ecc, mig, persistence: Whether the mode is on.
+        power_profiles_requested, power_profiles: Names of the workload power profiles that were requested, and of those
+            in force, as NVML names them: "max-q"; empty where there is none, which is the default.
+        power_smoothing: Whether it is on; `power_smoothing_profile` is the number of its active preset.
         compute_capability: "9.0" for Hopper.
         cuda_driver_version: Newest CUDA that the driver supports, "13.0".
         mig_slices: UUIDs of its MIG devices.
@@ -54,6 +57,11 @@ class Gpu(Stored):
     nvlinks: int | None = None
     nvml_version: str | None = None
     vram_reserved_bytes: int | None = None
+    vbios_version: str | None = None
+    power_profiles_requested: tuple[str, ...] | None = None
+    power_profiles: tuple[str, ...] | None = None
+    power_smoothing: bool | None = None
+    power_smoothing_profile: int | None = None
 
     @property
     def vram_free_bytes(self) -> int | None:

@@ -131,6 +131,7 @@ def _read_gpu(index: int, gpu: nvml.Device) -> Gpu:
     capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
     cuda = optional(pynvml.nvmlSystemGetCudaDriverVersion)
     pci = optional(pynvml.nvmlDeviceGetPciInfo, gpu)
+    requested, in_force = optional(nvml.power_profiles, gpu) or (None, None)
     # NVML counts places of MIG devices, of which some are empty.
     places = range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)
     mig_devices = [optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place) for place in places]
@@ -159,12 +160,17 @@ def _read_gpu(index: int, gpu: nvml.Device) -> Gpu:
         nvlinks=len(_active_links(gpu)),
         nvml_version=optional(pynvml.nvmlSystemGetNVMLVersion),
         vram_reserved_bytes=None if memory is None else memory.reserved_bytes,
+        vbios_version=optional(pynvml.nvmlDeviceGetVbiosVersion, gpu),
+        power_profiles_requested=requested,
+        power_profiles=in_force,
+        power_smoothing=_is_on(nvml.field, gpu, pynvml.NVML_FI_PWR_SMOOTHING_ENABLED),
+        power_smoothing_profile=optional(nvml.field, gpu, pynvml.NVML_FI_PWR_SMOOTHING_ACTIVE_PRESET_PROFILE),
     )
 
 
-def _is_on(call: Callable[..., Any], gpu: nvml.Device) -> bool | None:
+def _is_on(call: Callable[..., Any], *arguments: object) -> bool | None:
     """NVML answers some modes with one state, some with the current and the pending state."""
-    state = optional(call, gpu)
+    state = optional(call, *arguments)
     if state is None:
         return None
     return bool(state[0] if isinstance(state, list | tuple) else state)

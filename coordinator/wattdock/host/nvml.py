@@ -5,6 +5,7 @@ Decides nothing: callers see `NvmlError` and choose. No NVML call opens a CUDA c
 
 from __future__ import annotations
 
+from ctypes import byref
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Device = Any
 ProcessKind = Literal["compute", "graphics", "mps"]
 
+# Parts of which NVML tells power: the GPU with its memory; on a superchip the module, CPU and its memory included.
+GPU, MODULE = pynvml.NVML_POWER_SCOPE_GPU, pynvml.NVML_POWER_SCOPE_MODULE
 GPU_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 # Errors by which drivers of different ages say that this GPU or this driver lacks something.
 NOT_SUPPORTED = frozenset(
@@ -38,6 +41,14 @@ MW_PER_W = 1_000
 # Largest reading that an array of signed 64 bits holds; a board of 1 kW would reach it in 292,000 years.
 LARGEST_MJ = 2**63 - 1
 NvmlError: type[Exception] = pynvml.NVMLError
+# Names of workload power profiles by their bit in NVML's masks: bit 1 is "max-q".
+# Source: nvml.h, nvmlPowerProfileType_t, whose last member counts the others; nvidia-smi names bits in the same way.
+_PROFILE = "NVML_POWER_PROFILE_"
+_PROFILE_NAMES = {
+    bit: name.removeprefix(_PROFILE).lower().replace("_", "-")
+    for name, bit in vars(pynvml).items()
+    if name.startswith(_PROFILE) and "OPERATION" not in name and bit < pynvml.NVML_POWER_PROFILE_MAX
+}
 # Layout of nvmlSample_t: microseconds, and a union of eight bytes that holds milliwatts here.
 _SAMPLE = Struct("=QI4x")
 _UNION_MEMBER = {
@@ -127,8 +138,8 @@ def plausible_mj(value: int) -> int:
     return int(value)
 
 
-def field(gpu: Device, field_id: int, scope: int = pynvml.NVML_POWER_SCOPE_GPU) -> float:
-    """Return one of NVML's numbered fields, in NVML's own unit; `scope` is the part of the board, for fields of power.
+def field(gpu: Device, field_id: int, scope: int = GPU) -> float:
+    """Return one of NVML's numbered fields, in NVML's own unit; `scope` is the part whose power a field tells.
 
     Raises:
         NvmlError: With the field's own status.
@@ -139,14 +150,14 @@ def field(gpu: Device, field_id: int, scope: int = pynvml.NVML_POWER_SCOPE_GPU) 
     return float(getattr(value.value, _UNION_MEMBER[value.valueType]))
 
 
-def power_instant_w(gpu: Device) -> float:
-    """Return instant board power in watts."""
-    return field(gpu, pynvml.NVML_FI_DEV_POWER_INSTANT) / MW_PER_W
+def power_instant_w(gpu: Device, scope: int = GPU) -> float:
+    """Return instant power of `GPU` or `MODULE` in watts."""
+    return field(gpu, pynvml.NVML_FI_DEV_POWER_INSTANT, scope) / MW_PER_W
 
 
-def power_average_field_w(gpu: Device) -> float:
-    """Return board power averaged by the driver, in watts."""
-    return field(gpu, pynvml.NVML_FI_DEV_POWER_AVERAGE) / MW_PER_W
+def power_average_field_w(gpu: Device, scope: int = GPU) -> float:
+    """Return power of `GPU` or `MODULE`, averaged by the driver, in watts."""
+    return field(gpu, pynvml.NVML_FI_DEV_POWER_AVERAGE, scope) / MW_PER_W
 
 
 def hbm_power_w(gpu: Device) -> float:
@@ -165,13 +176,15 @@ def power_usage_w(gpu: Device) -> float:
     return float(pynvml.nvmlDeviceGetPowerUsage(gpu)) / MW_PER_W
 
 
-def power_samples(gpu: Device) -> list[tuple[int, float]]:
-    """Return the driver's buffered samples of board power, the oldest first: time of day in microseconds, watts.
+def power_samples(gpu: Device, scope: int = GPU) -> list[tuple[int, float]]:
+    """Return the driver's buffered samples of power, the oldest first: time of day in microseconds, watts.
 
-    Source: NVML API, nvmlDeviceGetSamples with NVML_TOTAL_POWER_SAMPLES. Each is the mean of about the 20 ms before it.
+    Source: NVML API, nvmlDeviceGetSamples with NVML_TOTAL_POWER_SAMPLES (each is the mean of about the 20 ms before it)
+    or NVML_MODULE_POWER_SAMPLES.
     """
+    kind = pynvml.NVML_MODULE_POWER_SAMPLES if scope == MODULE else pynvml.NVML_TOTAL_POWER_SAMPLES
     try:
-        _, samples = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_TOTAL_POWER_SAMPLES, 0)
+        _, samples = pynvml.nvmlDeviceGetSamples(gpu, kind, 0)
     except NvmlError as error:
         if code_of(error) == pynvml.NVML_ERROR_NOT_FOUND:
             return []
@@ -239,6 +252,22 @@ def power_limit_w(gpu: Device) -> float:
 def power_limit_default_w(gpu: Device) -> float:
     """Return the board's own power limit, in watts."""
     return float(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu)) / MW_PER_W
+
+
+def power_profiles(gpu: Device) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the workload power profiles that were requested, and of those in force.
+
+    Source: NVML API, nvmlDeviceWorkloadPowerProfileGetCurrentProfiles.
+    """
+    current = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+    pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(gpu, byref(current))
+    return _profile_names(current.requestedProfilesMask), _profile_names(current.enforcedProfilesMask)
+
+
+def _profile_names(mask: Any) -> tuple[str, ...]:
+    """Return the names of the bits that are set; a bit that is newer than pynvml is "profile 26"."""
+    bits = (bit for bit in range(pynvml.NVML_WORKLOAD_POWER_MAX_PROFILES) if mask.mask[bit // 32] >> bit % 32 & 1)
+    return tuple(_PROFILE_NAMES.get(bit, f"profile {bit}") for bit in bits)
 
 
 def clocks_limited(gpu: Device) -> float:

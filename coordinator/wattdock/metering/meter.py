@@ -93,7 +93,7 @@ class Meter:
             self.reason = self._source.open()
             for index in range(0 if self.reason else self._source.count()):
                 try:
-                    reader = self._source.reader(index)
+                    reader = self._source.reader(index, self.clock)
                 except self._source.errors as error:
                     kind: Meaning = "gpu_lost" if self._source.meaning(error) == "gpu_lost" else "read_error"
                     event = MeterEvent(self.clock.now_ns(), kind, reading=f"GPU {index}", said=str(error))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wattdock.clock import Clock
     from wattdock.metering.source import GpuReader
     from wattdock.metering.timeline import EnergySource, EventKind
+    from wattdock.values import EnergyBoundary
 
 T = TypeVar("T")
 
@@ -84,6 +85,7 @@ class Recording:
     Attributes:
         counter_ns: When the counter was read for the first and for the last time; None where it never answered.
         counter_mj: What it showed the last time.
+        boundary: What the counter and the series of power cover.
     """
 
     ticks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
@@ -96,6 +98,7 @@ class Recording:
     start_ns: int = 0
     end_ns: int = 0
     busy_ns: int = 0
+    boundary: EnergyBoundary = "gpu_boards"
 
     def timeline(self, uuid: str) -> GpuTimeline:
         """Return what was recorded so far."""
@@ -116,6 +119,7 @@ class Recording:
             events=tuple(sorted(events, key=lambda event: event.at_ns)),
             period_s=self.period_ns / NS_PER_S or None,
             busy_fraction=self.busy_ns / metered_ns if metered_ns > 0 else None,
+            boundary=self.boundary,
         )
 
 
@@ -128,7 +132,7 @@ class GpuSampler:
 
     def __init__(self, reader: GpuReader, clock: Clock, *, is_used: bool = True) -> None:
         self.uuid = reader.uuid
-        self.recording = Recording()
+        self.recording = Recording(boundary=reader.boundary)
         self.latest_power_w: float | None = None
         self._reader = reader
         self._clock = clock

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wattdock.clock import Clock
     from wattdock.host import nvml
     from wattdock.metering.timeline import Window
+    from wattdock.values import EnergyBoundary
 
 Meaning = Literal["gpu_lost", "not_supported", "read_error"]
 
@@ -45,6 +46,7 @@ class GpuReader:
         processes: (process id, bytes or None) of each process of one kind.
         errors: What these calls raise.
         meaning: What such an error says of the GPU.
+        boundary: What `counter_mj`, `samples` and `power` cover.
     """
 
     uuid: str
@@ -56,6 +58,7 @@ class GpuReader:
     processes: Callable[[nvml.ProcessKind], tuple[tuple[int, int | None], ...]]
     errors: tuple[type[Exception], ...]
     meaning: Callable[[Exception], Meaning]
+    boundary: EnergyBoundary = "gpu_boards"
 
 
 class Source:
@@ -100,8 +103,8 @@ class Source:
         """Return how many GPUs there are."""
         return 0
 
-    def reader(self, index: int) -> GpuReader:
-        """Return what can be read of one GPU.
+    def reader(self, index: int, clock: Clock) -> GpuReader:
+        """Return what can be read of one GPU; may take some seconds.
 
         Raises:
             errors: This GPU does not answer.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from wattdock.clock import NS_PER_S
 from wattdock.host import GpuProcess
+from wattdock.values import EnergyBoundary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -262,6 +263,7 @@ class GpuTimeline:
         busy_fraction: Share of the metered time this GPU's thread spent inside NVML calls.
         lag: How far its counter trails, measured on this GPU; None where it is assumed.
         card: When it was measured; None where the lag is assumed.
+        boundary: What its counter and its series of power cover.
     """
 
     uuid: str
@@ -274,6 +276,7 @@ class GpuTimeline:
     busy_fraction: float | None = None
     lag: LagModel | None = None
     card: str | None = None
+    boundary: EnergyBoundary = "gpu_boards"
 
     @property
     def losses(self) -> tuple[MeterEvent, ...]:

@@ -102,11 +102,11 @@ class ZeusSource(NvmlSource):
             raise MeterError(f"Zeus sees {len(self._gpus)} of {self.count()} GPUs", "use --meter nvml")
         return None
 
-    def reader(self, index: int) -> GpuReader:
+    def reader(self, index: int, clock: Clock) -> GpuReader:
         """Return what can be read of one GPU."""
         gpu = self._gpus[index]
         return replace(
-            nvml_reader(gpu.handle),
+            nvml_reader(gpu.handle, clock),
             counter_mj=lambda: nvml.plausible_mj(gpu.get_total_energy_consumption()),
             errors=self.errors,
             meaning=zeus_meaning,

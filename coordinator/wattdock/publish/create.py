@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, whole_file
@@ -40,12 +39,14 @@ from wattdock.publish.bundle import (
     sums_of,
     verify_bundle,
 )
+from wattdock.reports.wording import boundaries
 from wattdock.secrets import holds_secret
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wattdock.analysis import ExperimentResult
     from wattdock.store import StoredResult
 
 LOG_SUFFIX = ".log"
@@ -288,7 +289,7 @@ def _readme(manifest: Manifest, results: Sequence[StoredResult]) -> str:
 Energy of LLM inference, measured with {versions or "wattdock"}.
 
 {results_table(results)}
-Boundary of energy: {ExperimentResult.BOUNDARY_STATEMENT}
+Boundary of energy: {" ".join(boundaries(stored.result for stored in results).values())}
 
 ## Check it, and run it again
 

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, new_folder, sync
+from wattdock.metering import GpuTimeline
 from wattdock.opening import MAX_BYTES, OTHERS_WRITE, proc_path
 from wattdock.records.declared import DeclaredWork
 from wattdock.records.passes import PassRecord
@@ -122,9 +123,14 @@ def _require_every_key(plain: dict[str, Any]) -> None:
     Raises:
         ValueError: Names the keys that are missing.
     """
-    passes = plain["passes"]
+    passes, gpus = plain["passes"], plain["timeline"]["gpus"].values() if plain["timeline"] else ()
     declared = (run_pass["declared"] for run_pass in passes)
-    for kind, parts in ((RestartRecord, [plain]), (PassRecord, passes), (DeclaredWork, declared)):
+    for kind, parts in (
+        (RestartRecord, [plain]),
+        (PassRecord, passes),
+        (DeclaredWork, declared),
+        (GpuTimeline, gpus),
+    ):
         names = {item.name for item in fields(kind)}
         for part in parts:
             if missing := sorted(names - part.keys()):

@@ -212,3 +212,8 @@ class EnvironmentSnapshot(Stored):
     def used_gpus(self) -> list[Gpu]:
         """The GPUs that held a part of the model, in the host's order."""
         return [gpu for gpu in self.host_gpus if gpu.uuid in self.gpu_uuids]
+
+    @property
+    def power_profiles(self) -> tuple[str, ...]:
+        """Names of the workload power profiles in force on any GPU used; none is the default."""
+        return tuple(dict.fromkeys(name for gpu in self.used_gpus for name in gpu.power_profiles or ()))

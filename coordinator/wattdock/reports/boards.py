@@ -11,7 +11,7 @@ from math import sqrt
 from statistics import stdev
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import conditions, statistics
+from wattdock.analysis import statistics
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 # Conditions that are equal for all results of a pool, beside the settings.
-EQUAL = ("GPU", "weights", "model revision", "framework", "framework version", "GPU power limit, W")
+EQUAL = ("GPU", "weights", "model revision", "framework", "framework version", "GPU power limit, W", "energy boundary")
 Key = tuple[tuple[str, str], ...]
 
 
@@ -114,8 +114,7 @@ def over_boards(
 
 def _key(result: ExperimentResult) -> Key:
     """What is equal for results that differ in their boards only."""
-    equal = conditions.everything(result.config, result.environment)
-    named = ((name, text) for name, text in equal.items() if name in EQUAL or name.startswith("setting: "))
+    named = ((name, text) for name, text in result.conditions.items() if name in EQUAL or name.startswith("setting: "))
     windows = result.energy.windows if result.energy else None
     window = ("window", windows.headline if windows else "")
     return (window, *((name, text) for name, text in named if name.split(".")[0] != "setting: gpus"))

@@ -315,7 +315,7 @@ def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
     """Return everything recorded that differs within pairs, the commonest first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for pair in pairs:
-        a, b = (conditions.everything(row.result.config, row.result.environment) for row in pair.rows)
+        a, b = (row.result.conditions for row in pair.rows)
         texts = [(name, *(side.get(name, conditions.ABSENT) for side in (a, b))) for name in dict.fromkeys([*a, *b])]
         counts.update((name, of_a, of_b) for name, of_a, of_b in texts if of_a != of_b)
     return [RecordedDifference(*difference, many) for difference, many in counts.most_common()]

@@ -17,7 +17,6 @@ Rows: TypeAlias = list[dict[str, Any]]
 # Altair types too loosely what its methods return.
 Chart: TypeAlias = Any
 
-J_PER_TOKEN = f"{COLUMNS['energy_per_output_token_j'].heading} (GPU boards)"
 TOKENS_PER_S = COLUMNS["output_tokens_per_s"].heading
 # Told apart with every common colour-vision deficiency; without its black and its yellow, which vanish on a dark or a
 # light page. Source: Okabe and Ito, Color Universal Design, 2008.

@@ -17,7 +17,14 @@ from wattdock.files import write_output
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import cell_text, excerpts_at_difference, figure_text, row_cells
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
-from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
+from wattdock.reports.wording import (
+    STATUSES,
+    boards_text,
+    boundaries,
+    fallback_text,
+    power_profile_text,
+    token_cost_texts,
+)
 from wattdock.store import Row
 from wattdock.text import COMPACT, json_text
 from wattdock.version import __version__
@@ -108,12 +115,13 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             columns=list(zip(headings(columns), are_numbers(columns), strict=True)),
             cells=partial(_cells, columns=columns),
             fallback_text=fallback_text,
+            power_profile_text=power_profile_text,
             missing=_missing(points),
             pools=pools(rows).values(),
             budgets=[(point.label, budget) for point in points if (budget := point.result.budget)],
             token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
             checks=_checks(points),
-            boundary=ExperimentResult.BOUNDARY_STATEMENT,
+            boundaries=boundaries(point.result for point in points),
             net_meaning=ExperimentResult.NET_MEANING,
             covers=next((of.covers for point in points if (of := point.result.statistics) and of.covers), None),
             **_drawings(points, extent),
@@ -277,11 +285,7 @@ def _checks(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 def _measured_with(points: Sequence[Point]) -> dict[str, Any]:
     """Return what all results agree in; and by name what they differ in: each text, and the results that have it."""
-    texts = {
-        point.label: conditions.everything(point.result.config, point.result.environment)
-        for point in points
-        if point.result.environment
-    }
+    texts = {point.label: point.result.conditions for point in points if point.result.environment}
     differ: dict[bool, dict[str, list[tuple[str, list[str]]]]] = {False: {}, True: {}}
     for name in conditions.differing(list(texts.values())):
         labels: dict[str, list[str]] = {}

@@ -13,6 +13,7 @@ from wattdock.output import harmless
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import MARK
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
+from wattdock.reports.wording import boundaries
 from wattdock.store import COLUMNS, Row
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ PRINTED = Row.columns("in_paper")
 HEADINGS = headings(PRINTED)
 NOTE = (
     "± is half of the 95 % interval, [low, high] the whole interval where it reaches 0: of J/output token from its "
-    "uncertainty budget, of others from how restarts differ; without one there were fewer than three restarts. "
-    "Energy of GPU boards."
+    "uncertainty budget, of others from how restarts differ; without one there were fewer than three restarts."
 )
 FALLBACK_NOTE = "A fallback was measured because another experiment failed; it does not replace that experiment."
 BOARDS_NOTE = "Each row is of 1 board (or set of boards); its interval says nothing of the model's other boards."
@@ -184,7 +184,11 @@ def _cells(point: Point) -> list[str]:
 
 
 def _note(points: Sequence[Point]) -> str:
-    notes = [NOTE, *([FALLBACK_NOTE] if any(point.row.fallback for point in points) else [])]
+    notes = [
+        NOTE,
+        f"Energy of {' and '.join(boundaries(point.result for point in points))}.",
+        *([FALLBACK_NOTE] if any(point.row.fallback for point in points) else []),
+    ]
     if any(point.row.gpu_count for point in points):
         notes += [BOARDS_NOTE, *(f"{pool}." for pool in pools(point.stored for point in points).values())]
     return " ".join([*notes, disturbed_note(points)]).rstrip()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
+from wattdock.reports.wording import boundaries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,11 +37,11 @@ NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
 # Conditions that have to be equal on one curve.
 SAME_CONDITIONS = (
     *("model", "model revision", "weights", "backend", "framework version"),
-    *("GPU", "GPU power limit, W", "variables"),
+    *("GPU", "GPU power limit, W", "energy boundary", "variables"),
 )
 SINGLE_GPU = "one GPU"
 METHOD = (
-    "Joules: of GPU boards, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
+    "Joules: of {covered}, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
     "unless a kind says weak: as many for each replica. Speed, power and joules: a sum over all restarts ÷ a sum, with "
     "Student's t interval from how restarts differ. Ratios: of these figures; 95 % interval from Welch's t on their "
     "logarithms. Medians of latency: of one result's requests, so not where several are pooled."
@@ -138,7 +139,7 @@ class Scaling:
 
     settings: tuple[Setting, ...]
     left_out: dict[str, str]
-    method: str = METHOD
+    method: str
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
         who = "all" if count == len(left_out) else f"{count} of them"
         raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
     groups = [list(group) for _, group in groupby(usable, key=lambda member: member.common)]
-    return Scaling(tuple(map(_setting, groups)), left_out)
+    method = METHOD.format(covered=" and ".join(boundaries(member.result for member in usable)))
+    return Scaling(tuple(map(_setting, groups)), left_out, method)
 
 
 def _setting(members: Sequence[_Usable]) -> Setting:
@@ -244,7 +246,7 @@ def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
     left_out = (*(section + key for key in SPLIT_KEYS), *(workload + key for key in NOT_THE_WORK))
     common = tuple(
         (name, text)
-        for name, text in sorted(conditions.everything(result.config, environment).items())
+        for name, text in sorted(result.conditions.items())
         if name in (*SAME_CONDITIONS, *prompts)
         or (name.startswith((section, workload, conditions.VARIABLE)) and not name.startswith(left_out))
     )

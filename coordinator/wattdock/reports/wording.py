@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from wattdock.analysis import ExperimentResult, Fallback
+from wattdock.analysis import ExperimentResult
 
-__all__ = ["STATUSES", "boards_text", "fallback_text", "token_cost_texts"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wattdock.analysis import Fallback
+
+__all__ = ["STATUSES", "boards_text", "boundaries", "fallback_text", "power_profile_text", "token_cost_texts"]
 
 # Statuses of checks, the worst first.
 STATUSES = ("fail", "unknown", "warn", "info", "pass")
+BOUNDARIES = {"gpu_boards": "GPU boards", "module": "GPU and CPU modules"}
 TOKEN_COSTS = {
     "idle_w": "W while idle",
     "joules_per_prompt_token": "J/prompt token",
@@ -28,6 +33,19 @@ AT_POWER_LIMIT = {
 def fallback_text(fallback: Fallback) -> str:
     """Return what a fallback changed, and that it does not replace the experiment that failed."""
     return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
+
+
+def boundaries(results: Iterable[ExperimentResult]) -> dict[str, str]:
+    """Return what results' joules cover: its name, and the statement of it; GPU boards where there are no joules."""
+    measured = (result.energy for result in results if result.energy and result.energy.total_j is not None)
+    covered = [*dict.fromkeys(energy.energy_boundary for energy in measured)] or ["gpu_boards"]
+    return {BOUNDARIES[boundary]: ExperimentResult.BOUNDARY_STATEMENTS[boundary] for boundary in covered}
+
+
+def power_profile_text(result: ExperimentResult) -> str:
+    """Return the workload power profiles in force, as "power profile: max-q"; empty without one, the default."""
+    names = result.environment.power_profiles if result.environment else ()
+    return f"power profile: {', '.join(names)}" if names else ""
 
 
 def token_cost_texts(result: ExperimentResult) -> dict[str, str]:

@@ -57,6 +57,7 @@ class Row:
         name: The experiment's name, or what it is: backend, model and load.
         gpus: How many GPUs of which name were used.
         model: The model's name as measured, else as configured.
+        energy_boundary: What joules and watts cover: "gpu_boards", or "module" with a superchip's CPU and memory.
         headline_window: Which part of each pass J/token, tokens/s and mean W are of: "drained" or "steady_state".
         energy_per_output_token_low_j, energy_per_output_token_high_j: Ends of the 95 % interval, from three restarts
             on; speed has such columns, too.
@@ -133,6 +134,7 @@ class Row:
         float | None, Column("goodput.requests_met_per_s", "goodput, requests/s", ",.3g", on_page=7)
     ]
     output_tokens_met_per_s: Annotated[float | None, Column("goodput.output_tokens_met_per_s")]
+    energy_boundary: Annotated[str | None, Column("energy.energy_boundary")]
     total_j: Annotated[float | None, Column("energy.total_j", "J", ",.1f")]
     timing_j: Annotated[float | None, Column("energy.timing_j")]
     energy_per_output_token_j: Annotated[

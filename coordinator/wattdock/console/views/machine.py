@@ -42,6 +42,10 @@ def gpus_view(snapshot: GpuSnapshot) -> View:
         yield f"{gpu.index}  {gpu.uuid}  {pcie}{nvlink}"
         if holder := snapshot.leases.get(gpu.uuid):
             yield f"   leased by {holder}"
+        if gpu.power_profiles or gpu.power_profiles_requested:
+            profiles = gpu.power_profiles, gpu.power_profiles_requested
+            in_force, requested = (", ".join(names or ()) or "none" for names in profiles)
+            yield f"   power profile: {in_force} (requested: {requested})"
         if gpu.mig_slices:
             yield f"   MIG slices {', '.join(gpu.mig_slices)}: not metered, a slice has no energy counter"
         activity = host.activity.get(gpu.uuid)

@@ -13,7 +13,7 @@ from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
 from wattdock.reports.cells import NOTHING, number, seconds_text
-from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
+from wattdock.reports.wording import STATUSES, boards_text, fallback_text, power_profile_text, token_cost_texts
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
@@ -64,7 +64,8 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         for result in stored:
             reasons = result.result.audit.reasons if result.result.audit else ()
             wrong = (reason for reason in reasons if reason.question == "wrong" and reason.name != Audit.COMPLETION)
-            yield from (f"{result.result.config.label}: {reason}" for reason in wrong)
+            lines = *map(str, wrong), power_profile_text(result.result)
+            yield from (f"{result.result.config.label}: {line}" for line in filter(None, lines))
         yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
         yield pairs(_verdict_rows(stored, more))
@@ -163,7 +164,8 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "", f"{uuid}: {_joules(joules)}"
     if energy.energy_per_output_token_j is not None and energy.windows:
         of = f"all joules ÷ all tokens, {energy.energy_boundary}, {energy.windows.headline}"
-        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), mean {energy.mean_power_w:,.0f} W"
+        drawn = ", ".join(filter(None, (f"mean {energy.mean_power_w:,.0f} W", power_profile_text(result))))
+        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), {drawn}"
         yield from _budget_rows(result)
     shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
     per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
