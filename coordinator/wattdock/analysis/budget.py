@@ -46,9 +46,10 @@ ROOM_C = 1.5
 # What the first second costs more than later ones, how fast that decays, and what is left at least. Source: passes of
 # 20 s on H100s: 0.5 to 1.4 % in the first, 0.1 to 0.2 % after 30 to 60 s.
 FIRST_EXCESS, FIRST_DECAY_S, FIRST_LEAST = 0.01, 15.0, 0.0005
-# Standard deviations between boards of one model and between days; told, never part of the interval. Sources: eight
-# H100s under about the same settings; arms measured on different days.
-BOARDS, SESSIONS = 0.012, 0.003
+# Standard deviations between boards of one model and between days; told, never part of the interval. Sources: 1.2 %
+# between eight H100s, 1.1 and 4.8 % between two H200s each (memory drew 122 and 160 W), pooled; arms measured on
+# different days.
+BOARDS, SESSIONS = 0.02, 0.003
 # Largest autocorrelation that is believed, and fewest degrees of freedom of a fit.
 MAX_CORRELATION, MIN_FREEDOM = 0.9, 4
 UNKNOWN_GAIN = "unknown unless the sensors were calibrated: 5 % and more between models of meters"
