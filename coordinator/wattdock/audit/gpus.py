@@ -105,7 +105,10 @@ def throttling(inputs: AuditInput) -> Outcome | None:
     source="NVML, before the runner and once a second in the passes",
 )
 def as_set(inputs: AuditInput) -> Outcome | None:
-    """Whether power limit and clocks were the intended ones, before the last runner started and in every pass."""
+    """Whether power limit and clocks were the intended ones, before the last runner started and in every pass.
+
+    A workload power profile in force is named.
+    """
     if not (used := inputs.environment.used_gpus):
         return None
     declared_w = inputs.config.power_limit_w
@@ -123,6 +126,7 @@ def as_set(inputs: AuditInput) -> Outcome | None:
     known = all(None not in pair for pair in pairs_w) and all(in_passes_w.get(gpu.uuid) for gpu in used)
     limits_w = sorted({limit_w for _, limit_w in pairs_w if limit_w is not None})
     figures = [", ".join(f"{limit_w:g} W" for limit_w in limits_w) or "power limit not known"]
+    figures += [f"power profile {name}" for name in inputs.environment.power_profiles]
     figures += [f"clocks held down by a setting in {share:.0%} of a pass ({uuid})" for uuid, share in limited.items()]
     if known and None not in shares.values():
         return Outcome(
