@@ -336,19 +336,6 @@ def test_a_pass_goes_on_until_its_client_half_closes(runner: Runner) -> None:
     assert (last.pass_over, last.requests_submitted, last.requests_finished) == (True, *[result.summary.requests] * 2)
 
 
-def test_a_request_beyond_the_prompts_announced_cancels_the_pass(runner: Runner) -> None:
-    """Its prompts would silently not be served; too few, or too many in one piece, are refused before the pass."""
-    endless = pb.GenerateRequest(workload=workload(min_duration_s=600.0))
-    endless.workload.prompts = 2
-    two = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=TEN_AND_FIFTY))
-    three = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=[*TEN_AND_FIFTY, ids_prompt(3)]))
-    one = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=TEN_AND_FIFTY[:1]))
-    assert refusal(runner.stub.Generate(iter([endless, two, two])))[0] == "CANCELLED"
-    for sent, came in (([one], 1), ([three], 3), ([one, three], 4)):
-        code, detail = refusal(runner.stub.Generate(iter([endless, *sent])))
-        assert (code, detail) == ("INVALID_ARGUMENT", f"the workload announced 2 prompts, and {came} came")
-
-
 def test_settling_keeps_quiet_after_the_span(runner: Runner) -> None:
     """The summary comes no sooner than settle_s after the span's end, which does not move."""
     result = runner.generate(workload(settle_s=0.3), TEN_AND_FIFTY)

@@ -13,6 +13,7 @@ from contract.runner_process import (
     FAKE_FOLDER,
     ids_prompt,
     load_request,
+    refusal,
     runner_environment,
     workload,
 )
@@ -116,3 +117,18 @@ def test_unknown_backend_is_one_line_and_status_two(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "wattdock_nosuch" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_request_beyond_the_prompts_announced_cancels_the_pass(fake: Runner, model_path: Path) -> None:
+    """Its prompts would silently not be served; too few, or too many in one piece, are refused before the pass."""
+    fake.load(model_path)
+    two_prompts = [ids_prompt(10), ids_prompt(50)]
+    endless = pb.GenerateRequest(workload=workload(min_duration_s=600.0))
+    endless.workload.prompts = 2
+    two = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=two_prompts))
+    three = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=[*two_prompts, ids_prompt(3)]))
+    one = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=two_prompts[:1]))
+    assert refusal(fake.stub.Generate(iter([endless, two, two])))[0] == "CANCELLED"
+    for sent, came in (([one], 1), ([three], 3), ([one, three], 4)):
+        code, detail = refusal(fake.stub.Generate(iter([endless, *sent])))
+        assert (code, detail) == ("INVALID_ARGUMENT", f"the workload announced 2 prompts, and {came} came")
