@@ -37,7 +37,7 @@ def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None
         if not figure.energy_per_output_token_j:
             return None
         restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
-    return budget(list(restarts.values()), boards=1) if restarts else None
+    return budget(list(restarts.values()), boards=len(measured.used)) if restarts else None
 
 
 def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> Window:
@@ -84,8 +84,11 @@ def _edges(run_pass: PassRecord, instants: Instants, start_ns: int, end_ns: int,
     )
     is_before = wanted_ns - inside_ns[after - 1] < inside_ns[after] - wanted_ns if len(inside_ns) > 1 else after
     edges_ns = [start_ns, *map(int, np.unique(inside_ns[after - is_before])), end_ns]
-    gained = tokens_in(run_pass, edges_ns)
-    return [start_ns, *(edge for edge, tokens in zip(edges_ns[1:-1], gained, strict=False) if tokens), end_ns]
+    kept_ns = [start_ns]
+    for edge_ns in edges_ns[1:-1]:
+        if tokens_in(run_pass, [kept_ns[-1], edge_ns])[0] and tokens_in(run_pass, [edge_ns, end_ns])[0]:
+            kept_ns.append(edge_ns)
+    return [*kept_ns, end_ns]
 
 
 def _work(run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> dict[str, Floats]:
