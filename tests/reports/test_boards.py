@@ -37,10 +37,11 @@ def pooled() -> Pool:
 
 
 def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_these_boards(stats: Any) -> None:
-    """Student's t on three means, and the pooled spread of eight restarts on five degrees of freedom."""
+    """Student's t on three means, and the pooled spread of eight restarts on five degrees of freedom, on logarithms."""
     pool, means = pooled(), [fmean(values) for values in RESTARTS.values()]
     assert pool.mean == pytest.approx(fmean(means))
-    assert list(pool.over_boards) == pytest.approx(stats.t.interval(0.95, 2, fmean(means), stats.sem(means)))
+    over = stats.t.interval(0.95, 2, 0, stats.sem(means) / fmean(means))
+    assert list(pool.over_boards) == pytest.approx(list(fmean(means) * np.exp(over)))
     squares = sum((value - fmean(values)) ** 2 for values in RESTARTS.values() for value in values)
     within = (squares / 5) ** 0.5
     assert pool.within is not None
@@ -48,7 +49,8 @@ def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_th
     assert pool.between[0] == pytest.approx(stdev(means))
     error = within * (1 / 3 + 1 / 2 + 1 / 3) ** 0.5 / 3
     assert pool.these_boards is not None
-    assert list(pool.these_boards) == pytest.approx(stats.t.interval(0.95, 5, fmean(means), error))
+    these = stats.t.interval(0.95, 5, 0, error / fmean(means))
+    assert list(pool.these_boards) == pytest.approx(list(fmean(means) * np.exp(these)))
     assert pool.over_boards.high - pool.mean > 50 * (pool.these_boards.high - pool.mean)
 
 

@@ -34,7 +34,6 @@ from wattdock.analysis.statistics import (
     Restarts,
     difference,
     holm,
-    mean_interval,
     statistical_j,
 )
 from wattdock.analysis.statistics import statistics as statistics_statistics
@@ -110,7 +109,6 @@ __all__ = [
     "inter_token_latency",
     "late_temperatures_c",
     "listed_processes",
-    "mean_interval",
     "measured_energy",
     "median_slope",
     "multi_gpu",

@@ -51,8 +51,8 @@ class Interval(NamedTuple):
 
     @classmethod
     def around(cls, value: float, half: float) -> Interval:
-        """Return value ± half, cut off at 0: none of these quantities can be negative, so coverage stays the same."""
-        return cls(max(value - half, 0.0), value + half)
+        """Return the interval of a value whose logarithm is known within ± `half`: value × exp(± `half`)."""
+        return cls(value * exp(-half), value * exp(half))
 
     def __format__(self, form: str) -> str:
         """Return "[0.0521, 0.0539]", both ends in this format."""
@@ -76,7 +76,7 @@ class Statistics(Stored):
         per_restart: The same of each restart.
         standard_deviation_within_restarts: Spread of passes around their restart's mean, pooled.
         ci95: Of the figure, from how restarts differ, R−1 degrees of freedom; null with the reason.
-        ci95_relative: (Upper end − figure) ÷ figure; the lower end may be cut off at 0.
+        ci95_relative: (Upper end − figure) ÷ figure, the longer side of an interval on the logarithm.
         outliers: Passes far from the others; reported, never dropped.
         covers: What the interval holds for.
     """
@@ -137,19 +137,22 @@ class Restarts:
         return _sum(self.tops) / _sum(self.bottoms)
 
     @property
-    def error(self) -> float:
-        """Standard error of `value`, from two restarts on.
+    def relative_error(self) -> float:
+        """Standard error of the logarithm of `value`, from two restarts on; 0 where every restart has the same value.
 
-        Source: the ratio estimator, Cochran, Sampling Techniques, 3rd ed., 1977, section 6.4.
+        Source: the ratio estimator, Cochran, Sampling Techniques, 3rd ed., 1977, section 6.4, ÷ the figure (delta
+        method).
         """
-        value = self.value
+        value, top = self.value, _sum(self.tops)
         off = [top - value * bottom for top, bottom in zip(self.tops, self.bottoms, strict=True)]
-        return sqrt(len(self) / (len(self) - 1) * _sum(map(mul, off, off))) / _sum(self.bottoms)
+        return sqrt(len(self) / (len(self) - 1) * _sum(map(mul, off, off))) / top if top else 0.0
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % interval of `value` (Student's t, n−1); None with fewer than `LEAST_RESTARTS`."""
-        return None if len(self) < LEAST_RESTARTS else _interval(self)
+        """The 95 % interval of `value` (Student's t, n−1, on the logarithm); None with under `LEAST_RESTARTS`."""
+        if len(self) < LEAST_RESTARTS:
+            return None
+        return Interval.around(self.value, t_factor(len(self) - 1) * self.relative_error)
 
     def figure(self) -> Figure:
         """Return the figure with its interval."""
@@ -175,15 +178,6 @@ def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
 def _sum(values: Iterable[float]) -> float:
     """Add up from left to right: `sum` of Python 3.12 rounds differently from that of 3.11."""
     return reduce(add, values)
-
-
-def _interval(restarts: Restarts) -> Interval:
-    return Interval.around(restarts.value, t_factor(len(restarts) - 1) * restarts.error)
-
-
-def mean_interval(values: Sequence[float]) -> Interval:
-    """Return the 95 % interval of the mean of two independent values or more (Student's t, n−1), cut off at 0."""
-    return _interval(Restarts.of_values(values))
 
 
 @cache
@@ -242,7 +236,7 @@ def difference(first: Restarts, second: Restarts) -> Difference:
     sides = (first, second)
     if min(map(len, sides)) < 2 or min(*first.values, *second.values) <= 0:
         raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
-    parts = [(side.error / side.value) ** 2 for side in sides]
+    parts = [side.relative_error**2 for side in sides]
     estimate, error = log(second.value / first.value), sqrt(sum(parts))
     freedom, half = inf, 0.0
     if error:
@@ -320,7 +314,7 @@ def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float 
     if total_j is None or not all(part.total_j and part.output_tokens for part in counted):
         return None
     restarts = Restarts.of_groups(by_restart(passes), ENERGY)
-    return None if len(restarts) < LEAST_RESTARTS else total_j * restarts.error / restarts.value
+    return None if len(restarts) < LEAST_RESTARTS else total_j * restarts.relative_error
 
 
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:

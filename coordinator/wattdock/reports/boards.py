@@ -54,11 +54,12 @@ class Pool:
         freedom = sum(sizes) - len(sizes)
         within, these = statistics.pooled_deviation([restarts.values for restarts in by_board.values()]), None
         if within is not None:
-            error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes)
+            error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes) / boards.value
             these = statistics.Interval.around(boards.value, statistics.t_factor(freedom) * error)
         between = _with_interval(stdev(boards.values), len(boards) - 1)
         spread = None if within is None else _with_interval(within, freedom)
-        return cls(label, by_board, boards, statistics.mean_interval(boards.values), these, between, spread)
+        over = statistics.Interval.around(boards.value, statistics.t_factor(len(boards) - 1) * boards.relative_error)
+        return cls(label, by_board, boards, over, these, between, spread)
 
     @property
     def mean(self) -> float:

@@ -11,7 +11,7 @@ from wattdock.analysis import Audit
 from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
-from wattdock.reports.cells import NOTHING, number, seconds_text
+from wattdock.reports.cells import NOTHING, SYMMETRIC, number, seconds_text
 from wattdock.reports.wording import STATUSES, boards_text, fallback_text, token_cost_texts
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
@@ -225,7 +225,7 @@ def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (spread := result.statistics) and len(spread.per_restart) > 1:
         unit = COLUMNS[spread.quantity].heading
         if spread.ci95 and spread.ci95_relative is not None:
-            around = f"± {spread.ci95_relative:.2%}" if spread.ci95.low else f"{spread.ci95:.4g}"
+            around = f"± {spread.ci95_relative:.2%}" if spread.ci95_relative <= SYMMETRIC else f"{spread.ci95:.4g}"
             behind = f"{len(spread.per_restart)} restarts{boards_text(result)}"
             yield "95 % interval", f"{around} of {spread.value:.4g} {unit} ({behind})"
         else:
