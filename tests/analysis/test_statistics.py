@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from scipy.special import stdtrit
-from scipy.stats import theilslopes
+from scipy.stats import theilslopes, ttest_1samp
 from seams.analysis import (
     CONFIDENCE,
     T_FACTORS,
@@ -20,6 +20,7 @@ from seams.analysis import (
     Restarts,
     difference,
     median_slope,
+    paired_difference,
     statistical_j,
 )
 from seams.analysis import statistics_statistics as statistics
@@ -222,6 +223,19 @@ def test_intervals_of_few_recorded_repeats_hold_the_mean_of_all() -> None:
             assert interval is not None
             held.append(interval[0] <= np.mean(rounds) <= interval[1])
     assert 0.88 <= np.mean(held) <= 0.98
+
+
+def test_pairs_are_tested_by_student_s_t_on_the_differences_of_logarithms() -> None:
+    """By scipy's test of one sample; with the arms swapped the inverse ratio."""
+    pairs = [(1.0, 1.21), (1.1, 1.30), (1.05, 1.29), (1.02, 1.22)]
+    logs = np.log([second / first for first, second in pairs])
+    found, back = paired_difference(pairs), paired_difference([(second, first) for first, second in pairs])
+    theirs = ttest_1samp(logs, 0)
+    assert [found.freedom, found.p_value] == pytest.approx([3, theirs.pvalue])
+    assert list(found.interval) == pytest.approx([exp(end) - 1 for end in theirs.confidence_interval(0.95)])
+    assert found.relative == pytest.approx(exp(logs.mean()) - 1)
+    assert (1 + found.relative) * (1 + back.relative) == pytest.approx(1)
+    assert paired_difference([(1.0, 2.0)] * 3).p_value == 0
 
 
 def test_runs_that_do_differ_are_told_apart() -> None:

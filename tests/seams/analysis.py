@@ -34,6 +34,7 @@ from wattdock.analysis.statistics import (
     Restarts,
     difference,
     holm,
+    paired_difference,
     statistical_j,
 )
 from wattdock.analysis.statistics import statistics as statistics_statistics
@@ -113,6 +114,7 @@ __all__ = [
     "median_slope",
     "multi_gpu",
     "not_cooled_down",
+    "paired_difference",
     "performance",
     "phases",
     "pooled",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache, reduce
 from math import exp, inf, log, sqrt
 from operator import add, mul
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -34,7 +35,6 @@ T_FACTORS = (
     *(12.706204736174694, 4.302652729749462, 3.1824463052837078, 2.7764451051977934, 2.5705818356363146),
     *(2.4469118511449786, 2.364624251592784, 2.306004135204166, 2.262157162798205),
 )
-TEST = "Welch's t-test on the logarithm of the ratio of both figures"
 # Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
 OUTLIER_SCORE, MAD_TO_SCORE, MEAN_DEVIATION_TO_SCORE = 3.5, 0.6745, 1.253314
 COVERS = (
@@ -224,8 +224,11 @@ class Difference:
         return _p_up_to(self.log_ratio - log(1 + relative), self.log_error, self.freedom)
 
 
-def difference(first: Restarts, second: Restarts) -> Difference:
+def difference(first: Restarts, second: Restarts, *, known: float = 0.0) -> Difference:
     """Compare two figures, such as joules per token; how their restarts spread may differ.
+
+    Args:
+        known: Standard uncertainty of the ratio's logarithm that the restarts do not show; taken as known exactly.
 
     Raises:
         ValueError: A side has fewer than two restarts, or a value that is not above 0.
@@ -237,11 +240,25 @@ def difference(first: Restarts, second: Restarts) -> Difference:
     if min(map(len, sides)) < 2 or min(*first.values, *second.values) <= 0:
         raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
     parts = [side.relative_error**2 for side in sides]
-    estimate, error = log(second.value / first.value), sqrt(sum(parts))
-    freedom, half = inf, 0.0
-    if error:
-        freedom = error**4 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True))
-        half = t_factor(freedom) * error
+    squared = sum(parts) + known**2
+    doubt = sum(part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True))
+    return _of_logarithm(log(second.value / first.value), sqrt(squared), squared**2 / doubt if doubt else inf)
+
+
+def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:
+    """Compare two arms that were measured in turns, restart by restart; what both share in a restart cancels.
+
+    Args:
+        pairs: The first and the second arm's figure in each of two restarts or more, all above 0.
+
+    Source: Student's paired t-test (Biometrika 6, 1908), on the differences of logarithms.
+    """
+    logs = [log(second / first) for first, second in pairs]
+    return _of_logarithm(fmean(logs), stdev(logs) / sqrt(len(logs)), len(logs) - 1)
+
+
+def _of_logarithm(estimate: float, error: float, freedom: float) -> Difference:
+    half = t_factor(freedom) * error
     interval = Interval(exp(estimate - half) - 1, exp(estimate + half) - 1)
     p_value = min(1.0, 2 * min(_p_up_to(estimate, error, freedom), _p_up_to(-estimate, error, freedom)))
     return Difference(exp(estimate) - 1, interval, p_value, estimate, error, freedom)
