@@ -10,7 +10,7 @@ import pytest
 from make.rows import row
 from seams.analysis import Restarts
 from seams.console import results_view
-from seams.reports import Pool, latex, markdown, paper
+from seams.reports import Pool, latex, markdown, over_boards, paper
 
 from wattdock.console.views import show
 from wattdock.reports import compare, points_of, pools
@@ -37,10 +37,11 @@ def pooled() -> Pool:
 
 
 def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_these_boards(stats: Any) -> None:
-    """Student's t on three means, and the pooled spread of eight restarts on five degrees of freedom."""
+    """Student's t on three means, and the pooled spread of eight restarts on five degrees of freedom, on logarithms."""
     pool, means = pooled(), [fmean(values) for values in RESTARTS.values()]
     assert pool.mean == pytest.approx(fmean(means))
-    assert list(pool.over_boards) == pytest.approx(stats.t.interval(0.95, 2, fmean(means), stats.sem(means)))
+    over = stats.t.interval(0.95, 2, 0, stats.sem(means) / fmean(means))
+    assert list(pool.over_boards) == pytest.approx(list(fmean(means) * np.exp(over)))
     squares = sum((value - fmean(values)) ** 2 for values in RESTARTS.values() for value in values)
     within = (squares / 5) ** 0.5
     assert pool.within is not None
@@ -48,7 +49,8 @@ def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_th
     assert pool.between[0] == pytest.approx(stdev(means))
     error = within * (1 / 3 + 1 / 2 + 1 / 3) ** 0.5 / 3
     assert pool.these_boards is not None
-    assert list(pool.these_boards) == pytest.approx(stats.t.interval(0.95, 5, fmean(means), error))
+    these = stats.t.interval(0.95, 5, 0, error / fmean(means))
+    assert list(pool.these_boards) == pytest.approx(list(fmean(means) * np.exp(these)))
     assert pool.over_boards.high - pool.mean > 50 * (pool.these_boards.high - pool.mean)
 
 
@@ -59,7 +61,7 @@ def test_intervals_of_both_levels_hold_as_often_as_they_say() -> None:
     for _ in range(TRIALS):
         boards = generator.normal(1.0, 0.05, 4)
         drawn = (generator.normal(board, 0.001, 3).tolist() for board in boards)
-        by_board = {str(at): Restarts.of_values(values) for at, values in enumerate(drawn)}
+        by_board = {str(at): {"s": Restarts.of_values(values)} for at, values in enumerate(drawn)}
         pool = Pool.of("x", by_board)
         assert pool.within is not None
         # What restarts add to a board's mean belongs to the spread of board means.
@@ -78,22 +80,63 @@ def test_only_results_that_differ_in_nothing_but_their_board_are_pooled() -> Non
     assert pools([first, on("GPU-b", [1.0, 1.1], **{"energy.windows.headline": "steady_state"})]) == {}
     assert pools([first, on("GPU-a", [1.2])]) == {}
     [pool] = pools([first, on("GPU-a", [1.2]), on("GPU-b", [1.3])]).values()
-    values = {board: restarts.values for board, restarts in pool.by_board.items()}
-    assert values == {"GPU-a": pytest.approx([1.0, 1.1, 1.2]), "GPU-b": pytest.approx([1.3])}
+    values = [restarts.values for of_board in pool.by_board.values() for restarts in of_board.values()]
+    assert values == [pytest.approx([1.0, 1.1, 1.2]), pytest.approx([1.3])]
 
 
 def test_one_restart_on_each_board_says_nothing_of_the_spread_within() -> None:
     """And so there is no interval for these boards alone."""
-    pool = Pool.of("x", {"a": Restarts.of_values([1.0]), "b": Restarts.of_values([1.1])})
+    pool = Pool.of("x", {name: {"s": Restarts.of_values([value])} for name, value in (("a", 1.0), ("b", 1.1))})
     assert (pool.within, pool.these_boards) == (None, None)
-    assert "2 boards, 2 restarts" in str(pool)
-    assert "within" not in str(pool)
+    assert "2 boards, 2 restarts, 1 session: " in str(pool)
+    assert "for boards of the model in this session; standard deviation between boards" in str(pool)
+    assert "on one" not in str(pool)
+
+
+def studied(board: str, study: str, restarts: Sequence[float], **changes: object) -> StoredResult:
+    return on(board, restarts, study={"study_id": study, "attempt": 1}, **changes)
+
+
+def test_sessions_on_the_same_boards_are_the_repeats_of_these_boards(stats: Any) -> None:
+    """Two sessions on each of two boards, which lie further apart than restarts: two degrees of freedom, not eight."""
+    drawn = {("GPU-a", "s1"): 1.00, ("GPU-a", "s2"): 1.02, ("GPU-b", "s3"): 1.10, ("GPU-b", "s4"): 1.14}
+    rows = [studied(board, study, [joules, joules + 0.001, joules - 0.001]) for (board, study), joules in drawn.items()]
+    [pool] = pools(rows).values()
+    assert (pool.units, len(pool.sessions)) == ("sessions", 4)
+    assert pool.mean == pytest.approx(1.065)
+    within = ((2 * 0.01**2 + 2 * 0.02**2) / 2) ** 0.5
+    assert pool.within is not None
+    assert pool.within[0] == pytest.approx(within)
+    these = stats.t.interval(0.95, 2, 0, within * (1 / 2 + 1 / 2) ** 0.5 / 2 / 1.065)
+    assert list(pool.these_boards or ()) == pytest.approx(list(1.065 * np.exp(these)))
+    assert "2 boards, 12 restarts, 4 sessions: 1.065 J/output token" in str(pool)
+    assert "for boards of the model, [" in str(pool)
+    assert "for more sessions on these boards" in str(pool)
+
+
+def test_boards_of_one_session_a_side_have_a_ratio_over_boards_and_no_interval() -> None:
+    """Each side's boards share a room, which may be what differs; boards of the same session share it on both sides."""
+    sides = [
+        [studied(f"GPU-{server}{at}", study, [value] * 3, **changes) for at, value in enumerate(values)]
+        for server, study, values, changes in (
+            ("a", "s1", (1.0, 1.1), {"config.gpus": [0]}),
+            ("b", "s2", (1.3, 1.5), {"config.gpus": [0]}),
+            ("c", "s1", (1.3, 1.5), {"config.gpus": [0]}),
+        )
+    ]
+    # Boards of one session and experiment: the pair's rows are its latest, its boards are all.
+    own = [pools(side) for side in sides]
+    rows = [side[0] for side in sides]
+    [apart] = over_boards([("one", rows[0], rows[1])], own[0], own[1])
+    assert apart.endswith("boards of the model: B / A − 1 = +33.33% no interval, no test: one session on a side")
+    [same] = over_boards([("one", rows[0], rows[2])], own[0], own[2])
+    assert same.startswith("one, over 2 and 2 boards of the model: B / A − 1 = +33.33% [")
 
 
 def test_tables_say_how_many_boards_stand_behind_a_figure(capsys: pytest.CaptureFixture[str]) -> None:
     """On the terminal and in papers: each row is of one, the pool of three."""
     rows = [on(board, values) for board, values in RESTARTS.items()]
-    said = "one: 3 boards, 8 restarts: 1.054 J/output token ["
+    said = "one: 3 boards, 8 restarts, 3 sessions: 1.054 J/output token ["
     assert said in "\n".join(str(line) for line in results_view(rows) if isinstance(line, str))
     for form in (markdown, latex):
         text = form(points_of(rows))

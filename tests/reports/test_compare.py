@@ -140,7 +140,7 @@ def test_the_figures_are_those_of_the_results_and_their_ratio_is_told() -> None:
     """As `show` and tables have them."""
     found = compare([row("one", restarts=[1.0, 4.0])], [row("one", restarts=[0.5, 5.5])]).pairs[0].tests[PRIMARY]
     assert [found.a, found.b, found.relative] == pytest.approx([2.5, 3.0, 0.2])
-    assert found.reason == "no test from 2 and 2 restarts; 3 of each are the least"
+    assert found.reason == "no test from 2 pairs of restarts; 3 are the least"
 
 
 NO_JOULES = {f"energy.passes.{at}.total_j": None for at in range(2)}
@@ -149,7 +149,7 @@ NO_JOULES = {f"energy.passes.{at}.total_j": None for at in range(2)}
 @pytest.mark.parametrize(
     ("first", "second", "relative", "reason"),
     [
-        (row("one", restarts=[1.0]), row("one", restarts=[2.0, 2.0]), 1.0, "no test from 1 and 2 restarts"),
+        (row("one", restarts=[1.0]), row("one", restarts=[2.0, 2.0]), 1.0, "no test from 1 pair of restarts; 3"),
         # The last restart of an interrupted run may be a part of one.
         (
             row("one", restarts=[1.0] * 5),
@@ -178,7 +178,7 @@ def test_what_cannot_be_tested_says_why_and_rules_no_regression_out(
         gate = judged([first], [second], 0.03)
         assert gate.verdict == "cannot be decided"
         assert gate.lines[0].startswith(f"one: {reason}")
-        assert gate.advice == "more restarts tell"
+        assert gate.advice == "measure more restarts"
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_a_pair_is_called_what_both_sides_call_it() -> None:
     assert [found.pairs[0].label for found in (same, other)] == ["one", "one / two"]
 
 
-def put(folder: Path, name: str, restarts: Sequence[float]) -> None:
+def put(folder: Path, name: str, restarts: Sequence[float], study: str = "s") -> None:
     (folder / name).mkdir(parents=True)
-    own = document({"experiment_id": "0" * 64, "study": None}, restarts=restarts)
+    own = document({"experiment_id": "0" * 64, "study": {"study_id": study, "attempt": 1}}, restarts=restarts)
     (folder / name / "result.json").write_text(json.dumps(own))
 
 
@@ -248,12 +248,14 @@ def test_the_command_ends_with_its_verdict(called: Called) -> None:
     """9 for a regression, 10 where it cannot be decided, 0 for none, 2 for what makes no sense; a bundle is a side."""
     for side, restarts in {"base": [0.99, 1.00, 1.01], "worse": [1.19, 1.20, 1.21], "close": [0.9, 1.0, 1.2]}.items():
         put(Path(side), "20260101T000000-fake-0", restarts)
+    put(Path("later"), "20260101T000000-fake-0", [0.99, 1.00, 1.01], study="t")
     complete(Path("base/20260101T000000-fake-0"))
     bundle = bundled(Path("base"), Path("base.tar")).path
     for sides, margin, code, line in (
         ((bundle, "worse"), "3%", 9, "regression: version three"),
         (("base", "close"), "0.03", 10, "whether it regressed cannot be decided: version three"),
         ((bundle, "base"), "3%", 0, ""),
+        (("base", "later"), "3%", 10, "whether it regressed cannot be decided: version three: no test: one session on"),
         (("base", "worse"), "3 percent", 2, "--max-regression 3 percent"),
         (("base", "nothing"), "3%", 2, "nothing: no such folder"),
     ):

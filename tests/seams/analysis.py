@@ -45,7 +45,7 @@ from wattdock.analysis.statistics import (
     Restarts,
     difference,
     holm,
-    mean_interval,
+    paired_difference,
     statistical_j,
 )
 from wattdock.analysis.statistics import statistics as statistics_statistics
@@ -131,11 +131,11 @@ __all__ = [
     "inter_token_latency",
     "late_temperatures_c",
     "listed_processes",
-    "mean_interval",
     "measured_energy",
     "median_slope",
     "multi_gpu",
     "not_cooled_down",
+    "paired_difference",
     "performance",
     "phases",
     "pooled",

@@ -1,31 +1,39 @@
 """What tests reach behind the door of `reports`: a name that moves is changed here only."""
 
 from wattdock.reports import paper
-from wattdock.reports.boards import Pool
+from wattdock.reports.boards import Pool, over_boards
 from wattdock.reports.cells import plus_minus
 from wattdock.reports.chart_data import Trace, pareto_front, thin, timelines
-from wattdock.reports.comparison import PRIMARY, Regression, is_equivalent
+from wattdock.reports.comparison import PRIMARY, Regression, Test, is_equivalent
 from wattdock.reports.page import page
 from wattdock.reports.paper import WIDTHS, comma_separated, latex, markdown
 from wattdock.reports.scaling import Setting, SplitPoint, optimum
+from wattdock.reports.sessions import Sessions, by_session, declared_difference, outcome, session_of
 
 __all__ = [
     "PRIMARY",
     "WIDTHS",
     "Pool",
     "Regression",
+    "Sessions",
     "Setting",
     "SplitPoint",
+    "Test",
     "Trace",
+    "by_session",
     "comma_separated",
+    "declared_difference",
     "is_equivalent",
     "latex",
     "markdown",
     "optimum",
+    "outcome",
+    "over_boards",
     "page",
     "paper",
     "pareto_front",
     "plus_minus",
+    "session_of",
     "thin",
     "timelines",
 ]

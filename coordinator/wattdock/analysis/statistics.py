@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache, reduce
 from math import exp, inf, log, sqrt
 from operator import add, mul
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -34,7 +35,6 @@ T_FACTORS = (
     *(12.706204736174694, 4.302652729749462, 3.1824463052837078, 2.7764451051977934, 2.5705818356363146),
     *(2.4469118511449786, 2.364624251592784, 2.306004135204166, 2.262157162798205),
 )
-TEST = "Welch's t-test on the logarithm of the ratio of both figures"
 # Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
 OUTLIER_SCORE, MAD_TO_SCORE, MEAN_DEVIATION_TO_SCORE = 3.5, 0.6745, 1.253314
 COVERS = (
@@ -51,8 +51,8 @@ class Interval(NamedTuple):
 
     @classmethod
     def around(cls, value: float, half: float) -> Interval:
-        """Return value ± half, cut off at 0: none of these quantities can be negative, so coverage stays the same."""
-        return cls(max(value - half, 0.0), value + half)
+        """Return the interval of a value whose logarithm is known within ± `half`: value × exp(± `half`)."""
+        return cls(value * exp(-half), value * exp(half))
 
     def __format__(self, form: str) -> str:
         """Return "[0.0521, 0.0539]", both ends in this format."""
@@ -76,7 +76,7 @@ class Statistics(Stored):
         per_restart: The same of each restart.
         standard_deviation_within_restarts: Spread of passes around their restart's mean, pooled.
         ci95: Of the figure, from how restarts differ, R−1 degrees of freedom; null with the reason.
-        ci95_relative: (Upper end − figure) ÷ figure; the lower end may be cut off at 0.
+        ci95_relative: (Upper end − figure) ÷ figure, the longer side of an interval on the logarithm.
         outliers: Passes far from the others; reported, never dropped.
         covers: What the interval holds for.
     """
@@ -137,19 +137,22 @@ class Restarts:
         return _sum(self.tops) / _sum(self.bottoms)
 
     @property
-    def error(self) -> float:
-        """Standard error of `value`, from two restarts on.
+    def relative_error(self) -> float:
+        """Standard error of the logarithm of `value`, from two restarts on; 0 where every restart has the same value.
 
-        Source: the ratio estimator, Cochran, Sampling Techniques, 3rd ed., 1977, section 6.4.
+        Source: the ratio estimator, Cochran, Sampling Techniques, 3rd ed., 1977, section 6.4, ÷ the figure (delta
+        method).
         """
-        value = self.value
+        value, top = self.value, _sum(self.tops)
         off = [top - value * bottom for top, bottom in zip(self.tops, self.bottoms, strict=True)]
-        return sqrt(len(self) / (len(self) - 1) * _sum(map(mul, off, off))) / _sum(self.bottoms)
+        return sqrt(len(self) / (len(self) - 1) * _sum(map(mul, off, off))) / top if top else 0.0
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % interval of `value` (Student's t, n−1); None with fewer than `LEAST_RESTARTS`."""
-        return None if len(self) < LEAST_RESTARTS else _interval(self)
+        """The 95 % interval of `value` (Student's t, n−1, on the logarithm); None with under `LEAST_RESTARTS`."""
+        if len(self) < LEAST_RESTARTS:
+            return None
+        return Interval.around(self.value, t_factor(len(self) - 1) * self.relative_error)
 
     def figure(self) -> Figure:
         """Return the figure with its interval."""
@@ -175,15 +178,6 @@ def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
 def _sum(values: Iterable[float]) -> float:
     """Add up from left to right: `sum` of Python 3.12 rounds differently from that of 3.11."""
     return reduce(add, values)
-
-
-def _interval(restarts: Restarts) -> Interval:
-    return Interval.around(restarts.value, t_factor(len(restarts) - 1) * restarts.error)
-
-
-def mean_interval(values: Sequence[float]) -> Interval:
-    """Return the 95 % interval of the mean of two independent values or more (Student's t, n−1), cut off at 0."""
-    return _interval(Restarts.of_values(values))
 
 
 @cache
@@ -230,8 +224,11 @@ class Difference:
         return _p_up_to(self.log_ratio - log(1 + relative), self.log_error, self.freedom)
 
 
-def difference(first: Restarts, second: Restarts) -> Difference:
+def difference(first: Restarts, second: Restarts, *, known: float = 0.0) -> Difference:
     """Compare two figures, such as joules per token; how their restarts spread may differ.
+
+    Args:
+        known: Standard uncertainty of the ratio's logarithm that the restarts do not show; taken as known exactly.
 
     Raises:
         ValueError: A side has fewer than two restarts, or a value that is not above 0.
@@ -242,12 +239,26 @@ def difference(first: Restarts, second: Restarts) -> Difference:
     sides = (first, second)
     if min(map(len, sides)) < 2 or min(*first.values, *second.values) <= 0:
         raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
-    parts = [(side.error / side.value) ** 2 for side in sides]
-    estimate, error = log(second.value / first.value), sqrt(sum(parts))
-    freedom, half = inf, 0.0
-    if error:
-        freedom = error**4 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True))
-        half = t_factor(freedom) * error
+    parts = [side.relative_error**2 for side in sides]
+    squared = sum(parts) + known**2
+    doubt = sum(part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True))
+    return _of_logarithm(log(second.value / first.value), sqrt(squared), squared**2 / doubt if doubt else inf)
+
+
+def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:
+    """Compare two arms that were measured in turns, restart by restart; what both share in a restart cancels.
+
+    Args:
+        pairs: The first and the second arm's figure in each of two restarts or more, all above 0.
+
+    Source: Student's paired t-test (Biometrika 6, 1908), on the differences of logarithms.
+    """
+    logs = [log(second / first) for first, second in pairs]
+    return _of_logarithm(fmean(logs), stdev(logs) / sqrt(len(logs)), len(logs) - 1)
+
+
+def _of_logarithm(estimate: float, error: float, freedom: float) -> Difference:
+    half = t_factor(freedom) * error
     interval = Interval(exp(estimate - half) - 1, exp(estimate + half) - 1)
     p_value = min(1.0, 2 * min(_p_up_to(estimate, error, freedom), _p_up_to(-estimate, error, freedom)))
     return Difference(exp(estimate) - 1, interval, p_value, estimate, error, freedom)
@@ -320,7 +331,7 @@ def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float 
     if total_j is None or not all(part.total_j and part.output_tokens for part in counted):
         return None
     restarts = Restarts.of_groups(by_restart(passes), ENERGY)
-    return None if len(restarts) < LEAST_RESTARTS else total_j * restarts.error / restarts.value
+    return None if len(restarts) < LEAST_RESTARTS else total_j * restarts.relative_error
 
 
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:

@@ -2,6 +2,7 @@
 
 A board here is what one figure was measured on: a GPU by its UUID, or the set of those used together. Restarts on one
 board say how a figure repeats there, and nothing of the model's other boards, which may differ by a hundred times more.
+Boards measured in one session share its room; of boards in several sessions, these are a part of how boards differ.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 from statistics import stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import statistics
+from wattdock.reports.sessions import LEAST_SESSIONS, ONE_SESSION, by_session, pooled, session_values
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from wattdock.analysis import ExperimentResult
+    from wattdock.reports.sessions import Sessions
     from wattdock.store import StoredResult
 
 # Conditions that are equal for all results of a pool, beside the settings.
@@ -30,35 +33,46 @@ class Pool:
     """Joules per output token of one experiment on several boards; intervals are of 95 %.
 
     Attributes:
-        by_board: Restarts by board.
-        boards: The boards' figures, which weigh alike.
+        by_board: Restarts by board and session.
+        boards: The boards' figures, which weigh alike; a board's is the mean over its sessions.
         over_boards: Interval of the mean, for boards of the model: Student's t on boards' figures.
-        these_boards: Interval of the mean, for more restarts on these boards only; None with one restart on each.
-        between, within: Standard deviations of boards' figures, and of restarts around their own board's mean, pooled,
-            each with its interval (χ²); `within` is None with one restart on each.
+        these_boards: Interval of the mean, for more `units` on these boards only; None with one on each.
+        units: "sessions" where a board has several, else "restarts".
+        between, within: Standard deviations of boards' figures, and of units around their own board's mean, pooled,
+            each with its interval (χ²); `within` is None with one unit on each.
     """
 
     label: str
-    by_board: dict[str, statistics.Restarts]
+    by_board: dict[str, Sessions]
     boards: statistics.Restarts
     over_boards: statistics.Interval
     these_boards: statistics.Interval | None
+    units: Literal["sessions", "restarts"]
     between: tuple[float, statistics.Interval]
     within: tuple[float, statistics.Interval] | None
 
     @classmethod
-    def of(cls, label: str, by_board: dict[str, statistics.Restarts]) -> Pool:
+    def of(cls, label: str, by_board: dict[str, Sessions]) -> Pool:
         """Return the pool of two boards or more."""
-        boards = statistics.Restarts.of_values([restarts.value for restarts in by_board.values()])
-        sizes = list(map(len, by_board.values()))
+        of_sessions = [session_values(sessions) for sessions in by_board.values()]
+        several = max(map(len, of_sessions)) > 1
+        repeats = of_sessions if several else [pooled(sessions) for sessions in by_board.values()]
+        boards = statistics.Restarts.of_values([values.value for values in of_sessions])
+        sizes = list(map(len, repeats))
         freedom = sum(sizes) - len(sizes)
-        within, these = statistics.pooled_deviation([restarts.values for restarts in by_board.values()]), None
+        within, these = statistics.pooled_deviation([of_board.values for of_board in repeats]), None
         if within is not None:
-            error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes)
+            error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes) / boards.value
             these = statistics.Interval.around(boards.value, statistics.t_factor(freedom) * error)
+        over = statistics.Interval.around(boards.value, statistics.t_factor(len(boards) - 1) * boards.relative_error)
         between = _with_interval(stdev(boards.values), len(boards) - 1)
         spread = None if within is None else _with_interval(within, freedom)
-        return cls(label, by_board, boards, statistics.mean_interval(boards.values), these, between, spread)
+        return cls(label, by_board, boards, over, these, "sessions" if several else "restarts", between, spread)
+
+    @property
+    def sessions(self) -> set[str]:
+        """The sessions that boards were measured in."""
+        return {name for sessions in self.by_board.values() for name in sessions}
 
     @property
     def mean(self) -> float:
@@ -66,10 +80,13 @@ class Pool:
         return self.boards.value
 
     def __str__(self) -> str:
-        these = f", {self.these_boards:.4g} for these boards alone" if self.these_boards else ""
-        within = f", within one {self._share(*self.within)}" if self.within else ""
-        counts = f"{len(self.by_board)} boards, {pluralize(sum(map(len, self.by_board.values())), 'restart')}"
-        mean = f"{self.mean:.4g} J/output token {self.over_boards:.4g} for boards of the model{these}"
+        these = f", {self.these_boards:.4g} for more {self.units} on these boards" if self.these_boards else ""
+        within = f", of {self.units} on one {self._share(*self.within)}" if self.within else ""
+        restarts = sum(len(pooled(sessions)) for sessions in self.by_board.values())
+        sessions = pluralize(len(self.sessions), "session")
+        counts = f"{len(self.by_board)} boards, {pluralize(restarts, 'restart')}, {sessions}"
+        where = "" if len(self.sessions) > 1 else " in this session"
+        mean = f"{self.mean:.4g} J/output token {self.over_boards:.4g} for boards of the model{where}{these}"
         return f"{self.label}: {counts}: {mean}; standard deviation between boards {self._share(*self.between)}{within}"
 
     def _share(self, deviation: float, interval: statistics.Interval) -> str:
@@ -79,16 +96,18 @@ class Pool:
 
 def pools(results: Iterable[StoredResult]) -> dict[Key, Pool]:
     """Return results that differ in their boards only, pooled; those of one board are left out."""
-    grouped: dict[Key, dict[str, statistics.Restarts]] = {}
-    labels: dict[Key, str] = {}
+    grouped: dict[Key, dict[str, list[StoredResult]]] = {}
     for stored in results:
-        restarts = stored.result.restarts(statistics.ENERGY)
-        if restarts and (boards := _boards(stored.result)) and stored.result.status == "ok":
-            key = _key(stored.result)
-            labels.setdefault(key, stored.result.config.label)
-            of_key, board = grouped.setdefault(key, {}), ", ".join(sorted(boards))
-            of_key[board] = of_key.get(board, statistics.Restarts()) + restarts
-    return {key: Pool.of(labels[key], by_board) for key, by_board in grouped.items() if len(by_board) > 1}
+        if (boards := _boards(stored.result)) and stored.result.status == "ok":
+            of_key = grouped.setdefault(_key(stored.result), {})
+            of_key.setdefault(", ".join(sorted(boards)), []).append(stored)
+    found = {}
+    for key, of_key in grouped.items():
+        by_board = {board: by_session(rows, statistics.ENERGY) for board, rows in of_key.items()}
+        by_board = {board: sessions for board, sessions in by_board.items() if sessions}
+        if len(by_board) > 1:
+            found[key] = Pool.of(next(iter(of_key.values()))[0].result.config.label, by_board)
+    return found
 
 
 def over_boards(
@@ -104,12 +123,14 @@ def over_boards(
         if not of_a or not of_b or of_a == of_b:
             continue
         a, b = (side.get(_key(row.result)) for side, row in zip((first, second), rows, strict=True))
-        if a and b:
-            over = statistics.difference(a.boards, b.boards)
-            counts = f"{len(a.by_board)} and {len(b.by_board)} boards of the model"
-            yield f"{label}, over {counts}: B / A − 1 = {over.relative:+.2%} {over.interval:+.2%}"
-        else:
+        if not (a and b):
             yield f"{label}: A and B ran on different boards, and these differ, too; 2 boards a side tell them apart"
+            continue
+        over = statistics.difference(a.boards, b.boards)
+        alone = a.sessions != b.sessions and min(len(a.sessions), len(b.sessions)) < LEAST_SESSIONS
+        counts = f"{len(a.by_board)} and {len(b.by_board)} boards of the model"
+        interval = f"no interval, {ONE_SESSION}" if alone else f"{over.interval:+.2%}"
+        yield f"{label}, over {counts}: B / A − 1 = {over.relative:+.2%} {interval}"
 
 
 def _key(result: ExperimentResult) -> Key:

@@ -35,6 +35,8 @@ MARK = "†"
 DISTURBED = f"{MARK} Others used its CPUs or GPUs meanwhile."
 # Half of an interval ÷ its figure below which the interval is rounding.
 NO_SPREAD = 1e-6
+# Widest half of an interval ÷ its figure that "±" may show; its ends then lie within a fortieth of a half from ± half.
+SYMMETRIC = 0.05
 # Engine settings can be thousands of characters that differ in a folder's name.
 LONG, LEAD = 100, 30
 
@@ -81,7 +83,7 @@ def figure_text(figure: statistics.Figure | None, form: str = ".4g") -> str:
 
 
 def plus_minus(figure: statistics.Figure | None, form: str) -> str:
-    """Return "0.13501 ± 0.00055", both to the half width's second digit; "0.05 [0, 0.14]" where it ends at 0.
+    """Return "0.13501 ± 0.00055", both to the half width's second digit; "1 [0.42, 2.4]" where the sides differ.
 
     Args:
         form: Format of the value where there is no half width to round to.
@@ -90,7 +92,7 @@ def plus_minus(figure: statistics.Figure | None, form: str) -> str:
         return figure_text(figure, form)
     low, high = figure.interval
     half = (high - low) / 2
-    if low <= 0 or half <= NO_SPREAD * figure.value:
+    if not NO_SPREAD * figure.value < half <= SYMMETRIC * figure.value:
         return figure_text(figure, form)
     places = max(0, 1 - floor(log10(half)))
     return f"{figure.value:,.{places}f} ± {half:,.{places}f}"

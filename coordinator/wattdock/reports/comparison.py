@@ -8,14 +8,26 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
 from wattdock.reports.boards import over_boards, pools
+from wattdock.reports.sessions import (
+    BETWEEN_SESSIONS,
+    MORE_RESTARTS,
+    NO_TEST,
+    ONE_SESSION,
+    arms_of,
+    by_session,
+    declared_difference,
+    outcome,
+    pooled,
+)
 from wattdock.store import COLUMNS
-from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from wattdock.store import StoredResult
 
+# Of A and of B: an experiment's results, one for each session, the latest first.
+Arms = tuple[list["StoredResult"], list["StoredResult"]]
 SIGNIFICANCE = 0.05
 # One side of a 95 % interval.
 ONE_SIDED = (1 - statistics.CONFIDENCE) / 2
@@ -23,10 +35,14 @@ ONE_SIDED = (1 - statistics.CONFIDENCE) / 2
 QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
 PRIMARY = statistics.ENERGY
 METHOD = (
-    f"A and B: sums over all restarts ÷ sums. {statistics.TEST}, from how restarts differ; 95 % intervals of "
-    "B / A − 1; p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They hold "
-    "for repetitions on these machines and days, not for other GPUs or prompts, and leave out the sensors' gain."
+    "A and B: sums over all restarts ÷ sums. Experiments of one study are measured in turns: paired t-test on the "
+    "logarithms of their restarts' ratios. Else sessions (runs of a study) are the units: Welch's t-test on the "
+    "logarithm of the ratio. 95 % intervals of B / A − 1; p adjusted for the number of pairs (Holm), differs: p < "
+    "0.05. Intervals are each pair's own. They hold for these machines, not for other GPUs or prompts, and leave out "
+    "the sensors' gain."
 )
+AS_DECLARED = f", sessions taken to differ by {BETWEEN_SESSIONS:.1%}"
+TOO_FEW = f"{statistics.LEAST_RESTARTS} restarts of each are the least"
 OPEN = "the interval reaches over the margin; more restarts make it narrower"
 
 
@@ -36,24 +52,31 @@ class Test:
 
     Attributes:
         a, b: Each side's figure; None where a side lacks the quantity.
-        restarts: How many of each side.
+        restarts, sessions: How many of each side.
         relative: B ÷ A − 1.
+        method: Name of the test; empty without one.
         difference: With interval and p-value; None where there is no test, and `reason` says why.
+        declared: What equivalence is judged by where both sides have one session.
         p_holm: Adjusted for all tests of this quantity.
         differs: Whether a difference is shown; None where nothing was tested.
         equivalent: Whether the ratio is shown to lie within the margin asked for, or outside; None where neither is.
+        more: What would tell, or tell more.
     """
 
     quantity: str
     a: float | None
     b: float | None
     restarts: tuple[int, int]
+    sessions: tuple[int, int]
     relative: float | None = None
+    method: str = ""
     difference: statistics.Difference | None = None
+    declared: statistics.Difference | None = None
     p_holm: float | None = None
     differs: bool | None = None
     equivalent: bool | None = None
     reason: str | None = None
+    more: str = MORE_RESTARTS
 
     def p_worse(self, allowed: float) -> float:
         """Return the chance of a difference this bad if B were worse by exactly `allowed`; one-sided."""
@@ -75,7 +98,8 @@ class Pair:
 
     Attributes:
         matched_by: "settings" where both are of one experiment, else the names of the settings that they agree in.
-        a, b: Folders of the results.
+        a, b: Folders of the results, the latest of each side.
+        results: Of each side a result for each session, the latest first.
     """
 
     label: str
@@ -83,7 +107,13 @@ class Pair:
     a: str
     b: str
     tests: dict[str, Test]
-    rows: tuple[StoredResult, StoredResult] = field(repr=False)
+    results: Arms = field(repr=False)
+
+    @property
+    def rows(self) -> tuple[StoredResult, StoredResult]:
+        """The latest result of each side."""
+        a, b = self.results
+        return a[0], b[0]
 
     @property
     def main(self) -> Test:
@@ -128,7 +158,8 @@ class Comparison:
 
     Attributes:
         only_in_a, only_in_b: Names of results without a partner.
-        older_left_out: How many results are left out because a later result of their experiment replaces them.
+        older_left_out: How many results are left out because another of their session replaces them, or since they
+            are unfinished.
         regression: None where no allowed regression was given.
         over_boards: What can be said of boards of the model, where a pair's sides ran on different ones.
         disturbed: A line for each side of a pair whose CPUs or GPUs others used.
@@ -150,11 +181,22 @@ class Comparison:
     def across_models(self) -> str:
         """The first pair whose sides ran on different GPU models, in words; empty without one."""
         for pair in self.pairs:
-            environments = (row.result.environment for row in pair.rows)
-            a, b = (set(environment.gpu_names) if environment else set() for environment in environments)
-            if a and b and a != b:
-                return f"{pair.label}: A ran on {', '.join(sorted(a))}, B on {', '.join(sorted(b))}"
+            models = [
+                {frozenset(row.result.environment.gpu_names) for row in side if row.result.environment} - {frozenset()}
+                for side in pair.results
+            ]
+            if all(models) and len(models[0] | models[1]) > 1:
+                a, b = (", ".join(sorted(frozenset().union(*side))) for side in models)
+                return f"{pair.label}: A ran on {a}, B on {b}"
         return ""
+
+    @property
+    def untested(self) -> str:
+        """Why pairs have no test for want of sessions, and what gives one; empty with a margin, or if all have one."""
+        alone = not self.margin and any(
+            test.reason == ONE_SESSION for pair in self.pairs for test in pair.tests.values()
+        )
+        return NO_TEST if alone else ""
 
     @property
     def equivalence_lines(self) -> list[str]:
@@ -165,8 +207,11 @@ class Comparison:
         for pair in self.pairs:
             test = pair.repeated
             verdict = {True: "equivalent", False: "not equivalent", None: "undecided"}[test.equivalent]
-            reason = test.reason or (OPEN if test.equivalent is None else "")
-            ratio = f"the ratio of {COLUMNS[test.quantity].heading}{reason and f': {reason}'}"
+            reason = AS_DECLARED if test.declared else ""
+            if test.equivalent is None:
+                why = TOO_FEW if test.reason == ONE_SESSION else test.reason
+                reason = f": {OPEN if test.difference or test.declared else why}"
+            ratio = f"the ratio of {COLUMNS[test.quantity].heading}{reason}"
             lines.append(f"{pair.label}: {verdict} within ± {self.margin:.3g}, {ratio}")
         return lines
 
@@ -181,39 +226,37 @@ def compare(
     """Return how two sets of results differ, pair by pair.
 
     Results are paired by experiment, then by the settings that vary within the sides: a sweep in float16 matches the
-    same sweep in bfloat16 batch size by batch size. Of several results of an experiment the latest counts.
+    same sweep in bfloat16 batch size by batch size. Of several results of an experiment in one session the latest
+    counts.
 
     Args:
         allowed: Regression to judge, 0.03 for 3 %.
         margin: Difference within which both are equivalent, 0.05 for 5 %.
     """
-    latest = []
-    for side in (first, second):
-        # A finished result counts before any that is not.
-        ordered = sorted(side, key=lambda row: (row.result.status == "ok", row.result.started_utc))
-        best = {row.result.experiment_id: row for row in ordered}
-        latest.append([best[experiment] for experiment in dict.fromkeys(row.result.experiment_id for row in side)])
-    matches, unmatched = _matched(latest[0], latest[1])
+    arms = [arms_of(side) for side in (first, second)]
+    matches, unmatched = _matched(*([arm[0] for arm in side.values()] for side in arms))
+    results = [(arms[0][a.result.experiment_id], arms[1][b.result.experiment_id]) for a, b, *_ in matches]
     # A pair's name is the label that both sides share, else the settings that match, else both labels.
     in_a = ExperimentResult.labels([a.result for a, *_ in matches])
     in_b = ExperimentResult.labels([b.result for _, b, *_ in matches])
     names = [a if a == b else place or f"{a} / {b}" for (*_, place), a, b in zip(matches, in_a, in_b, strict=True)]
-    tests = [_adjusted([_test(match, quantity, margin) for *match, _, _ in matches]) for quantity in QUANTITIES]
+    tests = [_adjusted([_test(both, quantity, margin) for both in results]) for quantity in QUANTITIES]
     pairs = tuple(
-        Pair(name, by, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), (a, b))
-        for name, (a, b, by, _), of_pair in zip(names, matches, zip(*tests, strict=True), strict=True)
+        Pair(name, by, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), both)
+        for name, (a, b, by, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
     )
     compared = Comparison(
         pairs=pairs,
         differs_in=tuple(_recorded_differences(pairs)),
         only_in_a=tuple(ExperimentResult.labels([row.result for row in unmatched[0]])),
         only_in_b=tuple(ExperimentResult.labels([row.result for row in unmatched[1]])),
-        older_left_out=len(first) + len(second) - len(latest[0]) - len(latest[1]),
+        older_left_out=len(first) + len(second) - sum(len(arm) for side in arms for arm in side.values()),
         over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], pools(first), pools(second))),
         disturbed=tuple(
             f"{side} of {pair.label}: {found}; its figures may be of that, too"
             for pair in pairs
-            for side, row in zip("AB", pair.rows, strict=True)
+            for side, rows in zip("AB", pair.results, strict=True)
+            for row in rows
             if row.result.audit and (found := Audit.disturbed_by(row.result.audit.checks))
         ),
         margin=margin,
@@ -264,10 +307,11 @@ def _paired(
     return pairs, (unmatched[0], unmatched[1])
 
 
-def _test(match: Sequence[StoredResult], quantity: str, margin: float | None) -> Test:
-    sides = [row.result.restarts(quantity) for row in match]
+def _test(arms: Arms, quantity: str, margin: float | None) -> Test:
+    by_sessions = [by_session(arm, quantity) for arm in arms]
+    sides = [pooled(each) for each in by_sessions]
     a, b = (side.value if side and min(side.values) > 0 else None for side in sides)
-    test = Test(quantity, a, b, (len(sides[0]), len(sides[1])))
+    test = Test(quantity, a, b, (len(sides[0]), len(sides[1])), (len(by_sessions[0]), len(by_sessions[1])))
     if not a or not b:
         named = list(zip("AB", sides, strict=True))
         reasons = {
@@ -276,17 +320,18 @@ def _test(match: Sequence[StoredResult], quantity: str, margin: float | None) ->
         }
         why = "; ".join(f"{reason} in {' and '.join(names)}" for reason, names in reasons.items() if names)
         return replace(test, reason=why)
-    statuses = zip((row.result.status for row in match), "AB", strict=True)
+    test = replace(test, relative=b / a - 1)
+    statuses = zip((arm[0].result.status for arm in arms), "AB", strict=True)
     # The last restart of a side that did not finish may be incomplete, too.
-    why = "; ".join(f"{status} in {name}" for status, name in statuses if status != "ok")
-    if not why and min(test.restarts) < statistics.LEAST_RESTARTS:
-        counts = f"{test.restarts[0]} and {pluralize(test.restarts[1], 'restart')}"
-        why = f"no test from {counts}; {statistics.LEAST_RESTARTS} of each are the least"
-    if why:
-        return replace(test, relative=b / a - 1, reason=why)
-    difference = statistics.difference(*sides)
-    equivalent = is_equivalent(difference, margin) if margin else None
-    return replace(test, relative=difference.relative, difference=difference, equivalent=equivalent)
+    if why := "; ".join(f"{status} in {name}" for status, name in statuses if status != "ok"):
+        return replace(test, reason=why)
+    found = outcome(*by_sessions)
+    if found.difference:
+        test = replace(test, relative=found.difference.relative)
+    declared = declared_difference(*sides) if margin and found.reason == ONE_SESSION else None
+    judged = found.difference or declared
+    equivalent = is_equivalent(judged, margin) if judged and margin else None
+    return replace(test, **vars(found), declared=declared, equivalent=equivalent)
 
 
 def is_equivalent(difference: statistics.Difference, margin: float) -> bool | None:
@@ -333,11 +378,14 @@ def _judge(compared: Comparison, allowed: float) -> Regression:
     worse = [_line(pair, "worse than allowed") for pair, p in zip(tested, p_values, strict=True) if p < ONE_SIDED]
     if worse:
         return Regression("regression", allowed, tuple(worse))
-    undecided = [_line(pair, "may be worse than allowed") for pair in tested if not pair.main.rules_out(allowed)]
-    undecided += [f"{pair.label}: {pair.main.reason}" for pair in compared.pairs if not pair.main.difference]
+    open_pairs = [pair for pair in compared.pairs if not (pair.main.difference and pair.main.rules_out(allowed))]
+    undecided = [
+        _line(pair, "may be worse than allowed") if pair.main.difference else f"{pair.label}: {pair.main.reason}"
+        for pair in open_pairs
+    ]
     alone = [f"{name}: in A only" for name in compared.only_in_a]
     alone += [f"{name}: in B only" for name in compared.only_in_b]
-    advice = ["more restarts tell"] if undecided else []
+    advice = list(dict.fromkeys(pair.main.more for pair in open_pairs))
     advice += ["measure on both sides what only one has, or leave it out"] if alone else []
     if not advice:
         return Regression("no regression", allowed)

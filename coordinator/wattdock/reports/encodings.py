@@ -101,9 +101,7 @@ def quantity(channel: type[alt.X | alt.Y], unit: str, *, log: bool) -> Any:
 def spans_decades(rows: Rows, unit: str) -> bool:
     """Return whether values are too far apart for a linear axis, and a logarithmic one can show them."""
     values = [row[unit] for row in rows if row[unit] is not None]
-    # The interval of few restarts may reach down to 0, which no logarithmic axis has.
-    lows = [row[low] for row in rows if row.get(low := f"{unit} low") is not None]
-    return bool(values) and min(values + lows) > 0 and min(values) < max(values) / DECADE
+    return bool(values) and 0 < min(values) < max(values) / DECADE
 
 
 def shared_axis(title: str, *, last: bool, **options: Any) -> alt.Axis:

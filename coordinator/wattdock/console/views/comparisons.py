@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wattdock.reports import Comparison, Scaling
 
 # Columns of a pair; a narrow terminal leaves out the last ones.
-PAIR_COLUMNS = ("experiment", SENTENCES, "B / A − 1", "95 % interval", "A", "B", "p (Holm)", "restarts")
+PAIR_COLUMNS = ("experiment", SENTENCES, "B / A − 1", "95 % interval", "A", "B", "p (Holm)", "test", "restarts")
 MOST_DIFFERENCES = 40
 SPEED, POWER, ENERGY, TTFT, TPOT = (
     COLUMNS[name].heading
@@ -39,13 +39,16 @@ def comparison_view(compared: Comparison) -> View:
             interval = format(test.difference.interval, "+.2%") if test.difference else NOTHING
             figures = (number(test.a), number(test.b), number(test.p_holm, ".3g"))
             restarts = f"{test.restarts[0]}, {test.restarts[1]}"
-            rows.append((pair.label, verdict, number(test.relative, "+.2%"), interval, *figures, restarts))
+            method = test.method or NOTHING
+            rows.append((pair.label, verdict, number(test.relative, "+.2%"), interval, *figures, method, restarts))
         if any(pair.tests[quantity].relative is not None for pair in compared.pairs):
             yield Listing(PAIR_COLUMNS, rows, COLUMNS[quantity].heading)
             yield ""
     if all(pair.tests[statistics.ENERGY].relative is None for pair in compared.pairs):
         yield f"joules: {compared.pairs[0].tests[statistics.ENERGY].reason}"
     yield compared.method
+    if compared.untested:
+        yield compared.untested
     yield from compared.over_boards
     yield from (f"disturbed by others: {line}" for line in compared.disturbed)
     yield from _differences_view(compared)

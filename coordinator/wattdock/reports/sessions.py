@@ -1,0 +1,115 @@
+"""The session as a level: one run of a study, whose room and day all its restarts share. Pure.
+
+Two arms in one session were measured in turns, so that their restarts make pairs. Arms in different sessions differ by
+their sessions, too, which no number of restarts shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import sqrt
+from operator import add
+from typing import TYPE_CHECKING
+
+from wattdock.analysis import statistics
+from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from wattdock.store import StoredResult
+
+LEAST_SESSIONS = 2
+# Standard deviation of a figure between sessions, as a share: 0.06 % per °C of the GPU, and rooms 5 °C apart.
+BETWEEN_SESSIONS = 0.003
+ONE_SESSION = "no test: one session on a side"
+NO_TEST = (
+    f"no test where a side has one session, a run of a study: sessions differ by {BETWEEN_SESSIONS:.1%} and more, "
+    "which a test over restarts would take for a difference between A and B. Put both into one study: `wattdock run "
+    "STUDY.yaml` measures its experiments in turns, `wattdock compare STUDY:A STUDY:B` compares restarts in pairs"
+)
+MORE_RESTARTS, MORE_SESSIONS = "measure more restarts", "measure more sessions"
+IN_ONE_STUDY = "measure both in one study, or each in two sessions"
+# One quantity of an experiment: its restarts, by session.
+Sessions = dict[str, statistics.Restarts]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What can be said of the difference between two arms.
+
+    Attributes:
+        method: Name of the test, with how many restarts or sessions it took; empty without a test.
+        difference: None where there is no test, and `reason` says why.
+        more: What would tell, or tell more.
+    """
+
+    method: str = ""
+    difference: statistics.Difference | None = None
+    reason: str | None = None
+    more: str = MORE_RESTARTS
+
+
+def session_of(stored: StoredResult) -> str:
+    """Return which session a result is of: its study, on a cluster its study's task; without a study its folder."""
+    result = stored.result
+    job = result.environment and result.environment.job
+    study = result.study.study_id if result.study else str(stored.folder)
+    return f"{study}, job {job.id}" if job else study
+
+
+def arms_of(side: Sequence[StoredResult]) -> dict[str, list[StoredResult]]:
+    """Return each experiment's finished results, one for each session, the latest first; else its latest result."""
+    arms: dict[str, dict[str, StoredResult]] = {row.result.experiment_id: {} for row in side}
+    for row in sorted(side, key=lambda row: (row.result.status == "ok", row.result.started_utc), reverse=True):
+        arms[row.result.experiment_id].setdefault(session_of(row), row)
+    every = {name: list(rows.values()) for name, rows in arms.items()}
+    return {name: [row for row in rows if row.result.status == "ok"] or rows[:1] for name, rows in every.items()}
+
+
+def by_session(results: Iterable[StoredResult], quantity: str) -> Sessions:
+    """Return a quantity's restarts in each session, where the session has the quantity."""
+    sessions: Sessions = {}
+    for stored in results:
+        if restarts := stored.result.restarts(quantity):
+            session = session_of(stored)
+            sessions[session] = sessions.get(session, statistics.Restarts()) + restarts
+    return sessions
+
+
+def pooled(sessions: Mapping[str, statistics.Restarts]) -> statistics.Restarts:
+    """Return the restarts of all sessions."""
+    return reduce(add, sessions.values(), statistics.Restarts())
+
+
+def session_values(sessions: Mapping[str, statistics.Restarts]) -> statistics.Restarts:
+    """Return a value for each session."""
+    return statistics.Restarts.of_values([restarts.value for restarts in sessions.values()])
+
+
+def outcome(first: Sessions, second: Sessions) -> Outcome:
+    """Return how two arms differ: by pairs of restarts where they share a session, else by sessions."""
+    # A result makes no pairs with itself, unless the whole side is compared with itself.
+    common = [name for name in first if name in second and (first[name] != second[name] or first == second)]
+    # A finished experiment has all restarts, so that a restart's place is its number.
+    shared = [pair for name in common for pair in zip(first[name].values, second[name].values, strict=False)]
+    if len(shared) >= statistics.LEAST_RESTARTS:
+        return Outcome(f"paired t-test, {len(shared)} restarts", statistics.paired_difference(shared))
+    if min(len(first), len(second)) >= LEAST_SESSIONS:
+        welch = statistics.difference(session_values(first), session_values(second))
+        return Outcome(f"Welch's t-test, {len(first)} and {len(second)} sessions", welch, more=MORE_SESSIONS)
+    if shared:
+        few = pluralize(len(shared), "pair of restarts", "pairs of restarts")
+        return Outcome(reason=f"no test from {few}; {statistics.LEAST_RESTARTS} are the least")
+    return Outcome(reason=ONE_SESSION, more=IN_ONE_STUDY)
+
+
+def declared_difference(first: statistics.Restarts, second: statistics.Restarts) -> statistics.Difference | None:
+    """Return the difference of arms in different sessions if these differ as declared; None from too few restarts.
+
+    It serves to show equivalence within a margin, for which a bound is enough.
+    """
+    if min(len(first), len(second)) < statistics.LEAST_RESTARTS:
+        return None
+    return statistics.difference(first, second, known=sqrt(2) * BETWEEN_SESSIONS)

@@ -1,0 +1,203 @@
+"""Results of different sessions share no room: arms are compared in pairs within one, or session by session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from make.rows import row
+from seams.analysis import Restarts, difference
+from seams.console import comparison_view
+from seams.reports import PRIMARY, Regression, by_session, is_equivalent, outcome, session_of
+from seams.reports import declared_difference as declared
+
+from wattdock.reports import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from seams.reports import Sessions, Test
+
+    from wattdock.store import StoredResult
+
+TRIALS = 2000
+# Standard deviations of a session and of a restart.
+SESSION, RESTART = 0.003, 0.002
+Draw = np.random.Generator
+
+
+def arm(
+    study: str, restarts: Sequence[float], name: str = "one", *, gpu_name: str = "H100", **changes: Any
+) -> StoredResult:
+    """Return a finished result that a study has measured."""
+    own = {"study": {"study_id": study, "attempt": 1}, "status": "ok", "environment.gpu_names": [gpu_name]}
+    return row(name, own | changes, restarts=restarts)
+
+
+def only_test(first: Sequence[StoredResult], second: Sequence[StoredResult]) -> Test:
+    """Return the test of joules per token of the only pair."""
+    [pair] = compare(first, second).pairs
+    return pair.tests[PRIMARY]
+
+
+def sessions(draw: Draw, count: int, restarts: int) -> Sessions:
+    """Return an arm in as many sessions, each with a room of its own."""
+    rooms = draw.normal(0, SESSION, count)
+    return {
+        f"{draw.random()}": Restarts.of_values(np.exp(room + draw.normal(0, RESTART, restarts)).tolist())
+        for room in rooms
+    }
+
+
+def in_turns(draw: Draw, restarts: int) -> tuple[Sessions, Sessions]:
+    """Return two arms of one session whose room warms while it lasts."""
+    room = draw.normal(0, SESSION) + np.linspace(0, SESSION, restarts)
+    first, second = (
+        {"s": Restarts.of_values(np.exp(room + draw.normal(0, RESTART, restarts)).tolist())} for _ in range(2)
+    )
+    return first, second
+
+
+def share_of_differences(draws: Callable[[Draw], tuple[Sessions, Sessions]]) -> float:
+    """Return how often arms without a difference are found to differ."""
+    draw, found = np.random.default_rng(5), 0
+    for _ in range(TRIALS):
+        seen = outcome(*draws(draw)).difference
+        assert seen is not None
+        found += seen.differs
+    return found / TRIALS
+
+
+@pytest.mark.parametrize("restarts", [3, 5, 10])
+def test_arms_measured_in_turns_differ_falsely_in_5_of_100_cases(restarts: int) -> None:
+    """A room that both share is in neither's favour, though it moves by as much as sessions differ."""
+    assert 0.03 <= share_of_differences(lambda draw: in_turns(draw, restarts)) <= 0.07
+
+
+@pytest.mark.parametrize("count", [3, 5, 8])
+@pytest.mark.parametrize("restarts", [1, 3, 10])
+def test_arms_in_several_sessions_each_differ_falsely_in_5_of_100_cases(count: int, restarts: int) -> None:
+    """Sessions are the units, however many restarts each had."""
+    share = share_of_differences(lambda draw: (sessions(draw, count, restarts), sessions(draw, count, restarts)))
+    assert 0.03 <= share <= 0.07
+
+
+@pytest.mark.parametrize(("restarts", "least"), [(3, 0.28), (5, 0.48), (10, 0.62)])
+def test_restarts_of_one_session_each_would_find_false_differences(restarts: int, least: float) -> None:
+    """Why there is no test: 32, 52 and 66 % with 0.3 % between sessions and 0.2 % between restarts."""
+    draw, found = np.random.default_rng(5), 0
+    for _ in range(TRIALS):
+        first, second = (next(iter(sessions(draw, 1, restarts).values())) for _ in range(2))
+        found += difference(first, second).differs
+    assert found / TRIALS > least
+
+
+@pytest.mark.parametrize("restarts", [3, 5])
+def test_equivalence_over_one_session_each_is_shown_on_the_margin_in_at_most_5_of_100_cases(restarts: int) -> None:
+    """The difference between sessions is as declared."""
+    draw, verdicts = np.random.default_rng(5), []
+    for _ in range(TRIALS // 2):
+        first, second = (next(iter(sessions(draw, 1, restarts).values())) for _ in range(2))
+        seen = declared(first, Restarts.of_values([1.02 * value for value in second.values]))
+        assert seen is not None
+        verdicts.append(is_equivalent(seen, 0.02))
+    assert verdicts.count(True) / len(verdicts) <= 0.065
+    assert verdicts.count(False) / len(verdicts) <= 0.065
+    assert declared(Restarts.of_values([1.0, 1.0]), Restarts.of_values([1.0] * 3)) is None
+
+
+def test_arms_of_one_study_are_compared_in_pairs_and_the_test_is_named() -> None:
+    """Restarts that scatter by 20 % and differ by 1 % in each: Welch's test could not tell them apart."""
+    room = [1.0, 1.2, 0.8, 1.1]
+    first, second = arm("s", room), arm("s", [1.010 * room[0], 1.011 * room[1], 1.009 * room[2], 1.010 * room[3]])
+    test = only_test([first], [second])
+    assert (test.method, test.differs, test.sessions) == ("paired t-test, 4 restarts", True, (1, 1))
+    assert test.difference
+    assert [test.difference.freedom, test.relative] == pytest.approx([3, 0.01], abs=1e-5)
+    sides = [by_session([side], PRIMARY)["s"] for side in (first, second)]
+    assert not difference(*sides).differs
+    shown = [part for part in comparison_view(compare([first], [second])) if not isinstance(part, str)]
+    assert any("paired t-test, 4 restarts" in str(vars(part)) for part in shown)
+
+
+def test_a_restart_that_only_one_arm_has_makes_no_pair() -> None:
+    """Five restarts and three are three pairs; two pairs are too few."""
+    test = only_test([arm("s", [1.0, 1.1, 1.2, 9.0, 9.0])], [arm("s", [1.0, 1.1, 1.2], "two")])
+    assert (test.method, test.relative) == ("paired t-test, 3 restarts", 0)
+    few = only_test([arm("s", [1.0, 1.1])], [arm("s", [1.0, 1.1, 1.2], "two")])
+    assert (few.difference, few.reason) == (None, "no test from 2 pairs of restarts; 3 are the least")
+
+
+def test_a_result_on_both_sides_makes_no_pairs_with_itself() -> None:
+    """Monday and Tuesday against Tuesday and Friday are two sessions each, one of them on both sides."""
+    monday, tuesday, friday = (arm(day, [joules] * 3) for day, joules in (("m", 1.0), ("t", 1.1), ("f", 1.3)))
+    assert only_test([monday, tuesday], [tuesday, friday]).method == "Welch's t-test, 2 and 2 sessions"
+    assert only_test([monday, tuesday], [tuesday]).reason == "no test: one session on a side"
+    assert only_test([tuesday], [tuesday]).differs is False
+
+
+def judged(first: Sequence[StoredResult], second: Sequence[StoredResult]) -> Regression:
+    """Return the verdict on a regression of up to 3 %."""
+    found = compare(first, second, allowed=0.03).regression
+    assert found
+    return found
+
+
+def test_one_session_on_a_side_has_a_ratio_and_no_test_and_is_told_what_gives_one() -> None:
+    """However many restarts each has, and also where the other side has several sessions."""
+    first, second = arm("monday", [1.0] * 10), [arm(day, [1.1] * 10) for day in ("tuesday", "friday")]
+    for other in (second[:1], second):
+        compared = compare([first], other, allowed=0.03)
+        [pair] = compared.pairs
+        test = pair.tests[PRIMARY]
+        assert test.relative == pytest.approx(0.1)
+        assert (test.difference, test.differs) == (None, None)
+        assert test.reason == "no test: one session on a side"
+        assert "0.3% and more" in compared.untested
+        assert "`wattdock run STUDY.yaml`" in compared.untested
+        assert compared.untested in list(comparison_view(compared))
+        gate = judged([first], other)
+        assert (gate.verdict, gate.lines) == ("cannot be decided", ("one: no test: one session on a side",))
+        assert gate.advice == "measure both in one study, or each in two sessions"
+    assert compare(second, second).untested == ""
+
+
+def test_two_sessions_a_side_are_the_units_of_the_test() -> None:
+    """Welch's on two means each; the results of all sessions count, of one session the latest."""
+    first = [arm("s1", [0.99, 1.0, 1.01]), arm("s2", [1.0, 1.01, 1.02])]
+    second = [arm("s3", [1.19, 1.2, 1.21]), arm("s4", [1.2, 1.21, 1.22])]
+    older = arm("s3", [5.0] * 3, started_utc="2020-01-01T00:00:00+00:00")
+    unfinished = arm("s5", [7.0] * 3, status="interrupted")
+    compared = compare(first, [older, *second, unfinished], allowed=0.03)
+    [pair] = compared.pairs
+    test = pair.tests[PRIMARY]
+    means = difference(Restarts.of_values([1.0, 1.01]), Restarts.of_values([1.2, 1.21]))
+    assert test.method == "Welch's t-test, 2 and 2 sessions"
+    assert test.difference
+    assert list(test.difference.interval) == pytest.approx(list(means.interval))
+    assert (test.restarts, test.sessions, compared.older_left_out) == ((6, 6), (2, 2), 2)
+    assert judged(first, second).verdict == "regression"
+    close = [arm("s3", [1.02, 1.03, 1.04]), arm("s4", [1.0, 1.01, 1.02])]
+    assert judged(first, close).advice == "measure more sessions"
+
+
+def test_a_task_of_a_cluster_is_a_session_of_its_own() -> None:
+    """A study's tasks ran on other nodes at other times, so that their restarts make no pairs."""
+    jobs: list[dict[str, Any]] = [
+        {"environment.job": {"id": f"12_{task}", "node": f"n{task}", "exclusive": True, "node_gpus": 1}}
+        for task in (1, 1, 2)
+    ]
+    same, beside, other = (arm("s", [1.0, 1.1, 1.2], name, **job) for name, job in zip("abc", jobs, strict=True))
+    assert session_of(same) == session_of(beside) != session_of(other)
+    assert only_test([same], [beside]).method == "paired t-test, 3 restarts"
+    assert only_test([same], [other]).reason == "no test: one session on a side"
+
+
+def test_a_side_of_two_gpu_models_is_named_though_its_latest_result_has_the_other_side_s() -> None:
+    """Every session counts, not the latest alone."""
+    first = [arm("s1", [1.0] * 3, gpu_name="H100")]
+    second = [arm("s2", [1.0] * 3, gpu_name="H200", started_utc="2020-01-01T00:00:00+00:00")]
+    latest = [arm("s3", [1.0] * 3, gpu_name="H100")]
+    assert compare(first, second + latest).across_models == "one: A ran on H100, B on H100, H200"
+    assert compare(first, latest).across_models == ""
