@@ -46,7 +46,6 @@ from wattdock.analysis.statistics import (
     difference,
     holm,
     paired_difference,
-    statistical_j,
 )
 from wattdock.analysis.statistics import statistics as statistics_statistics
 from wattdock.analysis.steadiness import (
@@ -145,7 +144,6 @@ __all__ = [
     "rounds_of",
     "serving",
     "slope",
-    "statistical_j",
     "statistics_statistics",
     "token_costs",
     "token_disagreements",

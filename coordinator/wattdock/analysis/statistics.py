@@ -321,19 +321,6 @@ def statistics(passes: Sequence[PassEnergy], *, drawn: Sequence[str] = ()) -> St
     )
 
 
-def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float | None:
-    """Return the standard uncertainty of the passes' total from the spread between restarts, J.
-
-    None with too few restarts, and where a pass has no joules per output token: the spread of speed says nothing about
-    joules.
-    """
-    counted = [run_pass.counted for run_pass in passes]
-    if total_j is None or not all(part.total_j and part.output_tokens for part in counted):
-        return None
-    restarts = Restarts.of_groups(by_restart(passes), ENERGY)
-    return None if len(restarts) < LEAST_RESTARTS else total_j * restarts.relative_error
-
-
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:
     """Return the standard deviation of values around their own group's mean, pooled; None with one value in each."""
     freedom = sum(len(group) - 1 for group in groups)
