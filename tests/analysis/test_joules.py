@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 from make.records import constant_power, experiment, measured, request, timeline
 from seams.analysis import measured_energy
-from seams.audit import AuditInput, meters_agree
+from seams.audit import AuditInput, readings_agree
 from seams.metering import HostTimeline, Series, Ticks, Window
 
-from wattdock.audit import Outcome
 from wattdock.clock import NS_PER_S
 from wattdock.metering import GpuTimeline, MeterEvent, Span, Timeline
 from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
     from seams.analysis import EnergyResult
+
+    from wattdock.audit import Outcome
 
 PASS = measured(0, 10, 20, (request(0, 10, 10.5, 20, 100),))
 SECONDS = np.arange(0, 40, 0.1)
@@ -57,31 +58,53 @@ def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span(
     assert round(compared.bound_j) in (120, 180, 240)
 
 
-def agreement(energy: Any) -> Outcome | None:
-    result: Any = SimpleNamespace(config={}, environment="", energy=energy, procedure="")
-    return meters_agree(AuditInput(result))
+def agreement(energy: Any, *power_over_counter: float | None) -> Outcome:
+    """Return whether readings agree, the second meter's and sampled power: 1 % too high unless told otherwise."""
+    gpus = {
+        f"GPU-{number}": SimpleNamespace(power_over_counter=ratio)
+        for number, ratio in enumerate(power_over_counter or (0.01,))
+    }
+    environment = SimpleNamespace(gpu_count=len(gpus))
+    result: Any = SimpleNamespace(config={}, environment=environment, energy=energy, procedure="", used_gpus=gpus)
+    outcome = readings_agree(AuditInput(result))
+    assert outcome is not None
+    return outcome
 
 
-def test_without_a_second_meter_there_is_no_check() -> None:
-    """Absent, not passed."""
+@pytest.mark.parametrize(
+    ("ratios", "status", "figure"),
+    [
+        ((0.01, -0.03), "pass", "+1.00%; -3.00%"),
+        ((0.01, -0.031), "fail", "+1.00%; -3.10%"),
+        ((0.01, None), "unknown", "+1.00%"),
+        ((None,), "unknown", "no counter and power throughout 5 s and more of every pass"),
+    ],
+)
+def test_without_a_second_meter_power_alone_is_held_against_the_counter(
+    ratios: tuple[float | None, ...], status: str, figure: str
+) -> None:
+    """Of each GPU."""
     energy = energy_with()
     assert energy.cross_check is None
-    assert agreement(energy) is None
+    assert agreement(energy, *ratios)[:2] == (status, figure)
 
 
 @pytest.mark.parametrize(("zeus_j", "status"), [(6600, "pass"), (6700, "pass"), (7000, "fail"), (6200, "fail")])
 def test_meters_that_differ_by_more_than_their_steps_do_not_agree(zeus_j: float, status: str) -> None:
-    """The audit's figure is the difference and the bound."""
-    outcome = agreement(energy_with(window(9.5, 20.5, {"GPU-a": zeus_j})))
-    assert outcome is not None
+    """The audit's figure is the difference and the bound; power that was not sampled leaves the rest unknown."""
+    energy = energy_with(window(9.5, 20.5, {"GPU-a": zeus_j}))
+    outcome = agreement(energy)
     assert outcome.status == status
+    assert outcome.figure.startswith(f"+1.00%; nvml differs by {abs(zeus_j - 6600):.1f} J where counter steps allow ")
+    assert agreement(energy, None).status == ("unknown" if status == "pass" else status)
 
 
 def test_a_window_that_failed_is_unknown_and_never_passes() -> None:
     """Its reason is the figure."""
     energy = energy_with(window(9.5, 20.5, {}, reason="ZeusMonitor: GPU is lost"))
     assert energy.total_j is not None
-    assert agreement(energy) == Outcome("unknown", "ZeusMonitor: GPU is lost")
+    assert agreement(energy)[:2] == ("unknown", "+1.00%; ZeusMonitor: GPU is lost")
+    assert agreement(energy, 0.04).status == "fail"
 
 
 def test_a_reading_is_off_by_one_step_and_by_two_next_to_a_change() -> None:

@@ -37,9 +37,9 @@ def test_passes_that_each_begin_with_a_burst_are_off_together() -> None:
     gpu = stepped_power(GPU, [*steps, (3, IDLE_W)])
     restart = RestartRecord(0, passes=tuple(passes), timeline=timeline(gpu))
     energy = measured_energy(experiment(restart))
-    assert energy.uncertainty.timing95_j is not None
+    assert energy.timing95_j is not None
     true_j = 20 * (BURST_S * PREFILL_W + (PASS_S - BURST_S) * DECODE_W)
-    assert energy.total_j == pytest.approx(true_j, abs=energy.uncertainty.timing95_j)
+    assert energy.total_j == pytest.approx(true_j, abs=energy.timing95_j)
 
 
 def test_uncertainties_of_spans_add_up_and_one_unknown_makes_the_whole_unknown() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from fake_nvml import FakeGpu, constant
+from fake_nvml import constant
 from make import audit_world
-from make.audit_world import OTHER, POWER, RUNNER, USED, World, result_of
+from make.audit_world import AS_EVER, OTHER, POWER, RUNNER, USED, World, checks, result_of
 from seams.analysis import DIFFERENT_GPUS
 from seams.metering import Series, Ticks
 
@@ -22,14 +21,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis import Check, ExperimentResult
+    from wattdock.analysis import ExperimentResult
     from wattdock.metering import GpuTimeline
     from wattdock.records import RestartRecord
 
     Change = Callable[[RestartRecord], RestartRecord]
 
 ALL = frozenset({0, 1, 2})
-SHIFTED_W = (constant(80, 75), constant(121))
+# Somebody's context, 41 W, in the whole run.
+STRAY_W = (constant(80, 28), constant(121))
 
 
 def changed(library: Path, change: Change, world: World, monkeypatch: pytest.MonkeyPatch) -> ExperimentResult:
@@ -37,11 +37,6 @@ def changed(library: Path, change: Change, world: World, monkeypatch: pytest.Mon
     sound = audit_world._restart
     monkeypatch.setattr(audit_world, "_restart", lambda *args: change(sound(*args)))
     return result_of(world, library)
-
-
-def checks(result: ExperimentResult) -> dict[str, Check]:
-    assert result.audit is not None
-    return {check.name: check for check in result.audit.checks}
 
 
 def on_gpu(change: Callable[[GpuTimeline], GpuTimeline], restarts: frozenset[int] = ALL) -> Change:
@@ -62,13 +57,6 @@ def without_spans(names: set[str], restarts: frozenset[int]) -> Change:
         return dataclasses.replace(record, spans=spans)
 
     return changed_record
-
-
-def without_series(*names: str) -> Change:
-    def change(gpu: GpuTimeline) -> GpuTimeline:
-        return dataclasses.replace(gpu, series={key: gpu.series[key] for key in gpu.series if key not in names})
-
-    return on_gpu(change)
 
 
 def samples(gpu: GpuTimeline, name: str, keep: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> GpuTimeline:
@@ -100,8 +88,8 @@ def scaled_power(record: RestartRecord) -> RestartRecord:
 
 
 def lists_end_early(gpu: GpuTimeline) -> GpuTimeline:
-    """Return a GPU whose process lists show the runner only while it loads."""
-    return dataclasses.replace(gpu, processes=tuple(x for x in gpu.processes if x.at_ns < audit_world._ns(75)))
+    """Return a GPU whose process lists show the runner until the middle of its run."""
+    return dataclasses.replace(gpu, processes=tuple(x for x in gpu.processes if x.at_ns < audit_world._ns(61)))
 
 
 def nobody_listed(gpu: GpuTimeline) -> GpuTimeline:
@@ -112,16 +100,6 @@ def broken_off(gpu: GpuTimeline) -> GpuTimeline:
     return dataclasses.replace(gpu, events=(*gpu.events, MeterEvent(1, "broke_off")))
 
 
-def stray_in_the_first(record: RestartRecord, *, library: Path) -> RestartRecord:
-    """Return the first restart with somebody's context on the other GPU, 41 W, in all of its passes."""
-    if record.restart or record.timeline is None:
-        return record
-    used = FakeGpu(uuid=USED, profile=POWER, processes=(RUNNER,))
-    stray = audit_world._timeline(used, FakeGpu(uuid=OTHER, profile=SHIFTED_W), library, 40)
-    gpus = {**record.gpus, OTHER: stray.gpus[OTHER]}
-    return dataclasses.replace(record, timeline=dataclasses.replace(record.timeline, gpus=gpus))
-
-
 def unmetered(record: RestartRecord) -> RestartRecord:
     """Return a restart in which the meter never saw the GPU used."""
     assert record.timeline is not None
@@ -130,7 +108,7 @@ def unmetered(record: RestartRecord) -> RestartRecord:
 
 
 def stalled(gpu: GpuTimeline) -> GpuTimeline:
-    """Return a GPU whose reader stood still for 1.5 s, from 0.9 s into the first pass on."""
+    """Return a GPU whose reader stood still for 1.5 s, within the window."""
     from_ns, until_ns = audit_world._ns(80.9), audit_world._ns(82.4)
     ticks = gpu.ticks
     read = (ticks.after_end_ns < from_ns) | (ticks.after_start_ns > until_ns)
@@ -143,39 +121,33 @@ def stalled(gpu: GpuTimeline) -> GpuTimeline:
 
 
 LATER, LAST = frozenset({1, 2}), frozenset({2})
-EVERY_IDLE = {"idle-empty", "idle-loaded-before", "idle-loaded-after"}
-IDLE, EMPTY, STRAY = "idle baselines", "GPU use before the runner", "power of unused GPUs"
-POWERS, THROTTLING, LOSS = "counter against power readings", "throttling", "meter losses"
-ALONE, MEMORY = "processes on the GPUs", "memory of others in the passes"
+STRAY, METER, POWERS, THROTTLING = "other GPUs", "meter", "two readings", "throttling"
+ALONE, MEMORY, SETTINGS = "processes on the GPUs", "memory of others", "GPU settings"
 PLANTED: list[tuple[Change, dict[str, tuple[str, str]]]] = [
     (
-        without_spans(EVERY_IDLE, LATER),
-        {
-            IDLE: ("unknown", "loaded_before, loaded_after"),
-            EMPTY: ("unknown", "restart 3"),
-            STRAY: ("unknown", OTHER),
-        },
+        without_spans({"idle-empty"}, LATER),
+        {MEMORY: ("unknown", "in 2 restarts and GPUs"), STRAY: ("unknown", f"{OTHER} unknown")},
     ),
-    (without_spans({"idle-loaded-after"}, frozenset({0, 1})), {IDLE: ("unknown", "loaded_after")}),
-    (without_series("temperature_c"), {IDLE: ("fail", USED)}),
     (on_gpu(lambda gpu: dataclasses.replace(gpu, processes=()), LATER), {ALONE: ("unknown", "0 ")}),
-    (on_gpu(lists_end_early), {ALONE: ("unknown", "4 "), MEMORY: ("unknown", USED)}),
-    (cut_series("memory_used", 120), {MEMORY: ("unknown", USED)}),
-    (on_gpu(nobody_listed, LAST), {ALONE: ("unknown", "")}),
-    (without_series("violation_thermal_ns", "violation_board_limit_ns"), {THROTTLING: ("unknown", "thermal")}),
-    (without_series("violation_thermal_ns"), {THROTTLING: ("unknown", "thermal")}),
-    (cut_series("violation_", 82), {THROTTLING: ("unknown", "reliability")}),
-    (cut_series("violation_", 128), {THROTTLING: ("unknown", "thermal")}),
+    (on_gpu(lists_end_early), {ALONE: ("unknown", "near 1 begins or ends")}),
+    (cut_series("memory_used", 110), {MEMORY: ("unknown", "unknown in the passes")}),
+    (
+        on_gpu(nobody_listed, LAST),
+        {ALONE: ("unknown", "show no process of the runner"), MEMORY: ("unknown", "unknown in the passes")},
+    ),
+    (cut_series("violation_thermal", 0), {THROTTLING: ("unknown", "thermal")}),
+    (cut_series("violation_", 110), {THROTTLING: ("unknown", "thermal")}),
+    (cut_series("clocks_limited", 110, LAST), {SETTINGS: ("unknown", "not read throughout")}),
     (scaled_power, {POWERS: ("fail", "8.0")}),
-    (cut_series("power_sample_w", 82), {POWERS: ("unknown", "")}),
     (cut_series("power_sample_w", 0, LATER), {POWERS: ("unknown", "")}),
-    (cut_series("power_sample_w", 125), {POWERS: ("unknown", "")}),
+    # Three quarters of the run are enough.
+    (cut_series("power_sample_w", 95), {POWERS: ("unknown", "")}),
     (
         lambda record: unmetered(record) if record.restart == 2 else record,
-        {LOSS: ("unknown", USED), THROTTLING: ("unknown", "thermal"), POWERS: ("unknown", "")},
+        {METER: ("fail", "not measured"), THROTTLING: ("unknown", "thermal"), POWERS: ("unknown", "")},
     ),
-    (unmetered, {LOSS: ("unknown", USED)}),
-    (on_gpu(broken_off), {LOSS: ("fail", "broke_off")}),
+    (unmetered, {METER: ("fail", USED)}),
+    (on_gpu(broken_off), {METER: ("fail", "broke_off")}),
 ]
 
 
@@ -199,31 +171,22 @@ def test_a_host_that_stalls_within_a_pass_costs_a_sound_result_nothing(
     assert result.audit.publishable
 
 
-def test_a_stray_context_in_one_restart_is_no_third_of_one(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """41 W in the passes of one restart of three were 14 W in their mean."""
-    by_name = checks(changed(library, partial(stray_in_the_first, library=library), World(), monkeypatch))
-    assert (by_name[STRAY].status, by_name[STRAY].figure) == ("fail", f"{OTHER} +41 W")
+def test_a_stray_context_in_one_restart_is_no_third_of_one(library: Path) -> None:
+    """41 W in the run of one restart of three were 14 W in their mean."""
+    world = World(recordings=(({}, {"profile": STRAY_W}), AS_EVER, AS_EVER))
+    check = checks(result_of(world, library))[STRAY]
+    assert (check.status, check.figure) == ("fail", f"{OTHER} +41 W")
 
 
-@pytest.mark.parametrize(("name", "status"), [(IDLE, "pass"), (THROTTLING, "unknown")])
-def test_what_a_gpu_cannot_tell_is_said(name: str, status: str, library: Path) -> None:
-    """One without a temperature can be idle; one without violation counters may be throttled."""
-    by_name = checks(result_of(World(gpu={"unsupported": "temperature violation"}), library))
-    assert by_name[name].status == status
-    assert USED in by_name[name].figure
-
-
-def test_an_idle_span_that_one_of_two_runners_of_a_restart_lacks_is_unknown(
-    library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A runner that was cut off has no span after its passes, and another runner's does not stand for it."""
-
-    def change(record: RestartRecord) -> RestartRecord:
-        after_cut = without_spans({"idle-loaded-after"}, frozenset({0}))(record)
-        return dataclasses.replace(after_cut, restart=max(0, record.restart - 1))
-
-    by_name = checks(changed(library, change, World(), monkeypatch))
-    assert by_name[IDLE].status == "unknown"
+def test_a_gpu_without_a_temperature_may_be_published_with_a_wider_interval(library: Path) -> None:
+    """It may be 6 °C away from its settled state, at 0.06 % per °C; the room's 1.5 °C are beside that."""
+    result = result_of(World(gpu={"unsupported": "temperature"}), library)
+    assert result.audit is not None
+    assert result.audit.publishable
+    assert result.budget is not None
+    assert result.budget.standard_uncertainty == pytest.approx(
+        np.sqrt((0.0006 * 6) ** 2 + 0.0009**2 + 0.0005**2), rel=0.02
+    )
 
 
 def test_restarts_on_different_gpus_have_no_sum(library: Path) -> None:
@@ -237,5 +200,5 @@ def test_restarts_on_different_gpus_have_no_sum(library: Path) -> None:
     assert energy.energy_per_output_token_j is None
     assert {measured.total_j for measured in energy.passes} == {None}
     assert energy.windows is not None
-    assert {measured.total_j for measured in energy.windows.passes} == {None}
-    assert checks(result)["energy"].status == "fail"
+    assert {window.total_j for window in energy.windows.passes} == {None}
+    assert (result.budget, checks(result)[METER].status) == (None, "fail")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from seams.analysis import GpuResult, ListedProcess
-from seams.audit import AuditInput, cpus_alone, gpus_alone, machine_alone, node_alone, other_gpus_idle
+from seams.audit import AuditInput, cpus_alone, gpus_alone, machine_alone, other_gpus_idle
 
 from wattdock.records import snapshot
 
@@ -18,8 +18,7 @@ SHARING = {
     "other measurements": machine_alone,
     "CPU use by others": cpus_alone,
     "processes on the GPUs": gpus_alone,
-    "processes on other GPUs": other_gpus_idle,
-    "other jobs on the node": node_alone,
+    "other GPUs": other_gpus_idle,
 }
 
 
@@ -44,10 +43,11 @@ def outcome(
     cpu_others: tuple[float | None, ...] = (0.02,),
     lease_faults: tuple[str | None, ...] = (None,),
     job: snapshot.Job | None = None,
+    above_idle_w: float | None = 0.0,
 ) -> dict[str, Outcome]:
     lists = {process.gpu_uuid: 4 for process in processes if process.of_runner}
     gpus = {
-        uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=lists.get(uuid, 0))
+        uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=lists.get(uuid, 0), above_idle_w=above_idle_w)
         for uuid in ("GPU-a", "GPU-b")
     }
     passes = [SimpleNamespace(cpu_others_share=share, lease_fault=None) for share in cpu_others]
@@ -90,17 +90,24 @@ def test_each_gpu_that_was_used_has_to_show_the_runner() -> None:
     assert outcome(process(1, "GPU-c", of_runner=True), used=("GPU-c",))["processes on the GPUs"].status == "unknown"
 
 
-def test_others_on_other_gpus_are_told_and_do_not_refuse() -> None:
-    """How much they disturb is the reader's to judge."""
-    outcomes = outcome(process(1, of_runner=True), process(9, "GPU-b"))
-    assert (outcomes["processes on the GPUs"].status, outcomes["processes on other GPUs"].status) == ("pass", "warn")
-    assert "process 9 (bob" in outcomes["processes on other GPUs"].figure
+@pytest.mark.parametrize(
+    ("above_idle_w", "empty", "listed"), [(19, "pass", "warn"), (21, "fail", "fail"), (None, "unknown", "unknown")]
+)
+def test_others_on_other_gpus_are_told_and_refuse_where_they_draw_power(
+    above_idle_w: float | None, empty: str, listed: str
+) -> None:
+    """A process that only holds memory disturbs nobody; a context draws 41 W."""
+    alone = outcome(process(1, of_runner=True), above_idle_w=above_idle_w)
+    beside = outcome(process(1, of_runner=True), process(9, "GPU-b"), above_idle_w=above_idle_w)
+    assert (alone["other GPUs"].status, beside["other GPUs"].status) == (empty, listed)
+    assert "; process 9 (bob, " in beside["other GPUs"].figure
+    assert beside["processes on the GPUs"].status == "pass"
 
 
 def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_check() -> None:
     """It was asked for, and it is not publishable."""
-    assert outcome(exclusive="gpus")["other measurements"].status == "fail"
-    assert set(outcome(used=())) == {"other measurements", "CPU use by others"}
+    assert outcome(exclusive="gpus")["other measurements"][:2] == ("fail", "allowed by exclusive: gpus")
+    assert "processes on the GPUs" not in outcome(used=())
 
 
 def test_a_machine_whose_leases_did_not_hold_in_a_pass_is_not_to_itself() -> None:
@@ -125,7 +132,7 @@ def test_whoever_else_uses_the_cpus_in_any_pass_is_seen(
 @pytest.mark.parametrize(
     ("exclusive", "node_gpus", "status", "figure"),
     [
-        (True, 8, "pass", "job 7_1 had n1 alone"),
+        (True, 8, "pass", "none by wattdock; job 7_1 had n1 alone"),
         (False, 2, "pass", "n1 is shared; 2 of 2 GPUs visible"),
         (False, 8, "unknown", "n1 is shared; 2 of 8 GPUs visible"),
         (None, None, "unknown", "n1 may be shared; 2 GPUs visible"),
@@ -136,5 +143,5 @@ def test_who_uses_gpus_that_a_scheduler_hides_is_unknown(
 ) -> None:
     """Two GPUs are visible; where all are, the process lists tell their users."""
     job = snapshot.Job(id="7_1", node="n1", exclusive=exclusive, node_gpus=node_gpus)
-    check = outcome(job=job)["other jobs on the node"]
+    check = outcome(job=job)["other measurements"]
     assert (check.status, check.figure) == (status, figure)

@@ -110,9 +110,9 @@ def test_a_gpu_lost_or_a_counter_frozen_within_a_pass_fails_the_experiment_and_k
     assert performance is not None
     assert performance.output_tokens == first.output_tokens + second.output_tokens
     assert audit is not None
-    [first_reason, *_] = audit.reasons
-    assert (first_reason.group, first_reason.name, first_reason.found) == ("wrong", "completion", error.message)
-    assert "energy" in first_reason.follows
+    [reason] = audit.reasons
+    assert (reason.question, reason.name, reason.found) == ("wrong", "completion", error.message)
+    assert audit.failure("meter")
 
 
 def test_a_counter_that_is_found_frozen_only_after_the_last_pass_fails_the_experiment_too(

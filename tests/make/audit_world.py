@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass, field
+from math import log, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,9 @@ from wattdock.config import ExperimentConfig
 from wattdock.host import Gpu, GpuInventory, Machine
 from wattdock.inputs import ModelFolder
 from wattdock.launch import LauncherChoice
-from wattdock.metering import Meter, MeterChoice, Span
+from wattdock.metering import Meter, MeterChoice, Span, Timeline
 from wattdock.planning import ExecutionPlan
-from wattdock.records import PassRecord, RequestRecord, RestartRecord, RunnerEnvironment, WarmUpSample
+from wattdock.records import PassRecord, RequestRecord, RestartRecord, RunnerEnvironment
 
 if TYPE_CHECKING:
     import threading
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
 
     from fake_nvml import FakeNvml
 
-    from wattdock.analysis import ExperimentResult
-    from wattdock.metering import Timeline
-    from wattdock.records import EnvironmentSnapshot
+    from wattdock.analysis import Check, ExperimentResult
+    from wattdock.records import EnvironmentSnapshot, Failure
 
 USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 DIGEST = f"registry.example/wattdock-pytorch@sha256:{'d' * 64}"
@@ -50,18 +50,13 @@ def launched(locked_digest: str | None) -> LauncherChoice:
     return LauncherChoice("docker", "test", "none", IMAGE, Pin(locked_digest, "f" * 64))
 
 
-RUNNER = FakeProcess(pid=4242)
-IN_FLIGHT, ROUNDS, ROUND_S, PREFILL_S, PROMPT_TOKENS = 8, 5, 5.0, 0.6, 512
-# Seconds: empty idle, loaded idle, passes, loaded idle again.
-EMPTY, BEFORE, PASSES, AFTER = (3, 33), (40, 70), ((80, 105), (107, 132)), (140, 170)
-POWER = (
-    constant(80, 36),
-    constant(118, 44),
-    constant(500, 25),
-    constant(118, 2),
-    constant(500, 25),
-    constant(118),
-)
+RUNNER = FakeProcess(pid=4242, from_s=6)
+IN_FLIGHT, ROUNDS, ROUND_S, PREFILL_S, PROMPT_TOKENS = 8, 18, 5.0, 0.6, 512
+# Seconds: idle before the launch, idle with the model loaded; the run, whose first 45 s are its lead-in.
+EMPTY, LOADED, RUN, METERED_S = (2, 5), (15, 25), (30, 120), 125
+POWER = (constant(80, 8), constant(118, 22), constant(500, 90), constant(118))
+# What differs of the used GPU, and of the other one, in a recording.
+AS_EVER: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
 
 @dataclass(frozen=True)
@@ -71,33 +66,33 @@ class World:
     Attributes:
         gpu: Fields of the used GPU that differ; `other`, those of the other one.
         restarts: Fresh runners.
-        recordings: How many of them the meter watches; the others have the recordings of those.
-        round_s: Length of a round of requests; a pass has five.
+        recordings: What differs of the two GPUs in the first recordings; later restarts have these again.
         output_tokens: Per request.
-        warm_up_slope: Relative growth of tokens/s per minute over the warm-up.
+        draw: Seed of prompts like people's, whose prefills take as much longer as they are; None for equal ones.
         config: Settings that differ.
+        model: Fields of the model's folder that differ.
         environments: What differs in each restart's environment; None where it is not known.
-        used: GPUs that hold the model in each restart.
-        unchecked: Passes of each restart after which the runner was gone.
-        cpu_others_share: Share of the CPUs that strangers used.
-        early_end_s: A pass's span ends by so much before its last token.
+        used: GPUs that hold the model in each restart; the machine has none where the first restart used none.
+        run: Fields of each run's record that differ.
+        early_end_s: A run's span ends by so much before its last token.
+        failure: Why the last restart has no pass.
     """
 
     gpu: Mapping[str, Any] = field(default_factory=dict)
     other: Mapping[str, Any] = field(default_factory=dict)
     restarts: int = 3
-    recordings: int = 1
-    round_s: float = ROUND_S
+    recordings: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = (AS_EVER,)
     output_tokens: int = 100
+    draw: int | None = None
     cached_prompt_tokens: int = 0
-    warm_up_slope: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
     environments: Sequence[Mapping[str, Any] | None] = ({"driver_version": "580"},) * 3
     used: Sequence[Sequence[str]] = ((USED,),) * 3
-    unchecked: frozenset[int] = frozenset()
-    cpu_others_share: float | None = 0.02
+    run: Mapping[str, Any] = field(default_factory=dict)
     early_end_s: float = 0.0
     launch: LauncherChoice = launched(DIGEST)  # noqa: RUF009  (frozen)
+    failure: Failure | None = None
 
 
 def result_of(world: World, library: Path) -> ExperimentResult:
@@ -108,33 +103,32 @@ def result_of(world: World, library: Path) -> ExperimentResult:
     ]
     config = ExperimentConfig.model_validate(
         {
-            "workload": {"batch_size": IN_FLIGHT, "max_output_tokens": world.output_tokens},
-            "warmup": {"profile": "steady"},
-            "idle": {"duration_s": 30},
+            "workload": {
+                "batch_size": IN_FLIGHT,
+                "max_output_tokens": world.output_tokens,
+                "min_duration_s": 40,
+                "prompts": {"source": "synthetic", "input_tokens": PROMPT_TOKENS},
+            },
+            "repeats": {"restarts": 3, "passes": 1},
+            "warmup": {"profile": "lead-in"},
+            "idle": {"duration_s": 10},
             **world.config,
         }
     )
+    infos = tuple(gpu_info(index, gpu) for index, gpu in enumerate(gpus))
     plan = ExecutionPlan(
         config=config,
         machine=Machine("CPU", 8, 1, "Linux"),
-        inventory=GpuInventory(tuple(gpu_info(index, gpu) for index, gpu in enumerate(gpus))),
-        gpus=(gpu_info(0, gpus[0]),),
+        inventory=GpuInventory(infos if world.used[0] else ()),
+        gpus=infos[: len(world.used[0])],
         launch=world.launch,
         meter=MeterChoice("nvml", "test"),
     )
+    fields: dict[str, Any] = {"kind": "hub", "name": "model", "revision": "0123abcd", "random_weights": False}
     model = ModelFolder(
-        path=Path(),
-        kind="hub",
-        name="model",
-        revision="0123abcd",
-        has_tokenizer=True,
-        random_weights=False,
-        config=shape_config("llama-3.1-8b"),
+        **{"path": Path(), "has_tokenizer": True, "config": shape_config("llama-3.1-8b"), **fields, **world.model}
     )
-    records = [
-        _restart(world, number, _timeline(gpus[0], gpus[1], library, number % world.recordings))
-        for number in range(world.restarts)
-    ]
+    records = [_restart(world, number, _recorded(world, gpus, library, number)) for number in range(world.restarts)]
     restarts = [
         dataclasses.replace(record, environment=_environment(world, record, plan, model), architecture=model.config)
         for record in records
@@ -142,11 +136,16 @@ def result_of(world: World, library: Path) -> ExperimentResult:
     return audited(config, restarts)
 
 
+def checks(result: ExperimentResult) -> dict[str, Check]:
+    assert result.audit is not None
+    return {check.name: check for check in result.audit.checks}
+
+
 def _environment(
     world: World, record: RestartRecord, plan: ExecutionPlan, model: ModelFolder
 ) -> EnvironmentSnapshot | None:
     runner = RunnerEnvironment(
-        visible_gpu_uuids=[USED],
+        visible_gpu_uuids=list(world.used[0]),
         used_gpu_uuids=list(world.used[record.restart]),
         framework="vllm",
         python_version="3.12",
@@ -173,7 +172,7 @@ class EdgeClock(Clock):
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Wait until the next edge at the latest; each sampler has its own thread, and so its own time."""
-        left = self._left.setdefault(id(event), [_ns(edge) for span in PASSES for edge in span])
+        left = self._left.setdefault(id(event), [_ns(edge) for edge in RUN])
         if not left or left[0] > self.now_ns() + timeout_s * NS_PER_S:
             return self._fake.wait(event, timeout_s)
         self._fake.wait(event, max(0, left.pop(0) - self.now_ns()) / NS_PER_S)
@@ -183,10 +182,16 @@ class EdgeClock(Clock):
         return True
 
 
-def _timeline(used: FakeGpu, other: FakeGpu, library: Path, number: int) -> Timeline:
-    seeded = [dataclasses.replace(gpu, seed=10 * number + index) for index, gpu in enumerate((used, other), start=1)]
-    first, second = (_metered(gpu, library) for gpu in seeded)
-    return dataclasses.replace(first, gpus={**first.gpus, **second.gpus}, end_ns=max(first.end_ns, second.end_ns))
+def _recorded(world: World, gpus: Sequence[FakeGpu], library: Path, number: int) -> Timeline:
+    if not world.used[0]:
+        return Timeline("nvml", _ns(0), _ns(METERED_S), {}, reason="no GPU")
+    number %= len(world.recordings)
+    timelines = [
+        _metered(dataclasses.replace(gpu, seed=10 * number + index, **differing), library)
+        for index, (gpu, differing) in enumerate(zip(gpus, world.recordings[number], strict=True), start=1)
+    ]
+    both = {uuid: gpu for timeline in timelines for uuid, gpu in timeline.gpus.items()}
+    return dataclasses.replace(timelines[0], gpus=both, end_ns=max(timeline.end_ns for timeline in timelines))
 
 
 @functools.cache
@@ -196,69 +201,73 @@ def _metered(gpu: FakeGpu, library: Path) -> Timeline:
         clock = EdgeClock(fake)
         clock.meter = meter = Meter(NvmlSource(), clock=clock)
         meter.start()
-        return meter.stop(_ns(175))
+        return meter.stop(_ns(METERED_S))
 
 
 def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
-    idle = [("idle-empty", EMPTY), ("idle-loaded-before", BEFORE), ("idle-loaded-after", AFTER)]
+    idle = [("idle-empty", EMPTY), ("idle-loaded", LOADED)]
+    failure = world.failure if number == world.restarts - 1 else None
     return RestartRecord(
         number,
         spans=tuple(Span(name, _ns(start), _ns(end)) for name, (start, end) in idle),
-        passes=tuple(_pass(world, index, start) for index, (start, _) in enumerate(PASSES)),
+        passes=() if failure else (_run(world, number),),
         clock_checks=(ClockCheck("boot", 1000),),
         timeline=timeline,
-        warm_up=tuple(_warm_up_pass(world, index) for index in range(9)),
+        failure=failure,
         runner_pids=frozenset({RUNNER.pid}),
         started_utc="2026-01-02T03:04:05.678+00:00",
     )
 
 
-def _warm_up_pass(world: World, index: int) -> WarmUpSample:
-    tokens = round(100_000 * (1 + world.warm_up_slope * index / 4))
-    span = Span("warm-up", 15 * index * NS_PER_S, 15 * (index + 1) * NS_PER_S)
-    return WarmUpSample(span, tokens, 0.1 * tokens, {f"{USED} temperature_c": 50.0})
-
-
-def _pass(world: World, index: int, start_s: float) -> PassRecord:
+def _run(world: World, number: int) -> PassRecord:
     requests: list[RequestRecord] = []
     series: list[tuple[int, int]] = []
-    total = 0
-    for number in range(ROUNDS):
-        at_s = start_s + number * world.round_s
-        tokens = world.output_tokens
-        requests += [_request(world, len(requests) + slot, at_s, tokens) for slot in range(IN_FLIGHT)]
-        for step in range(tokens):
+    total, at_s, tokens = 0, float(RUN[0]), world.output_tokens
+    prompts = np.full((ROUNDS, IN_FLIGHT), PROMPT_TOKENS)
+    if world.draw is not None:
+        sigma = sqrt(log(2))
+        drawn = np.random.default_rng((world.draw, number)).lognormal(
+            log(PROMPT_TOKENS) - sigma**2 / 2, sigma, prompts.shape
+        )
+        prompts = drawn.round().astype(int)
+    for lengths in prompts.tolist():
+        prefill_s = PREFILL_S * sum(lengths) / len(lengths) / PROMPT_TOKENS
+        edges_s = at_s, at_s + prefill_s, at_s + prefill_s + ROUND_S - PREFILL_S
+        requests += [_request(world, len(requests) + slot, *edges_s, length) for slot, length in enumerate(lengths)]
+        for step_s in np.linspace(*edges_s[1:], tokens):
             total += IN_FLIGHT
-            first_s, last_s = at_s + PREFILL_S, at_s + world.round_s
-            series.append((_ns(first_s + (last_s - first_s) * step / max(1, tokens - 1)), total))
+            series.append((_ns(step_s), total))
+        at_s = edges_s[-1]
     at_ns, counts = np.array(series, dtype=np.int64).T
-    return PassRecord(
-        span=Span("pass", _ns(start_s), _ns(start_s + ROUNDS * world.round_s - world.early_end_s)),
+    answer = world.output_tokens
+    declared = DeclaredWork(PROMPT_TOKENS, answer, PROMPT_TOKENS * (answer - 1) + answer * (answer - 1) / 2)
+    record = PassRecord(
+        span=Span("pass", _ns(RUN[0]), _ns(at_s - world.early_end_s)),
         requests=tuple(requests),
         tokens=TokenSeries(at_ns, counts),
         output_tokens=total,
-        prompt_tokens=PROMPT_TOKENS * len(requests),
+        prompt_tokens=int(prompts.sum()),
         cached_prompt_tokens=world.cached_prompt_tokens * len(requests),
         prompt_repeats=0,
-        index=index,
         cpu_busy=0.5,
-        cpu_others_share=world.cpu_others_share,
+        cpu_others_share=0.02,
         prompts_sha256="f" * 64,
-        repeated_prompts=0,
-        declared=DeclaredWork(PROMPT_TOKENS, world.output_tokens),
-        clock_checked=index not in world.unchecked,
+        declared=declared,
     )
+    return dataclasses.replace(record, **world.run)
 
 
-def _request(world: World, index: int, at_s: float, tokens: int) -> RequestRecord:
+def _request(
+    world: World, index: int, submitted_s: float, first_s: float, finished_s: float, prompt_tokens: int
+) -> RequestRecord:
     return RequestRecord(
         index=index,
-        submitted_ns=_ns(at_s),
-        first_token_ns=_ns(at_s + PREFILL_S),
-        finished_ns=_ns(at_s + world.round_s),
-        prompt_tokens=PROMPT_TOKENS,
+        submitted_ns=_ns(submitted_s),
+        first_token_ns=_ns(first_s),
+        finished_ns=_ns(finished_s),
+        prompt_tokens=prompt_tokens,
         cached_prompt_tokens=world.cached_prompt_tokens,
-        output_tokens=tokens,
+        output_tokens=world.output_tokens,
         finish_reason="length",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
     Args:
         windows: Windows of the passes; None without any pass.
     """
-    found = []
+    found, whole = [], measured.config.workload.has_rounds
     for (restart, run_pass), figure in zip(measured.passes, windows.of_headline() if windows else (), strict=True):
         requests, declared = run_pass.requests, run_pass.declared
         inside = [request for request in requests if figure.holds(request.first_token_ns)]
@@ -91,7 +92,7 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
                 declared_prompt_tokens=declared.prompt_tokens,
                 declared_output_tokens=mean,
                 draw_difference=sent / long_run - 1 if sent and long_run else None,
-                draw_chance=_chance(inside, measured.in_flight),
+                draw_chance=_chance(inside, 0 if whole or figure.window == "drained" else measured.in_flight),
                 mismatches=declared.mismatches,
                 texts=declared.texts,
                 ended_early=len(early),
@@ -103,11 +104,24 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
     return found
 
 
-def _chance(inside: Sequence[RequestRecord], in_flight: int) -> float:
-    """Return the relative standard deviation of the prompt tokens ÷ output tokens of so many independent requests."""
+def _chance(inside: Sequence[RequestRecord], cut: int) -> float:
+    """Return the relative standard deviation of the prompt tokens ÷ output tokens of requests drawn independently.
+
+    Requests with the same prompt are one draw.
+
+    Args:
+        cut: Number of answers that each of the window's ends cuts.
+
+    Source: renewal theory. What is left of an answer of o tokens at any instant has the mean E[o²] ÷ 2 E[o] and the
+    mean square E[o³] ÷ 3 E[o].
+    """
     lengths = np.array([(request.prompt_tokens or 0, request.output_tokens or 0) for request in inside], dtype=float)
-    if len(lengths) < 2 or not lengths.mean(axis=0).all():
+    if not len(lengths) or not lengths.mean(axis=0).all():
         return 0.0
-    variances = (lengths.std(axis=0) / lengths.mean(axis=0)) ** 2
-    # A window cuts the answers of all in flight at each end, at places spread evenly over them.
-    return sqrt(float(variances.sum()) / len(lengths) + min(in_flight, len(lengths)) / 6 / len(lengths) ** 2)
+    variances, answers = (lengths.std(axis=0) / lengths.mean(axis=0)) ** 2, lengths[:, 1] / lengths[:, 1].mean()
+    draws = Counter(
+        position if request.prompt_hash is None else request.prompt_hash for position, request in enumerate(inside)
+    )
+    same = sum(count**2 for count in draws.values()) / len(inside) ** 2
+    left = float(np.mean(answers**3) / 3 - (np.mean(answers**2) / 2) ** 2)
+    return sqrt(float(variances.sum()) * same + 2 * min(cut, len(lengths)) * left / len(lengths) ** 2)

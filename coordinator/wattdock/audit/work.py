@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import sqrt
 
 from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
@@ -68,12 +69,14 @@ def work_as_declared(inputs: AuditInput) -> Outcome:
     if (draw := inputs.procedure.draw_difference) is None:
         return Outcome("pass", figure)
     entry = inputs.result.budget.entry("mix of work") if inputs.result.budget else None
-    effect, chance = entry.correction if entry else draw, inputs.procedure.draw_chance
+    effect = entry.correction if entry else draw
+    # A file's lengths are the same in each restart.
+    chance = inputs.procedure.draw_chance * (sqrt(len(passes)) if inputs.config.prompts.file else 1)
     figure += f"; prompt tokens per output token are {draw:+.2%} off the long run (by chance ± {chance:.2%})"
     figure += f", for which J/token is corrected by {entry.correction:+.2%}" if entry else ""
     if max(abs(draw), abs(effect)) > MAX_MIX_DIFFERENCE and abs(draw) > CHANCE * chance:
         cause, remedy = _cause_of_mix(inputs)
-        return Outcome("fail", f"{figure}{cause}", remedy=remedy or "make passes longer: workload.min_duration_s")
+        return Outcome("fail", f"{figure}{cause}", remedy=remedy or "send more: workload.min_duration_s, prompts.count")
     return Outcome("pass", figure)
 
 
