@@ -47,6 +47,7 @@ class Reason(Stored):
     """A check that stands against publication.
 
     Attributes:
+        status: "unknown": it could not be answered.
         found: What it found.
         limit: The limit for that.
         remedy: The setting or command that mends it, or the next step.
@@ -54,6 +55,7 @@ class Reason(Stored):
 
     question: Question
     name: str
+    status: Literal["fail", "unknown"]
     found: str
     limit: str | None = None
     remedy: str | None = None
@@ -65,7 +67,8 @@ class Reason(Stored):
         return f"{self.name}: {self.found}{limit}"
 
     def __str__(self) -> str:
-        return f"{QUESTIONS[self.question]}: {self.brief}{f' → {self.remedy}' if self.remedy else ''}"
+        said = QUESTIONS[self.question] if self.status == "fail" else "unknown"
+        return f"{said}: {self.brief}{f' → {self.remedy}' if self.remedy else ''}"
 
 
 class Audit(Stored):
@@ -99,6 +102,7 @@ class Audit(Stored):
             Reason(
                 question=check.question or "wrong",
                 name=check.name,
+                status="fail" if check.status == "fail" else "unknown",
                 found=check.figure,
                 limit=check.threshold,
                 remedy=check.remedy,
@@ -106,8 +110,7 @@ class Audit(Stored):
             for check in failed
         ]
         # What failed is graver than what is unknown.
-        statuses = {check.name: check.status for check in failed}
-        reasons.sort(key=lambda reason: (list(QUESTIONS).index(reason.question), statuses[reason.name] != "fail"))
+        reasons.sort(key=lambda reason: (list(QUESTIONS).index(reason.question), reason.status))
         return cls(publishable=not reasons, summary=_summary(reasons, budget), reasons=reasons, checks=list(checks))
 
     @classmethod

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.records import PassRecord, RestartRecord
 
+# Longest time from a request's submission to the next one, in mean gaps: how much earlier a window may end than its run.
+MOST_GAPS = 5.0
 # Shortest steady state where a run has no declared window.
 MIN_STEADY_S = 20.0
 MJ_PER_J = 1_000
@@ -183,7 +185,7 @@ def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, submitted: int
     gap_s = elapsed_s / finished
     lifetime_s = gap_s * (submitted - finished if work.loop == "open" else work.batch_size)
     # The window ends with the last submission, and that of rounds begins with one.
-    slack_s = lifetime_s if work.has_rounds else 2 * gap_s
+    slack_s = lifetime_s if work.has_rounds else MOST_GAPS * gap_s
     return elapsed_s >= sum(required_s(config, lifetime_s)) + slack_s
 
 
