@@ -21,7 +21,6 @@ from seams.analysis import (
     difference,
     median_slope,
     paired_difference,
-    statistical_j,
 )
 from seams.analysis import statistics_statistics as statistics
 from seams.reports import plus_minus
@@ -58,16 +57,7 @@ def test_an_interval_comes_from_restart_means_with_one_degree_of_freedom_less() 
     half = 4.302653 * 0.1 / 3**0.5 / 1.1
     assert list(seen.ci95 or ()) == pytest.approx([1.1 * exp(-half), 1.1 * exp(half)])
     assert seen.ci95_relative == pytest.approx(exp(half) - 1)
-    assert seen.standard_deviation_within_restarts == 0
     assert seen.covers
-
-
-def test_spread_within_restarts_is_pooled() -> None:
-    """± 1 J in each of two restarts of two passes: √2 J per 100 tokens, two degrees of freedom."""
-    passes = [energy_pass(restart, index, 100 + 2 * index + restart) for restart in range(2) for index in range(2)]
-    seen = statistics(passes)
-    assert seen is not None
-    assert seen.standard_deviation_within_restarts == pytest.approx(0.01414, abs=1e-5)
 
 
 def test_an_interval_of_what_cannot_be_negative_ends_above_zero() -> None:
@@ -88,29 +78,6 @@ def test_only_an_interval_whose_sides_look_alike_is_shown_as_plus_or_minus() -> 
     assert plus_minus(Figure(0.13501, Interval(0.13446, 0.13556)), ".4g") == "0.13501 ± 0.00055"
     assert plus_minus(Figure(6213.2, Interval(6193.2, 6233.2)), ",.1f") == "6,213 ± 20"
     assert plus_minus(Figure(6213.2), ",.1f") == "6,213.2"
-
-
-def test_an_outlier_is_shown_and_still_counts() -> None:
-    """Leaving it out would be choosing the answer."""
-    passes = [energy_pass(0, index, joules) for index, joules in enumerate((100, 101, 99, 100.5, 130))]
-    seen = statistics(passes)
-    assert seen is not None
-    assert seen.outliers == ["restart 1 pass 5: 1.3"]
-    assert seen.per_restart == [pytest.approx(530.5 / 500)]
-
-
-def test_an_outlier_among_equal_values_is_shown() -> None:
-    """Their median deviation is 0, by which nothing could stand out."""
-    seen = statistics([energy_pass(0, index, joules) for index, joules in enumerate((100, 100, 100, 100, 500))])
-    assert seen is not None
-    assert seen.outliers == ["restart 1 pass 5: 5"]
-
-
-def test_the_total_is_as_sure_as_joules_per_token_repeat_over_restarts() -> None:
-    """1.0, 1.1 and 1.2 J/token: a standard error of 0.1 ÷ √3 of 1.1, of 330 J."""
-    passes = [energy_pass(restart, 0, 100 + 10 * restart) for restart in range(3)]
-    assert statistical_j(330, passes) == pytest.approx(330 * 0.1 / 3**0.5 / 1.1)
-    assert statistical_j(330, passes[:2]) is None
 
 
 @pytest.mark.parametrize("tokens", [(0, 0, 0), (100, 0, 100)])

@@ -89,9 +89,7 @@ def test_restarts_and_the_checks_that_did_not_pass_are_in_words() -> None:
     spread = {
         "quantity": "output_tokens_per_s",
         "value": 25.08,
-        "per_pass": [],
         "per_restart": [6.6, 43.5],
-        "standard_deviation_between_restarts": 26.0,
         "reason": "too few",
     }
     three = {"per_restart": [6.6, 43.5, 25.0], "ci95": {"low": 0.0, "high": 71.4}, "ci95_relative": 1.8}

@@ -9,9 +9,6 @@ from operator import add, mul
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
-from pydantic import Field
-
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -35,8 +32,6 @@ T_FACTORS = (
     *(12.706204736174694, 4.302652729749462, 3.1824463052837078, 2.7764451051977934, 2.5705818356363146),
     *(2.4469118511449786, 2.364624251592784, 2.306004135204166, 2.262157162798205),
 )
-# Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
-OUTLIER_SCORE, MAD_TO_SCORE, MEAN_DEVIATION_TO_SCORE = 3.5, 0.6745, 1.253314
 COVERS = (
     "repetitions of this experiment on these GPUs, this machine and this day, {prompts}; not other GPUs of the model, "
     "nor the sensors' gain"
@@ -74,22 +69,16 @@ class Statistics(Stored):
         quantity: The figure described.
         value: The result's figure, whose interval `ci95` is: sum over all passes ÷ sum of their tokens (or seconds).
         per_restart: The same of each restart.
-        standard_deviation_within_restarts: Spread of passes around their restart's mean, pooled.
         ci95: Of the figure, from how restarts differ, R−1 degrees of freedom; null with the reason.
         ci95_relative: (Upper end − figure) ÷ figure, the longer side of an interval on the logarithm.
-        outliers: Passes far from the others; reported, never dropped.
         covers: What the interval holds for.
     """
 
     quantity: Literal["energy_per_output_token_j", "output_tokens_per_s"]
     value: float
-    per_pass: list[float]
     per_restart: list[float]
-    standard_deviation_between_restarts: float | None
-    standard_deviation_within_restarts: float | None = None
     ci95: Interval | None = None
     ci95_relative: float | None = None
-    outliers: list[str] = Field(default_factory=list)
     covers: str | None = None
     reason: str | None = None
 
@@ -294,10 +283,7 @@ def statistics(passes: Sequence[PassEnergy], *, drawn: Sequence[str] = ()) -> St
         return None
     counted = [run_pass.counted for run_pass in passes]
     quantity = ENERGY if all(part.total_j is not None and part.output_tokens for part in counted) else SPEED
-    groups = by_restart(passes)
-    restarts = Restarts.of_groups(groups, quantity)
-    within = [Restarts.of_groups([[run_pass] for run_pass in group], quantity).values for group in groups]
-    per_pass = Restarts.of_groups([[run_pass] for run_pass in passes], quantity).values
+    restarts = Restarts.of_groups(by_restart(passes), quantity)
     value, interval = restarts.value, restarts.interval
     few = pluralize(len(restarts), "restart")
     too_few = f"{few}: too few for an interval, {LEAST_RESTARTS} are the least; set repeats.restarts"
@@ -306,16 +292,9 @@ def statistics(passes: Sequence[PassEnergy], *, drawn: Sequence[str] = ()) -> St
     return Statistics(
         quantity=quantity,
         value=value,
-        per_pass=per_pass,
         per_restart=restarts.values,
-        standard_deviation_between_restarts=pooled_deviation([restarts.values]),
-        standard_deviation_within_restarts=pooled_deviation(within),
         ci95=interval,
         ci95_relative=interval.high / value - 1 if interval and value else None,
-        outliers=[
-            f"restart {passes[i].restart + 1} pass {passes[i].pass_index + 1}: {per_pass[i]:.4g}"
-            for i in _outlier_positions(per_pass)
-        ],
         covers=COVERS.format(prompts=f"with {anew}{same} in each restart") if interval else None,
         reason=None if interval else too_few,
     )
@@ -330,14 +309,3 @@ def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:
         distances = [value - mean for value in group]
         squares.append(_sum(map(mul, distances, distances)))
     return sqrt(_sum(squares) / freedom) if freedom else None
-
-
-def _outlier_positions(values: Sequence[float]) -> list[int]:
-    """Positions of the values that stand out by their modified z-score.
-
-    Where more than half of the values are equal, by the mean absolute deviation instead of the median one.
-    Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
-    """
-    distances = np.abs(np.array(values) - np.median(values))
-    deviation = float(np.median(distances)) / MAD_TO_SCORE or MEAN_DEVIATION_TO_SCORE * float(np.mean(distances))
-    return np.flatnonzero(distances > OUTLIER_SCORE * deviation).tolist() if deviation else []
