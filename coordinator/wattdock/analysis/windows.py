@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.records import PassRecord, RestartRecord
 
-# Longest time from a request's submission to the next one, in mean gaps: how much earlier a window may end than its run.
+# Longest time from one submission to the next, in mean gaps: by how much a window may end before its run.
 MOST_GAPS = 5.0
 # Shortest steady state where a run has no declared window.
 MIN_STEADY_S = 20.0
