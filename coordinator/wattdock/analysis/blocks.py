@@ -43,7 +43,9 @@ def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None
 def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> Window:
     """Return a window, which has joules and tokens, with its blocks; one block where instants do not tell more."""
     start_ns, end_ns = figure.start_ns or run_pass.span.start_ns, figure.end_ns or run_pass.span.end_ns
-    edges_ns, work, declared = [start_ns, end_ns], dict[str, Floats](), dict[str, float]()
+    edges_ns: list[int] = [start_ns, end_ns]
+    work: dict[str, Floats] = {}
+    declared: dict[str, float] = {}
     try:
         instants = Instants.of(run_pass)
         edges_ns = _edges(run_pass, instants, start_ns, end_ns, in_rounds=measured.config.workload.has_rounds)
