@@ -1,11 +1,12 @@
 """What tests reach behind the door of `analysis`: a name that moves is changed here only."""
 
+from wattdock.analysis.budget import Budget, Entry, NotIncluded
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything
-from wattdock.analysis.drift import Drift, drift
 from wattdock.analysis.energy import EnergyResult, measured_energy
 from wattdock.analysis.goodput import NO_INSTANTS, Goodput, goodput
 from wattdock.analysis.gpus import GpuResult, ListedProcess, gpu_results, listed_processes
+from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules, combined_timing_j
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
 from wattdock.analysis.multi_gpu import data_parallel, multi_gpu
@@ -23,7 +24,7 @@ from wattdock.analysis.performance import (
     ttft_s,
     undrained,
 )
-from wattdock.analysis.procedure import WarmUp, procedure
+from wattdock.analysis.procedure import procedure
 from wattdock.analysis.statistics import (
     CONFIDENCE,
     SPEED,
@@ -38,47 +39,37 @@ from wattdock.analysis.statistics import (
     statistical_j,
 )
 from wattdock.analysis.statistics import statistics as statistics_statistics
-from wattdock.analysis.steadiness import (
-    IdleState,
-    idle_baselines,
-    idle_energy_j,
-    idle_unsettled,
-    late_temperatures_c,
-    not_cooled_down,
-    warm_up_steadiness,
-)
 from wattdock.analysis.token_costs import KINDS, Bins, MeteredWork, NoCostsError, TokenCosts, Work, costs, token_costs
-from wattdock.analysis.trend import Change, median_slope, pooled, slope
-from wattdock.analysis.verdict import GROUPS, Reason
+from wattdock.analysis.verdict import QUESTIONS, Reason
 from wattdock.analysis.windows import WINDOWS, WindowFigure, phases, rounds_of, windows
 
 __all__ = [
     "CONFIDENCE",
     "DIFFERENT_GPUS",
-    "GROUPS",
     "KINDS",
     "NORMAL95",
     "NO_BITS",
     "NO_INSTANTS",
+    "QUESTIONS",
     "SPEED",
     "T_FACTORS",
     "WINDOWS",
     "Bins",
-    "Change",
+    "Budget",
     "Compute",
     "Difference",
-    "Drift",
     "EnergyResult",
+    "Entry",
     "Figure",
     "Goodput",
     "GpuResult",
-    "IdleState",
     "Interval",
     "Joules",
     "ListedProcess",
     "Measured",
     "MeteredWork",
     "NoCostsError",
+    "NotIncluded",
     "PassEnergy",
     "Performance",
     "Quantiles",
@@ -87,7 +78,6 @@ __all__ = [
     "Roofline",
     "SpanJoules",
     "TokenCosts",
-    "WarmUp",
     "WindowCheck",
     "WindowFigure",
     "Work",
@@ -98,7 +88,6 @@ __all__ = [
     "data_parallel",
     "difference",
     "differing",
-    "drift",
     "everything",
     "goodput",
     "gpu_results",
@@ -106,23 +95,17 @@ __all__ = [
     "host_energy",
     "idle_baselines",
     "idle_energy_j",
-    "idle_unsettled",
     "inter_token_latency",
-    "late_temperatures_c",
     "listed_processes",
     "mean_interval",
     "measured_energy",
-    "median_slope",
     "multi_gpu",
-    "not_cooled_down",
     "performance",
     "phases",
-    "pooled",
     "procedure",
     "quantiles",
     "rounds_of",
     "serving",
-    "slope",
     "statistical_j",
     "statistics_statistics",
     "token_costs",
@@ -130,6 +113,5 @@ __all__ = [
     "tpot_s",
     "ttft_s",
     "undrained",
-    "warm_up_steadiness",
     "windows",
 ]

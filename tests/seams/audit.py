@@ -1,9 +1,9 @@
 """What tests reach behind the door of `audit`: a name that moves is changed here only."""
 
-from wattdock.audit.audit import cpus_alone, gpus_alone, machine_alone, node_alone, other_gpus_idle
+from wattdock.audit.alone import cpus_alone, gpus_alone, machine_alone, memory_alone, other_gpus_idle
 from wattdock.audit.check import AuditInput
-from wattdock.audit.gpus import meters_agree
-from wattdock.audit.procedure import arrivals_kept_up_with, client_keeps_up, gpus_fed, warm_up_converged
+from wattdock.audit.gpus import readings_agree
+from wattdock.audit.work import arrivals_kept_up_with, client_keeps_up, gpus_fed
 
 __all__ = [
     "AuditInput",
@@ -13,8 +13,7 @@ __all__ = [
     "gpus_alone",
     "gpus_fed",
     "machine_alone",
-    "meters_agree",
-    "node_alone",
+    "memory_alone",
     "other_gpus_idle",
-    "warm_up_converged",
+    "readings_agree",
 ]
