@@ -46,7 +46,13 @@ from wattdock.errors import Cause, ConfigError
         ("backend: vllm\nvllm: {serve: 1}\n", "2: vllm.serve: true false, not 1"),
         ("slo: {}\n", "1: slo: ttft_ms, tpot_ms e2e_ms"),
         ("workload: {batch_size: '8'}\n", "1: workload.batch_size: not '8' quotes"),
-        ("warmup: {slope_per_min: 2e-3}\n", "1: warmup.slope_per_min: '2e-3' 1.0e-3"),
+        ("warmup: {lead_in_s: 4e1}\n", "1: warmup.lead_in_s: '4e1' 1.0e-3"),
+        ("warmup: {profile: steady}\n", "1: warmup.profile: 'quick' 'lead-in' 'steady'"),
+        ("repeats: {restarts: 3, until: abc %}\n", "1: repeats.until: number 'abc %'"),
+        ("repeats: {restarts: 3, until: 120 %}\n", "1: repeats.until: less than 1, not '120 %'"),
+        ("repeats: {restarts: 3, until: 0 %}\n", "1: repeats.until: more than 0, not '0 %'"),
+        ("repeats: {restarts: 2, until: 1 %}\n", "1: repeats: 3 restarts or more 2"),
+        ("repeats: {restarts: 9, until: 1 %}\n", "1: repeats: most (8) 9"),
         ("gpus: {count: 0}\n", "1: gpus.count: not 0"),
         ("workload: {arrival: poisson}\n", "1: workload: poisson rate_per_s: 2"),
         ("workload: {rate_per_s: 3}\n", "1: workload: rate_per_s: 3 poisson gamma batch"),
@@ -158,11 +164,30 @@ def test_what_publication_needs_lies_under_what_is_written_and_looser_settings_a
     (tmp_path / "study.yaml").write_text("defaults: {repeats: {restarts: 2}}\nsweep: {idle.duration_s: [45]}\n")
     for name in ("one", "study"):
         [loose] = load_study(tmp_path / f"{name}.yaml", {}).experiments
-        assert loose.looser_than_published()["warmup.profile"] == "warmup.profile=quick instead of steady"
+        assert loose.looser_than_published()["warmup.profile"] == "warmup.profile=quick instead of lead-in"
         [laid] = load_study(tmp_path / f"{name}.yaml", {}, publishable=True).experiments
-        assert (laid.repeats.restarts, laid.idle.duration_s, laid.repeats.passes) == (2, 45, 2)
-        assert (laid.warmup.profile, laid.workload.min_duration_s, laid.container.locked) == ("steady", 20, True)
+        assert (laid.repeats.restarts, laid.idle.duration_s, laid.repeats.passes) == (2, 45, 1)
+        assert (laid.warmup.profile, laid.workload.min_duration_s, laid.container.locked) == ("lead-in", 40, True)
         assert laid.looser_than_published() == {"repeats.restarts": "repeats.restarts=2 instead of 3"}
+
+
+@pytest.mark.parametrize(
+    ("written", "until", "limit"),
+    [
+        *(("1 %", 0.01, 0.01), ('"1%"', 0.01, 0.01), ("0.01", 0.01, 0.01), (" 1.5 % ", 0.015, 0.015)),
+        # A wider one than may be published adds no restart for publication, and does not loosen its limit.
+        *(("5 %", 0.05, 0.02), ("null", None, 0.02)),
+    ],
+)
+def test_how_well_a_figure_is_to_be_known_is_a_share_or_a_percentage(
+    tmp_path: Path, written: str, until: float | None, limit: float
+) -> None:
+    """Both mean the same experiment."""
+    (tmp_path / "x.yaml").write_text(f"repeats: {{restarts: 3, until: {written}}}\n")
+    [config] = load_study(tmp_path / "x.yaml", {}).experiments
+    assert (config.repeats.until, config.repeats.limit) == pytest.approx((until, limit))
+    [by_flag] = load_study(None, {"repeats.restarts": 3, "repeats.until": until}).experiments
+    assert by_flag.experiment_id == config.experiment_id
 
 
 def test_a_setting_inside_a_short_form_is_laid_over_it_not_instead_of_it(tmp_path: Path) -> None:

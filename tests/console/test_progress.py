@@ -32,8 +32,6 @@ BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
         (events.Loading("tiny", "reading weights"), ["reading weights"]),
         (events.RestartStarted("batch 8", 1, 1, 4, 6, "9 s"), ["batch 8: begins", "4 of 6 passes", "9 s"]),
         (events.RestartStarted("batch 8", 2, 3, 4, 6, "9 s"), ["batch 8: restart 2 of 3", "4 of 6 passes"]),
-        (events.WarmUpFinished(5, 61.2, ()), ["5 passes", "61 s, steady"]),
-        (events.WarmUpFinished(9, 120, ("tokens/s",)), ["9 passes", "120 s, not steady", ": tokens/s"]),
         (events.PassFinished("pass 1/2", 40960, 20.5, None), ["pass 1/2: 40,960 tokens", "20.50 s"]),
         (events.PassFinished("pass 2/2", 9, 1.0, 0.6), ["pass 2/2: 9 tokens", "1.00 s", "60%"]),
         (events.ResultStored("batch 8", "ab", "ok", Path("results/x")), ["batch 8: ok", "results/x"]),

@@ -21,7 +21,7 @@ def test_a_study_that_cannot_be_publishable_here_is_told_what_is_left_to_do(call
     done = called(verb, "--publishable", "x.yaml")
     assert done.returncode == ExitCode.PREFLIGHT
     laid, *left, refusal = done.stderr.splitlines()
-    assert {"warmup.profile=steady", "idle.duration_s=30", "repeats.restarts=3"} <= {*re.split(r",? ", laid)}
+    assert {"warmup.profile=lead-in", "repeats.passes=1", "workload.min_duration_s=40"} <= {*re.split(r",? ", laid)}
     subjects = [line.removeprefix("left to do: ").partition(":")[0] for line in left]
     assert [subject for subject in subjects if subject != "GPU"] == ["settings", "model", "image"]
     assert "repeats.restarts=1" in left[0]

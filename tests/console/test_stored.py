@@ -57,21 +57,23 @@ def test_a_result_is_shown_by_its_name_or_the_beginning(study: Called) -> None:
         assert [result["experiment_id"] for result in json.loads(shown.stdout)] == ["3" * 64]
 
 
-def test_what_shows_that_a_figure_is_wrong_stands_before_it(study: Called) -> None:
-    """Whatever else is not verified, and the error that a row of its own tells, wait below; the exit code stays 0."""
+def test_what_is_shown_begins_with_the_verdict(study: Called) -> None:
+    """Of one result in its one line; of several what is wrong with each, but for an error; the exit code stays 0."""
     reasons = [
-        {"group": group, "name": name, "found": f"found by {name}"}
-        for group, name in (("wrong", "throttling"), ("wrong", "completion"), ("unverified", "settings"))
+        {"question": question, "name": name, "found": f"found by {name}"}
+        for question, name in (("wrong", "throttling"), ("wrong", "completion"), ("known", "uncertainty"))
     ]
-    audit = {"publishable": False, "reasons": reasons, "checks": []}
+    summary = "not publishable: throttling: found by throttling (and 2 more)"
+    audit = {"publishable": False, "summary": summary, "reasons": reasons, "checks": []}
     part = {"study_id": STUDY, "attempt": 1}
     stored(RESULTS, name="20260101T000004-fake-4", study=part, experiment_id="4" * 64, audit=audit)
     one, both = study("show", "20260101T000004"), study("show", "two-sizes")
     assert (one.returncode, both.returncode) == (0, 0)
     first, second, *_ = one.stdout.splitlines()
-    assert (first, second.startswith("wrong")) == ("wrong: throttling: found by throttling", False)
-    assert both.stdout.splitlines()[0].endswith(": wrong: throttling: found by throttling")
-    assert both.stdout.count("wrong: ") == 1
+    assert (first, second.split("  ")[0]) == (summary, "version three")
+    told = [line.partition(": ")[2] for line in both.stdout.splitlines() if "found by" in line]
+    assert told[0] == "something is wrong: throttling: found by throttling"
+    assert not any("found by completion" in line for line in told)
 
 
 def test_results_are_a_list_in_json_however_they_are_named(called: Called) -> None:

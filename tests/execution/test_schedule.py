@@ -116,8 +116,8 @@ def test_a_pass_takes_its_share_of_what_is_around_it_but_not_of_the_load() -> No
 
 
 LONG = {"workload": {"min_duration_s": 20}}
-# Two restarts of two passes: 4 × 20 s, 2 × (120 s of warm-up and 30 s idle before and after).
-STEADY = {**LONG, "warmup": {"profile": "steady"}, "idle": {"duration_s": 30}, "repeats": {"passes": 2}}
+# Each pass has a lead-in of its own: 4 × (45 + 20) s. The idle span comes once a load, which may be shared.
+LEAD_IN = {**LONG, "warmup": {"profile": "lead-in"}, "idle": {"duration_s": 30}}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,8 @@ STEADY = {**LONG, "warmup": {"profile": "steady"}, "idle": {"duration_s": 30}, "
         (LONG, [(3, None)], "at least 60 s"),
         (LONG, [(3, None), (2, 5.0)], "at least 70 s"),
         (LONG, [(0, None), (2, 5.0)], "10 s"),
-        (STEADY, [(4, None)], "at least 7 min"),
+        (LEAD_IN, [(4, None)], "at least 4 min"),
+        ({**LEAD_IN, "warmup": {"profile": "lead-in", "lead_in_s": 5}}, [(2, None)], "at least 50 s"),
         # Never seen, and as short as it likes; a second beside it is a bound.
         ({}, [(1, None)], "time unknown until the first pass"),
         ({}, [(1, None), (1, 0.9)], "time unknown until the first pass"),

@@ -95,5 +95,5 @@ def test_a_prefix_cache_that_serves_what_conversations_declare_passes_the_audit(
     # Sixteen conversations of 300 + 420 + 540 + 660 tokens, of which the first's prefix is nowhere yet.
     declared = (16 * (200 + 300 + 420 + 540) - 200) / (16 * 1920)
     assert (speed.cacheable_prompt_tokens or 0) / (speed.prompt_tokens or 1) == pytest.approx(declared)
-    [check] = [check for check in audit.checks if check.name == "cached prompt tokens"]
+    [check] = [check for check in audit.checks if check.name == "cached prompts"]
     assert check.status == status

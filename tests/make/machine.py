@@ -127,7 +127,7 @@ class VirtualRunner:
     def wait_ready(self, timeout_s: float) -> RunnerDescription:
         self.limits["launch_s"] = timeout_s
         self.clock.sleep(LAUNCH_S)
-        return RunnerDescription("fake", "fake", "1.0", "3.12", arrivals=("batch", "closed", "open"))
+        return RunnerDescription("fake", "fake", "1.0", "3.12", arrivals=("batch", "closed", "open", "single"))
 
     def check_clock(self) -> ClockCheck:
         return ClockCheck("boot", 1)

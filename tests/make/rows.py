@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from math import prod
+from math import exp, prod, sqrt
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from seams.analysis import T_FACTORS, Budget, Entry, Interval
 from seams.metering import HostTimeline, Series, Ticks
 from seams.records import COUNTER
 
@@ -29,7 +31,8 @@ def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ())
     """Return the sample with values changed, each by its dotted place.
 
     Args:
-        restarts: Joules per output token of one pass each, instead of the sample's own passes.
+        restarts: Joules per output token of one pass each, instead of the sample's own passes; nothing else makes the
+            figure uncertain.
     """
     made: dict[str, Any] = json.loads(SAMPLE.read_text())
     if restarts:
@@ -42,6 +45,7 @@ def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ())
         ]
         energy["energy_per_output_token_j"] = sum(restarts) / len(restarts)
         energy["total_j"] = sum(restarts) * TOKENS
+        made["budget"] = restarts_budget(restarts).model_dump(mode="json")
     for place, value in changes.items():
         *parents, last = place.split(".")
         part = made
@@ -49,6 +53,20 @@ def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ())
             part = part[int(parent)] if isinstance(part, list) else part[parent]
         part[last] = value
     return made
+
+
+def restarts_budget(restarts: Sequence[float], weights: Sequence[float] | None = None) -> Budget:
+    """Return the budget of J/token of these restarts, with no other entry; from three restarts on with an interval."""
+    value, freedom = fmean(restarts, weights), len(restarts) - 1
+    error = float(np.std(np.log(restarts), ddof=1)) / sqrt(len(restarts)) if freedom and min(restarts) > 0 else 0.0
+    entry = Entry(name="restarts", standard_uncertainty=error, kind="A", freedom=freedom, share=1.0, found="made up")
+    figure: dict[str, Any] = {"measured": value, "energy_per_output_token_j": value, "entries": [entry]}
+    figure["per_restart"] = restarts
+    if freedom < 2:
+        return Budget(**figure, reason=f"{len(restarts)} restarts: too few for an interval, 3 are the least")
+    half = T_FACTORS[freedom - 1] * error
+    interval = Interval(value * exp(-half), value * exp(half))
+    return Budget(**figure, standard_uncertainty=error, freedom=freedom, expanded=half, interval=interval)
 
 
 def split_document(
@@ -89,6 +107,8 @@ def split_document(
         measured = {"duration_s": PASS_S, "output_tokens": round(speed * PASS_S), "total_j": total_j}
         passes.append(first | measured | {"restart": restart, "pass": 0})
     made["energy"]["passes"] = passes
+    costs = [watts / speed for watts, speed in zip(power_w or (), tokens_per_s, strict=bool(power_w))]
+    made["budget"] = restarts_budget(costs, tokens_per_s).model_dump(mode="json") if costs else None
     return made
 
 
@@ -99,7 +119,7 @@ def split_result(*args: Any, **options: Any) -> ExperimentResult:
 
 def reason(name: str, found: str = "") -> dict[str, str]:
     """Return a reason against publishing, as a stored result holds it."""
-    return {"group": "wrong", "name": name, "found": found}
+    return {"question": "wrong", "name": name, "found": found}
 
 
 def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> StoredResult:

@@ -24,7 +24,7 @@ from wattdock.errors import Cause, StoreError
 from wattdock.host import GpuProcess
 from wattdock.metering import GpuTimeline, MeterEvent, Span
 from wattdock.owned_folder import OwnedFolder
-from wattdock.records import EnvironmentSnapshot, Failure, PassRecord, RestartRecord, WarmUpSample, disk
+from wattdock.records import EnvironmentSnapshot, Failure, PassRecord, RestartRecord, disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,6 @@ def full() -> RestartRecord:
         ),
         clock_checks=(ClockCheck("boot", 12),),
         timeline=dataclasses.replace(timeline(gpu), host=host),
-        warm_up=(WarmUpSample(Span("warm-up", 1, 2), 7, float("nan"), {"GPU-a temperature_c": 50.5}),),
         failure=Failure(kind="RunnerError", message="m", stage="pass 2", exit_code=5, log_tail="t"),
         runner_pids=frozenset({4, 5}),
         clock="boot 1",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from make.outcomes import known
 from make.rows import document, reason, row
 from make.stored import opener
 from refused import raises
@@ -72,19 +73,20 @@ def test_the_verdict_comes_after_the_figures_and_before_any_chart_and_counts() -
     assert text.index("<table>") < text.index(found) < text.index('data-chart="intervals"')
 
 
-def test_each_reason_in_the_front_leads_to_a_check_of_the_page_settings_too() -> None:
-    """Settings are no check: theirs is one that follows from them."""
-    checks = [{"name": "restarts", "status": "fail", "figure": "1"}, {"name": "clock", "status": "fail", "figure": "2"}]
-    settings = {**reason("settings"), "follows": ["restarts"]}
-    text = shown(row("one", {"audit.checks": checks, "audit.reasons": [settings, reason("clock")]}))
+def test_each_reason_in_the_front_leads_to_its_check_on_the_page() -> None:
+    """The verdict in one line stands beside the reasons."""
+    checks = [{"name": name, "status": "fail", "figure": "1"} for name in ("uncertainty", "clock")]
+    audit = {"publishable": False, "summary": "not publishable: clock: 2", "checks": checks}
+    text = shown(row("one", {"audit": {**audit, "reasons": [reason("uncertainty"), reason("clock")]}}))
     places = re.findall(r'<a href="#(check-[^"]+)">([^<]+) \(1\)</a>', text)
-    assert places == [("check-restarts", "settings"), ("check-clock", "clock")]
+    assert places == [("check-uncertainty", "uncertainty"), ("check-clock", "clock")]
+    assert "<p>not publishable: clock: 2</p>" in section(text, "summary")
     assert all(f'id="{place}"' in text for place, _ in places)
 
 
 def test_what_was_not_measured_is_said_with_its_reason_and_never_a_zero() -> None:
     """A result without joules has no point among those that have."""
-    changes = {"energy.total_j": None, "energy.energy_per_output_token_j": None, "energy.reason": "GPU lost"}
+    changes = {"energy.total_j": None, "energy.reason": "GPU lost", "budget": None}
     text = shown(row("one", restarts=[1.0, 1.1]), row("two", changes))
     assert f"{changes['energy.reason']} (two)" in text
     [none] = points_of([row("two", changes)])
@@ -92,10 +94,26 @@ def test_what_was_not_measured_is_said_with_its_reason_and_never_a_zero() -> Non
 
 
 def test_intervals_stand_beside_figures_where_restarts_are_enough_for_one() -> None:
-    """1.0, 1.1 and 1.2 J/token from three restarts: 1.1 ± 4.303 × 0.1 ÷ √3; with fewer there is none."""
+    """1.0, 1.1 and 1.2 J/token from three restarts: 1.1 × exp(± 4.303 × 0.09119 ÷ √3); with fewer there is none."""
     text = shown(row("one", restarts=[1.0, 1.1, 1.2]), row("two", restarts=[1.0, 1.1]))
-    assert "1.1 [0.8776, 1.379]" in text
+    assert "1.1 [0.877, 1.38]" in text
     assert ">1.05, 1 board<" in text
+
+
+def test_each_entry_of_a_budget_has_a_bar_as_long_as_its_share() -> None:
+    """The whole sum is 6 em long; what is not in the interval has no bar, a result without joules no table."""
+    text = shown(row("one"), row("two", restarts=[1.0, 1.1, 1.2]), row("three", {"budget": None}))
+    first, second = section(text, "budget").split("<details")[1:]
+    widths = re.findall(r'<span class="bar" style="width: ([0-9.]+)em"></span> (\d+) %', first)
+    shares = [entry.share for entry in known(row("one").result.budget).entries]
+    assert widths == [(f"{6 * share:.1f}", f"{100 * share:.0f}") for share in shares]
+    assert sum(float(width) for width, _ in widths) == pytest.approx(6, abs=0.1)
+    assert first.count("<td>not in it</td>") == 3
+    assert "too few for an interval" in first
+    assert "1.1 J/output token ± 22.65 %" in second
+    assert second.count('class="bar"') == 1
+    assert '<a href="#budget">' in text
+    assert 'id="budget"' not in shown(row("three", {"budget": None}))
 
 
 def test_what_a_token_costs_stands_on_page_and_terminal_with_its_interval_or_its_reason() -> None:
@@ -112,11 +130,6 @@ def test_what_a_token_costs_stands_on_page_and_terminal_with_its_interval_or_its
     for cell in ("0.0149 [0.0147, 0.0151]", "cannot be told from steps", "-0.04% of those measured, over 2,967 bins"):
         assert f"<td>{cell}</td>" in text
     assert terminal_rows(measured)["J/prompt token"] == "0.0149 [0.0147, 0.0151]"
-    assert terminal_rows(measured)["power limit"] == "unknown whether it was reached"
-    limited = row("one", {"energy.token_costs": costs | {"at_power_limit": True}})
-    sentence = "a token costs time at a fixed power: these are averages over the run, not what one more token costs"
-    assert sentence in shown(limited)
-    assert sentence in terminal_rows(limited)["power limit"]
     assert section(shown(row("two")), "token-costs") == ""
 
 

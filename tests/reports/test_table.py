@@ -94,8 +94,26 @@ def test_restarts_and_the_checks_that_did_not_pass_are_in_words() -> None:
     }
     three = {"per_restart": [6.6, 43.5, 25.0], "ci95": {"low": 0.0, "high": 71.4}, "ci95_relative": 1.8}
     changes = {"statistics": spread, "audit.publishable": False, "audit.reasons": [reason("energy"), reason("b")]}
+    changes |= {"budget": None}
     rows = terminal_rows(row("a", changes))
-    assert rows["restarts"] == "6.6 and 43.5 output tokens/s; too few"
+    assert rows["restarts"] == "6.6 and 43.5 output tokens/s; too few, 1 board"
     assert rows["publishable"] == "no: energy, b"
-    interval = terminal_rows(row("a", {**changes, "statistics": spread | three}))["95 % interval"]
-    assert interval.startswith("[0, 71.4] of 25.08 output tokens/s (3 restarts")
+    interval = terminal_rows(row("a", {**changes, "statistics": spread | three}))["restarts"]
+    assert interval == "6.6 and 43.5 and 25 output tokens/s, 95 % [0, 71.4], 1 board"
+
+
+def test_the_figure_of_the_declared_work_is_shown_with_what_makes_it_uncertain() -> None:
+    """Each entry with its size, its share and its correction; what no repetition shows stands apart."""
+    made = row("a", {"budget.entries.1.correction": -0.0196, "budget.entries.1.found": "shorter prompts"})
+    rows = terminal_rows(made)
+    assert rows["declared work"].startswith("0.1676 (2 restarts: too few for an interval, 3 are the least")
+    assert rows["mix of work"] == "0.00%, 0%, corrected by -1.96%: shorter prompts"
+    # 0 s of lead-in; the shares of 1 % and 2.49 % in the sum of squares of all entries, 3.60 %.
+    assert rows["first seconds"] == "1.00%, 8%: 0 s before the first window"
+    assert rows["timing"].startswith("2.49%, 48%: ")
+    assert rows["not in it: board"].startswith("1.2% (1 board")
+    assert rows["not in it: sensor gain"].startswith("unknown (")
+    known = terminal_rows(row("a", restarts=[1.0, 1.1, 1.2]))
+    # 4.303 × 0.09119 ÷ √3, the standard deviation being that of the logarithms.
+    assert known["declared work"] == "1.1 ± 22.65% (95 %, 2 degrees of freedom)"
+    assert "declared work" not in terminal_rows(row("a", {"budget": None}))

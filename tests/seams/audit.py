@@ -1,6 +1,6 @@
 """What tests reach behind the door of `audit`: a name that moves is changed here only."""
 
-from wattdock.audit.alone import cpus_alone, gpus_alone, machine_alone, other_gpus_idle
+from wattdock.audit.alone import cpus_alone, gpus_alone, machine_alone, memory_alone, other_gpus_idle
 from wattdock.audit.check import AuditInput
 from wattdock.audit.gpus import readings_agree
 from wattdock.audit.work import arrivals_kept_up_with, client_keeps_up, gpus_fed
@@ -13,6 +13,7 @@ __all__ = [
     "gpus_alone",
     "gpus_fed",
     "machine_alone",
+    "memory_alone",
     "other_gpus_idle",
     "readings_agree",
 ]

@@ -3,7 +3,7 @@
 from wattdock.execution.context import MachineAccess
 from wattdock.execution.environment import environment
 from wattdock.execution.failures import ADVICE, WORDS, cause_of, fallbacks
-from wattdock.execution.loaded import SETTLE_S, LoadedRunner, wait_until_idle
+from wattdock.execution.loaded import SETTLE_S, LoadedRunner
 from wattdock.execution.procedure import measured_passes
 from wattdock.execution.recording import Recording
 from wattdock.execution.run import CircuitBreaker, schedule
@@ -21,5 +21,4 @@ __all__ = [
     "fallbacks",
     "measured_passes",
     "schedule",
-    "wait_until_idle",
 ]

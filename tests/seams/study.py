@@ -20,7 +20,6 @@ from wattdock.study.events import (
     StudyStarted,
     TokensSeen,
     UnexpectedError,
-    WarmUpFinished,
 )
 from wattdock.study.journal import LOCK, RECORDS, STORED, History, Journal, histories, read_journal
 
@@ -50,7 +49,6 @@ __all__ = [
     "StudyStarted",
     "TokensSeen",
     "UnexpectedError",
-    "WarmUpFinished",
     "histories",
     "read_journal",
 ]

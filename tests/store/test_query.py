@@ -69,7 +69,7 @@ def test_a_row_says_where_prompts_come_from_how_the_model_was_split_and_who_dist
         for name, status, figure in (
             ("CPU use by others", "fail", "61% in the worst pass"),
             ("processes on the GPUs", "fail", "process 12 (ann, train)"),
-            ("memory of others in the passes", "unknown", "not known"),
+            ("memory of others", "unknown", "not known"),
             ("clock", "fail", "off"),
         )
     ]

@@ -18,7 +18,7 @@ from wattdock.study import RunState, RunWatch, events
 BEGUN = (
     events.StudyStarted("s-1", None, 0, 2, 2, "9 s"),
     events.RestartStarted("batch 8", 1, 3, 2, 2, "9 s", ("GPU-1",)),
-    events.IdleStarted("idle-loaded-before", 30),
+    events.IdleStarted("idle-loaded", 30),
     events.PassStarted("pass 1/2", 10.0, 4000),
 )
 
@@ -43,7 +43,7 @@ def test_a_pass_under_way_has_a_rate_joules_of_its_gpus_and_a_time_left() -> Non
     assert (state.tokens_per_s, state.power_w, state.joules_per_token) == (500.0, 300.0, 0.4)
     assert (state.share, state.left_s) == (0.2, 8.0)
     assert [(part.name, part.begin_s, part.end_s) for part in state.parts] == [
-        ("idle-loaded-before", 102, 103),
+        ("idle-loaded", 102, 103),
         ("pass 1/2", 103, None),
     ]
 

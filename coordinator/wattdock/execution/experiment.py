@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,8 @@ class ExperimentState:
     """The state of one experiment while its study is measured.
 
     Attributes:
-        restarts: How many are wanted: those of the settings, and those that `repeats.until` has added.
+        restarts: How many are wanted: those of the settings, and those that `repeats.until` has added, in this run or
+            an earlier one.
         earlier_results: How many results of the experiment the study has stored before.
         expected_pass_s: Seconds of a pass in earlier results; None without any.
         model: The model as this run's latest runner got it.
@@ -121,15 +123,13 @@ class ExperimentState:
         return restart < self.restarts and not self.failure and len(self.measured(restart)) < self.config.repeats.passes
 
     def add_restart(self) -> None:
-        """Want one restart more where all are measured and the figure's interval is wider than `repeats.until`.
-
-        Raises:
-            StoreError: A record cannot be read back.
-        """
+        """Want one restart more where all are measured and the figure's interval is wider than `repeats.until`."""
         repeats = self.config.repeats
         if repeats.until and self.restarts < repeats.most and self.complete and not self.failure:
-            found = analyse(self.config, [record for record, _ in self.restart_records()]).budget
-            self.restarts += bool(found and found.expanded and found.expanded > repeats.until)
+            # What cannot be read or analysed is told when the result is stored.
+            with suppress(Exception):
+                found = analyse(self.config, [record for record, _ in self.restart_records()]).budget
+                self.restarts += bool(found and found.expanded and found.expanded > repeats.until)
 
     def remaining(self) -> eta.Remaining:
         """Return how many passes are left, and how long a pass has taken so far."""
@@ -221,6 +221,7 @@ def restore(
         folder.note_retried(experiment_id)
         return state
     state.saved = folder.saved(experiment_id)
+    state.restarts = max(state.restarts, *(saved.record.restart + 1 for saved in state.saved.values()), 0)
     records, planned = [saved.record for saved in state.saved.values()], {gpu.uuid for gpu in plan.gpus}
     for before in state.measured_on:
         # An experiment's joules are of one set of GPUs.

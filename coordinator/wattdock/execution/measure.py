@@ -6,11 +6,12 @@ Each step, and the file that does it:
 - `run`: open the study's folder; for each restart, and in it for each load group, say which experiments are left.
 - `session`: start the meter, get the model, and serve these experiments one after the other on one runner; an error
   becomes an experiment's failure (`failures`).
-- `loaded`: make the runner's environment, meter the idle GPUs where `idle` asks for it, launch a runner, load the
-  model.
-- `procedure`: idle, warm up, measure the passes, idle again; `analysis/windows` chooses later which part of a
-  pass counts.
-- `experiment`: save a record, with a snapshot of the environment, after each pass and as the session ends.
+- `loaded`: make the runner's environment, meter the GPUs without a model, launch a runner, load the model, and meter
+  the idle GPUs where `idle` asks for it.
+- `procedure`: warm up, and measure the passes; `analysis/windows` says when a pass with a lead-in is long enough, and
+  which part of a pass counts.
+- `experiment`: save a record, with a snapshot of the environment, after each pass and as the session ends; add a
+  restart where `repeats.until` asks for it.
 - Here: after each session, analyse and audit the records of the experiments that are complete, and store their
   results.
 """
