@@ -80,15 +80,6 @@ def test_only_an_interval_whose_sides_look_alike_is_shown_as_plus_or_minus() -> 
     assert plus_minus(Figure(6213.2), ",.1f") == "6,213.2"
 
 
-@pytest.mark.parametrize("tokens", [(0, 0, 0), (100, 0, 100)])
-def test_without_joules_per_token_the_spread_of_speed_is_not_taken_for_joules(tokens: tuple[int, ...]) -> None:
-    """A pass in which no token came has no joules per token; how fast the others were says nothing about joules."""
-    passes = [
-        energy_pass(restart, 0, 100 + 10 * restart).model_copy(update={"output_tokens": count})
-        for restart, count in enumerate(tokens)
-    ]
-
-
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_too_few_restarts_have_no_interval_and_say_what_would_give_one(restarts: int) -> None:
     """Passes of one runner share all that a restart changes, and two restarts leave all open."""

@@ -117,7 +117,8 @@ def _work(run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> 
     }
     edges = np.searchsorted(step_ns, edges_ns, side="right")
     sums = {kind: np.diff(np.concatenate(([0.0], np.cumsum(amount)))[edges]) for kind, amount in by_step.items()}
-    return sums | {SECONDS: np.diff(edges_ns) / NS_PER_S}
+    # An engine that does not tell how long prompts are gives zeros.
+    return {kind: amounts for kind, amounts in sums.items() if amounts.any()} | {SECONDS: np.diff(edges_ns) / NS_PER_S}
 
 
 def _declared(measured: Measured, run_pass: PassRecord) -> dict[str, float]:
