@@ -2,8 +2,8 @@
 
     python docs/pictures.py [RESULTS]
 
-A prefill and its decode steps are drawn from docs/measurements/data/prefill.json, and operating curves of the drift
-check from drift.json; without RESULTS only they are. The page is opened in headless Chromium.
+A prefill and its decode steps are drawn from docs/measurements/data/prefill.json; without RESULTS only they are. The
+page is opened in headless Chromium.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ def main() -> None:
     results: Path | None = parser.parse_args().results
     PICTURES.mkdir(exist_ok=True)
     prefill_picture().save(PICTURES / "prefill.svg")
-    drift_picture().save(PICTURES / "drift.svg")
     if results:
         chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
         if chromium is None or driver is None:
@@ -75,27 +74,6 @@ def prefill_picture() -> alt.TopLevelMixin:
         width=640, height=260
     )
     return scaled
-
-
-def drift_picture() -> alt.TopLevelMixin:
-    """Return which share of simulated experiments the drift check accepts, over their true drift."""
-    recording = json.loads((DATA / "drift.json").read_text(encoding="utf-8"))
-    points = [
-        {
-            "true drift, %": 100 * true,
-            "accepted, %": 100 * within,
-            "lengths": row["lengths"],
-            "in flight": row["in_flight"],
-            "pass, s": row["seconds"],
-        }
-        for row in recording["rows"]
-        for true, (within, _) in zip(recording["true_drifts"], row["experiment"], strict=True)
-    ]
-    chart = alt.Chart(alt.InlineData(values=points)).mark_line(point=True, strokeWidth=1.5)
-    drawn: alt.TopLevelMixin = chart.encode(
-        x="true drift, %:Q", y="accepted, %:Q", color=alt.Color("pass, s:N"), column="lengths:N", row="in flight:N"
-    ).properties(width=200, height=110)
-    return drawn
 
 
 def report_picture(results: Path, target: Path, *, chromium: str, driver: str) -> None:
