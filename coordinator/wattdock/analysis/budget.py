@@ -7,8 +7,8 @@ The figure is that of the declared work in the long run, at settled temperature.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, sqrt
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from math import exp, hypot, sqrt
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -147,6 +147,9 @@ class Budget(Stored):
         per_restart: Corrected figure of each restart, J.
     """
 
+    # The entry that the audit reads.
+    MIX: ClassVar = "mix of work"
+
     measured: float
     energy_per_output_token_j: float
     standard_uncertainty: float | None = None
@@ -188,60 +191,72 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1) -> Budget:
     Source: JCGM 100:2008 (GUM), sections 4 and 5, G.4.
     """
     windows = [window for restart in restarts for window in restart]
-    fit = _fitted(windows)
-    tokens = np.array([window.output_tokens for window in windows])
+    fit, tokens = _fitted(windows), np.array([window.output_tokens for window in windows])
     shares = tokens / tokens.sum()
-    measured = sum(window.total_j for window in windows) / float(tokens.sum())
     off = np.array([[window.off_by(kind) for kind in fit.kinds] for window in windows]).reshape(len(windows), -1)
-    mix = -off @ fit.slopes[:-1]
     known = all(window.knows_warmth for window in windows)
     warm_c, warm_u_c = np.array([window.warming if known else (0.0, UNREAD_C) for window in windows]).T
-    warmth = fit.slopes[-1] * warm_c
-    corrected = np.array([window.total_j / window.output_tokens for window in windows]) * (1 + mix + warmth)
+    mix, warmth = -off @ fit.slopes[:-1], fit.slopes[-1] * warm_c
+    rates = np.array([window.total_j for window in windows]) / tokens
     number = np.repeat(np.arange(len(restarts)), [len(restart) for restart in restarts])
     weights = np.bincount(number, tokens)
-    values = np.bincount(number, corrected * tokens) / weights
-    value = float(values @ weights / weights.sum())
-    mean_off, mean_c = shares @ off, float(shares @ warm_c)
-    u_mix = sqrt(float(mean_off @ fit.covariance[:-1, :-1] @ mean_off))
-    u_warmth = np.hypot(fit.slopes[-1] * float(shares @ warm_u_c), sqrt(fit.covariance[-1, -1]) * mean_c)
-    lead_in_s = min(window.lead_in_s for window in windows)
-    first = max(FIRST_LEAST, FIRST_EXCESS * exp(-lead_in_s / FIRST_DECAY_S))
-    total_j, timing_j = (sum(getattr(window, name) for window in windows) for name in ("total_j", "timing_j"))
+    values = np.bincount(number, rates * (1 + mix + warmth) * tokens) / weights
+    within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
     entries = [
-        _restarts_entry(values, np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights),
-        Entry(
-            name="mix of work",
-            correction=float(shares @ mix),
-            standard_uncertainty=u_mix,
-            found="; ".join(
-                f"{kind} per output token {by:+.2%} off, {slope:.2f} of J/token follows"
-                for kind, by, slope in zip(fit.kinds, mean_off, fit.slopes, strict=False)
-            )
-            or "no mix is declared, or the engine does not report it",
-        ),
-        Entry(
-            name="warmth",
-            correction=float(shares @ warmth),
-            standard_uncertainty=float(u_warmth),
-            distribution="rectangular",
-            found=f"{mean_c:+.1f} °C to a settled board, {fit.slopes[-1]:+.3%} per °C"
-            if known
-            else "temperatures were not read throughout",
-        ),
+        _restarts_entry(values, within),
+        _mix_entry(fit, shares @ off),
+        _warmth_entry(fit, float(shares @ warm_c), float(shares @ warm_u_c), known=known),
+        *_other_entries(windows, abs(float(fit.slopes[-1]))),
+    ]
+    return _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
+
+
+def _mix_entry(fit: _Fit, off: Floats) -> Entry:
+    """Return the entry for the mix of work, by how much each kind of `fit` is off its declared amount."""
+    told = zip(fit.kinds, off, fit.slopes, strict=False)
+    each = [f"{kind} per output token {by:+.2%} off, {slope:.2f} of J/token follows" for kind, by, slope in told]
+    return Entry(
+        name=Budget.MIX,
+        correction=float(-off @ fit.slopes[:-1]),
+        standard_uncertainty=sqrt(float(off @ fit.covariance[:-1, :-1] @ off)),
+        found="; ".join(each) or "no mix is declared, or the engine does not report it",
+    )
+
+
+def _warmth_entry(fit: _Fit, to_come_c: float, uncertainty_c: float, *, known: bool) -> Entry:
+    """Return the entry for how much warmer settled boards are than those measured."""
+    slope = float(fit.slopes[-1])
+    told = f"{to_come_c:+.1f} °C to a settled board, {slope:+.3%} per °C"
+    return Entry(
+        name="warmth",
+        correction=slope * to_come_c,
+        standard_uncertainty=hypot(slope * uncertainty_c, sqrt(fit.covariance[-1, -1]) * to_come_c),
+        distribution="rectangular",
+        found=told if known else "temperatures were not read throughout",
+    )
+
+
+def _other_entries(windows: Sequence[Window], per_c: float) -> list[Entry]:
+    """Return the entries for the room, the first seconds, and the timing of the windows' energy."""
+    lead_in_s = min(window.lead_in_s for window in windows)
+    total_j, timing_j = (sum(getattr(window, name) for window in windows) for name in ("total_j", "timing_j"))
+    return [
         Entry(
             name="room",
-            standard_uncertainty=abs(float(fit.slopes[-1])) * ROOM_C,
+            standard_uncertainty=per_c * ROOM_C,
             found=f"a room within {ROOM_C:g} °C (standard deviation)",
         ),
-        Entry(name="first seconds", standard_uncertainty=first, found=f"{lead_in_s:.0f} s before the first window"),
+        Entry(
+            name="first seconds",
+            standard_uncertainty=max(FIRST_LEAST, FIRST_EXCESS * exp(-lead_in_s / FIRST_DECAY_S)),
+            found=f"{lead_in_s:.0f} s before the first window",
+        ),
         Entry(
             name="timing",
             standard_uncertainty=timing_j / total_j,
             found="brackets of counter changes and the counters' lag at the windows' ends",
         ),
     ]
-    return _combined(measured, value, entries, values, boards)
 
 
 def _restarts_entry(values: Floats, within: Floats) -> Entry:

@@ -68,7 +68,8 @@ def work_as_declared(inputs: AuditInput) -> Outcome:
         return Outcome("fail", f"{figure}{cause}", remedy=remedy)
     if (draw := inputs.procedure.draw_difference) is None:
         return Outcome("pass", figure)
-    entry = inputs.result.budget.entry("mix of work") if inputs.result.budget else None
+    budget = inputs.result.budget
+    entry = budget.entry(budget.MIX) if budget else None
     effect = entry.correction if entry else draw
     # A file's lengths are the same in each restart.
     chance = inputs.procedure.draw_chance * (sqrt(len(passes)) if inputs.config.prompts.file else 1)
