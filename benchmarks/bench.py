@@ -25,6 +25,7 @@ from arms import Way
 from cluster_costs import fleet
 from comparison import Comparison, Quantity
 from covered import coverage
+from energy_windows import energy_windows
 from engines import CPU_SIZES, GPU_SIZES, duration_s, live_engine, tpot_p99_s
 from figures import Figures, ratio_row
 from first_result import first_result
@@ -55,6 +56,7 @@ OVERHEADS = {
     "wire": wire_costs,
     "steps": step_record,
     "energy": energy_arithmetic,
+    "energy-windows": energy_windows,
     "studies": studies,
     "reports": reports,
     "watching": watching,

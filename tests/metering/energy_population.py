@@ -1,13 +1,14 @@
 """Random GPUs, power profiles and windows for judging energy intervals; the same mix for every claim.
 
-Lags come from the distributions that `curve` and `course` assume, everything else from ranges wider than those seen on
-hardware.
+Without a fault, lags come from the distributions that `curve` and `power_profile` assume; everything else comes from
+ranges wider than those seen on hardware.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import numpy as np
@@ -18,6 +19,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, Meter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.metering import GpuTimeline
@@ -26,7 +28,21 @@ RECORDED_S = 75.0
 SHORTEST_S, LONGEST_S = 0.03, 60.0
 # Between the last sample and the last change, or the first ones, of a recording that is cut.
 NEAR_S = 0.06
-PROFILES = ("constant", "steps", "bursts", "sine", "ramps", "session")
+PROFILES = ("constant", "steps", "bursts", "sine", "ramps", "session", "switching")
+# Bounds of the lengths by which windows are judged.
+EDGES_S = (SHORTEST_S, 0.1, 0.3, 1.0, 3.0, 10.0, LONGEST_S)
+NO_FAULT = "no fault"
+# What differs in a GPU with a fault, by the fault's name.
+FAULTS: Mapping[str, Callable[[np.random.Generator], dict[str, Any]]] = {
+    NO_FAULT: lambda _: {},
+    "5 % of samples lost": lambda _: {"sample_drop_probability": 0.05},
+    "20 % of samples lost": lambda _: {"sample_drop_probability": 0.2},
+    "counter's lag −8 to +12 ms": lambda rng: {"lag_s": rng.uniform(-0.008, 0.012)},
+    "samples' lag −8 to +12 ms": lambda rng: {"sample_lag_s": rng.uniform(-0.008, 0.012)},
+    "counter's period 500 ms": lambda _: {"period_s": 0.5},
+    "counter's step 1 J": lambda _: {"counter_step_mj": 1_000},
+    "counter's step 15 J": lambda _: {"counter_step_mj": 15_000},
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,7 @@ class Window:
     energy_j: float
     timing_j: float
     difference_j: float
+    fault: str = NO_FAULT
 
     @property
     def error_j(self) -> float:
@@ -68,6 +85,11 @@ def profile_of(kind: str, rng: np.random.Generator) -> tuple[tuple[Segment, ...]
         return (fake_nvml.sine(mean_w, (high_w - low_w) / 2, period_s, phase_rad=rng.uniform(0, 6.28)),), []
     if kind == "session":
         return session(rng)
+    if kind == "switching":
+        # As in the recording of an H200 that the constants of `power_profile` are fitted to.
+        lengths_s = rng.uniform(0.04, 0.4, 250)
+        pieces = [fake_nvml.constant((low_w, high_w)[n % 2], length_s) for n, length_s in enumerate(lengths_s)]
+        return (*pieces, fake_nvml.constant(low_w)), np.cumsum(lengths_s).tolist()
     segments: list[Segment] = []
     edges = []
     at_s, from_w = 0.0, low_w
@@ -239,13 +261,41 @@ def draw_cut_windows(folder: Path, *, gpus: int, seed: int) -> tuple[list[Window
     return cut_ones, holed
 
 
-def draw_windows(folder: Path, *, gpus: int, windows_per_gpu: int, seed: int, has_samples: bool = True) -> list[Window]:
-    """Return windows over many independent GPUs, profiles taken in turn."""
+def draw_windows(
+    folder: Path,
+    *,
+    gpus: int,
+    windows_per_gpu: int,
+    seed: int,
+    has_samples: bool = True,
+    faults: Sequence[str] = (NO_FAULT,),
+) -> list[Window]:
+    """Return windows over many independent GPUs, so many of each fault, profiles taken in turn."""
     rng = np.random.default_rng(seed)
     windows: list[Window] = []
-    for number in range(gpus):
-        kind = PROFILES[number % len(PROFILES)]
-        gpu, edges = gpu_of(number, kind, rng, has_samples=has_samples)
-        with fake_nvml.loaded(folder, gpus=[gpu]) as fake:
-            windows += windows_of(kind, record(fake), fake, edges, rng, windows_per_gpu)
+    for fault in faults:
+        for number in range(gpus):
+            kind = PROFILES[number % len(PROFILES)]
+            gpu, edges = gpu_of(number, kind, rng, has_samples=has_samples)
+            gpu = replace(gpu, **FAULTS[fault](rng))
+            with fake_nvml.loaded(folder, gpus=[gpu]) as fake:
+                drawn = windows_of(kind, record(fake), fake, edges, rng, windows_per_gpu)
+            windows += [replace(window, fault=fault) for window in drawn]
     return windows
+
+
+def coverage(windows: list[Window]) -> float:
+    """Share of windows whose 95 % interval holds the truth."""
+    return float(np.mean([window.covered for window in windows]))
+
+
+def strata(windows: list[Window]) -> dict[str, list[Window]]:
+    """Return windows by length, by profile, between steps of power, and by fault."""
+    by_length = {
+        f"{low:g} to {high:g} s": [window for window in windows if low <= window.duration_s <= high]
+        for low, high in pairwise(EDGES_S)
+    }
+    by_profile = {profile: [window for window in windows if window.profile == profile] for profile in PROFILES}
+    by_fault = {fault: [window for window in windows if window.fault == fault] for fault in FAULTS}
+    on_edges = {"on power edges": [window for window in windows if window.aligned]}
+    return {name: some for name, some in (by_length | by_profile | on_edges | by_fault).items() if some}

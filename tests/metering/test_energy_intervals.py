@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from metering.energy_population import PROFILES, Window, draw_cut_windows, draw_windows
+from metering.energy_population import FAULTS, PROFILES, Window, coverage, draw_cut_windows, draw_windows, strata
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
-EDGES_S = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0)
-
 
 @pytest.fixture(scope="module")
 def sampled(library: Path) -> list[Window]:
-    """Windows over 108 independent GPUs whose drivers keep samples, metered by the real meter in virtual time."""
-    return draw_windows(library, gpus=108, windows_per_gpu=34, seed=20261101)
+    """Windows over a GPU of every fault and profile whose driver keeps samples, by the real meter in virtual time."""
+    return draw_windows(library, gpus=len(PROFILES), windows_per_gpu=60, seed=20261128, faults=tuple(FAULTS))
 
 
 @pytest.fixture(scope="module")
 def counted(library: Path) -> list[Window]:
-    """Windows over 72 independent GPUs with a counter only."""
-    return draw_windows(library, gpus=72, windows_per_gpu=34, seed=20261101, has_samples=False)
+    """Windows over 70 independent GPUs with a counter only."""
+    return draw_windows(library, gpus=70, windows_per_gpu=34, seed=20261101, has_samples=False)
 
 
 @pytest.fixture(scope="module")
@@ -42,23 +39,10 @@ def windows(request: pytest.FixtureRequest) -> list[Window]:
     return drawn
 
 
-def coverage(windows: list[Window]) -> float:
-    return float(np.mean([window.covered for window in windows]))
-
-
 def width_over_ideal(windows: list[Window]) -> float:
     """Mean half width of the intervals over the one that would just hold 95 % of these errors."""
     half_widths_j = [1.96 * window.timing_j for window in windows]
     return float(np.mean(half_widths_j) / np.quantile([abs(window.error_j) for window in windows], 0.95))
-
-
-def strata(windows: list[Window]) -> dict[str, list[Window]]:
-    by_length = {
-        f"{low:g} to {high:g} s": [window for window in windows if low <= window.duration_s <= high]
-        for low, high in itertools.pairwise(EDGES_S)
-    }
-    by_profile = {profile: [window for window in windows if window.profile == profile] for profile in PROFILES}
-    return {**by_length, **by_profile, "on power edges": [window for window in windows if window.aligned]}
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say(windows: list[Window]) -> None:

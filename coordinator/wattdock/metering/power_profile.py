@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Source: docs/measurements/meter.md: a random on/off load on one H200 fits means of 20 ms that end 4 ms before their
 # time stamps, and a counter that trails by another 4 ms.
-SAMPLE_LAG = LagModel(mean_s=0.004, std_s=0.002)
+SAMPLE_LAG = LagModel(mean_s=0.004, std_s=0.003)
 # How well a time stamp tells where a sample's mean ends. Source: the same recording; what samples say of the energy
 # between two changes of the counter, left out in turn, scatters as if each boundary were off by so much.
 BOUNDARY_STD_S = 0.0045
@@ -37,8 +37,11 @@ MAX_COUNTER_GAP_S, MAX_GAP_PERIODS = 10.0, 10.0
 SPARE = 2
 # A change is never closer to the one before it than this share of the period: 0.74 was the least on an H200 under load.
 LEAST_INTERVAL_PERIODS = 0.5
-# A stretch without samples of this many of their distances is a gap, in which power is unknown.
-GAP_SAMPLES = 3.0
+# Least distance of two samples, in usual ones, between which a sample was lost.
+LOST_SAMPLES = 1.5
+# A stretch without samples of this many of their distances is a gap, in which power is unknown. Of a shorter one the
+# counter tells less than the neighbours do: its changes are bracketed to 15 ms.
+GAP_SAMPLES = 3.5
 UNREAD = "; it was not read in that time: was this machine stopped, or far too busy?"
 # Standard uncertainty of a burst's place inside one sample, as a share of the sample.
 BURST_STD = 0.6
@@ -77,20 +80,35 @@ class EnergyInterpolation:
         # Piece i is the mean power from edge i to edge i + 1; nothing is known before the first edge.
         ends_s, power_w, usual_s = self._changes.at_s[:1], np.zeros(1), 0.0
         if samples:
-            ends_s, power_w = (samples.at_ns - self._base_ns) / NS_PER_S - SAMPLE_LAG.mean_s, samples.value
+            ends_s = (samples.at_ns - self._base_ns) / NS_PER_S - SAMPLE_LAG.mean_s
             usual_s = float(np.median(np.diff(ends_s)))
+            apart = np.diff(ends_s, prepend=ends_s[0]) / usual_s
+            is_lost = (apart > LOST_SAMPLES) & (apart <= GAP_SAMPLES)
+            # The time of a lost sample has the mean of both neighbours.
+            lost_part = np.where(is_lost, 1 - 1 / np.maximum(apart, 1), 0.0)
+            power_w = samples.value - lost_part / 2 * np.diff(samples.value, prepend=samples.value[0])
         self._edges_s, self._power_w, is_filled = _filled(ends_s, power_w, usual_s, self._changes)
         lengths_s = np.diff(self._edges_s)
-        # A sample is a mean over the usual distance of samples, whatever the distance to the one before, and its end is
-        # known to within BOUNDARY_STD_S: where power changes, both put energy into the wrong sample. Where the counter
-        # stands for samples, power has any course that its neighbours allow.
-        boundary_s2 = BOUNDARY_STD_S**2 + (lengths_s - usual_s) ** 2 / 12
-        steps_w2 = np.diff(self._power_w, prepend=self._power_w[:1], append=self._power_w[-1:]) ** 2
-        course_j2 = (COURSE_STD * lengths_s) ** 2 * (steps_w2[:-1] + steps_w2[1:]) / 2
-        variance_j2 = np.where(is_filled, course_j2, steps_w2[:-1] * boundary_s2)
+        variance_j2 = self._piece_variances_j2(usual_s, is_filled)
         self._sampled_j = np.concatenate(([0.0], np.cumsum(self._power_w * lengths_s)))
         self._var_j2 = np.concatenate(([0.0], np.cumsum(variance_j2)))
+        self._filled_s = np.concatenate(([0.0], np.cumsum(lengths_s * is_filled)))
         self._resolution_var_j2 = (resolution_mj(ticks) / MJ_PER_J) ** 2 / 12
+
+    def _piece_variances_j2(self, usual_s: float, is_filled: NDArray[np.bool_]) -> Floats:
+        """Return what each piece adds to the variance of the energy that is summed over pieces.
+
+        A sample is a mean over the usual distance of samples, whatever the distance to the one before, and its end is
+        known to within BOUNDARY_STD_S: where power changes, both put energy into the wrong sample. In the time of a
+        lost sample, power is off by the standard deviation of the samples around. Where the counter stands for samples,
+        power has any course that its neighbours allow.
+        """
+        lengths_s, (rise_w, then_w) = np.diff(self._edges_s), self._rises_w(np.arange(len(self._power_w)))
+        missing_s = lengths_s - usual_s
+        local_w2 = (rise_w**2 + then_w**2 + (rise_w + then_w) ** 2) / 9
+        unseen_w2 = np.where(missing_s > (LOST_SAMPLES - 1) * usual_s, local_w2, rise_w**2 / 12)
+        course_j2 = (COURSE_STD * lengths_s) ** 2 * (rise_w**2 + then_w**2) / 2
+        return np.where(is_filled, course_j2, rise_w**2 * BOUNDARY_STD_S**2 + missing_s**2 * unseen_w2)
 
     def why_not(self, start_ns: int, end_ns: int) -> str | None:
         """Return why a span has no energy, or None."""
@@ -125,8 +143,7 @@ class EnergyInterpolation:
         # As it is, and with each lag longer and shorter by its uncertainty.
         shifts_s = np.array([(0.0, 0.0), *lags_s, *((-samples, -counter) for samples, counter in lags_s)])
         energy_j, *shifted_j = np.diff(self._energy_j(ends_s, shifts_s[:, :1], shifts_s[:, 1:]))[:, 0].tolist()
-        variance_j2 = self._course_var_j2(ends_s) + self._level_var_j2(ends_s)
-        variance_j2 += sum((shifted - energy_j) ** 2 for shifted in shifted_j) / 2
+        variance_j2 = self._variance_j2(ends_s) + sum((shifted - energy_j) ** 2 for shifted in shifted_j) / 2
         return energy_j, sqrt(variance_j2)
 
     def bins(self, start_ns: int, end_ns: int) -> tuple[NDArray[np.int64], Floats]:
@@ -185,38 +202,29 @@ class EnergyInterpolation:
         power_w = self._power_w
         return power_w[i] - power_w[np.maximum(i - 1, 0)], power_w[np.minimum(i + 1, len(power_w) - 1)] - power_w[i]
 
-    def _course_var_j2(self, ends_s: Floats) -> float:
-        """Return the variance that the course between counter changes adds: none at them, most half way."""
-        i, part, length_s = self._sample_at(ends_s)
+    def _variance_j2(self, ends_s: Floats) -> float:
+        """Return the variance from the course between counter changes, their instants and the counter's resolution."""
+        i, passed, length_s = self._sample_at(ends_s)
         rise_w, then_w = self._rises_w(i)
-        turns = rise_w * then_w < 0
-        burst_j = np.where(turns, BURST_STD * length_s * np.minimum(np.abs(rise_w), np.abs(then_w)), 0.0)
-        inside_j2 = float((burst_j**2 * part * (1 - part)).sum())
-        k = self._change_before(ends_s)
-        from_j2, at_j2, to_j2 = (
-            np.interp(at_s, self._edges_s, self._var_j2)
-            for at_s in (self._changes.at_s[k], ends_s, self._changes.at_s[k + 1])
-        )
-        whole_j2 = np.maximum(to_j2 - from_j2, 1e-12)
+        burst_j = BURST_STD * length_s * np.minimum(np.abs(rise_w), np.abs(then_w)) * (rise_w * then_w < 0)
+        changes, k = self._changes, self._change_before(ends_s)
+        points_s = np.stack((changes.at_s[k], ends_s, changes.at_s[k + 1]))
+        before_j, after_j = np.diff(self._sampled(points_s), axis=0)
+        var_j2, filled_s = (np.interp(points_s, self._edges_s, of) for of in (self._var_j2, self._filled_s))
+        before_j2, after_j2 = np.diff(var_j2, axis=0)
+        part = before_j / np.maximum(before_j + after_j, 1e-9)
+        share = np.where(filled_s[2] > filled_s[0], before_j2 / np.maximum(before_j2 + after_j2, 1e-12), part)
         if k[0] == k[1]:
-            between_j2 = at_j2[1] - at_j2[0]
-            return inside_j2 + float(between_j2 * (1 - between_j2 / whole_j2[0]))
-        return inside_j2 + float(((at_j2 - from_j2) * (to_j2 - at_j2) / whole_j2).sum())
-
-    def _level_var_j2(self, ends_s: Floats) -> float:
-        """Return the variance from when the counter changed, and from its resolution."""
-        changes = self._changes
-        weights: dict[int, float] = {}
-        for sign, at_s in zip((-1, 1), ends_s, strict=True):
-            k = int(self._change_before(at_s))
-            before_j, at_j, after_j = self._sampled(np.array([changes.at_s[k], at_s, changes.at_s[k + 1]]))
-            part = float((at_j - before_j) / max(after_j - before_j, 1e-9))
-            for tick, weight in ((k, 1 - part), (k + 1, part)):
-                weights[tick] = weights.get(tick, 0.0) + sign * weight
-        ticks = np.array(list(weights))
+            # Of the one interval, the span and the rest.
+            share = np.diff(share)
+            before_j2, after_j2 = np.diff(before_j2), before_j2[:1] + after_j2[1:]
+        # The counter fixes the sum: an error inside it is scaled away by its own share.
+        course_j2 = (1 - share) ** 2 * before_j2 + share**2 * after_j2
+        ticks, weights = np.concatenate((k, k + 1)), np.concatenate((part - 1, -part)) * (1, -1, 1, -1)
         power_w = self._power_w[self._sample_at(changes.at_s[ticks])[0]]
         each_j2 = (power_w * changes.std_s[ticks]) ** 2 + self._resolution_var_j2
-        return float((np.array(list(weights.values())) ** 2 * each_j2).sum())
+        level_j2 = weights[:, None] * weights * (ticks[:, None] == ticks) * each_j2
+        return float(course_j2.sum() + (burst_j**2 * passed * (1 - passed)).sum() + level_j2.sum())
 
 
 def _filled(
