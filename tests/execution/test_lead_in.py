@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from make.machine import Snapshot, VirtualMachine, experiment, study
+from make.machine import VirtualMachine, experiment, study
 from make.outcomes import known, passes, statuses
+from make.snapshot import Snapshot
 from refused import raises
 from scipy.stats import t as student
 from seams.inputs import shape_config

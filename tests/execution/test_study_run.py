@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
-from make.machine import Snapshot, VirtualMachine, experiment, study
+from make.machine import VirtualMachine, experiment, study
 from make.outcomes import begins, journal, known, passes, send, statuses
+from make.snapshot import Snapshot
 from refused import raises
 from seams.study import (
     BackendGivenUp,

@@ -20,7 +20,8 @@ from fuzz.mutators import Files, files
 from fuzz.scripted import run_runner, runner_seeds
 from hypothesis import strategies as st
 from make import models as tiny
-from make.machine import Snapshot, VirtualMachine, experiment, study
+from make.machine import VirtualMachine, experiment, study
+from make.snapshot import Snapshot
 from make.stored import bundled, store_golden
 from safetensors.numpy import save
 from seams.live import exposition

@@ -6,7 +6,6 @@ faults, "die" or "bug".
 
 from __future__ import annotations
 
-import shutil
 import threading
 from array import array
 from contextlib import contextmanager
@@ -387,16 +386,3 @@ def experiment(name: str = "", **settings: Any) -> ExperimentConfig:
 
 def study(*experiments: ExperimentConfig, **settings: Any) -> Study:
     return Study("s", experiments, **settings)
-
-
-class Snapshot:
-    """Copies a machine's folder when the n-th event of a kind comes: what a coordinator killed then leaves behind."""
-
-    def __init__(self, machine: VirtualMachine, kind: type[events.Event], number: int, to: Path) -> None:
-        self._machine, self._kind, self._left, self._to = machine, kind, number, to
-
-    def __call__(self, event: events.Event) -> None:
-        if isinstance(event, self._kind):
-            self._left -= 1
-            if self._left == 0:
-                shutil.copytree(self._machine.folder, self._to)
