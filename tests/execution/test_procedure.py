@@ -140,7 +140,7 @@ def test_only_after_a_measured_pass_on_gpus_is_the_counters_next_change_waited_f
 def test_each_pass_has_prompts_and_a_seed_of_its_own_and_its_own_least_work() -> None:
     """A warm-up's follow those of all measured passes, and it lasts no longer than it must."""
     client = DyingClient(checks_left=2)
-    workload = {"batch_size": 2, "min_requests": 6, "min_duration_s": 30, "seed": 5}
+    workload = {"batch_size": 2, "min_requests": 6, "min_duration_s": 30, "seed": 5, "prompts": {"count": 6}}
     measure(client, {"warmup": {"passes": 1}, "repeats": {"passes": 2}, "workload": workload})
     assert [(asked.min_requests, asked.min_duration_s) for asked in client.asked] == [(4, None), (6, 30), (6, 30)]
     assert len({asked.prompts.seed for asked in client.asked}) == 3
