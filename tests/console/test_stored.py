@@ -60,7 +60,7 @@ def test_a_result_is_shown_by_its_name_or_the_beginning(study: Called) -> None:
 def test_what_is_shown_begins_with_the_verdict(study: Called) -> None:
     """Of one result in its one line; of several what is wrong with each, but for an error; the exit code stays 0."""
     reasons = [
-        {"question": question, "name": name, "found": f"found by {name}"}
+        {"question": question, "name": name, "status": "fail", "found": f"found by {name}"}
         for question, name in (("wrong", "throttling"), ("wrong", "completion"), ("known", "uncertainty"))
     ]
     summary = "not publishable: throttling: found by throttling (and 2 more)"

@@ -90,9 +90,10 @@ def test_events_tell_a_pass_from_its_start_to_its_end(machine: VirtualMachine) -
         for event in machine.emitted
         if isinstance(event, PassStarted | TokensSeen | PassFinished | ResultStored)
     ]
-    assert kinds == [PassStarted, *[TokensSeen] * 20, PassFinished, ResultStored]
-    first, second, *_ = (event for event in machine.emitted if isinstance(event, TokensSeen))
+    assert kinds == [PassStarted, *[TokensSeen] * 21, PassFinished, ResultStored]
+    begun, first, second, *_ = (event for event in machine.emitted if isinstance(event, TokensSeen))
     assert [(beat.stage, beat.output_tokens) for beat in (first, second)] == [("pass 1/1", 2), ("pass 1/1", 4)]
+    assert begun.output_tokens == 0
     # Since the first heartbeat with a request in the engine.
     assert [first.elapsed_s, second.elapsed_s] == pytest.approx([0.0, 0.1])
     assert first.watts == {GPU: 300.0}

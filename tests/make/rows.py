@@ -119,7 +119,7 @@ def split_result(*args: Any, **options: Any) -> ExperimentResult:
 
 def reason(name: str, found: str = "") -> dict[str, str]:
     """Return a reason against publishing, as a stored result holds it."""
-    return {"question": "wrong", "name": name, "found": found}
+    return {"question": "wrong", "name": name, "status": "fail", "found": found}
 
 
 def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> StoredResult:
