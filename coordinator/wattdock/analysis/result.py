@@ -24,6 +24,7 @@ from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import RATIOS, SPEED, Figure, Restarts, Statistics, by_restart, statistics
 from wattdock.analysis.verdict import Audit
 from wattdock.config import ExperimentConfig
+from wattdock.metering import Span
 from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord, snapshot
 from wattdock.values import Stored
 
@@ -205,9 +206,15 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     environment = combined_environment(restarts)
     measured = Measured.of(config, restarts, environment)
     passes, energy, spans = measured.pass_records, measured_energy(measured), []
+    headline = energy.windows.of_headline() if energy.windows else []
     for restart in measured.restarts:
         of_passes = [(run_pass.span, run_pass.index) for run_pass in restart.passes]
-        for span, number in [*((span, None) for span in restart.spans), *of_passes]:
+        of_windows = [
+            (Span("window", figure.start_ns, figure.end_ns), run_pass.index)
+            for (of_restart, run_pass), figure in zip(measured.passes, headline, strict=True)
+            if of_restart is restart and figure.window != "drained" and figure.start_ns and figure.end_ns
+        ]
+        for span, number in [*((span, None) for span in restart.spans), *of_passes, *of_windows]:
             joules = measured.energy_of(restart, span)
             figures = {"energy_j": joules.total_j, "timing_j": joules.timing_j, "reason": joules.reason}
             clock = environment.clock.number(restart.clock)

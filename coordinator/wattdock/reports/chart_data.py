@@ -15,6 +15,7 @@ import numpy as np
 
 from wattdock.analysis import ExperimentResult
 from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
 from wattdock.reports.cells import DISTURBED, marked, plus_minus, row_cells
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
@@ -37,7 +38,7 @@ NOT_SPLIT = "passes, not split"
 # The phases of a restart in their order.
 PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", NOT_SPLIT)
 # Kinds of spans over time; all others are "other".
-KINDS = ("launch", "load", "idle", "warm-up", "pass")
+KINDS = ("launch", "load", "idle", "warm-up", "pass", "window")
 # Series of a GPU's power, the best first; drawn where its energy counter is absent or was not read.
 POWER_READINGS = ("power_sample_w", "power_w", "power_average_w")
 # A longer gap between two changes of a counter lies between stored spans, where only the mean power is known.
@@ -215,11 +216,12 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
         return []
     parts: list[RestartTimeline] = []
     energy_j = {(span.start_ns, span.end_ns): span.energy_j for span in stored.result.spans}
+    windows = [Span("window", span.start_ns, span.end_ns) for span in stored.result.spans if span.name == "window"]
     for record in stored.restarts():
         label = str(record.restart + 1)
         label += ", resumed" if any(part.label == label for part in parts) else ""
         if record.spans or record.passes:
-            parts.append(_restart(label, record, energy_j))
+            parts.append(_restart(label, record, energy_j, windows))
     lines = sum(len(part.power_w) + len(part.host_w) + (part.tokens_per_s is not None) for part in parts)
     most = max(points // max(lines, 1), 20)
 
@@ -269,9 +271,13 @@ def hold_last_value(trace: Trace) -> Trace:
     return replace(trace, at_s=at_s, value=value)
 
 
-def _restart(label: str, record: RestartRecord, energy_j: Mapping[tuple[int, int], float | None]) -> RestartTimeline:
+def _restart(
+    label: str, record: RestartRecord, energy_j: Mapping[tuple[int, int], float | None], windows: Sequence[Span]
+) -> RestartTimeline:
     named = [("idle" if span.name.startswith("idle") else span.name, span) for span in record.spans]
-    named += [(f"pass {measured.index + 1}", measured.span) for measured in record.passes]
+    for measured in record.passes:
+        inside = [window for window in windows if measured.span.contains(window)]
+        named += [(f"{span.name} {measured.index + 1}", span) for span in (measured.span, *inside)]
     named.sort(key=lambda pair: pair[1].start_ns)
     origin_ns = named[0][1].start_ns
     host = record.timeline.host.energy_j if record.timeline and record.timeline.host else {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wattdock.reports.encodings import Chart, Rows
 
 SPAN_COLOURS = dict(
-    zip((*KINDS, "other"), ("#777777", "#56B4E9", "#BBBBBB", "#E69F00", "#009E73", "#CC79A7"), strict=True)
+    zip((*KINDS, "other"), ("#777777", "#56B4E9", "#BBBBBB", "#E69F00", "#009E73", "#005F45", "#CC79A7"), strict=True)
 )
 SPAN_COLUMNS = {"span": "", "begins, s": ".2f", "lasts, s": ".2f", "J (GPUs used)": ",.1f", "mean W": ",.1f"}
 POWER = "power, W"
