@@ -36,11 +36,8 @@ def restart(done: PassRecord) -> RestartRecord:
 
 def window(name: str, done: PassRecord, *, in_flight: int) -> tuple[float, float] | str | None:
     """Return a window's begin and end, s, or why there is none."""
-    [found] = [
-        figure
-        for figure in windows(experiment(restart(done), used=[GPU], workload={"batch_size": in_flight})).passes
-        if figure.window == name
-    ]
+    made_up = experiment(restart(done), used=[GPU], workload={"batch_size": in_flight, "arrival": "closed"})
+    [found] = [figure for figure in windows(made_up).passes if figure.window == name]
     if found.start_ns is None or found.end_ns is None:
         return found.reason
     return found.start_ns / NS_PER_S, found.end_ns / NS_PER_S
@@ -83,10 +80,10 @@ def test_a_window_without_a_length_is_none() -> None:
     [
         # From the second first token to the last submission: 20 s.
         (44, 1.0, (10.6, 31.5)),
-        (41, 1.0, "19.4 s of 20.0 s (five lifetimes of 1.00 s)"),
+        (41, 1.0, "19.4 s of 20.0 s (5 lifetimes of 1.00 s)"),
         (14, 3.35, (11.775, 31.775)),
         (13, 5.0, (12.6, 40.0)),
-        (12, 5.0, "24.9 s of 25.0 s (five lifetimes of 5.00 s)"),
+        (12, 5.0, "24.9 s of 25.0 s (5 lifetimes of 5.00 s)"),
         (2, 1.0, "2 requests never leave 2 in flight and one waiting"),
     ],
 )
@@ -104,7 +101,7 @@ def test_a_steady_state_needs_twenty_seconds_and_five_lifetimes(
     [
         (0.9, "no request arrived a mean lifetime after the first"),
         (1.0, "no request arrived a mean lifetime after the first"),
-        (1.5, "0.5 s of 20.0 s (five lifetimes of 1.00 s)"),
+        (1.5, "0.5 s of 20.0 s (5 lifetimes of 1.00 s)"),
     ],
 )
 def test_an_open_loop_is_steady_from_a_mean_lifetime_after_its_first_arrival_on(apart_s: float, reason: str) -> None:
@@ -118,7 +115,7 @@ def test_an_open_loop_is_steady_from_a_mean_lifetime_after_its_first_arrival_on(
     ("last_s", "reason"),
     [
         (11.0, "no request came after 2 had their first token"),
-        (11.5, "0.5 s of 20.0 s (five lifetimes of 1.50 s)"),
+        (11.5, "0.5 s of 20.0 s (5 lifetimes of 1.50 s)"),
     ],
 )
 def test_an_engine_is_full_from_the_first_token_of_its_last_slot_on(last_s: float, reason: str) -> None:

@@ -40,7 +40,7 @@ def closed_loop(*, slots: int, seconds: float, lifetime_s: float, staggered: boo
     return dataclasses.replace(done, tokens=tokens)
 
 
-def in_slots(done: PassRecord, gpu: GpuTimeline, in_flight: int, arrival: str = "batch") -> Measured:
+def in_slots(done: PassRecord, gpu: GpuTimeline, in_flight: int, arrival: str = "closed") -> Measured:
     restart = RestartRecord(0, passes=(done,), timeline=timeline(gpu))
     return experiment(restart, workload={"batch_size": in_flight, "arrival": arrival})
 
@@ -66,7 +66,7 @@ def test_a_steady_state_runs_from_the_first_full_engine_to_the_last_request_that
     ("done", "in_flight", "reason"),
     [
         (closed_loop(slots=8, seconds=15, lifetime_s=2, staggered=True), 8, "s of 20.0 s"),
-        (closed_loop(slots=8, seconds=30, lifetime_s=8, staggered=True), 8, "five lifetimes"),
+        (closed_loop(slots=8, seconds=30, lifetime_s=8, staggered=True), 8, "5 lifetimes"),
         (closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=False), 8, "lock-step: 100%"),
         (closed_loop(slots=7, seconds=60, lifetime_s=4, staggered=True), 8, "7 of 8 requests in flight"),
         (closed_loop(slots=8, seconds=1, lifetime_s=4, staggered=True), 64, "never leave 64 in flight"),

@@ -86,12 +86,12 @@ def test_a_closed_loop_lasts_as_long_as_its_requests_ask_for(tmp_path: Path, tok
 
 @pytest.mark.parametrize(("arrival", "batch_size"), [("batch", 4), ("single", 1)])
 def test_static_batches_count_as_whole_rounds_behind_the_lead_in(tmp_path: Path, arrival: str, batch_size: int) -> None:
-    """Rounds of 2 s: two before the window, and as many whole ones in it as 10 s hold."""
+    """Rounds of 2 s: two before the window, as many whole ones in it as 10 s hold, and four where they may lie off."""
     result, run_pass = continuous(tmp_path, arrival=arrival, batch_size=batch_size, max_output_tokens=20)
     begin_s, end_s = window_s(result, run_pass)
     assert begin_s == pytest.approx(4)
     assert end_s - begin_s == pytest.approx(2 * round((end_s - begin_s) / 2))
-    assert 10 <= end_s - begin_s <= 12
+    assert 10 <= end_s - begin_s <= 10 + 4 * 2
     assert end_s == pytest.approx(run_pass.span.duration_s)
     assert known(result.budget).measured == pytest.approx(300 * STEP_S / batch_size, rel=0.01)
 

@@ -64,7 +64,15 @@ def restarts_of(case: Plain, restarts: Sequence[Plain]) -> list[RestartRecord]:
 
 
 def _config(case: Plain) -> ExperimentConfig:
-    return ExperimentConfig.model_validate(case["config"])
+    config = dict(case["config"])
+    if config["warmup"]["profile"] == "quick":
+        config["warmup"] = {"profile": "quick", "passes": config["warmup"]["passes"]}
+    else:
+        # It warmed up in passes of their own, before a lead-in of no length; the minimum was that of whole passes.
+        config["warmup"] = {"profile": "lead-in", "lead_in_s": 0, "lead_in_lifetimes": 0}
+        config["workload"] = config["workload"] | {"min_duration_s": None}
+    config["idle"] = {"duration_s": config["idle"]["duration_s"]}
+    return ExperimentConfig.model_validate(config)
 
 
 _RECORD = TypeAdapter(RestartRecord)
@@ -108,6 +116,8 @@ def _model(plain: Plain | None) -> ModelFolder | None:
 # Conditions that differ between the restarts of a case → the snapshot's field.
 CONDITIONS = {"driver": "driver_version", "Python of the coordinator": "coordinator_python"}
 POWER_LIMIT = "GPU power limit, W"
+# Spans of recorded restarts that are called otherwise today.
+IDLE = {"idle-loaded-before": "idle-loaded"}
 # Keys of recorded restarts that no record has any more: of spans.
 GONE = ("drained",)
 
@@ -121,7 +131,8 @@ def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> Re
             "passes": [_pass(**run_pass) for run_pass in plain["passes"]],
             "timeline": plain["timeline"] and _timeline(plain["timeline"]),
             "runner_pids": plain["own_pids"],
-            **{name: plain[name] for name in ("spans", "clock_checks", "warm_up", "failure", "clock")},
+            "spans": [span | {"name": IDLE.get(span["name"], span["name"])} for span in plain["spans"]],
+            **{name: plain[name] for name in ("clock_checks", "failure", "clock")},
         }
     )
     runner = _runner(plain["loaded"]["environment"]) if plain["loaded"] else None
@@ -171,7 +182,7 @@ LEFT_OUT = re.compile(
     r"|environment\.(coordinator_python|wattdock_version)|audit\.checks\.[^.]+\.(name|threshold|source|remedy))(\..+)?"
 )
 # Least squares and a search, whose last digits depend on the machine's linear algebra.
-FITTED = re.compile(r"energy\.(token_costs|phases)\..+|procedure\.(drift|warm_up)\..+|performance\.backlog_slope")
+FITTED = re.compile(r"energy\.(token_costs|phases)\..+|budget\..+|performance\.backlog_slope")
 DIGITS, FITTED_DIGITS, ZERO = 1e-12, 1e-6, 1e-12
 
 

@@ -22,14 +22,14 @@ from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig
 from wattdock.host import GpuProcess
 from wattdock.metering import GpuTimeline, MeterEvent, Span, Timeline
-from wattdock.records import PassRecord, RestartRecord, RunnerEnvironment, WarmUpSample
+from wattdock.records import PassRecord, RestartRecord, RunnerEnvironment
 
 if TYPE_CHECKING:
     from wattdock.records import EnvironmentSnapshot, RequestRecord
 
 SAMPLED, COUNTED, UNUSED = "GPU-0", "GPU-1", "GPU-2"
-# Seconds: idle without a runner, idle with the model, the passes, idle again; the recording is longer.
-EMPTY, BEFORE, FIRST, SECOND, AFTER, END_S = (4, 12), (13, 21), (22, 52), (53, 83), (84, 92), 100.0
+# Seconds: idle without a runner, idle with the model, the passes; the recording is longer.
+EMPTY, LOADED, FIRST, SECOND, END_S = (4, 12), (13, 21), (22, 52), (53, 83), 100.0
 IN_FLIGHT, TOKENS, PROMPT_TOKENS = 4, 40, 128
 Random = np.random.Generator
 
@@ -167,7 +167,7 @@ def arriving(start_s: float, end_s: float, random: Random) -> list[RequestRecord
 
 def one_pass(index: int, start_s: float, end_s: float, requests: list[RequestRecord], random: Random) -> PassRecord:
     """Return a pass of these requests, with its course of tokens and its steps."""
-    requests = [replace(each, prompt_tokens=PROMPT_TOKENS + each.index) for each in requests]
+    requests = [replace(each, prompt_tokens=PROMPT_TOKENS + each.index % 25) for each in requests]
     done = measured(index, start_s, end_s, tuple(requests))
     firsts = [each.first_token_ns or 0 for each in requests]
     at_ns = np.sort(
@@ -197,7 +197,8 @@ def one_pass(index: int, start_s: float, end_s: float, requests: list[RequestRec
         cached_prompt_tokens=7 * len(requests),
         prompt_repeats=index,
         repeated_prompts=index,
-        declared=DeclaredWork(512.0, float(TOKENS)),
+        # Prompts and answers as long as these, and so the positions before each token but the first.
+        declared=DeclaredWork(140.0, float(TOKENS), 140.0 * (TOKENS - 1) + TOKENS * (TOKENS - 1) / 2),
         cpu_busy=0.25 + 0.1 * index,
         cpu_others_share=0.02,
         arrivals_due=len(requests) + 1 if requests[0].intended_ns else None,
@@ -214,15 +215,16 @@ def split(done: PassRecord) -> PassRecord:
     return replace(done, replicas=replicas)
 
 
+ARRIVALS = {"rounds": {"arrival": "batch"}, "arriving": {"arrival": "poisson", "rate_per_s": 1.5}}
 KINDS = {"rounds": rounds, "closed": closed, "arriving": arriving, "replicas": closed}
 
 
 def scene(kind: str) -> tuple[ExperimentConfig, list[RestartRecord]]:
     """Return the settings and the records of two restarts of an experiment."""
-    arrival = {"arrival": "poisson", "rate_per_s": 1.5} if kind == "arriving" else {}
+    arrival = ARRIVALS.get(kind, {"arrival": "closed"})
     settings = {
-        "workload": {"batch_size": IN_FLIGHT, "max_output_tokens": TOKENS, **arrival},
-        "warmup": {"profile": "steady"},
+        "workload": {"batch_size": IN_FLIGHT, "max_output_tokens": TOKENS, "min_duration_s": 15, **arrival},
+        "warmup": {"profile": "lead-in", "lead_in_s": 4},
         "idle": {"duration_s": 8},
     }
     config = ExperimentConfig.model_validate({"backend": "vllm", "model": "shape:tiny-llama", **settings})
@@ -234,25 +236,17 @@ def _restart(kind: str, config: ExperimentConfig, number: int) -> RestartRecord:
     passes = [
         one_pass(index, *span_s, KINDS[kind](*span_s, random), random) for index, span_s in enumerate((FIRST, SECOND))
     ]
-    warm_up = tuple(
-        WarmUpSample(
-            _span("warm-up", 15 * n, 15 * n + 14), 1000 + n, 100.0 + n / 10, {f"{SAMPLED} temperature_c": 50.0}
-        )
-        for n in range(9)
-    )
     record = RestartRecord(
         number,
         started_utc=f"2026-01-01T00:0{number}:00.000+00:00",
         spans=(
             _span("idle-empty", *EMPTY),
             _span("load", 12, 13),
-            _span("idle-loaded-before", *BEFORE),
-            _span("idle-loaded-after", *AFTER),
+            _span("idle-loaded", *LOADED),
         ),
         passes=tuple(map(split, passes)) if kind == "replicas" else tuple(passes),
         clock_checks=(ClockCheck("boot", 1000),),
         timeline=timeline(number),
-        warm_up=warm_up,
         runner_pids=frozenset({77}),
         clock="boot x",
     )

@@ -22,6 +22,7 @@ from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules, combined_timing_j
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
 from wattdock.analysis.multi_gpu import data_parallel, multi_gpu
+from wattdock.analysis.occupancy import NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check, host_energy
 from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.performance import (
@@ -86,6 +87,7 @@ __all__ = [
     "Measured",
     "MeteredWork",
     "NoCostsError",
+    "NoWindowError",
     "NotIncluded",
     "PassEnergy",
     "Performance",

@@ -72,7 +72,7 @@ class Instants(NamedTuple):
             raise NoWindowError("no round of requests begins after the lead-in")
         return int(starts_ns[late][0]), int(self.finished.max())
 
-    def full(self, in_flight: int, after_ns: int = 0) -> tuple[int, int]:
+    def full(self, in_flight: int, after_ns: int) -> tuple[int, int]:
         """Return from the first tokens of `in_flight` requests to the last submission, ns: refills lie inside.
 
         Args:
@@ -84,9 +84,10 @@ class Instants(NamedTuple):
         """
         if len(self.submitted) <= in_flight:
             raise NoWindowError(f"{len(self.submitted)} requests never leave {in_flight} in flight and one waiting")
-        start_ns, end_ns = max(int(self.first[:in_flight].max()), after_ns), int(self.submitted[-1])
+        full_ns, end_ns = int(self.first[:in_flight].max()), int(self.submitted[-1])
+        start_ns = max(full_ns, after_ns)
         if end_ns <= start_ns:
-            lead_in = " and the lead-in was over" if after_ns else ""
+            lead_in = " and the lead-in was over" if after_ns > full_ns else ""
             raise NoWindowError(f"no request came after {in_flight} had their first token{lead_in}")
         inside_ns = np.clip(self.finished, start_ns, end_ns) - np.clip(self.submitted, start_ns, end_ns)
         running = float(inside_ns.sum()) / (end_ns - start_ns)
@@ -103,7 +104,7 @@ class Instants(NamedTuple):
             )
         return start_ns, end_ns
 
-    def arriving(self, after_ns: int = 0) -> tuple[int, int]:
+    def arriving(self, after_ns: int) -> tuple[int, int]:
         """Return from a mean lifetime after the first submission to the last one, ns.
 
         Args:

@@ -168,24 +168,24 @@ def required_s(config: ExperimentConfig, lifetime_s: float) -> tuple[float, floa
     return warmup.lead_in(lifetime_s), max(least_s, warmup.window_lifetimes * lifetime_s)
 
 
-def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, submitted: int, finished: int) -> bool:
+def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, finished: int, in_flight_s: float) -> bool:
     """Return whether a run that goes on holds its lead-in and its window, as far as counts of requests tell.
-
-    The mean lifetime is the requests in flight ÷ those that finish per second (Little's law), which counts those in
-    flight as if they were all in vain: it errs to the long side.
 
     Args:
         elapsed_s: Since the run began.
+        in_flight_s: Number of requests in flight, integrated over this time, s.
+
+    Source: Little's law: the mean lifetime is the integral ÷ the requests that it is of.
     """
     work = config.total_workload
     if config.warmup.profile != "lead-in":
         return True
     if not finished:
         return False
-    gap_s = elapsed_s / finished
-    lifetime_s = gap_s * (submitted - finished if work.loop == "open" else work.batch_size)
-    # The window ends with the last submission, and that of rounds begins with one.
-    slack_s = lifetime_s if work.has_rounds else MOST_GAPS * gap_s
+    gap_s, lifetime_s = elapsed_s / finished, in_flight_s / finished
+    # Rounds begin and end up to a long round off. A window of overlapping requests ends with the last submission, and
+    # the lifetimes of those still in flight may raise the mean.
+    slack_s = 2 * (gap_s * work.batch_size + lifetime_s) if work.has_rounds else MOST_GAPS * gap_s + lifetime_s / 2
     return elapsed_s >= sum(required_s(config, lifetime_s)) + slack_s
 
 

@@ -132,17 +132,22 @@ def _run_pass(
 
 def _generate(runner: LoadedRunner, recording: Recording, request: PassRequest) -> PassRecord:
     """Let the runner serve a pass; return its report with how busy the CPUs were meanwhile."""
-    stage, timeouts, begun_ns = recording.stage, recording.config.timeouts, list[int]()
+    stage, timeouts, in_flight_s = recording.stage, recording.config.timeouts, 0.0
+    beats: list[Heartbeat] = []
 
     def may_end(beat: Heartbeat) -> bool:
+        nonlocal in_flight_s
         # Texts are rendered and encoded before the first request.
-        begun_ns.extend([beat.at_ns] if beat.requests_submitted and not begun_ns else [])
-        elapsed_s = (beat.at_ns - begun_ns[0]) / NS_PER_S if begun_ns else 0.0
+        if beats:
+            in_flight = beats[-1].requests_submitted - beats[-1].requests_finished
+            in_flight_s += in_flight * (beat.at_ns - beats[-1].at_ns) / NS_PER_S
+        beats.extend([beat] if beat.requests_submitted else [])
+        elapsed_s = (beat.at_ns - beats[0].at_ns) / NS_PER_S if beats else 0.0
         if not beat.pass_over:
             runner.emit(events.TokensSeen(stage, beat.output_tokens, elapsed_s, runner.meter.watts()))
         # A warm-up pass has no minimum.
         return request.min_duration_s is None or windows.is_long_enough(
-            recording.config, elapsed_s=elapsed_s, submitted=beat.requests_submitted, finished=beat.requests_finished
+            recording.config, elapsed_s=elapsed_s, finished=beat.requests_finished, in_flight_s=in_flight_s
         )
 
     requests, mean_tokens = request.min_requests, request.workload.output_lengths.mean_tokens
