@@ -6,7 +6,7 @@ Must not know: this machine, models' files, runners.
 """
 
 from wattdock.config.expand import Study
-from wattdock.config.experiment import ContainerSpec, ExperimentConfig, ModelSpec, WarmUpSpec
+from wattdock.config.experiment import ContainerSpec, ExperimentConfig, ModelSpec
 from wattdock.config.load import load_study
 from wattdock.config.sections import EngineMemory, Split
 from wattdock.config.workload import WorkloadSpec
@@ -15,11 +15,9 @@ __all__ = [
     "ContainerSpec",
     "EngineMemory",
     "ExperimentConfig",
-    "IdleSpec",
     "ModelSpec",
     "Split",
     "Study",
-    "WarmUpSpec",
     "WorkloadSpec",
     "load_study",
 ]

@@ -19,6 +19,7 @@ from pydantic import (
     PositiveFloat,
     PrivateAttr,
     SerializeAsAny,
+    WithJsonSchema,
     model_serializer,
     model_validator,
 )
@@ -31,6 +32,9 @@ EMBEDDED_MODEL = "smollm2-135m-instruct"
 WrittenPath = Annotated[Path, Field(strict=False)]
 # Fewest restarts with an interval: from two it would reach 12.7 standard errors to each side.
 LEAST_FOR_INTERVAL = 3
+
+
+PERCENTAGE = {"type": "string", "pattern": r"^[0-9.]+ ?%$"}
 
 
 def share_of(value: Any) -> Any:
@@ -93,6 +97,14 @@ class ModelSpec(StrictSettings):
         return self.id or (f"shape:{self.shape}" if self.shape else str(self.path))
 
 
+Share = Annotated[
+    float,
+    BeforeValidator(share_of),
+    Field(gt=0, lt=1),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, PERCENTAGE]}),
+]
+
+
 class RepeatsSpec(StrictSettings):
     """`restarts` fresh runners, each with `passes` measured passes.
 
@@ -107,7 +119,7 @@ class RepeatsSpec(StrictSettings):
 
     restarts: Positive = 1
     passes: Positive = 2
-    until: Annotated[float, BeforeValidator(share_of), Field(gt=0, lt=1)] | None = None
+    until: Share | None = None
     most: Positive = 8
 
     @model_validator(mode="after")

@@ -163,10 +163,10 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     for uuid, joules in energy.per_gpu_j.items():
         yield "", f"{uuid}: {_joules(joules)}"
     if energy.energy_per_output_token_j is not None and energy.windows:
+        yield from _budget_rows(result)
         of = f"all joules ÷ all tokens, {energy.energy_boundary}, {energy.windows.headline}"
         drawn = ", ".join(filter(None, (f"mean {energy.mean_power_w:,.0f} W", power_profile_text(result))))
-        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({of}), {drawn}"
-        yield from _budget_rows(result)
+        yield "as measured", f"{energy.energy_per_output_token_j:.4g} J/output token ({of}), {drawn}"
     shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
     per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
     yield "all joules", f"{', '.join(per)} (whole passes)"
@@ -196,7 +196,7 @@ def _budget_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         return
     known = f" ± {budget.expanded:.2%}" if budget.expanded is not None else ""
     behind = f"(95 %, {budget.freedom or inf:.3g} degrees of freedom)" if known else f"({budget.reason})"
-    yield "declared work", f"{budget.energy_per_output_token_j:.4g}{known} {behind}"
+    yield "J/output token", f"{budget.energy_per_output_token_j:.4g}{known} of the declared work {behind}"
     for entry in budget.entries:
         corrected = f", corrected by {entry.correction:+.2%}" if entry.correction else ""
         yield f"  {entry.name}", f"{entry.standard_uncertainty:.2%}, {entry.share:.0%}{corrected}: {entry.found}"
