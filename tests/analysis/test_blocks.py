@@ -12,7 +12,7 @@ from make.records import constant_power, experiment, measured, request, timeline
 from make.traffic import START_S, ClosedLoop, KnownJoules, closed_loop
 from seams.analysis import CONTEXT, PROMPTS, SECONDS, Joules, Measured, Window, measured_budget, window_of, windows
 from seams.metering import Series
-from seams.records import DeclaredWork, TokenSeries
+from seams.records import NOTHING_DECLARED, DeclaredWork, TokenSeries
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
@@ -22,6 +22,8 @@ from wattdock.records import RestartRecord
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from numpy.typing import ArrayLike
 
     from wattdock.metering import GpuTimeline, Span, Timeline
     from wattdock.records import PassRecord
@@ -46,9 +48,9 @@ def window(made_up: Measured) -> Window:
     return window_of(made_up, restart, run_pass, figure)
 
 
-def of_loop(loop: ClosedLoop, in_flight: int, **declared: float) -> Measured:
+def of_loop(loop: ClosedLoop, in_flight: int, declared: DeclaredWork = NOTHING_DECLARED) -> Measured:
     """Return what an exact meter sees of a loop behind a lead-in of 10 s."""
-    done = replace(loop.record, declared=DeclaredWork(**declared))
+    done = replace(loop.record, declared=declared)
     workload = {"arrival": "closed", "batch_size": in_flight}
     made_up = experiment(RestartRecord(0, passes=(done,)), workload=workload, warmup=LEAD_IN)
     return replace(made_up, energy=ExactJoules(loop, np.random.default_rng(0)))
@@ -73,7 +75,7 @@ def work_between(done: PassRecord, low_ns: float, high_ns: float) -> tuple[float
 def test_blocks_share_out_the_window_and_hold_what_requests_did_in_them(lengths: str, in_flight: int) -> None:
     """Joules and tokens add up to the window's; prompts and contexts are counted here request by request."""
     loop = closed_loop(45, np.random.default_rng(in_flight), in_flight=in_flight, lengths=lengths)
-    found = window(of_loop(loop, in_flight, output_tokens=250.0))
+    found = window(of_loop(loop, in_flight))
     assert found.lead_in_s == pytest.approx(10)
     assert found.block_j.sum() == pytest.approx(found.total_j)
     assert found.block_tokens.sum() == found.output_tokens
@@ -93,7 +95,7 @@ def test_blocks_share_out_the_window_and_hold_what_requests_did_in_them(lengths:
 def test_joules_per_token_of_blocks_follow_the_work_in_them() -> None:
     """A regression of the blocks' joules on their work finds what each kind costs."""
     loop = closed_loop(90, np.random.default_rng(3), in_flight=16, lengths="lognormal")
-    found = window(of_loop(loop, 16, output_tokens=250.0))
+    found = window(of_loop(loop, 16))
     # A full engine's steps are as many as its tokens ÷ 16.
     table = np.column_stack((found.work[PROMPTS], found.block_tokens, found.work[CONTEXT]))
     fitted = np.linalg.lstsq(table, found.block_j, rcond=None)[0]
@@ -142,15 +144,14 @@ def test_declared_amounts_of_a_file_are_the_means_over_all_of_it(tmp_path: Path)
 def test_a_window_knows_the_declared_amounts_per_token_and_what_nobody_declared_it_does_not() -> None:
     """Without the length of answers there is no amount per token; only an open loop sets the seconds."""
     loop = closed_loop(35, np.random.default_rng(1), in_flight=4, lengths="fixed")
-    declared = {"prompt_tokens": 512.0, "output_tokens": 250.0, "context_tokens": 512.0 * 249 + 250 * 249 / 2}
-    told = window(of_loop(loop, 4, **declared))
+    told = window(of_loop(loop, 4, DeclaredWork(512.0, 250.0, 512.0 * 249 + 250 * 249 / 2)))
     assert told.declared == {PROMPTS: 2.048, CONTEXT: pytest.approx(0.996 * 637)}
     assert abs(told.off_by(CONTEXT)) < 0.02
-    assert window(of_loop(loop, 4, output_tokens=250.0)).declared == {}
-    assert window(of_loop(loop, 4, prompt_tokens=512.0)).declared == {}
+    assert window(of_loop(loop, 4, DeclaredWork(None, 250.0))).declared == {}
+    assert window(of_loop(loop, 4, DeclaredWork(512.0))).declared == {}
 
 
-def at(seconds: Sequence[float], values: Sequence[float]) -> Series:
+def at(seconds: ArrayLike, values: ArrayLike) -> Series:
     return Series(np.round(np.array(seconds) * NS_PER_S).astype(np.int64), np.array(values, dtype=float))
 
 
