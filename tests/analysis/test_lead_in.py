@@ -96,11 +96,11 @@ def lifetimes(kind: str, mean_s: float, count: int, random: np.random.Generator)
 def stream(arrival: str, in_flight: int, kind: str, mean_s: float, random: np.random.Generator) -> tuple[Floats, ...]:
     """Return when requests are submitted and finish, s, in order of submission, for longer than any run goes on."""
     rounds = 60 + int(200 / mean_s)
-    lengths_s = lifetimes(kind, mean_s, rounds * in_flight, random).reshape(rounds, in_flight)
+    lengths_s: Floats = lifetimes(kind, mean_s, rounds * in_flight, random).reshape(rounds, in_flight)
+    submitted_s: Floats
     if arrival == "poisson":
-        lengths_s = lengths_s.ravel()
-        submitted_s = np.cumsum(random.exponential(mean_s / in_flight, len(lengths_s)))
-        submitted_s -= submitted_s[0]
+        submitted_s = np.cumsum(random.exponential(mean_s / in_flight, lengths_s.size)).reshape(lengths_s.shape)
+        submitted_s -= submitted_s[0, 0]
     elif arrival == "closed":
         # The slots are out of step from the first.
         lengths_s[0] *= np.arange(1, in_flight + 1) / in_flight

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from scipy.special import stdtrit
-from scipy.stats import theilslopes, ttest_1samp
+from scipy.stats import ttest_1samp
 from seams.analysis import (
     CONFIDENCE,
     T_FACTORS,
@@ -19,7 +19,6 @@ from seams.analysis import (
     PassEnergy,
     Restarts,
     difference,
-    median_slope,
     paired_difference,
 )
 from seams.analysis import statistics_statistics as statistics
@@ -207,19 +206,6 @@ def test_a_comparison_needs_two_repeats_of_each() -> None:
     """One value has no spread."""
     with pytest.raises(ValueError, match="not 1 and 3"):
         difference(Restarts.of_values([1.0]), Restarts.of_values([1.0, 1.1, 1.2]))
-
-
-@pytest.mark.parametrize("count", [5, 6, 8, 13, 30])
-def test_a_median_slope_and_its_interval_are_scipys(count: int) -> None:
-    """Of values with far outliers; fewer than five give no interval of 95 %."""
-    generator = np.random.default_rng(count)
-    at = np.sort(generator.uniform(0, 10, count))
-    values = 100 + 2 * at + 0.1 * generator.standard_cauchy(count)
-    middle, _, low, high = np.array(theilslopes(values, at, 0.95)) / np.median(values)
-    found = median_slope(at, values)
-    assert found is not None
-    assert (found.relative, found.half95) == pytest.approx((middle, max(middle - low, high - middle)))
-    assert median_slope(at[:4], values[:4]) is None
 
 
 @pytest.mark.parametrize("name", RECORDED)

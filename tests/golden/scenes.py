@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from make.machine import VirtualMachine, experiment, study
@@ -215,7 +215,10 @@ def split(done: PassRecord) -> PassRecord:
     return replace(done, replicas=replicas)
 
 
-ARRIVALS = {"rounds": {"arrival": "batch"}, "arriving": {"arrival": "poisson", "rate_per_s": 1.5}}
+ARRIVALS: dict[str, dict[str, Any]] = {
+    "rounds": {"arrival": "batch"},
+    "arriving": {"arrival": "poisson", "rate_per_s": 1.5},
+}
 KINDS = {"rounds": rounds, "closed": closed, "arriving": arriving, "replicas": closed}
 
 
