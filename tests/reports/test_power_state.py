@@ -36,7 +36,7 @@ def test_a_profile_in_force_is_named_beside_the_figure_and_its_absence_is_not(ma
     """On the page once for each result, in the terminal behind the figure, of a table with the result's name."""
     said = "power profile: max-q, hpc"
     assert page([max_q, row("two")], title="x", written=NOW).count(f">{said}<") == 1
-    assert terminal_rows(max_q)["J/output token"].endswith(f" W, {said}")
+    assert terminal_rows(max_q)["as measured"].endswith(f" W, {said}")
     assert "power profile" not in str(terminal_rows(row("two")))
     lines = [part for part in results_view([max_q, row("two")]) if isinstance(part, str)]
     assert [line for line in lines if said in line] == [f"one: {said}"]

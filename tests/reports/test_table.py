@@ -106,7 +106,7 @@ def test_the_figure_of_the_declared_work_is_shown_with_what_makes_it_uncertain()
     """Each entry with its size, its share and its correction; what no repetition shows stands apart."""
     made = row("a", {"budget.entries.1.correction": -0.0196, "budget.entries.1.found": "shorter prompts"})
     rows = terminal_rows(made)
-    assert rows["declared work"].startswith("0.1676 (2 restarts: too few for an interval, 3 are the least")
+    assert rows["J/output token"].startswith("0.1676 of the declared work (2 restarts: too few for an interval, 3 are the least")
     assert rows["mix of work"] == "0.00%, 0%, corrected by -1.96%: shorter prompts"
     # 0 s of lead-in; the shares of 1 % and 2.49 % in the sum of squares of all entries, 3.60 %.
     assert rows["first seconds"] == "1.00%, 8%: 0 s before the first window"
@@ -115,5 +115,5 @@ def test_the_figure_of_the_declared_work_is_shown_with_what_makes_it_uncertain()
     assert rows["not in it: sensor gain"].startswith("unknown (")
     known = terminal_rows(row("a", restarts=[1.0, 1.1, 1.2]))
     # 4.303 × 0.09119 ÷ √3, the standard deviation being that of the logarithms.
-    assert known["declared work"] == "1.1 ± 22.65% (95 %, 2 degrees of freedom)"
-    assert "declared work" not in terminal_rows(row("a", {"budget": None}))
+    assert known["J/output token"] == "1.1 ± 22.65% of the declared work (95 %, 2 degrees of freedom)"
+    assert "J/output token" not in terminal_rows(row("a", {"budget": None}))
