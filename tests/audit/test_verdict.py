@@ -16,38 +16,54 @@ from wattdock.records import Failure
 if TYPE_CHECKING:
     from pathlib import Path
 
-BUDGET: Any = SimpleNamespace(expanded=0.0123)
+BUDGET: Any = SimpleNamespace(energy_per_output_token_j=0.36852, expanded=0.0046)
+ONE_RESTART: Any = SimpleNamespace(energy_per_output_token_j=0.36852, expanded=None)
+FIGURE = "0.3685 J/output token ± 0.46 %"
 
 
 def check(name: str, question: str | None = "wrong", status: str = "fail", **declared: str) -> Check:
+    """Return a check that found "1"."""
     return Check.model_validate({"name": name, "status": status, "figure": "1", "question": question, **declared})
 
 
 IMAGE = check("image", "repeat", threshold="a digest", remedy="lock it")
-WIDE = check("uncertainty", "known", threshold="± 2 %")
+WIDE = check("uncertainty", "known", threshold="± 0.3 %")
 HOT = check("throttling", threshold="0.1%")
+CHANGED = check("environment of the restarts", "repeat", "unknown")
 
 
 @pytest.mark.parametrize(
-    ("checks", "summary"),
+    ("checks", "budget", "summary"),
     [
-        ([check("clock", status="pass")], "publishable, ± 1.23%"),
-        ([HOT], "not publishable: throttling: 1 (limit: 0.1%)"),
-        ([WIDE], "not publishable: uncertainty: 1 (limit: ± 2 %)"),
-        ([IMAGE, WIDE, HOT], "not publishable: throttling: 1 (limit: 0.1%) (and 2 more)"),
-        ([IMAGE], "known to ± 1.23%, cannot be repeated: image: 1 (limit: a digest)"),
-        (
-            [IMAGE, check("weights", "repeat")],
-            "known to ± 1.23%, cannot be repeated: image: 1 (limit: a digest); weights: 1",
-        ),
+        ([check("clock", status="pass")], BUDGET, f"publishable: {FIGURE}"),
+        ([HOT], BUDGET, "not publishable: something is wrong: throttling: 1"),
+        ([WIDE], BUDGET, "not publishable: not known well enough: ± 0.46 % (limit ± 0.3 %)"),
+        ([check("uncertainty", "known", "unknown")], ONE_RESTART, "not publishable: unknown: uncertainty: 1"),
+        ([IMAGE, WIDE, HOT], BUDGET, "not publishable: something is wrong: throttling: 1 (and 2 more)"),
+        ([check("clock", status="unknown")], BUDGET, "not publishable: unknown: clock: 1"),
+        ([check("meter")], None, "not publishable: 1"),
+        ([check("meter", status="unknown")], BUDGET, "not publishable: unknown: meter: 1"),
+        ([IMAGE], BUDGET, f"{FIGURE}; cannot be repeated: image"),
+        ([CHANGED, IMAGE], BUDGET, f"{FIGURE}; cannot be repeated: image, environment of the restarts"),
+        ([CHANGED], BUDGET, f"{FIGURE}; unknown whether it can be repeated: environment of the restarts"),
+        ([IMAGE], ONE_RESTART, "0.3685 J/output token without an interval; cannot be repeated: image"),
     ],
 )
-def test_the_first_line_says_how_well_a_figure_is_known_or_the_gravest_thing_against_it(
-    checks: list[Check], summary: str
+def test_the_first_line_says_the_figure_or_the_gravest_thing_against_it(
+    checks: list[Check], budget: Any, summary: str
 ) -> None:
     """What cannot be repeated is a figure all the same."""
-    found = Audit.of(checks, BUDGET)
+    found = Audit.of(checks, budget)
     assert (found.summary, found.publishable) == (summary, summary.startswith("publishable"))
+
+
+@pytest.mark.parametrize("name", ["throttling", "work sent against work declared", "meter"])
+def test_a_long_finding_is_cut_between_words(name: str) -> None:
+    """The line has 120 characters at most where that leaves 50 of the finding."""
+    summary = Audit.of([check(name).model_copy(update={"figure": "a word " * 50}), IMAGE], BUDGET).summary
+    assert summary.endswith(" … (and 1 more)")
+    assert 110 <= len(summary) <= (120 if len(name) < 20 else 140)
+    assert set(summary.partition(f"{name}: ")[2].split()) <= {"a", "word", "…", "(and", "1", "more)"}
 
 
 def test_wrong_comes_before_not_known_before_not_repeatable_and_failed_before_unknown() -> None:
@@ -82,15 +98,17 @@ def test_nothing_but_the_failure_is_told_of_a_run_that_did_not_complete(library:
     assert [(reason.question, reason.name, reason.found) for reason in audit.reasons] == [
         ("wrong", "completion", "the runner died")
     ]
-    assert audit.summary == "not publishable: completion: the runner died"
+    assert audit.summary == "not publishable: the runner died"
     assert known(audit.failure("throttling")).status == "fail"
 
 
 def test_without_a_gpu_there_is_one_reason(library: Path) -> None:
     """Instead of one for each check of GPUs, meter and figure."""
     result = result_of(World(used=((),) * 3), library)
-    [reason] = known(result.audit).reasons
+    audit = known(result.audit)
+    [reason] = audit.reasons
     assert (reason.question, reason.name, reason.found) == ("wrong", "meter", "no GPU was used: no GPU")
+    assert audit.summary == "not publishable: no GPU was used: no GPU"
     assert known(reason.remedy).startswith("measure on a machine with an NVIDIA GPU")
 
 
@@ -106,12 +124,11 @@ def test_a_laptops_reasons_are_the_gpu_and_what_cannot_be_repeated() -> None:
 
 def test_a_sound_figure_of_a_plain_process_is_known_and_cannot_be_repeated(library: Path) -> None:
     """And a fault of the GPU is told first."""
-    alone, hot = (
-        known(result_of(World(launch=launched(None), gpu=gpu), library).audit)
-        for gpu in ({}, {"thermal_above_w": 400.0})
-    )
-    assert alone.summary.startswith("known to ± 0.21%, cannot be repeated: image: sha256:1111")
+    results = [result_of(World(launch=launched(None), gpu=gpu), library) for gpu in ({}, {"thermal_above_w": 400.0})]
+    (alone, hot), budget = (known(result.audit) for result in results), known(results[0].budget)
+    figure = f"{budget.energy_per_output_token_j:.4g} J/output token ± {100 * known(budget.expanded):.2f} %"
+    assert alone.summary == f"{figure}; cannot be repeated: image"
     assert [(reason.question, reason.name) for reason in alone.reasons] == [("repeat", "image")]
     assert [(reason.question, reason.name) for reason in hot.reasons] == [("wrong", "throttling"), ("repeat", "image")]
-    assert hot.summary.startswith("not publishable: throttling: ")
-    assert hot.summary.endswith("(and 1 more)")
+    assert hot.summary.startswith("not publishable: something is wrong: throttling: ")
+    assert hot.summary.endswith(" of the worst pass (thermal on … (and 1 more)")

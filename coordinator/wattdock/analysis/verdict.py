@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -20,6 +21,8 @@ QUESTIONS: dict[Question, str] = {
     "known": "not known well enough",
     "repeat": "cannot be repeated",
 }
+# Characters of the verdict's one line, which is cut within its finding, and fewest of a finding.
+LINE, LEAST_FOUND = 120, 50
 
 
 class Check(Stored):
@@ -61,21 +64,20 @@ class Reason(Stored):
     remedy: str | None = None
 
     @property
-    def brief(self) -> str:
-        """What was found, with its limit."""
-        limit = f" (limit: {self.limit})" if self.limit else ""
-        return f"{self.name}: {self.found}{limit}"
+    def said(self) -> str:
+        """What it says of the figure."""
+        return QUESTIONS[self.question] if self.status == "fail" else "unknown"
 
     def __str__(self) -> str:
-        said = QUESTIONS[self.question] if self.status == "fail" else "unknown"
-        return f"{said}: {self.brief}{f' → {self.remedy}' if self.remedy else ''}"
+        limit = f" (limit: {self.limit})" if self.limit else ""
+        return f"{self.said}: {self.name}: {self.found}{limit}{f' → {self.remedy}' if self.remedy else ''}"
 
 
 class Audit(Stored):
     """Whether the figure may be published.
 
     Attributes:
-        summary: The verdict in one line: how well the figure is known, or the gravest thing that stands against it.
+        summary: The verdict in one line: the figure with its interval, or the gravest thing that stands against it.
         reasons: Everything that stands against it, the gravest first.
     """
 
@@ -87,6 +89,10 @@ class Audit(Stored):
     WORK_SENT: ClassVar = "work sent against work declared"
     # The check whose failure is why every other one does not pass.
     COMPLETION: ClassVar = "completion"
+    METER: ClassVar = "meter"
+    UNCERTAINTY: ClassVar = "uncertainty"
+    # Checks whose failures need no name: "the runner died", "no GPU was used".
+    SELF_EVIDENT: ClassVar = (COMPLETION, METER)
 
     publishable: bool
     summary: str
@@ -127,11 +133,18 @@ class Audit(Stored):
 
 def _summary(reasons: Sequence[Reason], budget: Budget | None) -> str:
     """Return the verdict in one line."""
-    known = f"± {budget.expanded:.2%}" if budget and budget.expanded is not None else "no interval"
+    interval = f"± {budget.expanded * 100:.2f} %" if budget and budget.expanded is not None else "without an interval"
+    figure = f"{budget.energy_per_output_token_j:.4g} J/output token {interval}" if budget else "no J/output token"
     if not reasons:
-        return f"publishable, {known}"
+        return f"publishable: {figure}"
     first = reasons[0]
     if first.question == "repeat":
-        return f"known to {known}, cannot be repeated: {'; '.join(reason.brief for reason in reasons)}"
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return f"not publishable: {first.brief}{more}"
+        said = first.said if first.status == "fail" else "unknown whether it can be repeated"
+        return f"{figure}; {said}: {', '.join(reason.name for reason in reasons)}"
+    name, found = f"{first.said}: {first.name}: ", first.found
+    if first.status == "fail" and first.name == Audit.UNCERTAINTY:
+        name, found = f"{first.said}: ", f"{interval} (limit {first.limit})"
+    elif first.status == "fail" and first.name in Audit.SELF_EVIDENT:
+        name = ""
+    begin, end = f"not publishable: {name}", f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return begin + shorten(found, max(LEAST_FOUND, LINE - len(begin + end)), placeholder=" …") + end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
 
 CHECKS = Checklist[AuditInput]()
@@ -32,7 +33,7 @@ def window_steady(inputs: AuditInput) -> Outcome | None:
 
 
 @CHECKS.check(
-    "uncertainty",
+    Audit.UNCERTAINTY,
     question="known",
     source="budget: Welch and Satterthwaite's degrees of freedom, Student's t, 95 %",
 )
@@ -48,6 +49,7 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
         remedy = "set repeats.restarts=3 (wattdock run --publishable FILE does)"
         return Outcome("unknown", budget.reason or "unknown", threshold, remedy=remedy)
     largest = max(budget.entries, key=lambda entry: entry.share)
-    figure = f"± {budget.expanded:.2%}, {largest.share:.0%} of its square from {largest.name} ({largest.found})"
+    part = f"{largest.share:.0%} of the variance from {largest.name} ({largest.found})"
+    figure = f"U = ± {budget.expanded * 100:.2f} %; {part}"
     remedy = "more restarts (repeats.until adds them), or longer windows (workload.min_duration_s)"
     return Outcome(verdict(failed=budget.expanded > limit), figure, threshold, remedy=remedy)
