@@ -77,16 +77,32 @@ def agreement(energy: Any, *power_over_counter: float | None) -> Outcome:
         ((0.01, -0.03), "pass", "+1.00%; -3.00%"),
         ((0.01, -0.031), "fail", "+1.00%; -3.10%"),
         ((0.01, None), "unknown", "+1.00%"),
+        ((-0.031, None), "fail", "-3.10%"),
+        ((None, 0.05), "fail", "+5.00%"),
         ((None,), "unknown", "no counter and power throughout 5 s and more of every pass"),
     ],
 )
 def test_without_a_second_meter_power_alone_is_held_against_the_counter(
     ratios: tuple[float | None, ...], status: str, figure: str
 ) -> None:
-    """Of each GPU."""
+    """Of each GPU; one that disagrees is wrong though another is unknown."""
     energy = energy_with()
     assert energy.cross_check is None
     assert agreement(energy, *ratios)[:2] == (status, figure)
+
+
+@pytest.mark.parametrize(("second_j", "status"), [(6600.0, "unknown"), (7000.0, "fail")])
+def test_a_window_in_which_meters_differ_is_wrong_though_another_was_not_read(second_j: float, status: str) -> None:
+    """The figure holds both."""
+    energy = energy_with(window(9.5, 20.5, {"GPU-a": second_j}))
+    assert energy.cross_check is not None
+    [read] = energy.cross_check.windows
+    unread = read.model_copy(update={"difference_j": None, "bound_j": None, "reason": "the second meter broke off"})
+    crossed = energy.cross_check.model_copy(update={"windows": [unread, read]})
+    found = agreement(energy.model_copy(update={"cross_check": crossed}))
+    assert found.status == status
+    assert found.figure.endswith("; the second meter broke off")
+    assert ("nvml differs by 400.0 J" in found.figure) == (status == "fail")
 
 
 @pytest.mark.parametrize(("zeus_j", "status"), [(6600, "pass"), (6700, "pass"), (7000, "fail"), (6200, "fail")])

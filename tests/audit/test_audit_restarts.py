@@ -178,6 +178,16 @@ def test_a_stray_context_in_one_restart_is_no_third_of_one(library: Path) -> Non
     assert (check.status, check.figure) == ("fail", f"{OTHER} +41 W")
 
 
+def test_a_gpu_that_was_full_before_is_wrong_though_another_s_memory_is_unknown(library: Path) -> None:
+    """Two GPUs, of which the second tells no memory; the first held 2 GB before the runner."""
+    both, full = {"profile": POWER, "processes": (RUNNER,)}, {"memory_used_bytes": 2_000_000_000}
+    for gpu, status in (({}, "unknown"), (full, "fail")):
+        world = World(gpu=gpu, other=both | {"unsupported": "memory"}, used=((USED, OTHER),) * 3)
+        check = checks(result_of(world, library))[MEMORY]
+        assert (check.status, check.figure.startswith("2.00 GB in use before")) == (status, bool(gpu)), check.figure
+        assert check.figure.endswith("; not known of every GPU")
+
+
 def test_a_gpu_without_a_temperature_may_be_published_with_a_wider_interval(library: Path) -> None:
     """It may be 8 °C away from its settled state, at 0.06 % per °C; the room's 1.5 °C are beside that."""
     result = result_of(World(gpu={"unsupported": "temperature"}), library)

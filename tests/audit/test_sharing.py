@@ -44,12 +44,14 @@ def outcome(
     lease_faults: tuple[str | None, ...] = (None,),
     job: snapshot.Job | None = None,
     above_idle_w: float | None = 0.0,
+    third_above_w: float | None = 0.0,
 ) -> dict[str, Outcome]:
     lists = {process.gpu_uuid: 4 for process in processes if process.of_runner}
     gpus = {
         uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=lists.get(uuid, 0), above_idle_w=above_idle_w)
         for uuid in ("GPU-a", "GPU-b")
     }
+    gpus["GPU-c"] = GpuResult(used="GPU-c" in used, above_idle_w=third_above_w)
     passes = [SimpleNamespace(cpu_others_share=share, lease_fault=None) for share in cpu_others]
     passes += [SimpleNamespace(cpu_others_share=cpu_others[0], lease_fault=fault) for fault in lease_faults if fault]
     energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
@@ -104,6 +106,15 @@ def test_others_on_other_gpus_are_told_and_refuse_where_they_draw_power(
     assert beside["processes on the GPUs"].status == "pass"
 
 
+@pytest.mark.parametrize(("above_w", "status"), [((41, None), "fail"), ((None, 41), "fail"), ((0, None), "unknown")])
+def test_a_gpu_that_draws_power_is_wrong_though_another_is_unknown(
+    above_w: tuple[float | None, float | None], status: str
+) -> None:
+    """Whichever comes first."""
+    check = outcome(process(1, of_runner=True), above_idle_w=above_w[0], third_above_w=above_w[1])["other GPUs"]
+    assert (check.status, "unknown before the runner" in check.figure) == (status, True)
+
+
 def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_check() -> None:
     """It was asked for, and it is not publishable."""
     assert outcome(exclusive="gpus")["other measurements"][:2] == ("fail", "allowed by exclusive: gpus")
@@ -119,7 +130,14 @@ def test_a_machine_whose_leases_did_not_hold_in_a_pass_is_not_to_itself() -> Non
 
 @pytest.mark.parametrize(
     ("shares", "status", "worst"),
-    [((0.02, 0.1), "pass", "10%"), ((0.02, 0.35), "fail", "35%"), ((0.02, None), "unknown", ""), ((), "unknown", "")],
+    [
+        ((0.02, 0.1), "pass", "10%"),
+        ((0.02, 0.35), "fail", "35%"),
+        ((0.02, None), "unknown", "2% in the worst pass; unknown in 1 pass"),
+        ((0.35, None), "fail", "35% in the worst pass; unknown in 1 pass"),
+        ((None,), "unknown", "unknown"),
+        ((), "unknown", "unknown"),
+    ],
 )
 def test_whoever_else_uses_the_cpus_in_any_pass_is_seen(
     shares: tuple[float | None, ...], status: str, worst: str

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
-from wattdock.text import listed
-from wattdock.values import all_known
+from wattdock.text import listed, pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 FIGURE_PROCESSES = 3
 # Largest share of the CPUs that others may use, our own judgement: with more, GPUs may wait for the engine's CPUs.
@@ -55,11 +54,14 @@ def machine_alone(inputs: AuditInput) -> Outcome:
 )
 def cpus_alone(inputs: AuditInput) -> Outcome:
     """Whether nobody else's work kept the CPUs busy in any pass: other people's jobs hold no lease."""
-    shares = all_known(run_pass.cpu_others_share for run_pass in inputs.energy.passes)
-    if not shares:
+    every = [run_pass.cpu_others_share for run_pass in inputs.energy.passes]
+    if (most := _most(every)) is None:
         return Outcome("unknown", "CPU time of other processes is unknown")
+    unknown = every.count(None)
+    missing = f"; unknown in {pluralize(unknown, 'pass', 'passes')}" if unknown else ""
     remedy = "end other work on these CPUs; top names it"
-    return Outcome(verdict(failed=max(shares) > OTHERS_SHARE), f"{max(shares):.0%} in the worst pass", remedy=remedy)
+    status = verdict(failed=most > OTHERS_SHARE, known=not unknown)
+    return Outcome(status, f"{most:.0%} in the worst pass{missing}", remedy=remedy)
 
 
 @CHECKS.check(
@@ -105,18 +107,24 @@ def memory_alone(inputs: AuditInput) -> Outcome | None:
     limit_bytes = MAX_FOREIGN_BYTES if apart else MAX_WITH_RESERVE_BYTES
     idle = [idle for idle in inputs.energy.idle_baselines or () if idle.used]
     # A kernel that ran while the loaded engine was idle was somebody else's, too.
-    busy = all_known(baseline.utilization_percent for baseline in idle)
-    in_use = all_known(baseline.memory_used_bytes for baseline in idle if baseline.state == "empty")
-    foreign = all_known(gpu.foreign_bytes for gpu in inputs.result.used_gpus.values())
-    figures = [f"{max(in_use) / 1e9:.2f} GB in use before" if in_use else "memory before the runner unknown"]
-    figures += [f"{max(busy):.1f} % busy while idle" if busy else "utilisation unknown"]
-    figures += [f"up to {max(0.0, *foreign) / 1e9:.2f} GB beyond the runner's" if foreign else "unknown in the passes"]
+    every_busy = [baseline.utilization_percent for baseline in idle]
+    every_in_use = [baseline.memory_used_bytes for baseline in idle if baseline.state == "empty"]
+    every_foreign = [gpu.foreign_bytes for gpu in inputs.result.used_gpus.values()]
+    busy, in_use, foreign = _most(every_busy), _most(every_in_use), _most(every_foreign)
+    every = (every_in_use, every_busy, every_foreign)
+    in_part = any(None in values and _most(values) is not None for values in every)
+    figures = ["memory before the runner unknown" if in_use is None else f"{in_use / 1e9:.2f} GB in use before"]
+    figures += ["utilisation unknown" if busy is None else f"{busy:.1f} % busy while idle"]
+    beyond_gb = None if foreign is None else max(0.0, foreign) / 1e9
+    figures += ["unknown in the passes" if beyond_gb is None else f"up to {beyond_gb:.2f} GB beyond the runner's"]
     restarts = {run_pass.restart for run_pass in inputs.energy.passes}
     seen = {(baseline.restart, baseline.gpu_uuid) for baseline in idle if baseline.state == "empty"}
     missing = {(restart, gpu.uuid) for restart in restarts for gpu in used} - seen
     figures += [f"no reading before the runner in {len(missing)} restarts and GPUs"] if missing else []
-    failed = max(in_use or (), default=0.0) > limit_bytes or max(busy or (), default=0.0) > MAX_EMPTY_PERCENT
-    known = bool(in_use and busy and foreign) and not missing and max(foreign or (0.0,)) <= limit_bytes
+    figures += ["not known of every GPU"] if in_part else []
+    failed = (in_use or 0.0) > limit_bytes or (busy or 0.0) > MAX_EMPTY_PERCENT
+    known = bool(every_in_use) and not missing and (foreign or 0.0) <= limit_bytes
+    known = known and all(None not in values for values in every)
     threshold = f"{limit_bytes / 1e9:g} GB, {MAX_EMPTY_PERCENT:g} %"
     return Outcome(verdict(failed=failed, known=known), "; ".join(figures), threshold)
 
@@ -139,14 +147,18 @@ def other_gpus_idle(inputs: AuditInput) -> Outcome | None:
         f"{uuid} {'unknown before the runner' if watts is None else f'{watts:+.0f} W'}"
         for uuid, watts in above_w.items()
     ]
-    known_w = all_known(above_w.values())
-    status = verdict(failed=max(known_w or (), default=0.0) > MAX_STRAY_W, known=known_w is not None)
+    status = verdict(failed=(_most(above_w.values()) or 0.0) > MAX_STRAY_W, known=None not in above_w.values())
     figure = "; ".join([*figures, *([_processes(others)] if others else [])])
     return Outcome("warn" if status == "pass" and others else status, figure)
 
 
 def _own_gpus(inputs: AuditInput) -> set[str]:
     return {*inputs.environment.gpu_uuids, *inputs.environment.leased_gpus}
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    """Return the largest known value: what is wrong in one place is wrong though another place is unknown."""
+    return max((value for value in values if value is not None), default=None)
 
 
 def _processes(descriptions: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
 from wattdock.text import pluralize
 
@@ -18,7 +19,7 @@ CHECKS = Checklist[AuditInput]()
 
 
 @CHECKS.check(
-    "meter",
+    Audit.METER,
     question="wrong",
     threshold="joules of every GPU used from its energy counter, without reset, freeze, loss or abort",
     source="the meter's own events",
@@ -35,7 +36,7 @@ def metered(inputs: AuditInput) -> Outcome:
     if energy.total_j is None or lost:
         return Outcome("fail", figure or "no joules", remedy="see wattdock doctor")
     if energy.source != "counter":
-        return Outcome("fail", f"source {energy.source}")
+        return Outcome("fail", f"joules are from {energy.source}, not from an energy counter")
     if unread := [uuid for uuid, gpu in used.items() if not gpu.counter_changes]:
         return Outcome("unknown", f"no counter was read of {', '.join(unread)}")
     gaps = sum(event.kind in ("gap", "sample_gap") for event in events)
@@ -60,21 +61,25 @@ def clock_trusted(inputs: AuditInput) -> Outcome:
     source="counter against mean instant power in the worst pass, less a second or more at each end; a second meter",
 )
 def readings_agree(inputs: AuditInput) -> Outcome | None:
-    """Whether the energy counter agrees with the power reading, and with a second meter where there is one."""
+    """Whether the energy counter agrees with the power reading, and with a second meter where there is one.
+
+    Readings of one GPU that disagree are wrong though those of another are unknown.
+    """
     if not inputs.environment.gpu_count:
         return None
     every = [gpu.power_over_counter for gpu in inputs.result.used_gpus.values()]
     ratios = [ratio for ratio in every if ratio is not None]
     known = bool(ratios) and len(ratios) == len(every)
-    failed = known and max(map(abs, ratios)) > MAX_POWER_DISAGREEMENT
+    failed = max(map(abs, ratios), default=0.0) > MAX_POWER_DISAGREEMENT
     figures = [f"{ratio:+.2%}" for ratio in ratios] or ["no counter and power throughout 5 s and more of every pass"]
     if crossed := inputs.energy.cross_check:
         differences = [(abs(window.difference_j or 0.0), window.bound_j or 0.0) for window in crossed.windows]
         off_j, bound_j = max(differences, key=lambda window: window[0] - window[1])
         reason = next((window.reason for window in crossed.windows if window.reason), None)
-        known, failed = known and not reason, failed or (not reason and off_j > bound_j)
+        known, differ = known and not reason, off_j > bound_j
         differs = f"{crossed.source} differs by {off_j:.1f} J where counter steps allow {bound_j:.1f} J"
-        figures.append(reason or differs)
+        figures += [text for text in (differs if differ or not reason else None, reason) if text]
+        failed = failed or differ
     return Outcome(verdict(failed=failed, known=known), "; ".join(figures))
 
 
