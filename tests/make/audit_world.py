@@ -75,6 +75,7 @@ class World:
         used: GPUs that hold the model in each restart; the machine has none where the first restart used none.
         run: Fields of each run's record that differ.
         early_end_s: A run's span ends by so much before its last token.
+        resumed: Whether the last restart was interrupted, and another runner made a second pass.
         failure: Why the last restart has no pass.
     """
 
@@ -92,6 +93,7 @@ class World:
     run: Mapping[str, Any] = field(default_factory=dict)
     early_end_s: float = 0.0
     launch: LauncherChoice = launched(DIGEST)  # noqa: RUF009  (frozen)
+    resumed: bool = False
     failure: Failure | None = None
 
 
@@ -133,6 +135,9 @@ def result_of(world: World, library: Path) -> ExperimentResult:
         dataclasses.replace(record, environment=_environment(world, record, plan, model), architecture=model.config)
         for record in records
     ]
+    if world.resumed:
+        again = (dataclasses.replace(run_pass, index=1) for run_pass in restarts[-1].passes)
+        restarts.append(dataclasses.replace(restarts[-1], passes=tuple(again)))
     return audited(config, restarts)
 
 

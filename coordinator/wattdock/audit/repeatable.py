@@ -72,4 +72,6 @@ def one_runner(inputs: AuditInput) -> Outcome:
     most = inputs.procedure.runners_per_restart
     if not most:
         return Outcome("unknown", "no pass")
-    return Outcome("warn", f"a restart's passes came from {most} runners") if most > 1 else Outcome("pass", "one each")
+    if most > 1:
+        return Outcome("fail", f"{most} made the passes of one restart", remedy="measure anew, without interruption")
+    return Outcome("pass", "one each")
