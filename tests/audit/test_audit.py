@@ -50,7 +50,9 @@ def test_a_sound_experiment_has_nothing_wrong_and_may_be_published(sound: Experi
     """Without this, a check that always fails would pass every test below."""
     assert failed(sound) == {}
     audit, budget = known(sound.audit), known(sound.budget)
-    assert (audit.publishable, audit.reasons, audit.summary) == (True, [], f"publishable, ± {budget.expanded:.2%}")
+    assert (audit.publishable, audit.reasons) == (True, [])
+    figure = f"{budget.energy_per_output_token_j:.4g} J/output token ± {100 * known(budget.expanded):.2f} %"
+    assert audit.summary == f"publishable: {figure}"
     # 500 W for 5 s are 800 tokens.
     assert budget.energy_per_output_token_j == pytest.approx(3.125, rel=0.001)
     # Nearly all of it: 0.06 %/°C in a room of ± 1.5 °C, 0.05 % for the first seconds, and hardly fewer than infinitely
@@ -192,7 +194,8 @@ LONGER_PROMPTS = DeclaredWork(502, 100, 502 * 99 + 100 * 99 / 2)
 NO_JOULES = {"meter": "fail", "two readings": "unknown", "uncertainty": "unknown"}
 UNREAD = ("throttling", "GPU settings", "processes on the GPUs", "memory of others")
 # The checks on other questions than whether anything is wrong.
-KNOWN, REPEAT = ("uncertainty", "measured window"), ("weights", "image", "environment of the restarts")
+KNOWN = ("uncertainty", "measured window")
+REPEAT = ("weights", "image", "environment of the restarts", "runners of a restart")
 CAUGHT: list[tuple[dict[str, str], World]] = [
     ({"throttling": "fail"}, World(gpu={"thermal_above_w": 400.0})),
     ({"two readings": "fail"}, World(gpu={"power_reading_factor": 1.05})),
@@ -236,6 +239,7 @@ CAUGHT: list[tuple[dict[str, str], World]] = [
     ({"image": "fail"}, World(launch=LauncherChoice("process", "test", "none"))),
     ({"environment of the restarts": "fail"}, World(environments=({}, {}, {"driver_version": "590"}))),
     ({"environment of the restarts": "unknown"}, World(environments=({}, {}, None))),
+    ({"runners of a restart": "fail"}, World(resumed=True)),
 ]
 
 
@@ -254,9 +258,9 @@ def test_a_planted_fault_is_caught_by_the_check_that_is_there_for_it_and_by_no_o
 
 
 def test_every_check_that_may_refuse_a_figure_refuses_one_here(sound: ExperimentResult) -> None:
-    """What no fault is planted for could pass everything; a resumed restart is only warned of."""
+    """What no fault is planted for could pass everything."""
     may_refuse = {name for name, check in checks(sound).items() if check.question}
-    assert may_refuse == {name for names, _ in CAUGHT for name in names} | {"runners of a restart"}
+    assert may_refuse == {name for names, _ in CAUGHT for name in names}
 
 
 def test_an_image_that_only_its_machine_has_is_warned_of(library: Path) -> None:
@@ -313,7 +317,8 @@ def test_prompts_that_all_are_two_percent_longer_are_wrong_and_half_a_percent_is
     )
     # Contexts, 512 × 99 + 4950 positions, are 1.8 % off: 2 % of half of J/token, and 1.8 % of a quarter.
     figure = failed(wrong)["work sent against work declared"].figure
-    assert "are +2.00% off the long run (by chance ± 0.00%), for which J/token is corrected by -1.45%" in figure
+    assert figure.startswith("prompt tokens per output token are +2.00% off the long run (by chance ± 0.00%); answer ")
+    assert figure.endswith("; J/token is corrected by -1.45%")
     assert failed(right) == {}
     entry = known(known(right.budget).entry("mix of work"))
     assert entry.correction == pytest.approx(-0.005 * (0.5 + 0.25 * 512 * 99 / (512 * 99 + 4950)), rel=0.01)
