@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
@@ -19,6 +20,7 @@ from seams.records import NO_STEPS, ReplicaPass, Steps
 from wattdock.clock import NS_PER_S
 from wattdock.metering import GpuTimeline, Meter, Span
 from wattdock.records import RestartRecord
+from wattdock.reports.wording import token_cost_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,6 +202,9 @@ def test_too_short_a_pass_has_no_costs() -> None:
         costs([metered(traffic(10, random), SimulatedMeter(), random)], KINDS)
 
 
+AVERAGES = ": averages over the run, not what one more token costs"
+
+
 def of_records(
     seconds: float = 30,
     *,
@@ -245,24 +250,27 @@ def test_a_result_holds_each_figure_with_its_interval_and_how_well_they_close() 
 
 
 @pytest.mark.parametrize(
-    ("limit_w", "capped", "at_limit"),
+    ("limit_w", "capped", "share", "text"),
     [
-        (435, None, True),
-        (450, None, False),
-        (450, 0.02, False),
-        (450, 0.3, True),
-        (None, 0.3, True),
-        (None, None, None),
+        (435, None, 1, f"clocks were capped in 100 % of the time{AVERAGES}"),
+        (435, 0.02, 1, f"clocks were capped in 100 % of the time{AVERAGES}"),
+        (450, None, None, "unknown whether clocks were capped"),
+        (450, 0.02, 0.02, "clocks were capped in 2 % of the time"),
+        (450, 0.1, 0.1, f"clocks were capped in 10 % of the time{AVERAGES}"),
+        (None, 0.34, 0.34, f"clocks were capped in 34 % of the time{AVERAGES}"),
+        (None, None, None, "unknown whether clocks were capped"),
     ],
 )
-def test_a_result_says_whether_its_gpu_was_at_the_power_limit(
-    limit_w: float | None, capped: float | None, at_limit: bool | None
+def test_a_result_says_in_which_share_of_the_time_clocks_were_capped(
+    limit_w: float | None, capped: float | None, share: float | None, text: str
 ) -> None:
-    """By the mean power, which is 426 W, or by the time with the software power cap; unknown without both."""
+    """All of it where the mean power, 426 W, is within 97 % of the limit; from 10 % on, costs are averages."""
     found = of_records(limit_w=limit_w, capped=capped)
-    assert found.at_power_limit is at_limit
+    assert found.capped_share == (share if share is None else pytest.approx(share, rel=0.01))
     assert found.joules_per_step
     assert found.joules_per_step.value
+    result: Any = SimpleNamespace(energy=SimpleNamespace(token_costs=found))
+    assert token_cost_texts(result)["power limit"] == text
 
 
 def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from wattdock.analysis.gpus import gpu_results
 from wattdock.analysis.work_costs import KINDS, NoCostsError, Work, costs, is_wide, metered_work
-from wattdock.values import Stored
+from wattdock.values import Stored, known_max
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 MAX_BIN_S = 0.05
 # Largest misfit of total energy: steps whose instants are wrong leave energy that no work explains.
 MAX_CLOSURE = 0.02
-# A GPU is at its power limit from this share of it on, as a mean: power scatters by a few percent below it.
+# From this share of the power limit on, as a mean, clocks were capped throughout: power scatters by a few percent.
 NEAR_LIMIT = 0.97
-# A GPU is at its power limit, too, where its software power cap held down clocks for this share of the time: as long as
-# steps with prompts may take.
-CAPPED_SHARE = 0.1
 
 FIGURES = ("idle_w", *(f"joules_per_{name}" for name in ("prompt_token", "decoded_token", "step", "context_token")))
 
@@ -54,9 +51,9 @@ class TokenCosts(Stored):
         closure: Joules of the fit ÷ joules measured, over all bins, − 1.
         bins: Bins of energy, over all passes and GPUs.
         lag_s: By how much the course of energy trailed the steps, as fitted.
-        at_power_limit: Whether a GPU used was at its power limit: by its mean power, or by the share of time with the
-            software power cap. Then a token costs time at a fixed power, and the figures are averages over the run, not
-            what one more token costs. Null where the driver tells neither.
+        capped_share: Share of the time in which the software power cap held clocks down, of the GPU used with the
+            largest; 1 where its mean power was at the limit. Meanwhile a token costs time at a fixed power, so that the
+            figures are averages over the run, not what one more token costs. Null where it is unknown of a GPU.
     """
 
     idle_w: Cost | None = None
@@ -67,7 +64,7 @@ class TokenCosts(Stored):
     closure: float | None = None
     bins: int | None = None
     lag_s: float | None = None
-    at_power_limit: bool | None = None
+    capped_share: float | None = None
     reason: str | None = None
 
 
@@ -99,7 +96,7 @@ def token_costs(measured: Measured) -> TokenCosts:
         closure=fitted.closure,
         bins=fitted.bins,
         lag_s=fitted.lag_s,
-        at_power_limit=_at_power_limit(measured),
+        capped_share=_capped_share(measured),
     )
 
 
@@ -115,12 +112,11 @@ def _steps_work(run_pass: PassRecord) -> Work:
     return Work(steps.start_ns, steps.end_ns, np.column_stack(amounts).astype(float))
 
 
-def _at_power_limit(measured: Measured) -> bool | None:
-    found: list[bool | None] = []
+def _capped_share(measured: Measured) -> float | None:
+    shares: list[float | None] = []
     for gpu in gpu_results(measured).values():
         if gpu.used:
-            power_w, limits_w, capped = gpu.mean_power_w, gpu.power_limits_w, gpu.throttled_share or {}
-            signs = [capped["power"] >= CAPPED_SHARE] if "power" in capped else []
-            signs += [power_w >= NEAR_LIMIT * limits_w[0]] if power_w is not None and limits_w else []
-            found.append(any(signs) if signs else None)
-    return True if any(found) else None if None in found else False
+            limit_w = gpu.power_limits_w[0] if gpu.power_limits_w else float("inf")
+            at_limit = (gpu.mean_power_w or 0.0) >= NEAR_LIMIT * limit_w
+            shares.append(1.0 if at_limit else (gpu.throttled_share or {}).get("power"))
+    return known_max(shares)

@@ -23,11 +23,8 @@ TOKEN_COSTS = {
     "joules_per_step": "J/step",
     "joules_per_context_token": "J/context token",
 }
-AT_POWER_LIMIT = {
-    True: "at it, a token costs time at a fixed power: these are averages over the run, not what one more token costs",
-    False: "not reached",
-    None: "unknown whether it was reached",
-}
+# From this share of the time with capped clocks on, costs are averages: as long as steps with prompts may take.
+CAPPED_SHARE = 0.1
 
 
 def fallback_text(fallback: Fallback) -> str:
@@ -55,7 +52,12 @@ def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
         return {}
     texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
     of_fit = f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"
-    return texts | {"power limit": AT_POWER_LIMIT[costs.at_power_limit], "J of the fit": of_fit}
+    if (share := costs.capped_share) is None:
+        capped = "unknown whether clocks were capped"
+    else:
+        capped = f"clocks were capped in {share * 100:.0f} % of the time"
+        capped += ": averages over the run, not what one more token costs" if share >= CAPPED_SHARE else ""
+    return texts | {"power limit": capped, "J of the fit": of_fit}
 
 
 def boards_text(result: ExperimentResult) -> str:
