@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from wattdock.records import PassRecord
     from wattdock.runner import Heartbeat
 
-# How many times as long as it must be a run with a lead-in may become before its arrivals are used up: its requests'
-# lifetimes are known only while it runs.
-RESERVE = 2.0
+# How many times its minimum a run with a lead-in may last before its arrivals are used up. The minimum is 85 s, the
+# requests' lifetimes are known only while it runs, and seven of them are needed: enough for lifetimes of 45 s.
+RESERVE = 4.0
 
 
 def measured_passes(runner: LoadedRunner, recording: Recording) -> Iterator[None]:
