@@ -23,33 +23,24 @@ class PassMix(Stored):
     """Work of one pass in the headline's window, see `energy.windows`, and what was declared.
 
     Attributes:
-        requests: Requests whose first token came in the window; the next three attributes are theirs.
-        prompt_tokens: Null where the engine does not tell.
-        answer_tokens: Whole answers, also where the window cuts them.
+        answer_tokens: Of the requests whose first token came in the window: whole answers, also where the window cuts
+            them.
         declared_answer_tokens: What these answers were to have; null where no length of answers is declared. A request
             of a staggered start counts with the declared mean.
-        output_tokens: Generated in the window, by any request.
-        declared_prompt_tokens, declared_output_tokens: Means per request in the long run; null where not declared.
-        draw_difference: (Prompt tokens ÷ output tokens) ÷ the long-run ratio − 1: what the draw, the list's place and
-            the window's ends make; null where no ratio is declared.
+        draw_difference: (Prompt tokens of these requests ÷ tokens generated in the window) ÷ the long-run ratio − 1:
+            what the draw, the list's place and the window's ends make; null where no ratio is declared.
         draw_chance: Standard deviation of `draw_difference` where requests are drawn independently, by how these
             requests' lengths differ and by how many are cut at the window's ends.
         mismatches: Requests of the whole pass that were not what was to be sent, by what differed.
         texts: Prompts of text, whose ids only the runner knows.
         ended_early, aborted: Answers of the whole pass that the model, or the engine, ended before their limit.
         repeated_prompts: Requests of the whole pass whose prompt, by its ids, an earlier one had.
-        drawn: What each restart draws for itself.
     """
 
     restart: int
     pass_index: int = Field(alias="pass")
-    requests: int
-    prompt_tokens: int | None = None
     answer_tokens: int = 0
     declared_answer_tokens: float | None = None
-    output_tokens: int
-    declared_prompt_tokens: float | None = None
-    declared_output_tokens: float | None = None
     draw_difference: float | None = None
     draw_chance: float = 0.0
     mismatches: dict[str, int]
@@ -57,7 +48,6 @@ class PassMix(Stored):
     ended_early: int = 0
     aborted: int = 0
     repeated_prompts: int = 0
-    drawn: list[str] = Field(default_factory=list)
 
 
 def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
@@ -75,22 +65,17 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
             for request in requests
             if request.finish_reason == "stop" and (request.output_tokens or 0) < (request.max_output_tokens or 0)
         ]
-        mean, output_tokens = declared.output_tokens, figure.output_tokens or 0
+        mean = declared.output_tokens
         limits = [mean if part.index < declared.staggered else part.max_output_tokens or mean for part in inside]
         prompt_tokens = known_sum(request.prompt_tokens for request in inside)
         long_run = declared.prompt_tokens / mean if declared.prompt_tokens and mean else None
-        sent = prompt_tokens / output_tokens if prompt_tokens and output_tokens else None
+        sent = prompt_tokens / figure.output_tokens if prompt_tokens and figure.output_tokens else None
         found.append(
             PassMix(
                 restart=restart.restart,
                 pass_index=run_pass.index,
-                requests=len(inside),
-                prompt_tokens=prompt_tokens,
                 answer_tokens=sum(request.output_tokens or 0 for request in inside),
                 declared_answer_tokens=None if mean is None else sum(limit or 0.0 for limit in limits),
-                output_tokens=output_tokens,
-                declared_prompt_tokens=declared.prompt_tokens,
-                declared_output_tokens=mean,
                 draw_difference=sent / long_run - 1 if sent and long_run else None,
                 draw_chance=_chance(inside, 0 if whole or figure.window == "drained" else measured.in_flight),
                 mismatches=declared.mismatches,
@@ -98,7 +83,6 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
                 ended_early=len(early),
                 aborted=sum(request.finish_reason == "abort" for request in requests),
                 repeated_prompts=run_pass.repeated_prompts,
-                drawn=list(declared.drawn),
             )
         )
     return found
