@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +55,8 @@ def entry(restarts: Sequence[Sequence[Window]], name: str) -> Entry:
         ("prompts off, no contexts", 30, 0.93, 0.7),
         ("shortened", 30, 0.93, 0.98),
         ("slow noise", 40, 0.9, 0.9),
+        ("sensor noise", 30, 0.93, 0.95),
+        ("sensor noise, warm", 30, 0.93, 0.95),
         ("no sensor", 30, 0.9, 0.98),
         ("two windows", 20, 0.9, 0.6),
         ("batches off", 20, 0.9, 0.9),
@@ -85,15 +87,15 @@ def test_the_table_adds_up() -> None:
         "restarts": restarts,
         "mix of work": 0.0,
         "warmth": 0.0,
-        "room": 0.0006 * 1.5,
+        "room": hypot(0.0006, 0.0003) * 1.5,
         "first seconds": 0.0005,
         "timing": 0.001,
     }
     assert {each.name: each.standard_uncertainty for each in seen.entries} == pytest.approx(expected)
     variance = sum(each**2 for each in expected.values())
     assert seen.standard_uncertainty == pytest.approx(sqrt(variance))
-    assert seen.freedom == pytest.approx(2 * variance**2 / restarts**4)
-    assert [each.freedom for each in seen.entries] == [2, *[None] * 5]
+    assert seen.degrees_of_freedom == pytest.approx(2 * variance**2 / restarts**4)
+    assert [each.degrees_of_freedom for each in seen.entries] == [2, *[None] * 5]
     assert sum(each.share for each in seen.entries) == pytest.approx(1)
     # Between the factors of two degrees of freedom and of three.
     assert seen.expanded is not None
@@ -110,7 +112,7 @@ def test_two_restarts_have_no_interval() -> None:
     seen = budget([[window(EVEN)], [window(EVEN)]])
     assert seen.energy_per_output_token_j == pytest.approx(1)
     assert (seen.expanded, seen.interval) == (None, None)
-    assert seen.reason == "2 restarts: too few for an interval, 3 are the least; set repeats.restarts"
+    assert seen.reason == "an interval needs 3 restarts; set repeats.restarts"
 
 
 def test_equal_restarts_are_no_better_known_than_their_blocks() -> None:
@@ -121,7 +123,12 @@ def test_equal_restarts_are_no_better_known_than_their_blocks() -> None:
     assert entry([[window(quick)]] * 3, "restarts").standard_uncertainty == pytest.approx(expected, rel=1e-3)
     # 16 of 19 neighbours are alike: 13 ÷ 20 is their correlation.
     wider = expected * sqrt((1 + 13 / 20) / (1 - 13 / 20))
-    assert entry([[window(slow)]] * 3, "restarts").standard_uncertainty == pytest.approx(wider, rel=1e-3)
+    found = entry([[window(slow)]] * 3, "restarts")
+    assert found.standard_uncertainty == pytest.approx(wider, rel=1e-3)
+    # They are known as well as 3 × 19 differences let one know; restarts that differ more, as two.
+    assert found.degrees_of_freedom == 57
+    apart = [[window(level * quick)] for level in (0.99, 1, 1.01)]
+    assert entry(apart, "restarts").degrees_of_freedom == 2
 
 
 def test_a_mix_that_is_off_in_all_restarts_is_corrected() -> None:
@@ -140,30 +147,75 @@ def test_a_mix_that_is_off_in_all_restarts_is_corrected() -> None:
     mix = entry([[equal]] * 3, "mix of work")
     assert mix.correction == pytest.approx(-0.02 * 0.5)
     assert mix.standard_uncertainty == pytest.approx(0.02 * sqrt(0.29**2 + 0.1**2))
-    assert mix.found == "prompt tokens per output token +2.00% off, 0.50 of J/token follows"
+    assert mix.found == "prompt tokens per output token 2.00 % above declared; J/token changes 0.50 times as much"
 
 
-def test_one_block_a_window_leaves_what_is_supposed() -> None:
-    """A batch whose rounds fill the window: nothing is fitted."""
-    found = entry([[window(np.ones(1), np.full(1, 60.0))]] * 3, "warmth")
-    assert (found.correction, found.standard_uncertainty, found.found) == (
-        0,
-        0,
-        "+0.0 °C to a settled board, +0.060% per °C",
-    )
+UNREAD = "temperatures were not read throughout, in 3 blocks a window or more"
+PER_C, PER_C_ERROR = 0.0006, 0.0003
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_windows_of_few_blocks_have_no_slope_of_temperature(blocks: int) -> None:
+    """Two rounds of a batch fill a window: 8 °C remain uncertain, though temperatures were read."""
+    found = entry([[window(EVEN[:blocks], 60 + np.arange(blocks, dtype=np.float64))]] * 3, "warmth")
+    assert (found.correction, found.found) == (0, UNREAD)
+    assert found.standard_uncertainty == pytest.approx(hypot(PER_C, PER_C_ERROR) * 8)
 
 
 def test_a_board_that_warms_is_corrected_to_where_it_settles() -> None:
-    """Ten degrees to come at the begin, with a time constant of 75 s; and 0.04 % per °C."""
-    to_come_c = 10 * np.exp(-(2 * np.arange(BLOCKS) + 1) / 75)
-    warming = window(1 - 0.0004 * to_come_c, 70 - to_come_c)
+    """Ten degrees remain at the begin, with a time constant of 75 s; and 0.06 % per °C."""
+    left_c = 10 * np.exp(-(2 * np.arange(BLOCKS) + 1) / 75)
+    warming = window(1 - PER_C * left_c, 70 - left_c)
     seen = budget([[warming]] * 3)
-    assert seen.measured == pytest.approx(1 - 0.0004 * to_come_c.mean())
+    assert seen.measured == pytest.approx(1 - PER_C * left_c.mean())
     assert seen.energy_per_output_token_j == pytest.approx(1, abs=1e-4)
+    found = entry([[warming]] * 3, "warmth")
+    # A line fits so well that the time constant's 26 of 75 s and the coefficient's half are all.
+    assert found.correction == pytest.approx(PER_C * left_c.mean(), rel=0.02)
+    relative = hypot(hypot(PER_C, PER_C_ERROR) / PER_C * 26 / 75, PER_C_ERROR / PER_C)
+    assert found.standard_uncertainty == pytest.approx(found.correction * relative, rel=0.02)
     unread = replace(warming, block_c=np.where(np.arange(BLOCKS) == 3, np.nan, warming.block_c))
-    found = entry([[unread]] * 3, "warmth")
-    assert (found.correction, found.found) == (0, "temperatures were not read throughout")
-    assert found.standard_uncertainty == pytest.approx(0.0006 * 8)
+    found = entry([[warming], [unread], [warming]], "warmth")
+    assert (found.correction, found.found) == (0, UNREAD)
+    assert found.standard_uncertainty == pytest.approx(hypot(PER_C, PER_C_ERROR) * 8)
+
+
+def test_a_slope_of_temperature_is_known_as_well_as_readings_scatter() -> None:
+    """A flat board whose readings scatter by 1.8 °C (its joules do not): what remains is told with its error."""
+    random, corrections, errors = np.random.default_rng(7), [], []
+    for _ in range(400):
+        flat = [[window(EVEN, random.normal(60, 1.8, BLOCKS))] for _ in range(3)]
+        found = entry(flat, "warmth")
+        corrections.append(found.correction)
+        errors.append(found.standard_uncertainty)
+    # The error of a line through 20 blocks of 2 s, three times; 75 s of that.
+    expected_c = 75 * 1.8 / sqrt(3 * (((2 * np.arange(BLOCKS) - 19) ** 2).sum()))
+    assert sqrt(np.mean(np.square(corrections))) == pytest.approx(PER_C * expected_c / sqrt(2), rel=0.1)
+    assert np.median(errors) == pytest.approx(hypot(PER_C, PER_C_ERROR) * expected_c, rel=0.15)
+    assert np.mean(np.array(corrections) <= 1.96 * np.array(errors)) >= 0.95
+
+
+def test_a_board_that_cools_is_not_corrected() -> None:
+    """By 0.05 °C/s: where it ends is as uncertain as where one that warms does."""
+    cooling = 60 - 0.05 * (2 * np.arange(BLOCKS, dtype=np.float64) + 1)
+    found = entry([[window(EVEN, cooling)]] * 3, "warmth")
+    assert found.correction == 0
+    assert found.standard_uncertainty == pytest.approx(hypot(PER_C, PER_C_ERROR) * 0.05 * 26)
+
+
+def test_restarts_at_different_temperatures_are_reduced_to_their_mean() -> None:
+    """At 58, 60 and 65 °C, 0.06 % per °C: they differ as measured, and agree once reduced."""
+    restarts = [[window((1 + PER_C * (celsius - 61)) * EVEN, celsius * EVEN)] for celsius in (58, 60, 65)]
+    seen = budget(restarts)
+    assert seen.per_restart == pytest.approx([1] * 3, abs=1e-5)
+    assert seen.energy_per_output_token_j == pytest.approx(seen.measured, abs=1e-5)
+
+
+def test_blocks_are_reduced_to_the_mean_temperature_of_their_window() -> None:
+    """One that swings by 10 °C, at 0.06 % per °C, does not scatter."""
+    swing_c = 5 * np.sin(np.arange(BLOCKS))
+    found = entry([[window(1 + PER_C * swing_c, 60 + swing_c)]] * 3, "restarts")
+    assert found.standard_uncertainty == pytest.approx(0, abs=1e-5)
 
 
 def test_windows_of_a_restart_are_one_value() -> None:

@@ -132,13 +132,13 @@ LEVELS_W = (300.0, 306.0, 300.0)
 
 
 def expected_u(restarts: int, timing: float) -> float:
-    """Return half of the 95 % interval: restarts, 1.5 °C of the room at 0.06 % per °C, 0.05 % of first seconds, timing.
+    """Return half of the 95 % interval: restarts, a room of 1.5 °C at 0.06 ± 0.03 %/°C, 0.05 % of the start, timing.
 
     Source: GUM, G.4: Student's t of the effective degrees of freedom.
     """
     watts = [*LEVELS_W, 303.0, 303.0, 303.0][:restarts]
     of_restarts = float(np.std(np.log(watts), ddof=1)) / sqrt(restarts)
-    combined = hypot(of_restarts, 0.06e-2 * 1.5, 0.05e-2, timing)
+    combined = hypot(of_restarts, 0.06e-2 * 1.5, 0.03e-2 * 1.5, 0.05e-2, timing)
     freedom = (restarts - 1) * (combined / of_restarts) ** 4
     return float(student.ppf(0.975, freedom)) * combined
 

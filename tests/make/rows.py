@@ -59,14 +59,16 @@ def restarts_budget(restarts: Sequence[float], weights: Sequence[float] | None =
     """Return the budget of J/token of these restarts, with no other entry; from three restarts on with an interval."""
     value, freedom = fmean(restarts, weights), len(restarts) - 1
     error = float(np.std(np.log(restarts), ddof=1)) / sqrt(len(restarts)) if freedom and min(restarts) > 0 else 0.0
-    entry = Entry(name="restarts", standard_uncertainty=error, kind="A", freedom=freedom, share=1.0, found="made up")
+    entry = Entry(
+        name="restarts", standard_uncertainty=error, kind="A", degrees_of_freedom=freedom, share=1.0, found="made up"
+    )
     figure: dict[str, Any] = {"measured": value, "energy_per_output_token_j": value, "entries": [entry]}
     figure["per_restart"] = restarts
     if freedom < 2:
         return Budget(**figure, reason=f"{len(restarts)} restarts: too few for an interval, 3 are the least")
     half = T_FACTORS[freedom - 1] * error
     interval = Interval(value * exp(-half), value * exp(half))
-    return Budget(**figure, standard_uncertainty=error, freedom=freedom, expanded=half, interval=interval)
+    return Budget(**figure, standard_uncertainty=error, degrees_of_freedom=freedom, expanded=half, interval=interval)
 
 
 def split_document(

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from seams.analysis import CONTEXT, PER_C, PROMPTS, ROOM_C, SECONDS, Window
+from seams.analysis import CONTEXT, PROMPTS, ROOM_C, SECONDS, TEMPERATURE_COEFFICIENT, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,6 +69,7 @@ class World:
         stalls: Share of the steps, how many in a row, and by how much of itself each is longer.
         noise, noise_s: Relative standard deviation of each second, and how long it lasts.
         tail: Standard deviation of restarts, and degrees of freedom of Student's t.
+        follows_c, follows_s: Standard deviation of readings that follow the board's power, and within what time.
         windows: In each restart.
         has_sensor: Whether temperatures are read.
         tells: Kinds of work that are declared.
@@ -92,6 +93,8 @@ class World:
     room_s: float = 600.0
     stalls: tuple[float, float, float] = (0.0, 1.0, 0.0)
     noise_s: float = 0.0
+    follows_c: float = 0.0
+    follows_s: int = 3
     windows: int = 1
     has_sensor: bool = True
     tells: tuple[str, ...] = (PROMPTS, CONTEXT)
@@ -153,8 +156,12 @@ class World:
         deviation, freedom = self.tail
         factor *= 1 + deviation * random.standard_t(freedom) / sqrt(freedom / (freedom - 2))
         spent_j = (work @ self.joules + self.static_w * lengths_s) * np.interp(ends_s, seconds, factor)
-        read_c = np.round(celsius) if self.has_sensor else np.full(len(seconds), np.nan)
         totals = np.column_stack((ends_s, np.cumsum(spent_j), *np.cumsum(work[:, 1:], axis=0).T))
+        power_w = np.diff(np.interp(np.r_[0, seconds + 1], ends_s, totals[:, 1]))
+        power_w = np.convolve(power_w, np.ones(self.follows_s) / self.follows_s)[: len(seconds)]
+        # The first and the last seconds are not full.
+        of_load = (power_w - power_w[10:-10].mean()) / power_w[10:-10].std()
+        read_c = np.round(celsius + self.follows_c * of_load) if self.has_sensor else np.full(len(seconds), np.nan)
         return [
             self._window(random, totals, read_c, lead_in_s + number * (window_s + PAUSE_S), window_s)
             for number in range(self.windows)
@@ -266,6 +273,10 @@ def _warm(random: np.random.Generator) -> dict[str, Any]:
     return {"warming_c": random.uniform(8, 25), "settling_s": random.uniform(30, 120)}
 
 
+def _following(random: np.random.Generator) -> dict[str, Any]:
+    return {"declared": PEOPLE, "follows_c": random.uniform(1.7, 2.2)}
+
+
 def _stalls(random: np.random.Generator) -> dict[str, Any]:
     return {"stalls": (random.uniform(0.02, 0.12), random.uniform(20, 150), random.uniform(0.2, 1.0))}
 
@@ -288,7 +299,7 @@ def _people(random: np.random.Generator) -> dict[str, Any]:
 
 def _believed(random: np.random.Generator) -> dict[str, Any]:
     """Return a world in which temperatures lie where the budget supposes, the room all day."""
-    (per_c, deviation), room_c = PER_C, 2 * sqrt(2) * ROOM_C
+    (per_c, deviation), room_c = TEMPERATURE_COEFFICIENT, 2 * sqrt(2) * ROOM_C
     return _warm(random) | {"per_c": random.normal(per_c, deviation), "room_c": room_c, "room_s": 1e7}
 
 
@@ -324,6 +335,8 @@ KINDS: dict[str, Callable[[np.random.Generator], dict[str, Any]]] = {
     ),
     "shortened": lambda random: _warm(random) | {"declared": LONG, "sent": SHORTENED},
     "slow noise": lambda random: _warm(random) | {"noise_s": 10.0},
+    "sensor noise": lambda random: _following(random) | {"warming_c": 0.0},
+    "sensor noise, warm": lambda random: _warm(random) | _following(random),
     "no sensor": lambda random: _warm(random) | {"has_sensor": False},
     "two windows": lambda random: _mixed(random) | {"windows": 2},
     "rare stalls": lambda random: {"stalls": (random.uniform(0.01, 0.05), random.uniform(200, 600), 1.0)},

@@ -1,7 +1,7 @@
 """The uncertainty budget of joules per output token: its schema and its computation. Pure.
 
-The figure is that of the declared work in the long run, at settled temperature. What each window differs in from that
-(mix of work, warmth) is corrected by what a common fit over all blocks finds; what remains is an entry.
+The figure is that of the declared work in the long run, at settled temperature. The mix of work of each window is
+corrected by a common fit over all blocks, warmth by what other boards showed; what remains uncertain is an entry.
 """
 
 from __future__ import annotations
@@ -32,26 +32,37 @@ SHARES = {PROMPTS: (0.5, 0.29), CONTEXT: (0.25, 0.25), SECONDS: (0.5, 0.29)}
 # Standard uncertainty that the share of prompts has in addition where contexts, which grow with prompts, are not told.
 UNTOLD_SHARE = 0.1
 # Relative change of J/token per °C, and its standard uncertainty. Source: 60 passes on an H100, 0.054 ± 0.013 % per °C;
-# other boards and models are trusted half as much.
-PER_C = (0.0006, 0.0003)
-# Temperature still to come ÷ its present slope, and its standard uncertainty: boards settle with time constants of 30
-# to 120 s, all as likely.
-SETTLING_S = (75.0, 26.0)
-# Last part of a window, whose slope of temperature is taken: long beside readings of whole degrees.
-END_S = 40.0
-# Standard uncertainty of a board's temperature where none is read: up to 14 °C are to come after a lead-in of 45 s.
-UNREAD_C = 8.0
+# other boards and models are trusted half as much. It is never fitted: a board's temperature follows its load within
+# seconds, and so does J/token.
+TEMPERATURE_COEFFICIENT = (0.0006, 0.0003)
+# Relative change of J/token per °C where the sign of the change of temperature is unknown: the root of the mean square.
+TEMPERATURE_SENSITIVITY = hypot(*TEMPERATURE_COEFFICIENT)
+# Time constant with which boards settle, and its standard uncertainty: 30 to 120 s, all as likely.
+TIME_CONSTANT_S = (75.0, 26.0)
+# Fewest blocks of a window whose slope of temperature has a known error: a line passes through any two.
+LEAST_BLOCKS = 3
+# Standard uncertainty of the remaining warming where no slope of temperature is known: up to 14 °C remain after a
+# lead-in of 45 s.
+UNKNOWN_WARMING_C = 8.0
 # Standard uncertainty of the room's temperature.
 ROOM_C = 1.5
-# What the first second costs more than later ones, how fast that decays, and what is left at least. Source: passes of
-# 20 s on H100s: 0.5 to 1.4 % in the first, 0.1 to 0.2 % after 30 to 60 s.
-FIRST_EXCESS, FIRST_DECAY_S, FIRST_LEAST = 0.01, 15.0, 0.0005
-# Standard deviations between boards of one model and between days; told, never part of the interval. Sources: 1.2 %
-# between eight H100s, 1.1 and 4.8 % between two H200s each (memory drew 122 and 160 W), pooled; arms measured on
-# different days.
-BOARDS, SESSIONS = 0.02, 0.003
+# Excess of J/token at the start, the time constant of its decay, and what is left at least. Source: passes of 20 s on
+# H100s: 0.5 to 1.4 % in the first, 0.1 to 0.2 % after 30 to 60 s.
+START_EXCESS, START_DECAY_S, LEAST_START_EXCESS = 0.01, 15.0, 0.0005
+# Standard deviation between boards of one model, and where it comes from; told, never part of the interval. Pooled from
+# eight H100s (s = 1.2 %, n = 8, 7 degrees of freedom), all that is known without two H200s, and from these two in two
+# studies (s = 4.8 % at 8 in flight, where their memories drew 122 and 160 W, and s = 1.1 %; n = 2, 1 degree of freedom
+# each): s = 2.0 %, 9 degrees of freedom.
+BOARDS = 0.02
+BOARDS_FOUND = (
+    "eight H100s had a standard deviation of 1.2 %, two H200s differed by 6.6 %, in another study by 1.5 %; "
+    "9 degrees of freedom"
+)
+# Standard deviation between days, from arms of one comparison that were measured on different days; told likewise.
+SESSIONS = 0.003
 # Largest autocorrelation that is believed, and fewest degrees of freedom of a fit.
-MAX_CORRELATION, MIN_FREEDOM = 0.9, 4
+MAX_CORRELATION, LEAST_DEGREES_OF_FREEDOM = 0.9, 4
+NO_SLOPE = f"temperatures were not read throughout, in {LEAST_BLOCKS} blocks a window or more"
 UNKNOWN_GAIN = "unknown unless the sensors were calibrated: 5 % and more between models of meters"
 
 
@@ -84,22 +95,14 @@ class Window:
         return float(self.work[kind].sum() / self.block_tokens.sum()) / self.declared[kind] - 1
 
     @property
-    def knows_warmth(self) -> bool:
-        """Whether temperatures were read throughout."""
-        return bool(np.isfinite(self.block_c).all())
+    def mean_c(self) -> float:
+        """Mean temperature, by tokens, °C."""
+        return float(np.average(self.block_c, weights=self.block_tokens))
 
     @property
-    def warming(self) -> tuple[float, float]:
-        """Temperature of the settled board less the window's mean, and its standard uncertainty, °C.
-
-        Source: what is left of an exponential approach is its slope times its time constant, at any instant.
-        """
-        middles_s = np.cumsum(self.block_s) - self.block_s / 2
-        late = middles_s >= middles_s[-1] - END_S
-        slope = float(np.polyfit(middles_s[late], self.block_c[late], 1)[0]) if late.sum() > 1 else 0.0
-        mean_c = float(np.average(self.block_c, weights=self.block_tokens))
-        settling_s, uncertainty_s = SETTLING_S
-        return float(self.block_c[late].mean()) + slope * settling_s - mean_c, abs(slope) * uncertainty_s
+    def knows_warmth(self) -> bool:
+        """Whether the slope of temperature is known: read throughout, in enough blocks."""
+        return len(self.block_c) >= LEAST_BLOCKS and bool(np.isfinite(self.block_c).all())
 
 
 class Entry(Stored):
@@ -108,7 +111,7 @@ class Entry(Stored):
     Attributes:
         correction: Already in the figure.
         kind: "A" from the spread of readings, "B" from other knowledge.
-        freedom: Degrees of freedom; null for infinitely many.
+        degrees_of_freedom: Null for infinitely many.
         share: Of the figure's variance.
         found: Where it comes from, in words.
     """
@@ -117,8 +120,8 @@ class Entry(Stored):
     correction: float = 0.0
     standard_uncertainty: float
     kind: Literal["A", "B"] = "B"
-    distribution: Literal["normal", "rectangular", "t"] = "normal"
-    freedom: float | None = None
+    distribution: Literal["normal", "t"] = "normal"
+    degrees_of_freedom: float | None = None
     share: float = 0.0
     found: str
 
@@ -142,7 +145,7 @@ class Budget(Stored):
         measured: Joules ÷ tokens of all windows, J.
         energy_per_output_token_j: The same, corrected; null with the reason.
         standard_uncertainty: Relative.
-        freedom: Effective degrees of freedom (Welch, Satterthwaite); null for infinitely many.
+        degrees_of_freedom: Effective ones (Welch, Satterthwaite); null for infinitely many.
         expanded: Half the 95 % interval, relative; null with the reason.
         per_restart: Corrected figure of each restart, J.
     """
@@ -153,7 +156,7 @@ class Budget(Stored):
     measured: float
     energy_per_output_token_j: float
     standard_uncertainty: float | None = None
-    freedom: float | None = None
+    degrees_of_freedom: float | None = None
     expanded: float | None = None
     interval: Interval | None = None
     entries: list[Entry] = Field(default_factory=list)
@@ -167,12 +170,12 @@ class Budget(Stored):
 
 
 class _Fit(NamedTuple):
-    """What J/token depends on within windows.
+    """What J/token depends on within windows, at one temperature.
 
     Attributes:
         kinds: Kinds of work that were declared and reported.
-        slopes: Relative change of J/token per relative change of each kind, then per °C; shape (k + 1,).
-        covariance: Of the slopes; shape (k + 1, k + 1).
+        slopes: Relative change of J/token per relative change of each kind; shape (k,).
+        covariance: Of the slopes; shape (k, k).
         scatter: Relative standard uncertainty of each window's mean, from its blocks; shape (windows,).
     """
 
@@ -191,64 +194,88 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1) -> Budget:
     Source: JCGM 100:2008 (GUM), sections 4 and 5, G.4.
     """
     windows = [window for restart in restarts for window in restart]
-    fit, tokens = _fitted(windows), np.array([window.output_tokens for window in windows])
-    shares = tokens / tokens.sum()
+    tokens = np.array([window.output_tokens for window in windows])
+    shares, known = tokens / tokens.sum(), all(window.knows_warmth for window in windows)
+    fit = _fitted(windows, known=known)
     off = np.array([[window.off_by(kind) for kind in fit.kinds] for window in windows]).reshape(len(windows), -1)
-    known = all(window.knows_warmth for window in windows)
-    warm_c, warm_u_c = np.array([window.warming if known else (0.0, UNREAD_C) for window in windows]).T
-    mix, warmth = -off @ fit.slopes[:-1], fit.slopes[-1] * warm_c
+    mean_c = np.array([window.mean_c if known else 0.0 for window in windows])
+    remaining_c, uncertainty_c = _remaining_warming(windows, shares) if known else (0.0, UNKNOWN_WARMING_C)
+    warmth = TEMPERATURE_COEFFICIENT[0] * (shares @ mean_c - mean_c + remaining_c)
     rates = np.array([window.total_j for window in windows]) / tokens
     number = np.repeat(np.arange(len(restarts)), [len(restart) for restart in restarts])
     weights = np.bincount(number, tokens)
-    values = np.bincount(number, rates * (1 + mix + warmth) * tokens) / weights
+    values = np.bincount(number, rates * (1 - off @ fit.slopes + warmth) * tokens) / weights
     within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
     entries = [
-        _restarts_entry(values, within),
+        _restarts_entry(values, within, sum(len(window.block_s) - 1 for window in windows)),
         _mix_entry(fit, shares @ off),
-        _warmth_entry(fit, float(shares @ warm_c), float(shares @ warm_u_c), known=known),
-        *_other_entries(windows, abs(float(fit.slopes[-1]))),
+        _warmth_entry(remaining_c, uncertainty_c, known=known),
+        *_other_entries(windows),
     ]
     return _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
+
+
+def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float, float]:
+    """Return the temperature of the settled board less the windows' mean, and its standard uncertainty, °C.
+
+    Source: what is left of an exponential approach is its slope times its time constant, at any instant; a line through
+    a window has the slope at the window's middle (to 3 %). Its error is that of a linear regression, widened for
+    autocorrelation.
+    """
+    slopes, squares, residuals = [], [], []
+    for window in windows:
+        middles_s = np.cumsum(window.block_s) - window.block_s / 2
+        middles_s -= middles_s.mean()
+        squares.append(middles_s @ middles_s)
+        slopes.append(middles_s @ window.block_c / squares[-1])
+        residuals.append(window.block_c - window.block_c.mean() - slopes[-1] * middles_s)
+    noise = sum(float(part @ part) for part in residuals) / sum(len(part) - 2 for part in residuals)
+    error = sqrt(noise * _inflation(residuals) * float(shares**2 @ (1 / np.array(squares))))
+    slope, (constant_s, uncertainty_s) = float(shares @ slopes), TIME_CONSTANT_S
+    return max(0.0, slope) * constant_s, hypot(slope * uncertainty_s, error * constant_s)
 
 
 def _mix_entry(fit: _Fit, off: Floats) -> Entry:
     """Return the entry for the mix of work, by how much each kind of `fit` is off its declared amount."""
     told = zip(fit.kinds, off, fit.slopes, strict=False)
-    each = [f"{kind} per output token {by:+.2%} off, {slope:.2f} of J/token follows" for kind, by, slope in told]
+    each = [
+        f"{kind} per output token {abs(by) * 100:.2f} % {'above' if by > 0 else 'below'} declared; "
+        f"J/token changes {slope:.2f} times as much"
+        for kind, by, slope in told
+    ]
     return Entry(
         name=Budget.MIX,
-        correction=float(-off @ fit.slopes[:-1]),
-        standard_uncertainty=sqrt(float(off @ fit.covariance[:-1, :-1] @ off)),
+        correction=float(-off @ fit.slopes),
+        standard_uncertainty=sqrt(float(off @ fit.covariance @ off)),
         found="; ".join(each) or "no mix is declared, or the engine does not report it",
     )
 
 
-def _warmth_entry(fit: _Fit, to_come_c: float, uncertainty_c: float, *, known: bool) -> Entry:
+def _warmth_entry(remaining_c: float, uncertainty_c: float, *, known: bool) -> Entry:
     """Return the entry for how much warmer settled boards are than those measured."""
-    slope = float(fit.slopes[-1])
-    told = f"{to_come_c:+.1f} °C to a settled board, {slope:+.3%} per °C"
+    per_c, error = TEMPERATURE_COEFFICIENT
+    below = f"{remaining_c:.1f} ± {uncertainty_c:.1f} °C below a settled board"
     return Entry(
         name="warmth",
-        correction=slope * to_come_c,
-        standard_uncertainty=hypot(slope * uncertainty_c, sqrt(fit.covariance[-1, -1]) * to_come_c),
-        distribution="rectangular",
-        found=told if known else "temperatures were not read throughout",
+        correction=per_c * remaining_c,
+        standard_uncertainty=hypot(TEMPERATURE_SENSITIVITY * uncertainty_c, error * remaining_c),
+        found=f"{below}, {per_c * 100:.2f} ± {error * 100:.2f} % per °C" if known else NO_SLOPE,
     )
 
 
-def _other_entries(windows: Sequence[Window], per_c: float) -> list[Entry]:
+def _other_entries(windows: Sequence[Window]) -> list[Entry]:
     """Return the entries for the room, the first seconds, and the timing of the windows' energy."""
     lead_in_s = min(window.lead_in_s for window in windows)
     total_j, timing_j = (sum(getattr(window, name) for window in windows) for name in ("total_j", "timing_j"))
     return [
         Entry(
             name="room",
-            standard_uncertainty=per_c * ROOM_C,
+            standard_uncertainty=TEMPERATURE_SENSITIVITY * ROOM_C,
             found=f"a room within {ROOM_C:g} °C (standard deviation)",
         ),
         Entry(
             name="first seconds",
-            standard_uncertainty=max(FIRST_LEAST, FIRST_EXCESS * exp(-lead_in_s / FIRST_DECAY_S)),
+            standard_uncertainty=max(LEAST_START_EXCESS, START_EXCESS * exp(-lead_in_s / START_DECAY_S)),
             found=f"{lead_in_s:.0f} s before the first window",
         ),
         Entry(
@@ -259,12 +286,13 @@ def _other_entries(windows: Sequence[Window], per_c: float) -> list[Entry]:
     ]
 
 
-def _restarts_entry(values: Floats, within: Floats) -> Entry:
+def _restarts_entry(values: Floats, within: Floats, of_blocks: int) -> Entry:
     """Return the entry for how restarts differ, which is never less than what scatters within them.
 
     Args:
         values: J/token of each restart.
         within: Relative standard uncertainty of each from its own blocks.
+        of_blocks: Degrees of freedom of the blocks about their windows' means.
     """
     count = len(values)
     between = float(np.std(np.log(values), ddof=1)) / sqrt(count) if count > 1 else 0.0
@@ -275,7 +303,7 @@ def _restarts_entry(values: Floats, within: Floats) -> Entry:
         standard_uncertainty=max(between, inside),
         kind="A",
         distribution="t",
-        freedom=max(count - 1, 0),
+        degrees_of_freedom=of_blocks if inside > between else max(count - 1, 0),
         found=f"{pluralize(count, 'restart')}{spread}; {inside:.2%} from blocks within them",
     )
 
@@ -297,52 +325,54 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
             NotIncluded(
                 name="board",
                 standard_uncertainty=BOARDS / sqrt(boards),
-                found=f"{pluralize(boards, 'board')} of the model; `wattdock compare` pools results of several",
+                found=f"{pluralize(boards, 'board')} of the model (`wattdock compare` pools several); {BOARDS_FOUND}",
             ),
             NotIncluded(name="session", standard_uncertainty=SESSIONS, found="one room, one day"),
         ],
     }
     if len(values) < LEAST_RESTARTS:
-        few = f"{pluralize(len(values), 'restart')}: too few for an interval, {LEAST_RESTARTS} are the least"
-        return Budget(**found, reason=f"{few}; set repeats.restarts")
+        return Budget(**found, reason=f"an interval needs {LEAST_RESTARTS} restarts; set repeats.restarts")
     uncertainty = sqrt(variance)
-    parts = [entry.standard_uncertainty**4 / entry.freedom for entry in entries if entry.freedom]
-    freedom = uncertainty**4 / sum(parts) if sum(parts) else None
-    expanded = uncertainty * t_factor(min(freedom or 1e6, 1e6))
+    known = [entry for entry in entries if entry.degrees_of_freedom]
+    parts = sum(entry.standard_uncertainty**4 / (entry.degrees_of_freedom or 1) for entry in known)
+    degrees_of_freedom = uncertainty**4 / parts if parts else None
+    expanded = uncertainty * t_factor(min(degrees_of_freedom or 1e6, 1e6))
     return Budget(
         **found,
         standard_uncertainty=uncertainty,
-        freedom=freedom,
+        degrees_of_freedom=degrees_of_freedom,
         expanded=expanded,
         interval=Interval(value * exp(-expanded), value * exp(expanded)),
     )
 
 
-def _fitted(windows: Sequence[Window]) -> _Fit:
-    """Fit J/token of blocks, about each window's own mean, to their mix and temperature, from a prior on each slope.
+def _fitted(windows: Sequence[Window], *, known: bool) -> _Fit:
+    """Fit J/token of blocks, about each window's own mean, to their mix, from a prior on each slope.
 
-    Blocks weigh as many tokens as they hold. What is left scatters with an autocorrelation that widens everything.
+    Blocks weigh as many tokens as they hold, and are reduced to the window's mean temperature where it is `known`. What
+    is left scatters with an autocorrelation that widens everything.
 
     Source: linear regression with normal priors (ridge); effective size of a series, (1 − ρ) ÷ (1 + ρ).
     """
     kinds = tuple(kind for kind in SHARES if all(kind in window.declared and kind in window.work for window in windows))
-    priors = np.array([*(SHARES[kind] for kind in kinds), PER_C])
+    priors = np.array([SHARES[kind] for kind in kinds]).reshape(-1, 2)
     tables = []
     for window in windows:
         rate = window.block_j / window.block_tokens
         mean = window.block_j.sum() / window.block_tokens.sum()
         work = [window.work[kind] / window.block_tokens / window.declared[kind] for kind in kinds]
-        celsius = window.block_c if window.knows_warmth else np.zeros(len(rate))
+        warmth = TEMPERATURE_COEFFICIENT[0] * (window.block_c - window.mean_c) if known else 0.0
         weight = window.block_tokens / window.block_tokens.mean()
-        about = [part - np.average(part, weights=weight) for part in (*work, celsius, rate / mean)]
+        about = [part - np.average(part, weights=weight) for part in (*work, rate / mean - warmth)]
         tables.append(np.column_stack(about) * np.sqrt(weight)[:, None])
     stacked = np.concatenate(tables)
     slopes, covariance = priors[:, 0], np.diag(priors[:, 1] ** 2)
-    freedom = len(stacked) - len(windows) - len(priors)
+    degrees_of_freedom = len(stacked) - len(windows) - len(priors)
     # How much scatters, and so how far the prior counts, follows from the slopes: three rounds settle both.
-    for _ in range(3 if freedom >= MIN_FREEDOM else 0):
+    for _ in range(3 if degrees_of_freedom >= LEAST_DEGREES_OF_FREEDOM else 0):
         parts = [table[:, -1] - table[:, :-1] @ slopes for table in tables]
-        noise = sum(float(part @ part) for part in parts) / freedom * _inflation(parts) + np.finfo(float).tiny
+        squares = sum(float(part @ part) for part in parts)
+        noise = squares / degrees_of_freedom * _inflation(parts) + np.finfo(float).tiny
         covariance = np.linalg.inv(stacked[:, :-1].T @ stacked[:, :-1] / noise + np.diag(priors[:, 1] ** -2.0))
         slopes = covariance @ (stacked[:, :-1].T @ stacked[:, -1] / noise + priors[:, 0] / priors[:, 1] ** 2)
     parts = [table[:, -1] - table[:, :-1] @ slopes for table in tables]

@@ -195,7 +195,7 @@ def _budget_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (budget := result.budget) is None:
         return
     known = f" ± {budget.expanded:.2%}" if budget.expanded is not None else ""
-    behind = f"(95 %, {budget.freedom or inf:.3g} degrees of freedom)" if known else f"({budget.reason})"
+    behind = f"(95 %, {budget.degrees_of_freedom or inf:.3g} degrees of freedom)" if known else f"({budget.reason})"
     yield "J/output token", f"{budget.energy_per_output_token_j:.4g}{known} of the declared work {behind}"
     for entry in budget.entries:
         corrected = f", corrected by {entry.correction:+.2%}" if entry.correction else ""
