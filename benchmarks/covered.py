@@ -1,6 +1,6 @@
 """How often a budget's interval holds the true figure of a simulated engine, and what that takes.
 
-`make bench ARGS='--only coverage'` judges 500 worlds of each kind of `tests/make/worlds.py`, with three restarts and
+`make bench ARGS='--only coverage'` judges 100 worlds of each kind of `tests/make/worlds.py`, with three restarts and
 with five.
 """
 
@@ -21,7 +21,7 @@ sys.path.insert(0, str(REPO / "tests"))
 from make.worlds import KINDS, worlds
 from seams.analysis import budget
 
-WORLDS, RESTARTS, LIMIT = 500, (3, 5), 0.02
+WORLDS, RESTARTS, LIMIT = 100, (3, 5), 0.02
 
 
 class Judged(NamedTuple):
