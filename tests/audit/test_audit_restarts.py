@@ -189,13 +189,13 @@ def test_a_gpu_that_was_full_before_is_wrong_though_another_s_memory_is_unknown(
 
 
 def test_a_gpu_without_a_temperature_may_be_published_with_a_wider_interval(library: Path) -> None:
-    """It may be 8 °C away from its settled state, at 0.06 % per °C; the room's 1.5 °C are beside that."""
+    """It may be 8 °C away from its settled state, at 0.06 ± 0.03 % per °C; the room's 1.5 °C are beside that."""
     result = result_of(World(gpu={"unsupported": "temperature"}), library)
     assert result.audit is not None
     assert result.audit.publishable
     assert result.budget is not None
     assert result.budget.standard_uncertainty == pytest.approx(
-        np.sqrt((0.0006 * 8) ** 2 + 0.0009**2 + 0.0005**2), rel=0.02
+        np.sqrt((0.0006**2 + 0.0003**2) * (8**2 + 1.5**2) + 0.0005**2), rel=0.02
     )
 
 
