@@ -101,11 +101,11 @@ class ExperimentResult(Stored):
         data_parallel: Null where one engine served the workload.
     """
 
-    SCHEMA_VERSION: ClassVar[Literal[2]] = 2
+    SCHEMA_VERSION: ClassVar[Literal[3]] = 3
     BOUNDARY_STATEMENTS: ClassVar = BOUNDARY_STATEMENTS
     NET_MEANING: ClassVar[str] = NET_MEANING
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     experiment_id: str
     study: StudyFacts | None = None
     fallback: Fallback | None = None
