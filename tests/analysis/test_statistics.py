@@ -105,7 +105,7 @@ def test_the_interval_is_that_of_the_figure_which_is_a_sum_by_a_sum() -> None:
 def test_joules_have_the_figures_and_the_interval_of_their_budget(restarts: list[float]) -> None:
     """Which are corrected, and not those of the passes; with too few restarts they have the reason."""
     budget = restarts_budget(restarts)
-    seen = statistics([energy_pass(at, 0, 500) for at in range(3)], budget)
+    seen = statistics([energy_pass(at, 0, 500) for at in range(3)], (budget.figure, budget.per_restart))
     assert seen is not None
     assert (seen.quantity, seen.value) == ("energy_per_output_token_j", budget.energy_per_output_token_j)
     assert (seen.per_restart, seen.ci95) == (restarts, budget.interval)

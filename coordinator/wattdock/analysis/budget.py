@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, t_factor
+from wattdock.analysis.statistics import LEAST_RESTARTS, Figure, Interval, t_factor
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -160,6 +160,11 @@ class Budget(Stored):
     not_included: list[NotIncluded] = Field(default_factory=list)
     per_restart: list[float] = Field(default_factory=list)
     reason: str | None = None
+
+    @property
+    def figure(self) -> Figure:
+        """Corrected joules per output token, with its interval."""
+        return Figure(self.energy_per_output_token_j, self.interval)
 
     def entry(self, name: str) -> Entry | None:
         """Return the entry of this name."""

@@ -160,7 +160,7 @@ class ExperimentResult(Stored):
     @property
     def energy_figure(self) -> Figure | None:
         """Joules per output token of the declared work, corrected and with its interval; None without energy."""
-        return Figure(self.budget.energy_per_output_token_j, self.budget.interval) if self.budget else None
+        return self.budget.figure if self.budget else None
 
     @property
     def speed_figure(self) -> Figure | None:
@@ -228,6 +228,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
             spans.append(StoredSpan(**vars(span), **figures, restart=restart.restart, pass_index=number, clock=clock))
     speed = performance(measured, energy.windows)
     found = measured_budget(measured, energy.windows) if energy.windows else None
+    budgeted = (found.figure, found.per_restart) if found else None
     return ExperimentResult.bare(
         config,
         next((restart.failure for restart in restarts if restart.failure), None),
@@ -238,7 +239,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         goodput=goodput(measured, energy.windows),
         compute=compute(measured, environment, energy),
         budget=found,
-        statistics=statistics(energy.passes, found, drawn=passes[0].declared.drawn if passes else ()),
+        statistics=statistics(energy.passes, budgeted, drawn=passes[0].declared.drawn if passes else ()),
         procedure=procedure(measured, energy.windows),
         multi_gpu=multi_gpu(measured, energy, speed),
         gpus=gpu_results(measured),

@@ -15,7 +15,6 @@ from wattdock.values import Stored
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.analysis.budget import Budget
     from wattdock.analysis.pass_energy import PassEnergy
 
 ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
@@ -277,26 +276,25 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def statistics(
-    passes: Sequence[PassEnergy], budget: Budget | None = None, *, drawn: Sequence[str] = ()
+    passes: Sequence[PassEnergy], budgeted: tuple[Figure, list[float]] | None = None, *, drawn: Sequence[str] = ()
 ) -> Statistics | None:
     """Return the spread of joules per output token; of tokens per second without a budget.
 
     Args:
-        budget: Of joules per output token.
+        budgeted: Joules per output token by the budget: the figure, and each restart's.
         drawn: What each restart drew for itself.
     """
     if not passes:
         return None
     speeds = Restarts.of_groups(by_restart(passes), SPEED)
-    value, interval, per_restart = speeds.value, speeds.interval, speeds.values
-    if budget:
-        value, interval, per_restart = budget.energy_per_output_token_j, budget.interval, budget.per_restart
+    figure, per_restart = budgeted or (speeds.figure(), speeds.values)
+    value, interval = figure.value, figure.interval
     few = pluralize(len(per_restart), "restart")
     too_few = f"{few}: too few for an interval, {LEAST_RESTARTS} are the least; set repeats.restarts"
     same = "the same prompts" if "token ids" not in drawn else "all else the same"
     anew = f"{', '.join(drawn)} drawn anew and " if drawn else ""
     return Statistics(
-        quantity=ENERGY if budget else SPEED,
+        quantity=ENERGY if budgeted else SPEED,
         value=value,
         per_restart=per_restart,
         ci95=interval,

@@ -6,7 +6,6 @@ A folder appears whole or not at all, and none is ever overwritten.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import secrets
 import shutil
@@ -28,7 +27,7 @@ from wattdock.output import print_json
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import disk
 from wattdock.store.table import Row
-from wattdock.text import json_text
+from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -194,7 +193,10 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
 
 def _writer(content: bytes) -> str:
     """Return ", 1.2.0" where a result of any schema version says which wattdock wrote it."""
-    environment = json.loads(content).get("environment")
+    environment = None
+    # A whole number of thousands of digits is no error to pydantic.
+    with suppress(ValueError):
+        environment = from_json(content).get("environment")
     version = environment.get("wattdock_version") if isinstance(environment, dict) else None
     return f", {version}" if version else ""
 
