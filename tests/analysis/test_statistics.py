@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from make.rows import restarts_budget
 from scipy.special import stdtrit
 from scipy.stats import ttest_1samp
 from seams.analysis import (
@@ -32,11 +33,11 @@ RECORDED: dict[str, list[float]] = json.loads(ROUNDS.read_text())["rounds"]
 TRIALS = 4000
 
 
-def energy_pass(restart: int, index: int, joules: float, tokens: int = 100) -> PassEnergy:
+def energy_pass(restart: int, index: int, joules: float, tokens: int = 100, duration_s: float = 20) -> PassEnergy:
     return PassEnergy(
         restart=restart,
         pass_index=index,
-        duration_s=20,
+        duration_s=duration_s,
         output_tokens=tokens,
         total_j=joules,
         timing_j=0.1,
@@ -49,8 +50,8 @@ def energy_pass(restart: int, index: int, joules: float, tokens: int = 100) -> P
 
 
 def test_an_interval_comes_from_restart_means_with_one_degree_of_freedom_less() -> None:
-    """1.0, 1.1 and 1.2 J/token: log 1.1 ± 4.303 × 0.1 ÷ √3 ÷ 1.1, however many passes each restart had."""
-    passes = [energy_pass(restart, index, 100 + 10 * restart) for restart in range(3) for index in range(4)]
+    """1.0, 1.1 and 1.2 tokens/s: log 1.1 ± 4.303 × 0.1 ÷ √3 ÷ 1.1, however many passes each restart had."""
+    passes = [energy_pass(restart, index, 1, 20 + 2 * restart) for restart in range(3) for index in range(4)]
     seen = statistics(passes)
     assert seen is not None
     half = 4.302653 * 0.1 / 3**0.5 / 1.1
@@ -60,8 +61,8 @@ def test_an_interval_comes_from_restart_means_with_one_degree_of_freedom_less() 
 
 
 def test_an_interval_of_what_cannot_be_negative_ends_above_zero() -> None:
-    """0.5, 1.0 and 1.5 J/token: Student's t would go from −0.24; the width that is said is that above the figure."""
-    seen = statistics([energy_pass(restart, 0, joules) for restart, joules in enumerate((50, 100, 150))])
+    """0.5, 1.0 and 1.5 tokens/s: Student's t would go from −0.24; the width that is said is that above the figure."""
+    seen = statistics([energy_pass(restart, 0, 1, tokens) for restart, tokens in enumerate((10, 20, 30))])
     assert seen is not None
     assert list(seen.ci95 or ()) == pytest.approx([0.2888, 3.463], abs=1e-3)
     assert seen.ci95_relative == pytest.approx(2.463, abs=1e-3)
@@ -89,10 +90,8 @@ def test_too_few_restarts_have_no_interval_and_say_what_would_give_one(restarts:
 
 
 def test_the_interval_is_that_of_the_figure_which_is_a_sum_by_a_sum() -> None:
-    """Restarts of 100, 200 and 300 tokens at 1.0, 1.1 and 1.3 J/token: 710 J by 600 tokens, by Cochran's formula."""
-    made = [
-        energy_pass(at, 0, joules, tokens) for at, (joules, tokens) in enumerate(((100, 100), (220, 200), (390, 300)))
-    ]
+    """Restarts of 100, 200 and 300 s at 1.0, 1.1 and 1.3 tokens/s: 710 tokens by 600 s, by Cochran's formula."""
+    made = [energy_pass(at, 0, 1, *part) for at, part in enumerate(((100, 100), (220, 200), (390, 300)))]
     seen = statistics(made)
     assert seen is not None
     assert seen.value == pytest.approx(710 / 600)
@@ -100,6 +99,21 @@ def test_the_interval_is_that_of_the_figure_which_is_a_sum_by_a_sum() -> None:
     error = (np.sum(off**2) / 2 / 3) ** 0.5 / 200
     half = 4.302653 * error / (710 / 600)
     assert list(seen.ci95 or ()) == pytest.approx([710 / 600 * exp(-half), 710 / 600 * exp(half)])
+
+
+@pytest.mark.parametrize("restarts", [[1.0, 1.1, 1.3], [1.0, 1.1]])
+def test_joules_have_the_figures_and_the_interval_of_their_budget(restarts: list[float]) -> None:
+    """Which are corrected, and not those of the passes; with too few restarts they have the reason."""
+    budget = restarts_budget(restarts)
+    seen = statistics([energy_pass(at, 0, 500) for at in range(3)], (budget.figure, budget.per_restart))
+    assert seen is not None
+    assert (seen.quantity, seen.value) == ("energy_per_output_token_j", budget.energy_per_output_token_j)
+    assert (seen.per_restart, seen.ci95) == (restarts, budget.interval)
+    if budget.interval:
+        longer = budget.interval.high / budget.energy_per_output_token_j - 1
+        assert seen.ci95_relative == pytest.approx(longer)
+    else:
+        assert "2 restarts: too few" in (seen.reason or "")
 
 
 def test_the_relative_error_is_that_of_the_logarithm_from_two_restarts_on() -> None:

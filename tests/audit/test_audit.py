@@ -229,7 +229,6 @@ CAUGHT: list[tuple[dict[str, str], World]] = [
     ({"uncertainty": "unknown"}, World(restarts=1)),
     ({"uncertainty": "fail"}, World(recordings=(AS_EVER, AS_EVER, (DEARER, {})))),
     ({"uncertainty": "fail"}, World(gpu=RISING)),
-    ({"uncertainty": "fail"}, World(config={"repeats": {"restarts": 3, "passes": 1, "until": "0.2 %"}})),
     ({"measured window": "fail"}, World(config={"warmup": {"profile": "lead-in", "window_lifetimes": 10}})),
     ({"measured window": "fail"}, World(config={"warmup": {"profile": "quick"}})),
     ({"weights": "fail"}, World(model={"revision": None})),

@@ -18,7 +18,7 @@ from make.snapshot import Snapshot
 from refused import raises
 from scipy.stats import t as student
 from seams.inputs import shape_config
-from seams.study import PassFinished, RestartStarted, TokensSeen
+from seams.study import Note, PassFinished, RestartStarted, TokensSeen
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import StoreError
@@ -127,19 +127,20 @@ def test_the_prompts_of_lead_in_and_window_are_one_stream(tmp_path: Path) -> Non
     assert mix.mismatches == {}
 
 
-# What each restart draws, in watts, one after the other; then 303 W.
-LEVELS_W = (300.0, 306.0, 300.0)
+# What each restart draws, in watts, one after the other.
+LEVELS_W = (300.0, 306.0, 300.0, 303.0, 303.0, 303.0, 303.0, 303.0)
 
 
 def expected_u(restarts: int, timing: float) -> float:
     """Return half of the 95 % interval: restarts, a room of 1.5 °C at 0.06 ± 0.03 %/°C, 0.05 % of the start, timing.
 
+    The first three restarts scatter most, and with two degrees of freedom.
+
     Source: GUM, G.4: Student's t of the effective degrees of freedom.
     """
-    watts = [*LEVELS_W, 303.0, 303.0, 303.0][:restarts]
-    of_restarts = float(np.std(np.log(watts), ddof=1)) / sqrt(restarts)
+    of_restarts = float(np.std(np.log(LEVELS_W[:3]), ddof=1)) / sqrt(restarts)
     combined = hypot(of_restarts, 0.06e-2 * 1.5, 0.03e-2 * 1.5, 0.05e-2, timing)
-    freedom = (restarts - 1) * (combined / of_restarts) ** 4
+    freedom = 2 * (combined / of_restarts) ** 4
     return float(student.ppf(0.975, freedom)) * combined
 
 
@@ -149,13 +150,13 @@ def varying(folder: Path) -> tuple[VirtualMachine, Any]:
 
     def consume(event: Event) -> None:
         if isinstance(event, RestartStarted):
-            level_w[0] = LEVELS_W[event.restart - 1] if event.restart <= len(LEVELS_W) else 303.0
+            level_w[0] = LEVELS_W[event.restart - 1]
 
     return VirtualMachine(folder, {GPU: lambda _: level_w[0]}), consume
 
 
 def asking(until: Any, *, most: int = 8, passes: int = 1) -> Study:
-    """Return a study of three restarts, and of more until the interval is narrow enough."""
+    """Return a study of three restarts, and of as many more as their interval asks for."""
     return study(
         experiment(
             "a",
@@ -169,31 +170,37 @@ def asking(until: Any, *, most: int = 8, passes: int = 1) -> Study:
 @pytest.mark.parametrize(
     ("until", "most", "restarts", "is_known"),
     [
-        # Half of the interval is 2.7 % of three, 1.4 % of four, 1.0 % of five, 0.8 % of six restarts.
+        # Half of the interval of three is 2.73 %: 1.1 × 3 × (2.73 ÷ 2.5)² = 3.9, at 2.1 % 5.6, at 1.8 % 7.6.
         (None, 8, 3, False),
         ("4 %", 8, 3, False),
-        ("2 %", 8, 4, True),
-        (0.009, 8, 6, True),
+        ("2.5 %", 8, 4, False),
+        ("2.1 %", 8, 6, True),
+        (0.018, 8, 8, True),
+        ("0.9 %", 8, 8, True),
         ("0.9 %", 5, 5, False),
         ("1.2 %", 3, 3, False),
     ],
 )
-def test_restarts_are_added_until_the_figure_is_known_well_enough(
+def test_the_first_restarts_decide_how_many_are_added(
     tmp_path: Path, until: Any, most: int, restarts: int, *, is_known: bool
 ) -> None:
-    """No more than `most`; a figure that is not known as well by then is stored, and not publishable."""
+    """No more than `most`; what may be published is an interval of 2 %, whatever was aimed at."""
     machine, consume = varying(tmp_path)
     [stored] = machine.run(asking(until, most=most), on=consume).results
     assert (stored.result.status, machine.launches) == ("ok", restarts)
     budget = known(stored.result.budget)
     timing = known(budget.entry("timing")).standard_uncertainty
     assert budget.expanded == pytest.approx(expected_u(restarts, timing), rel=0.01)
-    watts = [*LEVELS_W, 303.0, 303.0, 303.0][:restarts]
-    assert budget.per_restart == pytest.approx([power_w * STEP_S / 4 for power_w in watts], rel=1e-4)
+    assert budget.per_restart == pytest.approx([power_w * STEP_S / 4 for power_w in LEVELS_W[:restarts]], rel=1e-4)
     [check] = [check for check in known(stored.result.audit).checks if check.name == "uncertainty"]
     assert (check.status == "pass") == is_known
-    told = [(event.restart, event.restarts) for event in machine.emitted if isinstance(event, RestartStarted)]
-    assert told == [(number, max(3, number)) for number in range(1, restarts + 1)]
+    told = [
+        (event.restart, event.restarts, event.passes_left, event.passes)
+        for event in machine.emitted
+        if isinstance(event, RestartStarted)
+    ]
+    wanted = [3, 3, 3, *[restarts] * (restarts - 3)]
+    assert told == [(at + 1, number, number - at, number) for at, number in enumerate(wanted)]
     assert len(list(machine.results.glob("2*"))) == 1
 
 
@@ -201,7 +208,7 @@ def test_restarts_are_added_until_the_figure_is_known_well_enough(
 def test_a_study_killed_while_restarts_are_added_goes_on_to_the_same_figure(
     tmp_path: Path, passes_each: int, number: int
 ) -> None:
-    """Restarts that were added before count as wanted: one that is half measured is completed, none comes twice."""
+    """It chooses the same number: a restart that is half measured is completed, none comes twice."""
     machine, consume = varying(tmp_path / "whole")
     killed = VirtualMachine(tmp_path / "killed", machine.power, clock=machine.clock)
     planned, kill = asking("0.9 %", passes=passes_each), Snapshot(machine, PassFinished, number, killed.folder)
@@ -220,7 +227,7 @@ def test_a_study_killed_while_restarts_are_added_goes_on_to_the_same_figure(
 
 
 def test_an_interrupted_run_adds_its_restarts_when_it_is_resumed(tmp_path: Path) -> None:
-    """The restart that was cut short is measured again, and the interval of what is complete decides on others."""
+    """The restart that was cut short is measured again, and then those that the first ones asked for."""
     machine, consume = varying(tmp_path)
 
     def stopping(event: Event) -> None:
@@ -235,11 +242,11 @@ def test_an_interrupted_run_adds_its_restarts_when_it_is_resumed(tmp_path: Path)
     assert len(passes(machine.last.results)) == 4
     resumed = machine.run(asking("0.9 %"), on=consume, resume=True)
     assert statuses(resumed.results) == [("a", "ok")]
-    assert passes(resumed.results) == {("a", restart, 0): 1 for restart in range(6)}
+    assert passes(resumed.results) == {("a", restart, 0): 1 for restart in range(8)}
 
 
 def test_records_that_cannot_be_read_add_no_restart_and_cost_no_other_experiment(tmp_path: Path) -> None:
-    """The run ends with the error, once everything else is measured and stored."""
+    """The run says so, and ends with the error, once everything else is measured and stored."""
     machine, consume = varying(tmp_path)
     [first] = asking("0.9 %").experiments
     second = experiment("b", workload={"batch_size": 1})
@@ -253,3 +260,5 @@ def test_records_that_cannot_be_read_add_no_restart_and_cost_no_other_experiment
     with raises(StoreError):
         machine.run(study(first, second, order="written"), on=spoil)
     assert ("b", "ok") in statuses(machine.last.results)
+    told = [event.text for event in machine.emitted if isinstance(event, Note)]
+    assert any(text.startswith("a: no restarts are added for repeats.until: ") for text in told)

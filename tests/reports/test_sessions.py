@@ -9,7 +9,7 @@ import pytest
 from make.rows import row
 from seams.analysis import Restarts, difference
 from seams.console import comparison_view
-from seams.reports import PRIMARY, Regression, by_session, is_equivalent, outcome, session_of
+from seams.reports import PRIMARY, Regression, is_equivalent, outcome, sessions_among
 from seams.reports import declared_difference as declared
 
 from wattdock.reports import compare
@@ -115,8 +115,7 @@ def test_arms_of_one_study_are_compared_in_pairs_and_the_test_is_named() -> None
     assert (test.method, test.differs, test.sessions) == ("paired t-test, 4 restarts", True, (1, 1))
     assert test.difference
     assert [test.difference.freedom, test.relative] == pytest.approx([3, 0.01], abs=1e-5)
-    sides = [by_session([side], PRIMARY)["s"] for side in (first, second)]
-    assert not difference(*sides).differs
+    assert not difference(first.result.restarts(PRIMARY), second.result.restarts(PRIMARY)).differs
     shown = [part for part in comparison_view(compare([first], [second])) if not isinstance(part, str)]
     assert any("paired t-test, 4 restarts" in str(vars(part)) for part in shown)
 
@@ -167,7 +166,7 @@ def test_two_sessions_a_side_are_the_units_of_the_test() -> None:
     """Welch's on two means each; the results of all sessions count, of one session the latest."""
     first = [arm("s1", [0.99, 1.0, 1.01]), arm("s2", [1.0, 1.01, 1.02])]
     second = [arm("s3", [1.19, 1.2, 1.21]), arm("s4", [1.2, 1.21, 1.22])]
-    older = arm("s3", [5.0] * 3, started_utc="2020-01-01T00:00:00+00:00")
+    older = arm("s3", [5.0] * 3, started_utc="2026-11-21T00:00:00+00:00")
     unfinished = arm("s5", [7.0] * 3, status="interrupted")
     compared = compare(first, [older, *second, unfinished], allowed=0.03)
     [pair] = compared.pairs
@@ -189,9 +188,49 @@ def test_a_task_of_a_cluster_is_a_session_of_its_own() -> None:
         for task in (1, 1, 2)
     ]
     same, beside, other = (arm("s", [1.0, 1.1, 1.2], name, **job) for name, job in zip("abc", jobs, strict=True))
+    session_of = sessions_among([same, beside, other])
     assert session_of(same) == session_of(beside) != session_of(other)
     assert only_test([same], [beside]).method == "paired t-test, 3 restarts"
     assert only_test([same], [other]).reason == "no test: one session on a side"
+
+
+@pytest.mark.parametrize(
+    ("started_utc", "is_paired"),
+    [
+        ("2026-03-02T20:00:00+00:00", True),
+        ("2026-03-02T20:00:01+00:00", False),
+        ("2026-03-03T08:00:00+14:00", True),
+        ("2026-03-01T20:00:00+00:00", True),
+        ("2026-03-01T19:59:59+00:00", False),
+        ("2026-03-09T08:00:00+00:00", False),
+    ],
+)
+def test_results_of_one_study_that_start_over_12_h_apart_are_of_different_sessions(
+    started_utc: str, *, is_paired: bool
+) -> None:
+    """A retry a week later has another room, so that its restarts and those of the other arm are no pairs."""
+    first = arm("s", [1.0, 1.1, 1.2], started_utc="2026-03-02T08:00:00+00:00")
+    second = arm("s", [1.0, 1.1, 1.2], "two", started_utc=started_utc)
+    test = only_test([first], [second])
+    assert (test.method, test.reason) == (
+        ("paired t-test, 3 restarts", None) if is_paired else ("", "no test: one session on a side")
+    )
+
+
+def test_a_session_begins_with_its_first_result_and_lasts_for_12_h() -> None:
+    """Results at 0, 8, 16 and 24 h are of two sessions, whose values are the units of the test."""
+    hours = [("02", 0), ("02", 8), ("02", 16), ("03", 0)]
+    of_study = [
+        [arm("s", [share * 1.0] * 3, name, started_utc=f"2026-03-{day}T{hour:02}:00:00+00:00") for day, hour in hours]
+        for name, share in (("one", 1.0), ("two", 1.1))
+    ]
+    session_of = sessions_among([row for side in of_study for row in side])
+    names = [session_of(row) for row in of_study[0]]
+    assert names == [session_of(row) for row in of_study[1]]
+    assert names[0] == names[1] != names[2] == names[3]
+    compared = compare(*of_study)
+    assert compared.pairs[0].tests[PRIMARY].sessions == (2, 2)
+    assert compared.older_left_out == 4
 
 
 def test_a_side_of_two_gpu_models_is_named_though_its_latest_result_has_the_other_side_s() -> None:

@@ -106,9 +106,8 @@ def test_the_figure_of_the_declared_work_is_shown_with_what_makes_it_uncertain()
     """Each entry with its size, its share and its correction; what no repetition shows stands apart."""
     made = row("a", {"budget.entries.1.correction": -0.0196, "budget.entries.1.found": "shorter prompts"})
     rows = terminal_rows(made)
-    assert rows["J/output token"].startswith(
-        "0.1676 of the declared work (2 restarts: too few for an interval, 3 are the least"
-    )
+    figure = "0.1676 of the declared work (2 restarts: too few for an interval, 3 are the least"
+    assert rows["J/output token"].startswith(figure)
     assert rows["mix of work"] == "0.00%, 0%, corrected by -1.96%: shorter prompts"
     # 0 s of lead-in; the shares of 1 % and 2.49 % in the sum of squares of all entries, 3.60 %.
     assert rows["first seconds"] == "1.00%, 8%: 0 s before the first window"

@@ -8,7 +8,7 @@ from wattdock.reports.comparison import PRIMARY, Regression, Test, is_equivalent
 from wattdock.reports.page import page
 from wattdock.reports.paper import WIDTHS, comma_separated, latex, markdown
 from wattdock.reports.scaling import Setting, SplitPoint, optimum
-from wattdock.reports.sessions import Sessions, by_session, declared_difference, outcome, session_of
+from wattdock.reports.sessions import Sessions, by_session, declared_difference, outcome, sessions_among
 
 __all__ = [
     "PRIMARY",
@@ -33,7 +33,7 @@ __all__ = [
     "paper",
     "pareto_front",
     "plus_minus",
-    "session_of",
+    "sessions_among",
     "thin",
     "timelines",
 ]

@@ -37,7 +37,9 @@ def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None
         if not figure.energy_per_output_token_j:
             return None
         restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
-    return budget(list(restarts.values()), boards=len(measured.used)) if restarts else None
+    repeats = measured.config.repeats
+    first = repeats.restarts if repeats.until else None
+    return budget(list(restarts.values()), boards=len(measured.used), first=first) if restarts else None
 
 
 def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> Window:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, t_factor
+from wattdock.analysis.statistics import LEAST_RESTARTS, Figure, Interval, t_factor
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -164,6 +164,11 @@ class Budget(Stored):
     per_restart: list[float] = Field(default_factory=list)
     reason: str | None = None
 
+    @property
+    def figure(self) -> Figure:
+        """Corrected joules per output token, with its interval."""
+        return Figure(self.energy_per_output_token_j, self.interval)
+
     def entry(self, name: str) -> Entry | None:
         """Return the entry of this name."""
         return next((entry for entry in self.entries if entry.name == name), None)
@@ -185,11 +190,12 @@ class _Fit(NamedTuple):
     scatter: Floats
 
 
-def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1) -> Budget:
+def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, first: int | None = None) -> Budget:
     """Return the budget of the windows of each restart.
 
     Args:
         boards: GPUs of the machine on which it was measured; what other boards differ by is told.
+        first: How many restarts decided by their scatter on the number of all; None where that was set.
 
     Source: JCGM 100:2008 (GUM), sections 4 and 5, G.4.
     """
@@ -207,7 +213,7 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1) -> Budget:
     values = np.bincount(number, rates * (1 - off @ fit.slopes + warmth) * tokens) / weights
     within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
     entries = [
-        _restarts_entry(values, within, sum(len(window.block_s) - 1 for window in windows)),
+        _restarts_entry(values, within, sum(len(window.block_s) - 1 for window in windows), first),
         _mix_entry(fit, shares @ off),
         _warmth_entry(remaining_c, uncertainty_c, known=known),
         *_other_entries(windows),
@@ -286,24 +292,33 @@ def _other_entries(windows: Sequence[Window]) -> list[Entry]:
     ]
 
 
-def _restarts_entry(values: Floats, within: Floats, of_blocks: int) -> Entry:
+def _restarts_entry(values: Floats, within: Floats, of_blocks: int, first: int | None) -> Entry:
     """Return the entry for how restarts differ, which is never less than what scatters within them.
+
+    Where the scatter of the first ones decided on the number of all, that scatter counts, with its own degrees of
+    freedom: where that is small by chance, no others are added, and where it is large, others would water it down.
+    That of all counts where it makes the interval wider.
 
     Args:
         values: J/token of each restart.
         within: Relative standard uncertainty of each from its own blocks.
         of_blocks: Degrees of freedom of the blocks about their windows' means.
+
+    Source: two-stage sampling, Stein, Annals of Mathematical Statistics 16 (1945) 243.
     """
     count = len(values)
-    between = float(np.std(np.log(values), ddof=1)) / sqrt(count) if count > 1 else 0.0
+    deviations = {len(part): float(np.std(np.log(part), ddof=1)) for part in (values, values[:first]) if len(part) > 1}
+    counted = max(deviations, key=lambda number: t_factor(number - 1) * deviations[number], default=count)
+    between = deviations.get(counted, 0.0) / sqrt(count)
     inside = sqrt(float(within @ within)) / count
-    spread = f", standard deviation {between * sqrt(count):.2%}" if count > 1 else ""
+    of_first = f" of the first {counted}" if counted < count else ""
+    spread = f", standard deviation{of_first} {deviations[counted]:.2%}" if deviations else ""
     return Entry(
         name="restarts",
         standard_uncertainty=max(between, inside),
         kind="A",
         distribution="t",
-        degrees_of_freedom=of_blocks if inside > between else max(count - 1, 0),
+        degrees_of_freedom=of_blocks if inside > between else max(counted - 1, 0),
         found=f"{pluralize(count, 'restart')}{spread}; {inside:.2%} from blocks within them",
     )
 

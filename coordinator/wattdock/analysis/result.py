@@ -6,6 +6,7 @@ Names carry units. Not measured is null, with a reason beside it, never 0.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from operator import mul
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -21,7 +22,7 @@ from wattdock.analysis.measured import Measured
 from wattdock.analysis.multi_gpu import DataParallel, MultiGPUMetrics, data_parallel, multi_gpu
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
-from wattdock.analysis.statistics import RATIOS, SPEED, Figure, Restarts, Statistics, by_restart, statistics
+from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, Statistics, by_restart, statistics
 from wattdock.analysis.verdict import Audit
 from wattdock.config import ExperimentConfig
 from wattdock.metering import Span
@@ -100,11 +101,11 @@ class ExperimentResult(Stored):
         data_parallel: Null where one engine served the workload.
     """
 
-    SCHEMA_VERSION: ClassVar[Literal[2]] = 2
+    SCHEMA_VERSION: ClassVar[Literal[3]] = 3
     BOUNDARY_STATEMENTS: ClassVar = BOUNDARY_STATEMENTS
     NET_MEANING: ClassVar[str] = NET_MEANING
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     experiment_id: str
     study: StudyFacts | None = None
     fallback: Fallback | None = None
@@ -140,6 +141,9 @@ class ExperimentResult(Stored):
     def restarts(self, quantity: str) -> Restarts:
         """Return the restarts, in order; none where a pass lacks the quantity, or a restart has no output token.
 
+        Joules per output token are those of the declared work, as the budget corrects them, and weigh as many tokens
+        as a restart has; mean power is as it was measured.
+
         Args:
             quantity: A key of `statistics.RATIOS`.
         """
@@ -148,12 +152,15 @@ class ExperimentResult(Stored):
         lacking = "total_j" in RATIOS[quantity] and any(run_pass.counted.total_j is None for run_pass in passes)
         if lacking or not all(any(run_pass.counted.output_tokens for run_pass in restart) for restart in restarts):
             return Restarts()
-        return Restarts.of_groups(restarts, quantity)
+        of_groups = Restarts.of_groups(restarts, quantity)
+        if quantity != ENERGY or not self.budget:
+            return of_groups
+        return Restarts(tuple(map(mul, self.budget.per_restart, of_groups.bottoms)), of_groups.bottoms)
 
     @property
     def energy_figure(self) -> Figure | None:
         """Joules per output token of the declared work, corrected and with its interval; None without energy."""
-        return Figure(self.budget.energy_per_output_token_j, self.budget.interval) if self.budget else None
+        return self.budget.figure if self.budget else None
 
     @property
     def speed_figure(self) -> Figure | None:
@@ -220,6 +227,8 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
             clock = environment.clock.number(restart.clock)
             spans.append(StoredSpan(**vars(span), **figures, restart=restart.restart, pass_index=number, clock=clock))
     speed = performance(measured, energy.windows)
+    found = measured_budget(measured, energy.windows) if energy.windows else None
+    budgeted = (found.figure, found.per_restart) if found else None
     return ExperimentResult.bare(
         config,
         next((restart.failure for restart in restarts if restart.failure), None),
@@ -229,8 +238,8 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         performance=speed,
         goodput=goodput(measured, energy.windows),
         compute=compute(measured, environment, energy),
-        budget=measured_budget(measured, energy.windows) if energy.windows else None,
-        statistics=statistics(energy.passes, drawn=passes[0].declared.drawn if passes else ()),
+        budget=found,
+        statistics=statistics(energy.passes, budgeted, drawn=passes[0].declared.drawn if passes else ()),
         procedure=procedure(measured, energy.windows),
         multi_gpu=multi_gpu(measured, energy, speed),
         gpus=gpu_results(measured),

@@ -67,9 +67,11 @@ class Statistics(Stored):
 
     Attributes:
         quantity: The figure described.
-        value: The result's figure, whose interval `ci95` is: sum over all passes ÷ sum of their tokens (or seconds).
+        value: The result's figure, whose interval `ci95` is: of joules the budget's, which is corrected; of tokens per
+            second the sum over all passes ÷ the sum of their seconds.
         per_restart: The same of each restart.
-        ci95: Of the figure, from how restarts differ, R−1 degrees of freedom; null with the reason.
+        ci95: Of joules the budget's; of tokens per second from how restarts differ, R−1 degrees of freedom. Null with
+            the reason.
         ci95_relative: (Upper end − figure) ÷ figure, the longer side of an interval on the logarithm.
         covers: What the interval holds for.
     """
@@ -273,26 +275,28 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def statistics(passes: Sequence[PassEnergy], *, drawn: Sequence[str] = ()) -> Statistics | None:
-    """Return the spread of joules per output token; of tokens per second where a pass has no energy.
+def statistics(
+    passes: Sequence[PassEnergy], budgeted: tuple[Figure, list[float]] | None = None, *, drawn: Sequence[str] = ()
+) -> Statistics | None:
+    """Return the spread of joules per output token; of tokens per second without a budget.
 
     Args:
+        budgeted: Joules per output token by the budget: the figure, and each restart's.
         drawn: What each restart drew for itself.
     """
     if not passes:
         return None
-    counted = [run_pass.counted for run_pass in passes]
-    quantity = ENERGY if all(part.total_j is not None and part.output_tokens for part in counted) else SPEED
-    restarts = Restarts.of_groups(by_restart(passes), quantity)
-    value, interval = restarts.value, restarts.interval
-    few = pluralize(len(restarts), "restart")
+    speeds = Restarts.of_groups(by_restart(passes), SPEED)
+    figure, per_restart = budgeted or (speeds.figure(), speeds.values)
+    value, interval = figure.value, figure.interval
+    few = pluralize(len(per_restart), "restart")
     too_few = f"{few}: too few for an interval, {LEAST_RESTARTS} are the least; set repeats.restarts"
     same = "the same prompts" if "token ids" not in drawn else "all else the same"
     anew = f"{', '.join(drawn)} drawn anew and " if drawn else ""
     return Statistics(
-        quantity=quantity,
+        quantity=ENERGY if budgeted else SPEED,
         value=value,
-        per_restart=restarts.values,
+        per_restart=per_restart,
         ci95=interval,
         ci95_relative=interval.high / value - 1 if interval and value else None,
         covers=COVERS.format(prompts=f"with {anew}{same} in each restart") if interval else None,

@@ -41,8 +41,8 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
     """Whether the expanded uncertainty of J/token is within the declared limit."""
     if not inputs.environment.gpu_count:
         return None
-    limit, budget = inputs.config.repeats.limit, inputs.result.budget
-    threshold = f"± {limit:.2g}" if limit < 0.0001 else f"± {limit * 100:g} %"
+    limit, budget = inputs.config.repeats.MOST_UNCERTAIN, inputs.result.budget
+    threshold = f"± {limit * 100:g} %"
     if budget is None:
         return Outcome("unknown", "no joules per output token", threshold)
     if budget.expanded is None:

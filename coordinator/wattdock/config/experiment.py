@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
+from math import ceil
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -32,6 +33,8 @@ EMBEDDED_MODEL = "smollm2-135m-instruct"
 WrittenPath = Annotated[Path, Field(strict=False)]
 # Fewest restarts with an interval: from two it would reach 12.7 standard errors to each side.
 LEAST_FOR_INTERVAL = 3
+# Restarts that are measured ÷ those that the first ones' interval asks for: no restart shrinks what all share.
+RESERVE = 1.1
 
 
 PERCENTAGE = {"type": "string", "pattern": r"^[0-9.]+ ?%$"}
@@ -109,12 +112,13 @@ class RepeatsSpec(StrictSettings):
     """`restarts` fresh runners, each with `passes` measured passes.
 
     Attributes:
-        until: Largest half width of the 95 % interval of J/token, as a share (0.01) or in percent ("1 %"): restarts are
-            added until it is reached. None adds none.
+        until: Half width of the 95 % interval of J/token to aim at, as a share (0.01) or in percent ("1 %"): the
+            interval of the first `restarts` decides once how many are added. Their scatter counts to the end, so that
+            five first ones give a narrower interval than three, after as many in all. None adds none.
         most: Restarts at most, where they are added.
     """
 
-    # The widest interval that may be published; `until` may declare a narrower one.
+    # Half width of the widest interval that may be published.
     MOST_UNCERTAIN: ClassVar = 0.02
 
     restarts: Positive = 1
@@ -131,10 +135,19 @@ class RepeatsSpec(StrictSettings):
             )
         return self
 
-    @property
-    def limit(self) -> float:
-        """Largest relative half width of the interval with which the figure is known well enough."""
-        return min(self.until or self.MOST_UNCERTAIN, self.MOST_UNCERTAIN)
+    def wanted(self, expanded: float) -> int:
+        """Return how many restarts give an interval of `until`, the first included; at most `most`.
+
+        Args:
+            expanded: Half of the 95 % interval after the first `restarts`, relative.
+
+        Source: the first stage alone decides, Stein, Annals of Mathematical Statistics 16 (1945) 243; Cox, Biometrika
+        39 (1952) 217.
+        """
+        if not self.until:
+            return self.restarts
+        wider = expanded / self.until
+        return max(self.restarts, ceil(min(self.most, RESERVE * self.restarts * wider * wider)))
 
     @property
     def measured(self) -> int:

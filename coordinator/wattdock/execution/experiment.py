@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from wattdock.opening import open_data, open_regular
 from wattdock.planning import eta
 from wattdock.records import Failure, RestartRecord
 from wattdock.secrets import withheld
+from wattdock.study import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,8 +46,8 @@ class ExperimentState:
     """The state of one experiment while its study is measured.
 
     Attributes:
-        restarts: How many are wanted: those of the settings, and those that `repeats.until` has added, in this run or
-            an earlier one.
+        restarts: How many are wanted: those of the settings, and those that `choose_restarts` has added.
+        chosen: Whether `choose_restarts` has decided.
         earlier_results: How many results of the experiment the study has stored before.
         expected_pass_s: Seconds of a pass in earlier results; None without any.
         model: The model as this run's latest runner got it.
@@ -60,6 +60,7 @@ class ExperimentState:
     plan: ExecutionPlan
     folder: StudyFolder
     restarts: int = 0
+    chosen: bool = False
     earlier_results: int = 0
     expected_pass_s: float | None = None
     model: ModelFolder | None = None
@@ -122,14 +123,25 @@ class ExperimentState:
         """Return whether a pass of restart number `restart`, from 0, is still to be measured."""
         return restart < self.restarts and not self.failure and len(self.measured(restart)) < self.config.repeats.passes
 
-    def add_restart(self) -> None:
-        """Want one restart more where all are measured and the figure's interval is wider than `repeats.until`."""
+    def choose_restarts(self, emit: events.Emit) -> None:
+        """Choose once, as the first `repeats.restarts` are measured, how many are wanted for `repeats.until`.
+
+        These alone decide, and a resumed run chooses the same number: a look at the interval after each added restart
+        would stop where it is narrow by chance, and 89 to 92 % of such intervals hold the true value.
+
+        Args:
+            emit: Receives a note where they cannot be read or analysed, and no restart is added.
+        """
         repeats = self.config.repeats
-        if repeats.until and self.restarts < repeats.most and self.complete and not self.failure:
-            # What cannot be read or analysed is told when the result is stored.
-            with suppress(Exception):
-                found = analyse(self.config, [record for record, _ in self.restart_records()]).budget
-                self.restarts += bool(found and found.expanded and found.expanded > repeats.until)
+        if self.chosen or not repeats.until or not self.complete or self.failure:
+            return
+        self.chosen = True
+        try:
+            first = [record for record, _ in self.restart_records() if record.restart < repeats.restarts]
+            if (found := analyse(self.config, first).budget) and found.expanded is not None:
+                self.restarts = repeats.wanted(found.expanded)
+        except Exception as error:  # noqa: BLE001  (what was measured is stored all the same)
+            emit(events.Note(f"{self.config.label}: no restarts are added for repeats.until: {error}"))
 
     def remaining(self) -> eta.Remaining:
         """Return how many passes are left, and how long a pass has taken so far."""
@@ -204,11 +216,13 @@ def restore(
     *,
     resolve: Callable[[ModelSpec], ModelFolder],
     expected_pass_s: float | None,
+    emit: events.Emit,
 ) -> ExperimentState:
     """Return the state of an experiment that is not done, with what earlier runs measured of it.
 
     Args:
         resolve: Returns the folder of a model as it is now.
+        emit: As `ExperimentState.choose_restarts` takes it.
 
     Raises:
         ConfigError: The experiment's prompts file or its model's folder has changed since.
@@ -221,7 +235,6 @@ def restore(
         folder.note_retried(experiment_id)
         return state
     state.saved = folder.saved(experiment_id)
-    state.restarts = max(state.restarts, *(saved.record.restart + 1 for saved in state.saved.values()), 0)
     records, planned = [saved.record for saved in state.saved.values()], {gpu.uuid for gpu in plan.gpus}
     for before in state.measured_on:
         # An experiment's joules are of one set of GPUs.
@@ -235,6 +248,7 @@ def restore(
     require_same_prompts(plan.config, [measured.prompts_sha256 for record in records for measured in record.passes])
     if state.measured_on:
         require_same_model(plan.config, resolve(plan.config.model), state.measured_on)
+    state.choose_restarts(emit)
     return state
 
 

@@ -132,12 +132,12 @@ class Run:
 
     def complete(self) -> list[ExperimentState]:
         """Return the experiments that have no result yet and nothing left to measure."""
-        for state in self._unstored:
-            state.add_restart()
-        return [state for state in self._unstored if state.complete]
+        return [state for state in self.begun() if state.complete]
 
     def begun(self) -> list[ExperimentState]:
         """Return the experiments that have no result yet, and that a runner has served."""
+        for state in self._unstored:
+            state.choose_restarts(self.context.emit)
         return [state for state in self._unstored if state.begun]
 
     @contextmanager
@@ -174,8 +174,10 @@ class Run:
             if folder.history(experiment_id).is_done(retry_failed=self._options.retry_failed):
                 self._measurement.results.append(self._stored(experiment_id))
             else:
-                expected_pass_s = expected_s.get(experiment_id)
-                self._states[position] = restore(plan, folder, resolve=self._resolve, expected_pass_s=expected_pass_s)
+                expected_pass_s, emit = expected_s.get(experiment_id), self.context.emit
+                self._states[position] = restore(
+                    plan, folder, resolve=self._resolve, expected_pass_s=expected_pass_s, emit=emit
+                )
         self._unstored = list(self._states.values())
         for stored in self._measurement.results:
             environment = stored.result.environment
@@ -203,6 +205,8 @@ class Run:
         """Return how many passes the study has left, of how many, and how long they take without starting runners."""
         work = [state.remaining() for state in self._states.values()]
         asked = sum(config.repeats.measured for config in self._study.experiments)
+        for state in self._states.values():
+            asked += (state.restarts - state.config.repeats.restarts) * state.config.repeats.passes
         return sum(experiment.passes for experiment in work), asked, eta.duration(work)
 
     def _fallbacks(self) -> Iterator[ToServe]:
@@ -237,7 +241,7 @@ class Run:
             return earlier.status == "ok"
         else:
             try:
-                state = restore(plan, folder, resolve=self._resolve, expected_pass_s=None)
+                state = restore(plan, folder, resolve=self._resolve, expected_pass_s=None, emit=self.context.emit)
             except (ConfigError, PreflightError) as error:
                 # A later resumption may be able to use the records; the other experiments are measured now.
                 skipped = f"left unfinished: {error}"

@@ -13,14 +13,14 @@ from statistics import stdev
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import statistics
-from wattdock.reports.sessions import LEAST_SESSIONS, ONE_SESSION, by_session, pooled, session_values
+from wattdock.reports.sessions import LEAST_SESSIONS, ONE_SESSION, by_session, pooled, session_values, sessions_among
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.reports.sessions import Sessions
+    from wattdock.reports.sessions import SessionOf, Sessions
     from wattdock.store import StoredResult
 
 # Conditions that are equal for all results of a pool, beside the settings.
@@ -94,16 +94,22 @@ class Pool:
         return f"{deviation / self.mean:.2%} {relative:.2%}"
 
 
-def pools(results: Iterable[StoredResult]) -> dict[Key, Pool]:
-    """Return results that differ in their boards only, pooled; those of one board are left out."""
+def pools(results: Iterable[StoredResult], session_of: SessionOf | None = None) -> dict[Key, Pool]:
+    """Return results that differ in their boards only, pooled; those of one board are left out.
+
+    Args:
+        session_of: Names a result's session; None tells sessions among these results.
+    """
     grouped: dict[Key, dict[str, list[StoredResult]]] = {}
-    for stored in results:
+    rows = list(results)
+    session_of = session_of or sessions_among(rows)
+    for stored in rows:
         if (boards := _boards(stored.result)) and stored.result.status == "ok":
             of_key = grouped.setdefault(_key(stored.result), {})
             of_key.setdefault(", ".join(sorted(boards)), []).append(stored)
     found = {}
     for key, of_key in grouped.items():
-        by_board = {board: by_session(rows, statistics.ENERGY) for board, rows in of_key.items()}
+        by_board = {board: by_session(same, statistics.ENERGY, session_of) for board, same in of_key.items()}
         by_board = {board: sessions for board, sessions in by_board.items() if sessions}
         if len(by_board) > 1:
             found[key] = Pool.of(next(iter(of_key.values()))[0].result.config.label, by_board)

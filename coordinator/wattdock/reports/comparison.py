@@ -18,12 +18,14 @@ from wattdock.reports.sessions import (
     declared_difference,
     outcome,
     pooled,
+    sessions_among,
 )
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from wattdock.reports.sessions import SessionOf
     from wattdock.store import StoredResult
 
 # Of A and of B: an experiment's results, one for each session, the latest first.
@@ -233,14 +235,16 @@ def compare(
         allowed: Regression to judge, 0.03 for 3 %.
         margin: Difference within which both are equivalent, 0.05 for 5 %.
     """
-    arms = [arms_of(side) for side in (first, second)]
+    session_of = sessions_among([*first, *second])
+    arms = [arms_of(side, session_of) for side in (first, second)]
+    own = [pools(side, session_of) for side in (first, second)]
     matches, unmatched = _matched(*([arm[0] for arm in side.values()] for side in arms))
     results = [(arms[0][a.result.experiment_id], arms[1][b.result.experiment_id]) for a, b, *_ in matches]
     # A pair's name is the label that both sides share, else the settings that match, else both labels.
     in_a = ExperimentResult.labels([a.result for a, *_ in matches])
     in_b = ExperimentResult.labels([b.result for _, b, *_ in matches])
     names = [a if a == b else place or f"{a} / {b}" for (*_, place), a, b in zip(matches, in_a, in_b, strict=True)]
-    tests = [_adjusted([_test(both, quantity, margin) for both in results]) for quantity in QUANTITIES]
+    tests = [_adjusted([_test(both, quantity, margin, session_of) for both in results]) for quantity in QUANTITIES]
     pairs = tuple(
         Pair(name, by, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), both)
         for name, (a, b, by, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
@@ -251,7 +255,7 @@ def compare(
         only_in_a=tuple(ExperimentResult.labels([row.result for row in unmatched[0]])),
         only_in_b=tuple(ExperimentResult.labels([row.result for row in unmatched[1]])),
         older_left_out=len(first) + len(second) - sum(len(arm) for side in arms for arm in side.values()),
-        over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], pools(first), pools(second))),
+        over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], *own)),
         disturbed=tuple(
             f"{side} of {pair.label}: {found}; its figures may be of that, too"
             for pair in pairs
@@ -307,8 +311,8 @@ def _paired(
     return pairs, (unmatched[0], unmatched[1])
 
 
-def _test(arms: Arms, quantity: str, margin: float | None) -> Test:
-    by_sessions = [by_session(arm, quantity) for arm in arms]
+def _test(arms: Arms, quantity: str, margin: float | None, session_of: SessionOf) -> Test:
+    by_sessions = [by_session(arm, quantity, session_of) for arm in arms]
     sides = [pooled(each) for each in by_sessions]
     a, b = (side.value if side and min(side.values) > 0 else None for side in sides)
     test = Test(quantity, a, b, (len(sides[0]), len(sides[1])), (len(by_sessions[0]), len(by_sessions[1])))

@@ -259,6 +259,7 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     quantities = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
     restarts = {name: reduce(add, (member.restarts[name] for member in same)) for name in quantities}
     speed = same[0].result.performance if len(same) == 1 else None
+    joules = restarts[statistics.ENERGY].figure() if measured else None
     audits = [member.result.audit for member in same if member.result.audit]
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
@@ -267,7 +268,7 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         gpus=same[0].environment.gpu_count,
         restarts=restarts,
         tokens_per_s=restarts[statistics.SPEED].figure(),
-        j_per_token=restarts[statistics.ENERGY].figure() if measured else None,
+        j_per_token=same[0].result.energy_figure if len(same) == 1 else joules,
         power_w=restarts[statistics.POWER].figure() if measured else None,
         ttft_p50_s=speed.ttft.p50_s if speed and speed.ttft else None,
         tpot_p50_s=speed.tpot.p50_s if speed and speed.tpot else None,

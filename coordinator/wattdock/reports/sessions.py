@@ -1,12 +1,17 @@
 """The session as a level: one run of a study, whose room and day all its restarts share. Pure.
 
+Results of one study whose starts lie more than 12 h apart, such as after a retry or a resumption on another day, are of
+different sessions. A session begins with its earliest result; what starts within 12 h of that belongs to it.
+
 Two arms in one session were measured in turns, so that their restarts make pairs. Arms in different sessions differ by
 their sessions, too, which no number of restarts shows.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from math import sqrt
 from operator import add
@@ -16,11 +21,16 @@ from wattdock.analysis import statistics
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from wattdock.store import StoredResult
 
+    # Names a result's session.
+    SessionOf = Callable[[StoredResult], str]
+
 LEAST_SESSIONS = 2
+# Longest time between the starts of two results of one session: rooms change from day to night.
+SESSION_LENGTH = timedelta(hours=12)
 # Standard deviation of a figure between sessions, as a share: 0.06 % per °C of the GPU, and rooms 5 °C apart.
 BETWEEN_SESSIONS = 0.003
 ONE_SESSION = "no test: one session on a side"
@@ -51,15 +61,33 @@ class Outcome:
     more: str = MORE_RESTARTS
 
 
-def session_of(stored: StoredResult) -> str:
-    """Return which session a result is of: its study, on a cluster its study's task; without a study its folder."""
+def sessions_among(results: Iterable[StoredResult]) -> SessionOf:
+    """Return what names the session of each of these results: its study, on a cluster the task, and its beginning.
+
+    Without a study, a result's folder stands for it.
+    """
+    begins: dict[str, list[datetime]] = {}
+    for run, start in sorted(map(_run_and_start, results)):
+        of_run = begins.setdefault(run, [start])
+        if start - of_run[-1] > SESSION_LENGTH:
+            of_run.append(start)
+
+    def session_of(stored: StoredResult) -> str:
+        run, start = _run_and_start(stored)
+        return f"{run}, {begins[run][bisect_right(begins[run], start) - 1]}"
+
+    return session_of
+
+
+def _run_and_start(stored: StoredResult) -> tuple[str, datetime]:
+    """Return whose run measured a result, and when it began."""
     result = stored.result
     job = result.environment and result.environment.job
     study = result.study.study_id if result.study else str(stored.folder)
-    return f"{study}, job {job.id}" if job else study
+    return f"{study}, job {job.id}" if job else study, datetime.fromisoformat(result.started_utc).astimezone(UTC)
 
 
-def arms_of(side: Sequence[StoredResult]) -> dict[str, list[StoredResult]]:
+def arms_of(side: Sequence[StoredResult], session_of: SessionOf) -> dict[str, list[StoredResult]]:
     """Return each experiment's finished results, one for each session, the latest first; else its latest result."""
     arms: dict[str, dict[str, StoredResult]] = {row.result.experiment_id: {} for row in side}
     for row in sorted(side, key=lambda row: (row.result.status == "ok", row.result.started_utc), reverse=True):
@@ -68,7 +96,7 @@ def arms_of(side: Sequence[StoredResult]) -> dict[str, list[StoredResult]]:
     return {name: [row for row in rows if row.result.status == "ok"] or rows[:1] for name, rows in every.items()}
 
 
-def by_session(results: Iterable[StoredResult], quantity: str) -> Sessions:
+def by_session(results: Iterable[StoredResult], quantity: str, session_of: SessionOf) -> Sessions:
     """Return a quantity's restarts in each session, where the session has the quantity."""
     sessions: Sessions = {}
     for stored in results:

@@ -77,7 +77,9 @@ class EarlierStudy:
     def passes(self, study: Study) -> tuple[int, int]:
         """Return how many passes of an equal study are measured, without failed experiments, and how many it has."""
         journal, in_records = self.histories(study), Counter(name for name, *_ in measured_passes(self.path))
-        wanted = {config.experiment_id: config.repeats.measured for config in study.experiments}
+        asked = {config.experiment_id: config.repeats.measured for config in study.experiments}
+        # `repeats.until` adds restarts.
+        wanted = {name: max(wanted, in_records[name[:16]]) for name, wanted in asked.items()}
         measured = (
             wanted[experiment_id] if history.status == OK else in_records[experiment_id[:16]]
             for experiment_id, history in journal.items()
