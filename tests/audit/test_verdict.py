@@ -117,7 +117,7 @@ def test_a_laptops_reasons_are_the_gpu_and_what_cannot_be_repeated() -> None:
     case = load("pytorch-cpu")
     result, _ = analysed(case.facts, case.restarts)
     told = {reason.name: reason for reason in known(result.audit).reasons}
-    assert list(told) == ["meter", "CPU use by others", "image"]
+    assert list(told) == ["meter", "CPU use by others", "measured window", "image"]
     assert "libnvidia-ml.so.1" in told["meter"].found
     assert all(reason.remedy for reason in told.values())
 

@@ -54,7 +54,7 @@ def test_page_terminal_table_and_charts_say_modules_and_nowhere_gpu_boards(gh200
     assert "Joules are of GPU and CPU modules." in text
     assert "</strong> Modules of GPU and CPU as their own sensors see them" in text
     shown = terminal_rows(gh200)
-    assert ", module, " in shown["as measured"]
+    assert ", module)" in shown["as measured"]
     table = markdown(points_of([gh200]))
     assert "Energy of GPU and CPU modules." in table
     charts = [str(CHARTS[kind].draw(points_of([gh200])).to_dict(validate=False)) for kind in ("pareto", "phases")]

@@ -130,7 +130,7 @@ class ExperimentState:
         would stop where it is narrow by chance, and 89 to 92 % of such intervals hold the true value.
 
         Args:
-            emit: Receives a note where they cannot be read or analysed, and no restart is added.
+            emit: Receives a note where they have no interval or cannot be analysed, and no restart is added.
         """
         repeats = self.config.repeats
         if self.chosen or not repeats.until or not self.complete or self.failure:
@@ -138,8 +138,9 @@ class ExperimentState:
         self.chosen = True
         try:
             first = [record for record, _ in self.restart_records() if record.restart < repeats.restarts]
-            if (found := analyse(self.config, first).budget) and found.expanded is not None:
-                self.restarts = repeats.wanted(found.expanded)
+            if (found := analyse(self.config, first).budget) is None or found.expanded is None:
+                raise ValueError("J/output token has no interval")
+            self.restarts = repeats.wanted(found.expanded)
         except Exception as error:  # noqa: BLE001  (what was measured is stored all the same)
             emit(events.Note(f"{self.config.label}: no restarts are added for repeats.until: {error}"))
 

@@ -131,8 +131,9 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     prompt = number(performance.prompt_tokens, ",")
     cached = f", {performance.cached_prompt_tokens:,} of them from a cache" if performance.cached_prompt_tokens else ""
     yield "tokens", f"{performance.output_tokens:,} output, {prompt} prompt{cached}"
-    window = f", {result.energy.windows.headline}" if result.energy and result.energy.windows else ""
-    yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s (all tokens ÷ all seconds{window})"
+    windows = result.energy.windows if result.energy else None
+    counted = f"tokens ÷ seconds of {windows.headline}" if windows else "tokens ÷ seconds"
+    yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s ({counted})"
     if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
         yield "disturbed", f"other programs used the CPUs: {shared.figure}"
     of = {"TTFT": performance.ttft, "TPOT": performance.tpot, "ITL": performance.itl, "end to end": performance.e2e}
@@ -164,7 +165,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "", f"{uuid}: {_joules(joules)}"
     if energy.energy_per_output_token_j is not None and energy.windows:
         yield from _budget_rows(result)
-        of = f"all joules ÷ all tokens, {energy.energy_boundary}, {energy.windows.headline}"
+        of = f"joules ÷ tokens of {energy.windows.headline}, {energy.energy_boundary}"
         drawn = ", ".join(filter(None, (f"mean {energy.mean_power_w:,.0f} W", power_profile_text(result))))
         yield "as measured", f"{energy.energy_per_output_token_j:.4g} J/output token ({of}), {drawn}"
     shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
