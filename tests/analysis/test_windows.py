@@ -87,15 +87,6 @@ def test_ml_energy_leaves_out_the_ramps_at_both_ends() -> None:
     assert (window.start_ns, window.end_ns) == (int(10.1 * NS_PER_S), finished[-10])
 
 
-def test_plain_readings_at_the_ends_are_off_by_up_to_a_step_of_the_counter() -> None:
-    """The same interval by interpolation is not; both stand side by side."""
-    done = measured(0, 10.05, 12.02, (request(0, 10.05, 11, 12.02, 100),))
-    plain, whole = (figure(done, name, in_flight=1) for name in ("begin-end", "drained"))
-    assert plain.total_j == pytest.approx(1000, abs=51)
-    assert whole.total_j == pytest.approx(985, abs=1)
-    assert plain.timing_j is None
-
-
 def test_definitions_are_compared_over_all_passes_and_an_absent_one_stays_absent() -> None:
     """Their spread is over those that have a figure."""
     short = closed_loop(slots=8, seconds=15, lifetime_s=2, staggered=True)

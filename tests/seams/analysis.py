@@ -22,7 +22,7 @@ from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules, combined_timing_j
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
 from wattdock.analysis.multi_gpu import data_parallel, multi_gpu
-from wattdock.analysis.occupancy import NoWindowError
+from wattdock.analysis.occupancy import Instants, NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check, host_energy
 from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.performance import (
@@ -81,6 +81,7 @@ __all__ = [
     "Figure",
     "Goodput",
     "GpuResult",
+    "Instants",
     "Interval",
     "Joules",
     "ListedProcess",

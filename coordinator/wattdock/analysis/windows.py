@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 MOST_GAPS = 5.0
 # Shortest steady state where a run has no declared window.
 MIN_STEADY_S = 20.0
-MJ_PER_J = 1_000
-NO_COUNTER = "a GPU that was used has no energy counter"
 PHASES = ("time between rounds", "prefill", "decode")
 # Uncertainty of each span's ends (half a 95 % interval, in bins of energy): power may overshoot there, and the runner's
 # instants are the CPU's. It is the same for every span.
@@ -66,11 +64,7 @@ class Phases(Stored):
 
 
 class WindowFigure(Stored):
-    """One pass under one window definition; null with the reason where there is no such window or no energy in it.
-
-    Attributes:
-        timing_j: Null for "begin-end", which takes plain counter readings and cannot know it.
-    """
+    """One pass under one window definition; null with the reason where there is no such window or no energy in it."""
 
     window: str
     restart: int
@@ -116,12 +110,6 @@ class WindowSummary(Stored):
 def drained(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:  # noqa: ARG001
     """From just before the first request until the engine has drained after the last token."""
     return run_pass.span.start_ns, run_pass.span.end_ns
-
-
-def begin_end(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:  # noqa: ARG001
-    """From the first request's submission to the last token; its energy is that of two plain counter readings."""
-    at = Instants.of(run_pass)
-    return int(at.submitted[0]), int(at.finished.max())
 
 
 def ml_energy(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
@@ -193,7 +181,6 @@ WINDOWS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = 
     "drained": drained,
     "steady_state": steady_state,
     "ml-energy": ml_energy,
-    "begin-end": begin_end,
 }
 
 
@@ -227,23 +214,16 @@ def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: Pas
     span = Span(name, start_ns, end_ns)
     tokens = run_pass.output_tokens if name == "drained" else int(tokens_in(run_pass, [start_ns, end_ns])[0])
     joules = measured.energy_of(restart, span)
-    total_j, timing_j, reason = joules.total_j, joules.timing_j, joules.reason
-    if name == "begin-end" and total_j is not None and restart.timeline:
-        curves = [measured.energy.curve(restart.timeline.gpus[uuid]) for uuid in measured.used]
-        counted = joules.sources == {"counter"}
-        total_mj = known_sum(curve.changes.difference_mj(span) for curve in curves) if counted else None
-        total_j, timing_j = None if total_mj is None else total_mj / MJ_PER_J, None
-        reason = NO_COUNTER if total_j is None else None
     return WindowFigure(
         **where,
         start_ns=start_ns,
         end_ns=end_ns,
         duration_s=span.duration_s,
         output_tokens=tokens,
-        total_j=total_j,
-        timing_j=timing_j,
-        energy_per_output_token_j=ratio(total_j, tokens),
-        reason=reason,
+        total_j=joules.total_j,
+        timing_j=joules.timing_j,
+        energy_per_output_token_j=ratio(joules.total_j, tokens),
+        reason=joules.reason,
     )
 
 

@@ -37,7 +37,7 @@ All = Annotated[
 Limit = Annotated[int, typer.Option(min=1, help="Most rows shown.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="CSV file to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="Parquet file to write.")]
-Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
+Window = Literal["drained", "steady_state", "ml-energy", "all"]
 
 
 @app.command("list", epilog=in_help("results list", "results list --where \"name LIKE '%70b%'\" --all"))

@@ -121,12 +121,6 @@ class Ticks:
         first, last = np.clip([before, after], 0, len(self.energy_mj) - 1)
         return float(self.energy_mj[last] - self.energy_mj[first]) / MJ_PER_J
 
-    def difference_mj(self, span: Span) -> int | None:
-        """Return what two readings at a span's ends differ by, millijoules, which is all that a tool without a timeline
-        measures; None where the first change is after the span began."""
-        before, after = np.searchsorted(self.after_end_ns, [span.start_ns, span.end_ns], side="right") - 1
-        return None if before < 0 else int(self.energy_mj[after] - self.energy_mj[before])
-
     def inside(self, spans: Sequence[Span]) -> Ticks:
         """Return the changes inside any span, with `NEIGHBOURS` more on either side."""
         inside = _inside(self.after_end_ns, spans)
