@@ -26,33 +26,28 @@ if TYPE_CHECKING:
 
 # Kinds of work in which a window's mix may differ from the declared one.
 PROMPTS, CONTEXT, SECONDS = "prompt tokens", "context tokens", "seconds"
-# Prior share of the joules that grows with each kind, and its standard uncertainty: the first and last are those of a
-# share anywhere from none to all; contexts never cost all.
+# Prior share of joules that grows with each kind, and its standard uncertainty: from none to all, contexts less.
 SHARES = {PROMPTS: (0.5, 0.29), CONTEXT: (0.25, 0.25), SECONDS: (0.5, 0.29)}
 # Standard uncertainty that the share of prompts has in addition where contexts, which grow with prompts, are not told.
 UNTOLD_SHARE = 0.1
-# Relative change of J/token per °C, and its standard uncertainty. Source: 60 passes on an H100, 0.054 ± 0.013 % per °C;
-# other boards and models are trusted half as much. It is never fitted: a board's temperature follows its load within
-# seconds, and so does J/token.
+# Relative change of J/token per °C, and its standard uncertainty. Source: 60 passes on an H100, 0.054 ± 0.013 % per °C.
+# Never fitted: a board's temperature follows its load within seconds, and so does J/token.
 TEMPERATURE_COEFFICIENT = (0.0006, 0.0003)
-# Relative change of J/token per °C where the sign of the change of temperature is unknown: the root of the mean square.
+# The same where the sign of the change of temperature is unknown: the root of the mean square.
 TEMPERATURE_SENSITIVITY = hypot(*TEMPERATURE_COEFFICIENT)
 # Time constant with which boards settle, and its standard uncertainty: 30 to 120 s, all as likely.
 TIME_CONSTANT_S = (75.0, 26.0)
-# Fewest blocks of a window whose slope of temperature has a known error: a line passes through any two.
+# Fewest blocks of a slope of temperature with a known error: a line passes through any two.
 LEAST_BLOCKS = 3
-# Standard uncertainty of the remaining warming where no slope of temperature is known: up to 14 °C remain after a
-# lead-in of 45 s.
+# Standard uncertainty of the remaining warming where no slope is known: up to 14 °C remain after a lead-in of 45 s.
 UNKNOWN_WARMING_C = 8.0
 # Standard uncertainty of the room's temperature.
 ROOM_C = 1.5
 # Excess of J/token at the start, the time constant of its decay, and what is left at least. Source: passes of 20 s on
 # H100s: 0.5 to 1.4 % in the first, 0.1 to 0.2 % after 30 to 60 s.
 START_EXCESS, START_DECAY_S, LEAST_START_EXCESS = 0.01, 15.0, 0.0005
-# Standard deviation between boards of one model, and where it comes from; told, never part of the interval. Pooled from
-# eight H100s (s = 1.2 %, n = 8, 7 degrees of freedom), all that is known without two H200s, and from these two in two
-# studies (s = 4.8 % at 8 in flight, where their memories drew 122 and 160 W, and s = 1.1 %; n = 2, 1 degree of freedom
-# each): s = 2.0 %, 9 degrees of freedom.
+# Standard deviation between boards of one model; told, never part of the interval. Pooled from eight H100s (1.2 %), and
+# from two H200s in two studies (4.8 %, where their memories drew 122 and 160 W, and 1.1 %).
 BOARDS = 0.02
 BOARDS_FOUND = (
     "eight H100s had a standard deviation of 1.2 %, two H200s differed by 6.6 %, in another study by 1.5 %; "
@@ -296,8 +291,7 @@ def _restarts_entry(values: Floats, within: Floats, of_blocks: int, first: int |
     """Return the entry for how restarts differ, which is never less than what scatters within them.
 
     Where the scatter of the first ones decided on the number of all, that scatter counts, with its own degrees of
-    freedom: where that is small by chance, no others are added, and where it is large, others would water it down.
-    That of all counts where it makes the interval wider.
+    freedom, unless that of all makes the interval wider: they decide while it is small or large by chance.
 
     Args:
         values: J/token of each restart.

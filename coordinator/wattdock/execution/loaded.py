@@ -98,11 +98,10 @@ def ready_runner(
     log: Path,
     check: Callable[[], None],
 ) -> Iterator[tuple[RunnerDescription, Callable[[], LoadedRunner]]]:
-    """Meter the idle GPUs and launch a runner; it is stopped at the end.
+    """Meter the empty GPUs and launch a runner; it is stopped at the end.
 
     Args:
         startup: Receives spans, the check of the runner's clock and its environment; its stage is kept up to date.
-        meter: Is running.
         idle_s: How long the GPUs are metered idle after the load; 0 does not.
         log: File of the runner's output.
         check: Raises where the run is to end.
@@ -112,7 +111,7 @@ def ready_runner(
 
     Raises:
         PreflightError, LaunchError, RunnerError, ClockError: The runner cannot be started or does not load the model.
-        ConfigError: The engine does not know an argument, or the model's folder changed meanwhile.
+        ConfigError: The engine does not know an argument, or the model's folder changed.
         KeyboardInterrupt: The run was interrupted.
     """
     machine, clock, emit, startup.stage = context.machine, context.machine.clock, context.emit, "environment"
@@ -121,37 +120,39 @@ def ready_runner(
             launcher = stack.enter_context(machine.launcher(plan, events.notes(emit)))
         if gpu_uuids := metered_gpus(plan):
             clock.sleep(METER_LEAD_S)
-            startup.stage = "idle-empty"
-            startup.add(spans=_idle_span("idle-empty", EMPTY_S, clock=clock, check=check))
+            _meter_idle(startup, "idle-empty", EMPTY_S, clock=clock, check=check)
         startup.stage, launch_ns = "launch", clock.now_ns()
         runner = stack.enter_context(_launched(launcher, plan, model, context, log))
         client = stack.enter_context(machine.connect(runner, check, clock))
         description = client.wait_ready(plan.config.timeouts.launch_s)
-        startup.add(spans=Span("launch", launch_ns, clock.now_ns()))
         emit(events.RunnerReady(description.framework, description.framework_version, description.python_version))
-        startup.add(clock_checks=client.check_clock())
+        startup.add(spans=Span("launch", launch_ns, clock.now_ns()), clock_checks=client.check_clock())
 
         def load() -> LoadedRunner:
             startup.stage = "load"
             _load(client, runner, plan, model, startup=startup, emit=emit)
             if gpu_uuids and idle_s:
-                startup.stage = "idle-loaded"
                 emit(events.IdleStarted("idle-loaded", idle_s))
-                _idle_span("after the load", AFTER_LOAD_S, clock=clock, check=check)
-                startup.add(spans=_idle_span("idle-loaded", idle_s, clock=clock, check=check))
+                _meter_idle(startup, "idle-loaded", idle_s, after_s=AFTER_LOAD_S, clock=clock, check=check)
             return LoadedRunner(client, description, meter, runner.pids, check, model, gpu_uuids, context)
 
         yield description, load
 
 
-def _idle_span(name: str, length_s: float, *, clock: Clock, check: Callable[[], None]) -> Span:
-    """Wait, and return the span of it; `check` is called at least twice a second, and what it raises ends the wait."""
-    start_ns = clock.now_ns()
+def _meter_idle(
+    startup: Recording, name: str, length_s: float, *, clock: Clock, check: Callable[[], None], after_s: float = 0.0
+) -> None:
+    """Wait, and add the span of the last `length_s`; what `check` raises ends the wait, within half a second.
+
+    Args:
+        after_s: Time to wait before the span.
+    """
+    startup.stage, start_ns = name, clock.now_ns() + round(after_s * NS_PER_S)
     end_ns = start_ns + round(length_s * NS_PER_S)
     while (remaining_ns := end_ns - clock.now_ns()) > 0:
         check()
         clock.sleep(min(SIGNAL_POLL_S, remaining_ns / NS_PER_S))
-    return Span(name, start_ns, end_ns)
+    startup.add(spans=Span(name, start_ns, end_ns))
 
 
 @contextmanager

@@ -28,20 +28,18 @@ if TYPE_CHECKING:
     from wattdock.reports.sessions import SessionOf
     from wattdock.store import StoredResult
 
-# Of A and of B: an experiment's results, one for each session, the latest first.
+# Of A and of B: an experiment's results, one for each session, latest first.
 Arms = tuple[list["StoredResult"], list["StoredResult"]]
-SIGNIFICANCE = 0.05
-# One side of a 95 % interval.
-ONE_SIDED = (1 - statistics.CONFIDENCE) / 2
+# Largest p of a difference that is shown, and one side of a 95 % interval.
+SIGNIFICANCE, ONE_SIDED = 0.05, (1 - statistics.CONFIDENCE) / 2
 # Column of the table of results → +1 where more is worse.
 QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
 PRIMARY = statistics.ENERGY
 METHOD = (
     "A and B: sums over all restarts ÷ sums. Experiments of one study are measured in turns: paired t-test on the "
-    "logarithms of their restarts' ratios. Else sessions (runs of a study) are the units: Welch's t-test on the "
-    "logarithm of the ratio. 95 % intervals of B / A − 1; p adjusted for the number of pairs (Holm), differs: p < "
-    "0.05. Intervals are each pair's own. They hold for these machines, not for other GPUs or prompts, and leave out "
-    "the sensors' gain."
+    "logarithms of their restarts' ratios. Else sessions (runs of a study) are the units: Welch's t-test. 95 % "
+    "intervals of B / A − 1, each pair's own; p adjusted for the number of pairs (Holm), differs: p < 0.05. They hold "
+    "for these machines, not for other GPUs or prompts, and leave out the sensors' gain."
 )
 AS_DECLARED = f", sessions taken to differ by {BETWEEN_SESSIONS:.1%}"
 TOO_FEW = f"{statistics.LEAST_RESTARTS} restarts of each are the least"
@@ -89,8 +87,7 @@ class Test:
     def rules_out(self, allowed: float) -> bool:
         """Whether the whole interval lies within what is allowed."""
         assert self.difference
-        interval = self.difference.interval
-        more_is_worse = QUANTITIES[self.quantity] > 0
+        interval, more_is_worse = self.difference.interval, QUANTITIES[self.quantity] > 0
         return interval.high <= allowed if more_is_worse else interval.low >= -allowed
 
 
@@ -387,8 +384,8 @@ def _judge(compared: Comparison, allowed: float) -> Regression:
         _line(pair, "may be worse than allowed") if pair.main.difference else f"{pair.label}: {pair.main.reason}"
         for pair in open_pairs
     ]
-    alone = [f"{name}: in A only" for name in compared.only_in_a]
-    alone += [f"{name}: in B only" for name in compared.only_in_b]
+    only = {"A": compared.only_in_a, "B": compared.only_in_b}
+    alone = [f"{name}: in {side} only" for side, names in only.items() for name in names]
     advice = list(dict.fromkeys(pair.main.more for pair in open_pairs))
     advice += ["measure on both sides what only one has, or leave it out"] if alone else []
     if not advice:
@@ -399,6 +396,5 @@ def _judge(compared: Comparison, allowed: float) -> Regression:
 
 
 def _line(pair: Pair, verdict: str) -> str:
-    difference = pair.main.difference
-    interval = f" {difference.interval:+.2%}" if difference else ""
+    interval = f" {pair.main.difference.interval:+.2%}" if pair.main.difference else ""
     return f"{pair.label}: {pair.main.quantity} {pair.main.relative or 0.0:+.2%}{interval}, {verdict}"
