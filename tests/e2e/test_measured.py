@@ -22,7 +22,7 @@ PASS = (*SMALL, "--set", "fake.step_s=0.05", "--set", "warmup.passes=0", "--max-
 
 def assert_total(energy: dict[str, Any], joules: float) -> None:
     """See that the total is what it should be, as near as the result says it is."""
-    assert energy["total_j"] == pytest.approx(joules, abs=4 * energy["uncertainty"]["timing_j"] + 0.5)
+    assert energy["total_j"] == pytest.approx(joules, abs=4 * energy["timing_j"] + 0.5)
 
 
 def test_two_gpus_are_summed_and_a_bystander_is_told_apart(wattdock: Command) -> None:
@@ -58,8 +58,10 @@ def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(w
     [window] = energy["cross_check"]["windows"]
     assert window["pass"] == 0
     assert window["meter_j"][BUSY] > window["meter_j"][IDLE] > 0
-    [agree] = [check for check in result["audit"]["checks"] if check["name"] == "second meter"]
-    assert agree["status"] == "pass", agree
+    assert abs(window["difference_j"]) <= window["bound_j"]
+    # A pass this short has no mean power to hold the counter against.
+    [agree] = [check for check in result["audit"]["checks"] if check["name"] == "two readings"]
+    assert (agree["status"], "zeus differs by " in agree["figure"].lower()) == ("unknown", True), agree
 
 
 def test_a_meter_card_is_kept_and_results_use_what_it_found(wattdock: Command) -> None:

@@ -56,13 +56,13 @@ def test_a_run_stores_one_whole_result_and_shows_it(wattdock: Command) -> None:
     shown = wattdock("show", folder).stdout
     assert "NCCL_NTHREADS=2" in shown
     reasons = result["audit"]["reasons"]
-    assert {"GPUs", "settings", "image"} <= {reason["name"] for reason in reasons}
+    assert {"meter", "measured window", "weights", "image"} <= {reason["name"] for reason in reasons}
     assert len(reasons) <= 5
     assert f" no: {reasons[0]['name']}, " in shown
     checked = wattdock("show", folder, "--checks").stdout
     assert all(f"{reason['name']}: {reason['found'][:30]}" in checked for reason in reasons)
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"wattdock: not publishable: {len(reasons)} reasons, the first: figure is ")
+    assert last.startswith(f"wattdock: not publishable: {len(reasons)} reasons, the first: something is wrong: ")
     assert f"{reasons[0]['name']}: {reasons[0]['found']}" in last
 
 
@@ -72,7 +72,9 @@ def test_json_on_standard_output_is_the_stored_result_and_nothing_else(wattdock:
     assert json.loads(done.stdout) == wattdock.results()
     [result] = wattdock.results()
     assert result["energy"]["passes"][0]["prompt_repeats"] > 0
-    assert [check["status"] for check in result["audit"]["checks"] if check["name"] == "repeated prompts"] == ["warn"]
+    [cached] = [check for check in result["audit"]["checks"] if check["name"] == "cached prompts"]
+    assert cached["status"] == "pass"
+    assert "with a prompt that the pass had sent before" in cached["figure"]
 
 
 def test_prompts_that_do_not_fit_fail_their_own_experiment_only(called: Called) -> None:

@@ -147,4 +147,4 @@ def test_a_foreign_process_that_appears_mid_run_is_flagged_by_name(wattdock: Com
     assert status == "fail"
     assert "process 1 (root, " in figure
     assert FIRST in figure
-    assert check(result, "processes on other GPUs")[0] == "warn"
+    assert check(result, "other GPUs")[0] == "warn"

@@ -126,8 +126,11 @@ def assert_served(result: dict[str, Any], vllm: Command) -> None:
     assert [request["cached_prompt_tokens"] for request in requests] == [0] * 4 + [CACHED_TOKENS] * 4
     assert result["performance"]["cached_prompt_tokens"] == 4 * CACHED_TOKENS
     assert result["environment"]["runner"]["engine_args"]["enable_prefix_caching"] is True
-    [check] = [check for check in result["audit"]["checks"] if check["name"] == "cached prompt tokens"]
-    assert (check["status"], check["figure"]) == ("info", "256 prompt tokens from a cache")
+    [check] = [check for check in result["audit"]["checks"] if check["name"] == "cached prompts"]
+    assert (check["status"], check["figure"]) == (
+        "fail",
+        "256 prompt tokens from a cache; 4 requests with a prompt that the pass had sent before",
+    )
 
 
 def test_nothing_is_left_of_an_engine_whose_coordinator_keeper_and_runner_were_killed(
