@@ -14,6 +14,8 @@ import platform
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.store import StoredResult
 
+# How much of a file is read at a time.
+CHUNK_BYTES = 1 << 20
 LOG_SUFFIX = ".log"
 TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
 
@@ -224,7 +228,9 @@ def _identifying_files(files: dict[str, Content]) -> tuple[str, ...]:
 
 def _text(content: Content) -> str:
     with opened(content) as file:
-        return file.read(MAX_BYTES).decode("utf-8", errors="replace")
+        # A read of so many bytes at once would take the memory for all of them.
+        chunks = islice(iter(partial(file.read, CHUNK_BYTES), b""), MAX_BYTES // CHUNK_BYTES)
+        return b"".join(chunks).decode("utf-8", errors="replace")
 
 
 def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -> None:
