@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.statistics import LEAST_RESTARTS, Figure, Interval, t_factor
+from wattdock.analysis.statistics import BETWEEN_SESSIONS, LEAST_RESTARTS, Figure, Interval, t_factor
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -53,8 +53,6 @@ BOARDS_FOUND = (
     "eight H100s had a standard deviation of 1.2 %, two H200s differed by 6.6 %, in another study by 1.5 %; "
     "9 degrees of freedom"
 )
-# Standard deviation between days, from arms of one comparison that were measured on different days; told likewise.
-SESSIONS = 0.003
 # Largest autocorrelation that is believed, and fewest degrees of freedom of a fit.
 MAX_CORRELATION, LEAST_DEGREES_OF_FREEDOM = 0.9, 4
 NO_SLOPE = f"temperatures were not read throughout, in {LEAST_BLOCKS} blocks a window or more"
@@ -336,7 +334,7 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
                 standard_uncertainty=BOARDS / sqrt(boards),
                 found=f"{pluralize(boards, 'board')} of the model (`wattdock compare` pools several); {BOARDS_FOUND}",
             ),
-            NotIncluded(name="session", standard_uncertainty=SESSIONS, found="one room, one day"),
+            NotIncluded(name="session", standard_uncertainty=BETWEEN_SESSIONS, found="one room, one day"),
         ],
     }
     if len(values) < LEAST_RESTARTS:
@@ -351,7 +349,7 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
         standard_uncertainty=uncertainty,
         degrees_of_freedom=degrees_of_freedom,
         expanded=expanded,
-        interval=Interval(value * exp(-expanded), value * exp(expanded)),
+        interval=Interval.around(value, expanded),
     )
 
 

@@ -9,6 +9,7 @@ from operator import add, mul
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from wattdock.config import RepeatsSpec
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -25,8 +26,10 @@ RATIOS = {
     POWER: ("total_j", "duration_s"),
 }
 CONFIDENCE = 0.95
-# Fewest restarts with an interval: from two it would reach 12.7 standard errors to each side.
-LEAST_RESTARTS = 3
+# Fewest restarts with an interval.
+LEAST_RESTARTS = RepeatsSpec.LEAST_FOR_INTERVAL
+# Standard deviation of a figure between sessions, as a share: 0.06 % per °C of the GPU, and rooms 5 °C apart.
+BETWEEN_SESSIONS = 0.003
 # Student's t at 97.5 % for 1 to 9 degrees of freedom. Source: scipy.special.stdtrit, of which these are the values.
 T_FACTORS = (
     *(12.706204736174694, 4.302652729749462, 3.1824463052837078, 2.7764451051977934, 2.5705818356363146),

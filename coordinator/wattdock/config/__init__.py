@@ -8,6 +8,7 @@ Must not know: this machine, models' files, runners.
 from wattdock.config.expand import Study
 from wattdock.config.experiment import ContainerSpec, ExperimentConfig, ModelSpec
 from wattdock.config.load import load_study
+from wattdock.config.procedure import RepeatsSpec
 from wattdock.config.sections import EngineMemory, Split
 from wattdock.config.workload import WorkloadSpec
 
@@ -16,6 +17,7 @@ __all__ = [
     "EngineMemory",
     "ExperimentConfig",
     "ModelSpec",
+    "RepeatsSpec",
     "Split",
     "Study",
     "WorkloadSpec",

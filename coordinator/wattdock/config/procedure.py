@@ -9,8 +9,6 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, WithJsonSchema, m
 
 from wattdock.config.lengths import Positive, StrictSettings
 
-# Fewest restarts with an interval: from two it would reach 12.7 standard errors to each side.
-LEAST_FOR_INTERVAL = 3
 # Restarts that are measured ÷ those that the first ones' interval asks for: no restart shrinks what all share.
 RESERVE = 1.1
 # A percentage, for editors.
@@ -45,6 +43,8 @@ class RepeatsSpec(StrictSettings):
         most: Restarts at most, where they are added.
     """
 
+    # Fewest restarts with an interval: from two it would reach 12.7 standard errors to each side.
+    LEAST_FOR_INTERVAL: ClassVar = 3
     # Half width of the widest interval that may be published.
     MOST_UNCERTAIN: ClassVar = 0.02
 
@@ -55,9 +55,9 @@ class RepeatsSpec(StrictSettings):
 
     @model_validator(mode="after")
     def _can_add(self) -> Self:
-        if self.until and not LEAST_FOR_INTERVAL <= self.restarts <= self.most:
+        if self.until and not self.LEAST_FOR_INTERVAL <= self.restarts <= self.most:
             raise ValueError(
-                f"until needs {LEAST_FOR_INTERVAL} restarts or more, and most ({self.most}) not below them; "
+                f"until needs {self.LEAST_FOR_INTERVAL} restarts or more, and most ({self.most}) not below them; "
                 f"restarts is {self.restarts}"
             )
         return self

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
 from wattdock.reports.boards import over_boards, pools
 from wattdock.reports.sessions import (
-    BETWEEN_SESSIONS,
     MORE_RESTARTS,
     NO_TEST,
     ONE_SESSION,
@@ -41,7 +40,7 @@ METHOD = (
     "intervals of B / A − 1, each pair's own; p adjusted for the number of pairs (Holm), differs: p < 0.05. They hold "
     "for these machines, not for other GPUs or prompts, and leave out the sensors' gain."
 )
-AS_DECLARED = f", sessions taken to differ by {BETWEEN_SESSIONS:.1%}"
+AS_DECLARED = f", sessions taken to differ by {statistics.BETWEEN_SESSIONS:.1%}"
 TOO_FEW = f"{statistics.LEAST_RESTARTS} restarts of each are the least"
 OPEN = "the interval reaches over the margin; more restarts make it narrower"
 

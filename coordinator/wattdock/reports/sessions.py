@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 LEAST_SESSIONS = 2
 # Longest time between the starts of two results of one session: rooms change from day to night.
 SESSION_LENGTH = timedelta(hours=12)
-# Standard deviation of a figure between sessions, as a share: 0.06 % per °C of the GPU, and rooms 5 °C apart.
-BETWEEN_SESSIONS = 0.003
 ONE_SESSION = "no test: one session on a side"
 NO_TEST = (
-    f"no test where a side has one session, a run of a study: sessions differ by {BETWEEN_SESSIONS:.1%} and more, "
-    "which a test over restarts would take for a difference between A and B. Put both into one study: `wattdock run "
-    "STUDY.yaml` measures its experiments in turns, `wattdock compare STUDY:A STUDY:B` compares restarts in pairs"
+    f"no test where a side has one session, a run of a study: sessions differ by {statistics.BETWEEN_SESSIONS:.1%} "
+    "and more, which a test over restarts would take for a difference between A and B. Put both into one study: "
+    "`wattdock run STUDY.yaml` measures its experiments in turns, `wattdock compare STUDY:A STUDY:B` compares restarts "
+    "in pairs"
 )
 MORE_RESTARTS, MORE_SESSIONS = "measure more restarts", "measure more sessions"
 IN_ONE_STUDY = "measure both in one study, or each in two sessions"
@@ -140,4 +139,4 @@ def declared_difference(first: statistics.Restarts, second: statistics.Restarts)
     """
     if min(len(first), len(second)) < statistics.LEAST_RESTARTS:
         return None
-    return statistics.difference(first, second, known=sqrt(2) * BETWEEN_SESSIONS)
+    return statistics.difference(first, second, known=sqrt(2) * statistics.BETWEEN_SESSIONS)
