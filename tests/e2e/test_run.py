@@ -110,6 +110,17 @@ def test_a_plan_and_a_result_say_what_of_a_prompts_file_is_not_used(called: Call
     assert (environment["dataset_format"], environment["dataset_ignored"]) == ("Bailian", ["chat_id", "hash_ids"])
 
 
+def test_every_line_of_a_prompts_file_is_measured_unless_a_number_is_asked_for(called: Called) -> None:
+    """A hundred lines are a hundred requests in each pass, one in flight; `--num-prompts` takes as many of them."""
+    Path("p.jsonl").write_text("".join(f"{json.dumps({'token_ids': [1, 2, number]})}\n" for number in range(100)))
+    for more, requests, said in (((), 100, "; 100 prompts"), (("--num-prompts", "7"), 7, "; 7 of 100 prompts")):
+        given = (*SMALL, "--batch-size", "1", "--passes", "1", "--prompts", "p.jsonl", *more)
+        assert said in called("plan", *given).stdout
+        assert called("run", *given, "--output-dir", f"r{requests}").returncode == 0
+        [stored] = [json.loads(file.read_text()) for file in Path(f"r{requests}").glob("2*/result.json")]
+        assert stored["performance"]["requests"] == requests
+
+
 def test_a_hub_is_asked_for_each_model_before_anything_is_downloaded_or_started(wattdock: Command) -> None:
     """Missing, gated, or too large for this machine by what its config makes: one line, and no folder of results."""
     models = ("shape:tiny-llama", "owner/large", "owner/missing", "owner/gated")

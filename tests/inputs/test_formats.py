@@ -252,12 +252,16 @@ def test_a_plan_says_what_will_be_sent(tmp_path: Path) -> None:
     )
     # The two that are replayed, twice as fast.
     faster = experiment(tmp_path, jsonl(MOONCAKE), arrival="trace", min_requests=2, trace_speed=2)
-    texts = experiment(tmp_path, jsonl([{"prompt": "x" * length} for length in (*range(1, 10), 9, 9, 300)]), "t.jsonl")
     ids = experiment(tmp_path, jsonl([{"token_ids": [1, 2]}] * 4), "i.jsonl", min_duration_s=9)
+    text = jsonl([{"prompt": "x" * length} for length in (*range(1, 10), 9, 9, 300)])
+    texts, few = (experiment(tmp_path, text, "t.jsonl", prompts=prompts) for prompts in ({}, {"count": 5}))
+    least = experiment(tmp_path, text, "t.jsonl", batch_size=2, min_requests=3)
     for config, values in (
         (faster, ("2 requests", "5.2675 s", "prompt tokens 663.5 / 672 / 672")),
-        (texts, ("8 requests", "12 prompts", "16.7%")),
-        (ids, ("at least 4 requests", "4 prompts", "prompt tokens 2 / 2 / 2", "75.0%")),
+        (texts, ("12 requests", "; 12 prompts", "16.7%")),
+        (few, ("5 requests", "; 5 of 12 prompts", "16.7%")),
+        (least, ("3 requests", "; 4 of 12 prompts", "16.7%")),
+        (ids, ("at least 4 requests", "; 4 prompts", "prompt tokens 2 / 2 / 2", "75.0%")),
     ):
         assert [value for value in values if value not in PromptSet.summary(config).text] == []
 

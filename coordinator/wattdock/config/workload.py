@@ -47,7 +47,7 @@ class PromptSpec(StrictSettings):
     Attributes:
         source: "bundled", "synthetic" (token ids), or a JSONL, JSON or CSV file of prompts or lengths; None is bundled
             text, or synthetic for a shape, which has no tokenizer.
-        count: Prompts per pass; None takes what the workload's minima need.
+        count: Prompts per pass; None takes what the workload's minima need, or without them a whole file.
         input_tokens: Length of each synthetic prompt: a number, or a distribution that each is drawn from (seeded).
         chat: Wrap text in the model's chat template, where it has one.
         chat_template_kwargs: Variables for the chat template, such as `enable_thinking: false`.
@@ -164,6 +164,12 @@ class WorkloadSpec(StrictSettings):
     def output_lengths(self) -> LengthSpec:
         """Most tokens of answers, as a distribution."""
         return LengthSpec.of(self.max_output_tokens)
+
+    @property
+    def sends_whole_file(self) -> bool:
+        """Whether a pass sends each prompt of a file once, since no setting says how many requests it has."""
+        is_limited = self.prompts.count or self.min_requests or self.min_duration_s or self.loop == "open"
+        return self.prompts.file is not None and not is_limited
 
     @property
     def prompts_per_pass(self) -> int:

@@ -112,6 +112,7 @@ class SettingFlags:
     prompts: str | None = flag(
         "bundled, synthetic, or a JSONL, JSON or CSV file.  [default: bundled]", setting="workload.prompts.source"
     )
+    num_prompts: int | None = flag("Prompts of a pass; otherwise all of a file.", setting="workload.prompts.count")
     input_tokens: int | None = flag("Tokens of each synthetic prompt.  [default: 512]", setting=LENGTH)
     min_requests: int | None = flag("Fewest requests of a pass.", setting="workload.min_requests")
     min_duration_s: float | None = flag("Shortest pass, in seconds.", setting="workload.min_duration_s")

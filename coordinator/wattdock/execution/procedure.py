@@ -13,7 +13,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.errors import RunnerError
 from wattdock.execution.loaded import SETTLE_S
 from wattdock.host import processes
-from wattdock.inputs import load_prompts
+from wattdock.inputs import PromptSet, load_prompts
 from wattdock.runner import PassRequest
 from wattdock.study import events
 
@@ -53,12 +53,13 @@ def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> Ru
     Raises:
         ClockError: The runner reads another clock than the host's: the pass does not count.
     """
-    workload, stage = recording.config.total_workload, f"pass {number + 1}/{recording.config.repeats.passes}"
+    config = recording.config
+    stage, requests = f"pass {number + 1}/{config.repeats.passes}", PromptSet.least_requests(config)
     recording.stage = f"{stage}, not begun"
     runner.check()
     recording.stage, death = stage, None
     with runner.context.interrupts.finishing_pass():
-        measured = _run_pass(runner, recording, number, workload.requests_per_pass, _least_s(recording.config))
+        measured = _run_pass(runner, recording, number, requests, _least_s(config))
     try:
         recording.add(clock_checks=runner.client.check_clock())
     except RunnerError as error:

@@ -54,8 +54,9 @@ def plan_view(
     rows = []
     for number, at in ((number, at) for number, group in enumerate(forecast.groups, 1) for at in group):
         config, decision = experiments[at], checked[at]
-        replays = config.workload.arrival == "trace"
-        prompts = f"{'' if replays else config.workload.prompts_per_pass} {config.prompts.source}"
+        work = config.workload
+        listed = "" if work.arrival == "trace" else "all of" if work.sends_whole_file else work.prompts_per_pass
+        prompts = f"{listed} {config.prompts.source}"
         place = "cannot run here"
         if not isinstance(decision, WattdockError):
             place = f"GPU {', '.join(str(gpu.index) for gpu in decision.gpus)}" if decision.gpus else "CPU"
@@ -63,7 +64,7 @@ def plan_view(
             prompts += f", {tokens_in} in, {tokens_out} out" if tokens_in else f", {tokens_out} out"
         repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
         expected = str(forecast.experiments[at] or NOTHING)
-        batch, model = str(config.workload.batch_size), config.model.label
+        batch, model = str(work.batch_size), config.model.label
         named = (str(number), config.label, place, batch, repeats)
         rows.append((*named, expected, model, prompts, config.experiment_id[:8]))
     yield Listing(PLAN_COLUMNS, rows[:SHOWN])

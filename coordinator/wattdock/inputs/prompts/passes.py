@@ -111,6 +111,15 @@ class PromptSet:
         return _lengths(config, read_source(config, None))
 
     @staticmethod
+    def least_requests(config: ExperimentConfig) -> int:
+        """Return the least number of requests in a pass.
+
+        Raises:
+            ConfigError: The file cannot be read.
+        """
+        return _least_requests(config.total_workload, read_source(config, None))
+
+    @staticmethod
     def summary(config: ExperimentConfig) -> PromptSummary:
         """Return what an experiment will send, without drawing ids.
 
@@ -118,8 +127,9 @@ class PromptSet:
             ConfigError: The source cannot be read or used.
         """
         work, source = config.total_workload, read_source(config, None)
-        arrivals_ns = _arrivals(work, source, (0, 0), work.requests_per_pass, work.min_duration_s)
-        return PromptSummary.of(work, source, arrivals_ns)
+        requests = _least_requests(work, source)
+        arrivals_ns = _arrivals(work, source, (0, 0), requests, work.min_duration_s)
+        return PromptSummary.of(work, source, arrivals_ns, requests=requests)
 
 
 def load_prompts(
@@ -172,11 +182,17 @@ def load_prompts(
     )
 
 
+def _least_requests(work: WorkloadSpec, source: Source | None) -> int:
+    return len(source.items) if source and work.sends_whole_file else work.requests_per_pass
+
+
 def _picked(
     work: WorkloadSpec, source: Source | None, pass_index: int, draw: Draw, *, arrivals: int, vocab_size: int | None
 ) -> tuple[Source, Sequence[int]]:
     """Return a source, drawn for the pass where prompts are synthetic, and which of its items the pass sends."""
     count = work.prompts.count or arrivals or work.prompts_per_pass
+    if source and work.sends_whole_file:
+        count = len(source.items)
     if source is None:
         length = work.prompts.input_tokens
         tokens = length if isinstance(length, int) else length.model_dump(mode="json")

@@ -30,12 +30,17 @@ class PromptSummary(NamedTuple):
     ignored: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, work: WorkloadSpec, source: Source | None, arrivals_ns: Sequence[int]) -> PromptSummary:
+    def of(
+        cls, work: WorkloadSpec, source: Source | None, arrivals_ns: Sequence[int], *, requests: int
+    ) -> PromptSummary:
         """Return what an experiment sends of a source, None for synthetic prompts, at an open loop's arrivals.
 
         Lengths are those of a trace as far as a pass replays it, and of any other source as a whole.
+
+        Args:
+            requests: The least number of requests in a pass.
         """
-        requests, at_least = len(arrivals_ns) or work.requests_per_pass, bool(work.min_duration_s and not arrivals_ns)
+        requests, at_least = len(arrivals_ns) or requests, bool(work.min_duration_s and not arrivals_ns)
         sent = f"{'at least ' if at_least else ''}{pluralize(requests, 'request')} per pass"
         if arrivals_ns:
             span_s = arrivals_ns[-1] / NS_PER_S
@@ -44,7 +49,9 @@ class PromptSummary(NamedTuple):
             return cls(sent)
         count = len(source.items)
         items = source.items[: requests if work.arrival == "trace" else count]
-        parts = [sent, f"{pluralize(count, 'prompt')} ({source.format})"]
+        listed = work.prompts.count or (count if work.sends_whole_file else work.prompts_per_pass)
+        of_all = f"{listed:,} of " if listed < count and not arrivals_ns else ""
+        parts = [sent, f"{of_all}{pluralize(count, 'prompt')} ({source.format})"]
         if all(isinstance(item, (int, array)) for item in items):
             sizes = [item if isinstance(item, int) else len(item) for item in items]
             parts.append(f"prompt tokens {_quantiles(sizes)}")
