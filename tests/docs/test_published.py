@@ -1,4 +1,4 @@
-"""The figure that the documentation publishes: its kept records still give it."""
+"""The figure that the documentation publishes: its kept records still give it, and each step to it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Called
 
-DOCS = Path(__file__).resolve().parents[2] / "docs/measurements"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_the_published_figure_follows_from_its_records(called: Called) -> None:
     """Analysed and audited anew, the bundle is publishable, with the figure and the interval of the page."""
-    [result] = json.loads(called("show", DOCS / "data/smollm2-h200.tar", "--again", "--json").stdout)
+    [result] = json.loads(called("show", DOCS / "measurements/data/smollm2-h200.tar", "--again", "--json").stdout)
     budget = result["budget"]
     assert result["audit"]["publishable"] is True
     assert budget["energy_per_output_token_j"] == pytest.approx(0.328955, rel=1e-5)
     figure = f"{budget['energy_per_output_token_j']:.4f} J per output token ± {budget['expanded']:.2%}"
-    assert figure.replace("%", " %") in (DOCS / "publishable.md").read_text(encoding="utf-8")
+    assert figure.replace("%", " %") in (DOCS / "measurements/publishable.md").read_text(encoding="utf-8")
+    example = (DOCS / "method.md").read_text(encoding="utf-8")
+    windows = [each["steady"] for each in result["energy"]["passes"]]
+    for window, corrected in zip(windows, budget["per_restart"], strict=True):
+        joules, tokens = window["total_j"], window["output_tokens"]
+        steps = (f"{joules:,.1f} J", f"{tokens:,}", f"{joules / tokens:.5f}", f"{tokens:,} × {corrected:.5f}")
+        assert [step for step in steps if step not in example] == []
+    for entry in budget["entries"]:
+        assert f"| {entry['name']} | {entry['standard_uncertainty']:.3%}".removesuffix("%") in example
