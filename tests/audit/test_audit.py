@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import hypot, sqrt
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from make.audit_world import (
 from make.outcomes import known
 from seams.analysis import NORMAL95, GpuResult, Performance, serving
 from seams.audit import AuditInput, arrivals_kept_up_with, client_keeps_up, gpus_fed
+from seams.launch import PackageLock
 from seams.records import DeclaredWork
 
 from wattdock.config import ExperimentConfig
@@ -31,8 +33,6 @@ from wattdock.launch import LauncherChoice
 from wattdock.records import Failure
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from wattdock.analysis import Check, ExperimentResult
 
 
@@ -195,7 +195,7 @@ NO_JOULES = {"meter": "fail", "two readings": "unknown", "uncertainty": "unknown
 UNREAD = ("throttling", "GPU settings", "processes on the GPUs", "memory of others")
 # The checks on other questions than whether anything is wrong.
 KNOWN = ("uncertainty", "measured window")
-REPEAT = ("weights", "image", "environment of the restarts", "runners of a restart")
+REPEAT = ("weights", "software", "environment of the restarts", "runners of a restart")
 CAUGHT: list[tuple[dict[str, str], World]] = [
     ({"throttling": "fail"}, World(gpu={"thermal_above_w": 400.0})),
     ({"two readings": "fail"}, World(gpu={"power_reading_factor": 1.05})),
@@ -233,9 +233,9 @@ CAUGHT: list[tuple[dict[str, str], World]] = [
     ({"measured window": "fail"}, World(config={"warmup": {"profile": "quick"}})),
     ({"weights": "fail"}, World(model={"revision": None})),
     ({"weights": "fail"}, World(model={"random_weights": True})),
-    ({"image": "fail"}, World(launch=launched(None))),
-    ({"image": "fail"}, World(launch=LauncherChoice("docker", "by name", "none", IMAGE))),
-    ({"image": "fail"}, World(launch=LauncherChoice("process", "test", "none"))),
+    ({"software": "fail"}, World(launch=launched(None))),
+    ({"software": "fail"}, World(launch=LauncherChoice("docker", "by name", "none", IMAGE))),
+    ({"software": "fail"}, World(launch=LauncherChoice("process", "test", "none"))),
     ({"environment of the restarts": "fail"}, World(environments=({}, {}, {"driver_version": "590"}))),
     ({"environment of the restarts": "unknown"}, World(environments=({}, {}, None))),
     ({"runners of a restart": "fail"}, World(resumed=True)),
@@ -265,8 +265,28 @@ def test_every_check_that_may_refuse_a_figure_refuses_one_here(sound: Experiment
 def test_an_image_that_only_its_machine_has_is_warned_of(library: Path) -> None:
     """A registry on the loopback ends with its machine."""
     world = World(launch=launched(f"127.0.0.1:5000/wattdock-vllm@sha256:{'d' * 64}"))
-    check = checks(result_of(world, library))["image"]
+    check = checks(result_of(world, library))["software"]
     assert (check.status, "127.0.0.1:5000" in check.figure, bool(check.remedy)) == ("warn", True, True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "status", "words"),
+    [
+        ({"wattdock_commit": "c0ffee"}, "pass", ("lock of 2 packages, eeee", "wattdock c0ffee", "does not hold")),
+        ({"wattdock_commit": "c0ffee", "wattdock_dirty": True}, "fail", ("has changes",)),
+        ({"wattdock_commit": None}, "fail", ("of no commit",)),
+    ],
+)
+def test_locked_packages_of_a_commit_can_be_repeated_without_a_container(
+    machine: dict[str, Any], status: str, words: tuple[str, ...], library: Path
+) -> None:
+    """The runner's own code is the commit's."""
+    versions = {"torch": frozenset({"2.13.0"}), "vllm": frozenset({"0.32.0"})}
+    launch = LauncherChoice("process", "test", "none", packages=PackageLock(Path("a.lock"), "e" * 64, versions))
+    result = result_of(World(launch=launch, environments=(machine,) * 3), library)
+    check = checks(result)["software"]
+    assert (check.status, known(result.audit).publishable) == (status, status == "pass")
+    assert [word for word in words if word not in check.figure] == []
 
 
 def test_one_throttled_restart_is_not_diluted_by_those_beside_it(library: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_laptops_reasons_are_the_gpu_and_what_cannot_be_repeated() -> None:
     case = load("pytorch-cpu")
     result, _ = analysed(case.facts, case.restarts)
     told = {reason.name: reason for reason in known(result.audit).reasons}
-    assert list(told) == ["meter", "CPU use by others", "measured window", "image"]
+    assert list(told) == ["meter", "CPU use by others", "measured window", "software"]
     assert "libnvidia-ml.so.1" in told["meter"].found
     assert all(reason.remedy for reason in told.values())
 
@@ -127,8 +127,11 @@ def test_a_sound_figure_of_a_plain_process_is_known_and_cannot_be_repeated(libra
     results = [result_of(World(launch=launched(None), gpu=gpu), library) for gpu in ({}, {"thermal_above_w": 400.0})]
     (alone, hot), budget = (known(result.audit) for result in results), known(results[0].budget)
     figure = f"{budget.energy_per_output_token_j:.4g} J/output token ± {100 * known(budget.expanded):.2f} %"
-    assert alone.summary == f"{figure}; cannot be repeated: image"
-    assert [(reason.question, reason.name) for reason in alone.reasons] == [("repeat", "image")]
-    assert [(reason.question, reason.name) for reason in hot.reasons] == [("wrong", "throttling"), ("repeat", "image")]
+    assert alone.summary == f"{figure}; cannot be repeated: software"
+    assert [(reason.question, reason.name) for reason in alone.reasons] == [("repeat", "software")]
+    assert [(reason.question, reason.name) for reason in hot.reasons] == [
+        ("wrong", "throttling"),
+        ("repeat", "software"),
+    ]
     assert hot.summary.startswith("not publishable: something is wrong: throttling: ")
     assert hot.summary.endswith(" of the worst pass (thermal on … (and 1 more)")

@@ -23,15 +23,15 @@ def test_a_study_that_cannot_be_publishable_here_is_told_what_is_left_to_do(call
     laid, *left, refusal = done.stderr.splitlines()
     assert {"warmup.profile=lead-in", "repeats.passes=1", "workload.min_duration_s=40"} <= {*re.split(r",? ", laid)}
     subjects = [line.removeprefix("left to do: ").partition(":")[0] for line in left]
-    assert [subject for subject in subjects if subject != "GPU"] == ["settings", "model", "image"]
+    assert [subject for subject in subjects if subject != "GPU"] == ["settings", "model", "software"]
     assert "repeats.restarts=1" in left[0]
     assert "shape:tiny-llama" in left[1]
     assert refusal.startswith("wattdock: ")
     assert not Path("results").exists()
 
 
-def test_a_plain_process_cannot_be_asked_for_together_with_publication(called: Called) -> None:
+def test_an_interpreter_of_ones_own_cannot_be_asked_for_together_with_publication(called: Called) -> None:
     """Nobody else could get what ran."""
-    done = called("run", "--publishable", "--launcher", "process")
+    done = called("run", "--publishable", "--launcher", "process", "--runner-python", "python3")
     assert done.returncode == ExitCode.CONFIG
     assert "--publishable" in done.stderr

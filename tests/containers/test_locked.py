@@ -88,7 +88,7 @@ def test_a_locked_run_says_by_what_its_image_was_pinned_and_that_only_this_machi
     assert container["image_id"] == locked.image.id
     assert container["revision"] == REVISION
     assert container["lock_sha256"] == read_lock(locked.home / "images.lock").sha256
-    [check] = [check for check in row["audit"]["checks"] if check["name"] == "image"]
+    [check] = [check for check in row["audit"]["checks"] if check["name"] == "software"]
     assert (check["status"], check["figure"]) == ("warn", f"{digest}: the registry of that machine alone")
 
 
@@ -124,7 +124,6 @@ def test_what_is_not_the_locked_image_is_refused_with_what_differs(
 @pytest.mark.parametrize(
     ("more", "other"),
     [
-        (("--launcher", "process"), "launcher: process"),
         (("--set", "container.image=x"), "container.image"),
         (("--set", "runner_python=/usr/bin/python3"), "runner_python"),
     ],

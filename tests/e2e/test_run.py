@@ -56,7 +56,7 @@ def test_a_run_stores_one_whole_result_and_shows_it(wattdock: Command) -> None:
     shown = wattdock("show", folder).stdout
     assert "NCCL_NTHREADS=2" in shown
     reasons = result["audit"]["reasons"]
-    assert {"meter", "measured window", "weights", "image"} <= {reason["name"] for reason in reasons}
+    assert {"meter", "measured window", "weights", "software"} <= {reason["name"] for reason in reasons}
     assert len(reasons) <= 5
     assert f" no: {reasons[0]['name']}, " in shown
     checked = wattdock("show", folder, "--checks").stdout

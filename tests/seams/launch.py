@@ -29,6 +29,7 @@ from wattdock.launch.images.lock import (
 )
 from wattdock.launch.keeper import KEEPER, descendants, end_group, memory_bytes
 from wattdock.launch.oom import OomKills
+from wattdock.launch.packages import PackageLock
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import REPO, container_variables, engine_settings, process_variables
 from wattdock.launch.uv import failure, pip_settings, run_uv, uv_call, uv_variables
@@ -47,6 +48,7 @@ __all__ = [
     "Image",
     "LockedImage",
     "OomKills",
+    "PackageLock",
     "Pin",
     "ProcessLauncher",
     "Variant",

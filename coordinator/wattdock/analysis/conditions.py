@@ -27,6 +27,7 @@ EXCLUDED: Any = {
         # Which GPU holds how many layers differs from run to run; how they were split does not.
         "parallelism": {"devices"},
     },
+    "packages": {"lock", "packages"},
 }
 # Different in each pass, or with the state of the memory at each start.
 MAY_CHANGE = ("prompts", "host memory", f"{ENGINE}memory_by_gpu")
@@ -44,6 +45,8 @@ SPELLED = {
     "runner.python_version": "Python of the runner",
     "wattdock_version": "wattdock",
     "image_digest": "image",
+    "packages.lock_sha256": "lock of packages",
+    "packages.interpreter": "Python's build",
     "dataset": "prompts",
     "dataset_sha256": "prompts' SHA-256",
     "runner.framework": "framework",

@@ -32,9 +32,10 @@ def left_to_do(experiments: Sequence[ExperimentConfig]) -> list[str]:
     if reason := GpuInventory.here().reason:
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
     lock = read_lock()
-    for backend in dict.fromkeys(config.backend for config in experiments):
+    for backend in dict.fromkeys(config.backend for config in experiments if config.launcher != "process"):
         try:
             find_locked(backend, lock)
         except WattdockError as error:
-            lines.append(f"image: {error}; docs/publication.md has the steps")
+            hint = "docs/publication.md has the steps; without containers add --launcher process"
+            lines.append(f"software: {error}; {hint}")
     return list(dict.fromkeys(lines))

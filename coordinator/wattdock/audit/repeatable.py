@@ -7,8 +7,9 @@ from wattdock.text import is_on_loopback
 
 # Conditions that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
 HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
-# What a kind of provenance does not fix.
+# What a kind of provenance does not hold.
 IMAGE_LACKS = "an image does not hold the driver, the kernel and the firmware, which the result records"
+LOCK_LACKS = "a lock does not hold the system's libraries and tools; driver, kernel, Python's build are in the result"
 
 CHECKS = Checklist[AuditInput]()
 
@@ -28,17 +29,23 @@ def weights_pinned(inputs: AuditInput) -> Outcome:
 
 
 @CHECKS.check(
-    "image",
+    "software",
     question="repeat",
-    threshold="a registry's digest in docker/images.lock, under --locked",
-    source="the engine's image, held against the lock before the start",
-    remedy="build, push and lock an image (docs/publication.md), then wattdock run --publishable FILE",
+    threshold="an image by a registry's digest, or an environment of locked packages and a commit, under --locked",
+    source="the engine's image, or every file of the packages, held against the lock before the start",
+    remedy="run with --locked: an image that was pushed (docs/publication.md), or --launcher process",
 )
-def image_pinned(inputs: AuditInput) -> Outcome:
-    """Whether anybody can get the image that ran; an image's id means something on one machine only."""
-    inside = inputs.environment.container
+def software_pinned(inputs: AuditInput) -> Outcome:
+    """Whether anybody can get what ran: its image, or all of its packages and the runner's own commit."""
+    environment, inside = inputs.environment, inputs.environment.container
+    if packages := environment.packages:
+        commit, lock = environment.wattdock_commit, f"lock of {packages.packages} packages, {packages.lock_sha256[:12]}"
+        if commit is None or environment.wattdock_dirty:
+            remedy = "commit wattdock's files, and run from a clone"
+            return Outcome("fail", f"{lock}; wattdock is of no commit, or has changes", remedy=remedy)
+        return Outcome("pass", f"{lock}, wattdock {commit[:12]}; {LOCK_LACKS}")
     if inside is None:
-        return Outcome("fail", "none: the runner was a plain process")
+        return Outcome("fail", "not locked: a plain process")
     if digest := inside.locked_digest:
         if not is_on_loopback(digest):
             return Outcome("pass", f"{digest}; {IMAGE_LACKS}")

@@ -112,11 +112,12 @@ class TimeoutsSpec(StrictSettings):
 
 
 class ContainerSpec(StrictSettings):
-    """The container that a runner gets under `launcher: docker`; a plain process has none of it.
+    """The container that a runner gets under `launcher: docker`; of all this a plain process only knows `locked`.
 
     Attributes:
         image: Name, or `name@sha256:…` to pin it; None is `wattdock-<backend>`.
-        locked: Start the image in `docker/images.lock` and no other, by content; refused where it is not that.
+        locked: Start only what a lock names by content: the image in `docker/images.lock`, or under `launcher: process`
+            an environment of the packages in the backend's lock, each file checked; refused where it is not that.
         memory_gb: Most memory, in 10^9 bytes and without swap; None is what the machine has, less a tenth or 4 GB,
             so that a runner is ended before the machine is.
         pids: Most processes and threads, several times what an engine with eight workers has.
@@ -135,7 +136,8 @@ class ContainerSpec(StrictSettings):
 
 # What decides how a runner is started and what it loads, beside the backend's section.
 LOAD_KEYS = {
-    *("backend", "model", "accelerator", "gpus", "launcher", "container", "meter", "runner_python", "timeouts")
+    *("backend", "model", "accelerator", "gpus", "launcher", "container", "package_lock", "meter"),
+    *("runner_python", "timeouts"),
 }
 
 
@@ -149,6 +151,8 @@ class ExperimentConfig(StrictSettings):
             only from the same GPUs, which disturbs and is not publishable.
         wait_s: How long to wait for others who measure here.
         launcher: "auto" takes docker where an engine and the image are there, else a process.
+        package_lock: Another lock of packages, as `wattdock environments lock` writes it, from which the environment
+            of a process is made.
         meter: "auto" is NVML where there is an NVIDIA GPU, else RAPL where that can be read, else none; "zeus" checks
             each pass with ZeusMonitor too. RAPL's series stand beside GPUs' wherever they can be read.
         isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
@@ -161,7 +165,7 @@ class ExperimentConfig(StrictSettings):
 
     # Settings of where, under which name and with which timeouts an experiment runs, and of what its requests are held
     # to afterwards; not of what is measured.
-    NOT_IDENTITY: ClassVar = {"name", "runner_python", "timeouts", "on_failure", "wait_s", "slo"}
+    NOT_IDENTITY: ClassVar = {"name", "package_lock", "runner_python", "timeouts", "on_failure", "wait_s", "slo"}
     # What publication needs at least. Passes below 2 s vary widely, those of 5 s are stable, 20 s are common
     # (arXiv 2312.02741 and peers). An interval from two restarts has one degree of freedom and says nothing.
     PUBLICATION: ClassVar[dict[str, Any]] = {
@@ -192,6 +196,7 @@ class ExperimentConfig(StrictSettings):
     isolation: Literal["group", "experiment"] = "group"
     on_failure: Literal["continue", "stop", "fallback"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()
+    package_lock: WrittenPath | None = None
     runner_python: WrittenPath | None = None
     power_limit_w: PositiveFloat | None = None
 
@@ -233,15 +238,17 @@ class ExperimentConfig(StrictSettings):
         return config
 
     @model_validator(mode="after")
-    def _locked_means_that_image(self) -> Self:
+    def _locked_means_that_and_nothing_else(self) -> Self:
+        locked = self.container.locked
+        own_python, own_lock = self.runner_python is not None, self.package_lock is not None
         conflicts = {
-            f"launcher: {self.launcher}": self.launcher not in ("auto", "docker"),
-            "runner_python": self.runner_python is not None,
-            "container.image": self.container.image is not None,
+            "container.locked (--locked) and runner_python": locked and own_python,
+            "container.locked (--locked) and container.image": locked and self.container.image is not None,
+            "package_lock and runner_python": own_lock and own_python,
+            f"package_lock and launcher: {self.launcher}": own_lock and self.launcher != "process",
         }
-        if self.container.locked and (other := next((name for name, is_set in conflicts.items() if is_set), None)):
-            both = f"container.locked (--locked) and {other} exclude each other"
-            raise ValueError(f"{both}; leave one of them out (--publishable sets the former)")
+        if both := next((name for name, is_set in conflicts.items() if is_set), None):
+            raise ValueError(f"{both} exclude each other; leave one of them out (--publishable sets container.locked)")
         return self
 
     @model_serializer(mode="wrap")

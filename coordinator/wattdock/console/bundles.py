@@ -33,6 +33,9 @@ Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Include f
 Margin = Annotated[str, typer.Option(help="Largest difference that counts as equal: 5% or 0.05.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="The model's weights, if the bundle used a local folder.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Allow the model's own code to run.")]
+TrustPackages = Annotated[
+    bool, typer.Option("--trust-packages", help="Allow packages of the bundle's own lock to be installed.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a reproduction that was begun.")]
 
 
@@ -86,6 +89,7 @@ def reproduce(
     runner_python: RunnerPython = None,
     model_folder: ModelFolder = None,
     trust_remote_code: Trust = False,
+    trust_packages: TrustPackages = False,
     resume: Resume = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
@@ -106,7 +110,7 @@ def reproduce(
         raise ConfigError(
             "--margin 0: no two measurements are equal", "say what difference does not matter, such as 5%"
         )
-    local = LocalChoices(runner_python, model_folder, trust_remote_code)
+    local = LocalChoices(runner_python, model_folder, trust_remote_code, trust_packages)
     with open_bundle(bundle) as opened:
         progress, home = progress_for(quiet=quiet), folders.wattdock_home()
         ready, done = prepare_reproduction(opened, local, home=home), Measurement()

@@ -127,7 +127,9 @@ class SettingFlags:
         "How runners start, such as process; auto takes containers where it can.  [default: auto]", setting="launcher"
     )
     locked: bool | None = flag(
-        "Use only the image that docker/images.lock pins.", "--locked", setting="container.locked"
+        "Use only the locked image or, with --launcher process, locked packages.",
+        "--locked",
+        setting="container.locked",
     )
     meter: str | None = flag("Source of energy readings, such as nvml, or none.  [default: auto]", setting="meter")
     runner_python: str | None = flag(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from wattdock.audit import OTHERS_SHARE, Checklist, Outcome
 from wattdock.host import folders, leases, processes
-from wattdock.launch import NoContainersError, find_image
+from wattdock.launch import NoContainersError
+from wattdock.launch.images import find_image
 from wattdock.opening import PROC
 
 SYSTEM = Path("/sys/devices/system")

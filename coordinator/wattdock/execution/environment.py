@@ -74,6 +74,10 @@ def _launch_facts(plan: ExecutionPlan) -> dict[str, Any]:
     """Return the fields of an environment that say how the runner was started, and from which image."""
     image, pin, limits = plan.launch.image, plan.launch.pin, plan.launch.limits
     launcher: dict[str, Any] = {"launcher": plan.launch.name, "launcher_reason": plan.launch.reason}
+    if lock := plan.launch.packages:
+        launcher["packages"] = snapshot.PackageFacts(
+            lock=lock.path.name, lock_sha256=lock.sha256, packages=len(lock.versions), interpreter=lock.interpreter
+        )
     if image is None:
         return launcher
     container = snapshot.ContainerFacts(

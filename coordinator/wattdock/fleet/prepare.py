@@ -26,7 +26,8 @@ def prepare(study: Study, emit: events.Emit) -> None:
     processes = {
         (config.backend, config.accelerator != "cpu"): config.model_copy(update={"launcher": "process"})
         for config in study.experiments
-        if not (config.runner_python or config.container.locked or config.launcher not in ("auto", "process"))
+        if not config.runner_python
+        and config.launcher in (("process",) if config.container.locked else ("auto", "process"))
     }
     with Interrupts(emit) as interrupts, interrupts.interruptible():
         for model in {json_text(config.model): config.model for config in study.experiments}.values():

@@ -13,7 +13,8 @@ their own, `wattdock.launch.images`.
 """
 
 from wattdock.launch.choice import choose_launcher
-from wattdock.launch.engine import NoContainersError, find_image, reap
+from wattdock.launch.engine import NoContainersError, reap
+from wattdock.launch.environment import lock_environment
 from wattdock.launch.launcher_choice import LauncherChoice
 from wattdock.launch.protocol import LaunchedRunner, Launcher, LaunchSpec
 from wattdock.launch.runners import backends, find_runner
@@ -26,7 +27,7 @@ __all__ = [
     "NoContainersError",
     "backends",
     "choose_launcher",
-    "find_image",
     "find_runner",
+    "lock_environment",
     "reap",
 ]

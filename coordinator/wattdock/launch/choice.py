@@ -39,16 +39,17 @@ def choose_launcher(
         PreflightError: The launcher, image or interpreter that was asked for is not here.
     """
     python = find_python(config.runner_python) if config.runner_python else None
+    runner_dir = find_runner(config.backend)
     folders.make_socket_folder(os.environ).remove()
     # "auto" is the first of the setting's values.
     names = get_args(ExperimentConfig.model_fields["launcher"].annotation)[1:]
     if config.launcher != "auto" or config.container.locked:
-        names = ("docker" if config.container.locked else config.launcher,)
+        names = ("docker" if config.launcher == "auto" else config.launcher,)
     refusal = None
     for name in names:
         file = import_module(f"wattdock.launch.{name}")
         try:
-            choice: LauncherChoice = file.choose(config, on_gpu=on_gpu, home=home, lock=lock)
+            choice: LauncherChoice = file.choose(config, runner_dir=runner_dir, on_gpu=on_gpu, home=home, lock=lock)
             break
         except NoContainersError as error:
             if config.container.locked:
@@ -62,7 +63,7 @@ def choose_launcher(
         choice = replace(choice, reason=refusal.what, change=f"for containers, {refusal.remedy}")
     return replace(
         choice,
-        runner_dir=find_runner(config.backend),
+        runner_dir=runner_dir,
         python=python,
         variables=engine_settings(os.environ, in_container=choice.image is not None),
         opened=file.launcher,

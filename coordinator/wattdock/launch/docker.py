@@ -53,7 +53,9 @@ REMEDIES = {
 }
 
 
-def choose(config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ImagesLock]) -> LauncherChoice:
+def choose(
+    config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ImagesLock], **_: object
+) -> LauncherChoice:
     """Return the choice of containers: their image, what they may use, where engines in them compile.
 
     Raises:

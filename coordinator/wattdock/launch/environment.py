@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from contextlib import ExitStack, contextmanager
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import ConfigError, LaunchError, PreflightError
-from wattdock.files import expanded, locked
-from wattdock.host import processes
+from wattdock.files import expanded, locked, write_whole
+from wattdock.host import folders, processes
 from wattdock.launch.keeper import KEEPER
-from wattdock.launch.runners import PYTHON_HERE, environment_dir
+from wattdock.launch.packages import PackageLock
+from wattdock.launch.runners import PYTHON_HERE, environment_dir, find_runner
 from wattdock.launch.uv import run_uv
 from wattdock.opening import read_regular
 from wattdock.secrets import withheld
@@ -46,6 +48,11 @@ PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NO_TORCH = re.compile(r"no version of torch==|torch==\S+ has no ")
 # What the stamp of an environment says that was made without a lock.
 UNLOCKED = "unlocked"
+# Prints what an interpreter has, as a requirements file does.
+INSTALLED = """
+from importlib.metadata import distributions
+print(*sorted({f"{each.metadata['Name']}=={each.version}" for each in distributions()}), sep="\\n")
+"""
 # Lines of uv's output that are shown to the user.
 STEPS = re.compile(r"(Resolved|Downloading|Building|Prepared|Installed) ")
 HARDWARE: dict[Variant, str] = {"cpu": "a CPU", "cuda": "NVIDIA GPUs"}
@@ -117,15 +124,26 @@ class Environment:
         runner_dir: The backend's folder.
         variant: Which requirements file. For "cpu", an environment made for CUDA from the same requirements serves.
         progress: Receives one plain line per step.
+        packages: The lock that its packages are held against before each use. A lock that is not the backend's own has
+            an environment of its own, in WATTDOCK_HOME.
     """
 
     runner_dir: Path
     variant: Variant
     progress: Callable[[str], None]
+    packages: PackageLock | None = None
+
+    @property
+    def lock(self) -> Path:
+        """The lock that a new environment is made from, which may be absent."""
+        return self.packages.path if self.packages else self.requirements(self.variant, ".lock")
 
     @property
     def venv(self) -> Path:
         """The folder of the environment."""
+        if self.packages and self.lock.parent != self.runner_dir:
+            name = f"{self.runner_dir.name}-{self.packages.sha256[:12]}-python{PYTHON_HERE}"
+            return folders.wattdock_home() / "environments" / name / ".venv"
         return environment_dir(self.runner_dir) / ".venv"
 
     @property
@@ -158,6 +176,8 @@ class Environment:
                 f"{self.runner_dir.name} does not run on {HARDWARE[self.variant]}: {requirements}: {error.strerror}",
                 f"use other hardware (--accelerator) or another backend, {OWN_INTERPRETER}",
             ) from error
+        if self.packages:
+            return (f"{digest} {self.variant} python{PYTHON_HERE} lock {self.packages.sha256}\n",)
         variants: tuple[Variant, ...] = ("cpu", "cuda") if self.variant == "cpu" else ("cuda",)
         stamps = []
         for variant in variants:
@@ -186,13 +206,15 @@ class Environment:
 
         Raises:
             PreflightError: As `ensure`.
-            LaunchError: As `ensure`.
+            LaunchError: As `ensure`, or its packages are not those of `packages`.
         """
         while True:
             self.ensure()
             with self._lock(shared=True):
                 # Between the two, another process may have made a different environment.
                 if self.is_complete():
+                    if self.packages:
+                        self.packages.check(self.python)
                     yield self.python
                     return
 
@@ -229,13 +251,12 @@ class Environment:
         uv = Uv(self.stamp_file.parent, self.progress, lock_fd)
         uv.notes.mkdir(parents=True)
         uv.run("venv", "--quiet", "--allow-existing", "--python", sys.executable, str(self.venv))
-        lock = self.requirements(self.variant, ".lock")
         install = ("pip", "install", "--python", str(self.python), "-r")
         if stamp.split()[-1] == UNLOCKED:
-            self.progress(f"{lock} is not there: versions and packages are the index's choice")
+            self.progress(f"{self.lock} is not there: versions and packages are the index's choice")
             uv.run(*install, str(self.requirements(self.variant)))
         else:
-            uv.install_locked(*install, str(lock))
+            uv.install_locked(*install, str(self.lock))
         self.stamp_file.write_text(stamp, encoding="utf-8")
         self.progress(f"{self.venv} is ready after {time.monotonic() - began_s:.0f} s")
 
@@ -337,6 +358,50 @@ class Uv:
         if ending == "ended exited with code 0":
             return None
         return [*recent, "" if ending.startswith("ended exited") else f"error: uv {ending}"]
+
+
+def lock_environment(
+    backend: str, variant: Variant, runner_python: Path | None, out: Path, *, progress: Callable[[str], None]
+) -> PackageLock:
+    """Write the lock of what an interpreter has installed, with the hashes that the configured index has; return it.
+
+    Args:
+        runner_python: The interpreter; None is that of the backend's own environment, which is made first.
+
+    Raises:
+        ConfigError: There is no such backend, or no such interpreter.
+        PreflightError: The interpreter does not run, or the environment cannot be made here.
+        LaunchError: The index lacks a package.
+        OSError: The lock cannot be written.
+    """
+    runner_dir = find_runner(backend)
+    python = find_python(runner_python) if runner_python else Environment(runner_dir, variant, progress).ensure()
+    try:
+        listing = [str(python), "-I", "-c", INSTALLED]
+        done = subprocess.run(listing, cwd=os.sep, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise PreflightError(f"{python} does not run: {error}", "name a Python interpreter") from error
+
+    def call(command: list[str], environ: dict[str, str]) -> list[str] | None:
+        ran = subprocess.run(command, env=environ, cwd=os.sep, capture_output=True, text=True, check=False)
+        return ran.stderr.splitlines() if ran.returncode else None
+
+    environ = processes.child_environment(os.environ, processes.PACKAGES)
+    with tempfile.TemporaryDirectory() as name:
+        wanted, made = Path(name, "installed.txt"), Path(name, "made.lock")
+        write_whole(wanted, done.stdout.encode())
+        # uv keeps hashes of an earlier lock, such as those of wheels in a folder, which tells none.
+        if (own := runner_dir / f"requirements-{variant}.lock").exists():
+            shutil.copyfile(own, made)
+        files = ("--python", str(python), "--output-file", str(made), str(wanted))
+        words = ("pip", "compile", "--generate-hashes", "--no-deps", "--no-header", "--no-annotate", "--quiet", *files)
+        problem = run_uv(words, call, progress, environ=environ)
+        if problem and NO_TORCH.search(problem):
+            problem = run_uv((*words, "--index", PYTORCH_CPU_INDEX), call, progress, environ=environ)
+        if problem:
+            raise LaunchError(f"cannot lock what {python} has: {problem}")
+        write_whole(out, read_regular(made))
+    return PackageLock.read(out)
 
 
 def _digest(file: Path) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wattdock.config import ContainerSpec
     from wattdock.launch.engine import Image
     from wattdock.launch.images.lock import Pin
+    from wattdock.launch.packages import PackageLock
     from wattdock.launch.protocol import Launcher
 
 
@@ -40,6 +41,7 @@ class LauncherChoice:
         image: The image that containers are started from; None for processes.
         pin: By what the image was pinned; None for an image that was looked up by its name.
         runner_dir: The folder with the backend's code.
+        packages: What the packages of processes are locked by; None where nothing was asked of them.
         python: The interpreter that the user named; None for the backend's own environment.
         cache: Folder for what engines in containers compile: one per image, and for a model's own code one of its own.
         limits: What a container may use, its memory decided; None for processes.
@@ -52,6 +54,7 @@ class LauncherChoice:
     change: str = ""
     image: Image | None = None
     pin: Pin | None = None
+    packages: PackageLock | None = None
     runner_dir: Path = Path()
     python: Path | None = None
     cache: Path = Path()
@@ -126,7 +129,7 @@ class LauncherChoice:
         return process_variables(self.runner_dir, gpu_indices, os.environ, keep_pythonpath=True)
 
     def interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
-        """Return a block that yields the interpreter of runners that are processes."""
+        """Return a block that yields the interpreter of runners that are processes, its packages checked if locked."""
         if self.python:
             return nullcontext(self.python)
-        return Environment(self.runner_dir, "cuda" if on_gpu else "cpu", say).in_use()
+        return Environment(self.runner_dir, "cuda" if on_gpu else "cpu", say, self.packages).in_use()

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
+from wattdock.files import expanded
 from wattdock.host import folders
 from wattdock.launch.keeper import KEEPER, descendants, end_group
 from wattdock.launch.launcher_choice import LauncherChoice
+from wattdock.launch.packages import PackageLock
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.runners import process_variables
 
@@ -22,13 +24,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from wattdock.config import ExperimentConfig
     from wattdock.files import NewFolder
+    from wattdock.launch.environment import Variant
     from wattdock.launch.protocol import LaunchSpec
 
 
-def choose(*_: object, **__: object) -> LauncherChoice:
-    """Return the choice of processes, which are always possible."""
-    return LauncherChoice("process", "asked for", "for containers, --launcher docker")
+def choose(config: ExperimentConfig, *, runner_dir: Path, on_gpu: bool, **_: object) -> LauncherChoice:
+    """Return the choice of processes, with the lock of their packages where it decides.
+
+    Raises:
+        PreflightError: The lock cannot be read, or the backend has none.
+    """
+    packages, own = None, config.package_lock and expanded(config.package_lock)
+    if config.container.locked or config.package_lock:
+        variant: Variant = "cuda" if on_gpu else "cpu"
+        packages = PackageLock.read(own.absolute() if own else runner_dir / f"requirements-{variant}.lock")
+    reason = f"packages of {packages.path.name}, sha256 {packages.sha256[:12]}" if packages else "asked for"
+    return LauncherChoice("process", reason, "for containers, --launcher docker", packages=packages)
 
 
 @contextmanager

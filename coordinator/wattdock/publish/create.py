@@ -24,6 +24,7 @@ import yaml
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, whole_file
+from wattdock.launch import find_runner
 from wattdock.launch.images import lock_path
 from wattdock.opening import MAX_BYTES, is_trusted, read_regular
 from wattdock.owned_folder import OwnedFolder
@@ -31,6 +32,7 @@ from wattdock.publish.archive import Content, is_safe, opened, pack, sha256_of
 from wattdock.publish.bundle import (
     CARDS,
     LOCK,
+    LOCKS,
     PROMPTS,
     README,
     STUDY,
@@ -78,14 +80,14 @@ class _Gathered:
 
     Attributes:
         studies: Ids of the studies whose journals are in the bundle.
-        prompts: SHA-256 of a prompt file → its name in the bundle.
+        inputs: SHA-256 of a file of prompts or a lock of packages → its name in the bundle.
         missing: Sentences about what belongs in the bundle and could not be had.
         lock_sha256: Of the lock file of images; None without one.
     """
 
     files: dict[str, Content] = field(default_factory=dict)
     studies: list[str] = field(default_factory=list)
-    prompts: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     lock_sha256: str | None = None
 
@@ -150,7 +152,7 @@ def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts:
                 f"{place}/{name}": result.reopenable(name) for name in names if logs or not name.endswith(LOG_SUFFIX)
             }
             _gather_journal(stored.result, gathered, result)
-            _gather_prompts(stored.result, gathered, wanted=prompts, is_own=is_trusted(result.owner))
+            _gather_inputs(stored.result, gathered, prompts=prompts, is_own=is_trusted(result.owner))
         for uuid, card in ((uuid, gpu.card) for uuid, gpu in stored.result.gpus.items() if gpu.card):
             file = home / "meter-cards" / f"{uuid}.json"
             if file.is_file() and card in _text(file):
@@ -180,26 +182,30 @@ def _gather_journal(result: ExperimentResult, gathered: _Gathered, folder: Owned
             gathered.files[f"{BUNDLED}/{inside}/{JOURNAL}"] = place.reopenable(JOURNAL)
 
 
-def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bool, is_own: bool) -> None:
-    """Take a result's file of prompts, where the file still is what the result was measured with."""
-    digest, path, problem = result.environment and result.environment.dataset_sha256, result.config.prompts.file, ""
-    if path is None or not digest:
-        return
-    if not wanted:
-        problem = "was left out"
-    elif not is_own:
-        problem = "was another user's to name"
-    else:
+def _gather_inputs(result: ExperimentResult, gathered: _Gathered, *, prompts: bool, is_own: bool) -> None:
+    """Take a result's file of prompts and its lock of packages, where each still is what the result was made with."""
+    wanted: list[tuple[str, Path, str, str]] = []
+    environment = result.environment
+    if environment and environment.dataset_sha256 and (path := result.config.prompts.file):
+        name = f"{PROMPTS}/{environment.dataset_sha256[:16]}.jsonl"
+        wanted = [("the file of prompts with SHA-256", path, environment.dataset_sha256, name)]
+    if environment and (packages := environment.packages):
+        path = result.config.package_lock or find_runner(environment.backend) / packages.lock
+        name = f"{LOCKS}/{packages.lock_sha256[:16]}.lock"
+        wanted.append(("the lock of packages with SHA-256", path, packages.lock_sha256, name))
+    for what, path, digest, name in wanted:
+        problem = "was another user's to name" if not is_own else ""
+        if not prompts and name.startswith(PROMPTS):
+            problem = "was left out"
         try:
-            has_changed = hashlib.sha256(read_regular(path, follow=True)).hexdigest() != digest
-            problem = "has changed" if has_changed else ""
+            if not problem and hashlib.sha256(read_regular(path, follow=True)).hexdigest() != digest:
+                problem = "has changed"
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
-    if problem:
-        gathered.missing.append(f"the file of prompts with SHA-256 {digest} {problem}; a rerun needs it")
-        return
-    gathered.prompts[digest] = f"{PROMPTS}/{digest[:16]}.jsonl"
-    gathered.files[gathered.prompts[digest]] = path
+        if problem:
+            gathered.missing.append(f"{what} {digest} {problem}; a rerun needs it")
+        else:
+            gathered.inputs[digest], gathered.files[name] = name, path
 
 
 def _identifying_files(files: dict[str, Content]) -> tuple[str, ...]:
@@ -270,10 +276,12 @@ def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
         return settings
     if environment.model.kind == "hub" and environment.model.revision:
         settings["model"] = settings["model"] | {"revision": environment.model.revision}
-    if source := gathered.prompts.get(environment.dataset_sha256 or ""):
+    if source := gathered.inputs.get(environment.dataset_sha256 or ""):
         workload = settings["workload"]
         settings["workload"] = workload | {"prompts": workload["prompts"] | {"source": source}}
     settings |= {"accelerator": "cuda" if environment.gpu_count else "cpu", "launcher": environment.launcher}
+    if environment.packages:
+        settings["package_lock"] = gathered.inputs.get(environment.packages.lock_sha256)
     if not environment.gpu_count:
         settings["gpus"] = "auto"
     if container := environment.container:
@@ -310,7 +318,8 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 
 - `{STUDY}`: every experiment with all its settings; here, `wattdock run {STUDY} --output-dir ..` runs them
 - `{BUNDLED}/`: each result as it was stored: figures, audit, environment, timelines, requests; journals of studies
-- `{PROMPTS}/`, `{CARDS}/`, `{LOCK}`: where there are any, files of prompts, cards of energy counters, images by digest
+- `{PROMPTS}/`, `{LOCKS}/`, `{CARDS}/`, `{LOCK}`: where there are any, files of prompts, locks of packages, cards of
+  energy counters, images by digest
 - `{MANIFEST}`: what programs read
 
 {"".join(f"Missing: {line}.{chr(10)}" for line in manifest.missing)}"""

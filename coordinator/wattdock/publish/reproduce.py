@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
@@ -18,11 +19,13 @@ from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.files import expanded, write_whole
 from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
+from wattdock.launch import find_runner
 from wattdock.opening import read_regular
 from wattdock.publish.archive import is_safe
-from wattdock.publish.bundle import LOCK, PROMPTS, STUDY
+from wattdock.publish.bundle import LOCK, LOCKS, PROMPTS, STUDY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from wattdock.publish.bundle import Bundle
@@ -41,11 +44,13 @@ class LocalChoices:
         runner_python: Python interpreter that has the backend's packages installed.
         model_folder: The weights of a model that was a local folder.
         trust_remote_code: Whether a model's own code may run.
+        trust_packages: Whether packages may be installed that no lock of this wattdock names.
     """
 
     runner_python: Path | None = None
     model_folder: Path | None = None
     trust_remote_code: bool = False
+    trust_packages: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,20 +130,19 @@ def _config_here(
 ) -> ExperimentConfig:
     """Return an experiment of study.yaml with the settings that this machine's user chose."""
     prompts, model, label = written.workload.prompts, written.model, _label(bundled)
+    here: dict[str, Any] = {"runner_python": local.runner_python}
     if prompts.source and prompts.file:
-        packed = bundle.folder / prompts.source
-        if not prompts.source.startswith(f"{PROMPTS}/") or not is_safe(prompts.source) or not packed.is_file():
-            raise PreflightError(f"{label} took prompts from a file that is not in the bundle", "ask its authors")
-        # Named by its content in WATTDOCK_HOME, where the file outlives the unpacked bundle.
-        content = read_regular(packed)
-        target = home / "prompts" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(target, content)
-        except OSError as error:
-            reason = error.strerror or error
-            raise StoreError(f"cannot write {target}: {reason}", "choose another WATTDOCK_HOME") from error
-        prompts = prompts.model_copy(update={"source": str(target)})
+        prompts = prompts.model_copy(update={"source": str(_kept(bundle, prompts.source, PROMPTS, home, label))})
+    if written.package_lock and not local.runner_python:
+        lock = _kept(bundle, str(written.package_lock), LOCKS, home, label)
+        is_own = read_regular(lock) in _own_locks(written.backend)
+        if not (is_own or local.trust_packages):
+            raise ConfigError(
+                f"{label} installs packages by a lock that is not wattdock's own: {lock}",
+                "read it, then allow it with --trust-packages",
+                cause=Cause.RUNS_CODE,
+            )
+        here["package_lock"] = None if is_own else lock
     if bundled.environment and (time_utc := bundled.environment.model.template_time_utc):
         prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
     if model.trust_remote_code and not local.trust_remote_code:
@@ -150,7 +154,35 @@ def _config_here(
     if model.path:
         model = model.model_copy(update={"path": _model_folder(bundled, local)})
     workload = written.workload.model_copy(update={"prompts": prompts})
-    return written.model_copy(update={"runner_python": local.runner_python, "model": model, "workload": workload})
+    return written.model_copy(update=here | {"model": model, "workload": workload})
+
+
+def _own_locks(backend: str) -> Iterator[bytes]:
+    """Yield the locks of packages that this wattdock has for a backend."""
+    for variant in ("cpu", "cuda"):
+        with suppress(OSError):
+            yield read_regular(find_runner(backend) / f"requirements-{variant}.lock")
+
+
+def _kept(bundle: Bundle, name: str, folder: str, home: Path, label: str) -> Path:
+    """Return a copy of a bundle's file, named by its content, in WATTDOCK_HOME, where it outlives the unpacked bundle.
+
+    Raises:
+        PreflightError: It is not in that folder of the bundle.
+        StoreError: It cannot be written.
+    """
+    packed = bundle.folder / name
+    if not name.startswith(f"{folder}/") or not is_safe(name) or not packed.is_file():
+        raise PreflightError(f"{label} needs {name}, which is not in the bundle", "ask its authors")
+    content = read_regular(packed)
+    target = home / folder / f"{hashlib.sha256(content).hexdigest()}{packed.suffix}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, content)
+    except OSError as error:
+        reason = error.strerror or error
+        raise StoreError(f"cannot write {target}: {reason}", "choose another WATTDOCK_HOME") from error
+    return target
 
 
 def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:

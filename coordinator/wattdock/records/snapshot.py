@@ -127,6 +127,22 @@ class ContainerFacts(Stored):
     pids_limit: int | None = None
 
 
+class PackageFacts(Stored):
+    """What a runner's packages were locked by; every file of theirs was checked before the runner was started.
+
+    Attributes:
+        lock: Name of the lock file.
+        lock_sha256: Of its content.
+        packages: How many the lock names.
+        interpreter: The build of Python that runs them, and its C library.
+    """
+
+    lock: str
+    lock_sha256: str
+    packages: int
+    interpreter: str
+
+
 class Job(Stored):
     """The job of a cluster's scheduler in which a coordinator measures, as the scheduler tells.
 
@@ -157,6 +173,7 @@ class EnvironmentSnapshot(Stored):
         launcher, launcher_reason: How the runner was started, and why.
         image_digest: "repository@sha256:…", to pull the same image; null for an image that is in no registry.
         container: Null for a runner that is a plain process.
+        packages: Null for a container, and for a process whose packages were not held against a lock.
         variables: Engine settings that reached the runner from the coordinator's environment, by name, as
             `wattdock.secrets` lets them through.
         runner: As the runner reported it.
@@ -189,6 +206,7 @@ class EnvironmentSnapshot(Stored):
     launcher_reason: Said
     image_digest: str | None = None
     container: ContainerFacts | None = None
+    packages: PackageFacts | None = None
     variables: dict[str, Said] | None = None
     backend: str
     runner: RunnerEnvironment

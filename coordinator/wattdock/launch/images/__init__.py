@@ -4,6 +4,7 @@ In: a backend's name, its Dockerfile, the local engine. Out: images named `wattd
 which says by digest which image `run --locked` starts. Must not know: experiments, how a container is started.
 """
 
+from wattdock.launch.engine import find_image
 from wattdock.launch.images.build import build_image
 from wattdock.launch.images.lock import (
     ImagesLock,
@@ -20,6 +21,7 @@ __all__ = [
     "ImageStatus",
     "ImagesLock",
     "build_image",
+    "find_image",
     "find_locked",
     "image_statuses",
     "lock_images",

@@ -1,0 +1,108 @@
+"""Hold an environment's packages against the lock that names them, file by file.
+
+Knows no backend. Nothing of an environment is imported or run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import platform
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackagePath, distributions
+from pathlib import Path
+
+from wattdock.errors import LaunchError, PreflightError
+from wattdock.opening import open_data, read_regular
+from wattdock.text import listed
+
+# A package of a lock, and whether a hash follows it: "torch==2.11.0+cpu ; marker \".
+LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+)[^\n]*(\n\s+--hash=sha256:)?", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class PackageLock:
+    """A file that names every package of an environment with its version and the hashes of its wheels.
+
+    Attributes:
+        path: The file.
+        sha256: Of its content.
+        versions: Versions by normalised name; several where they depend on the machine.
+    """
+
+    path: Path
+    sha256: str
+    versions: dict[str, frozenset[str]]
+
+    @classmethod
+    def read(cls, path: Path) -> PackageLock:
+        """Return a lock.
+
+        Raises:
+            PreflightError: It cannot be read, or a package in it has no hash.
+        """
+        try:
+            content = read_regular(path, follow=True)
+        except OSError as error:
+            raise PreflightError(
+                f"no lock of packages: {path}: {error.strerror}", "make one: wattdock environments lock BACKEND"
+            ) from error
+        versions: dict[str, set[str]] = {}
+        for name, version, hashed in LOCKED.findall(content):
+            if not hashed:
+                raise PreflightError(
+                    f"{path}: {name.decode()} has no hash", "make it where the package index tells hashes"
+                )
+            versions.setdefault(_normalised(name.decode()), set()).add(version.decode())
+        if not versions:
+            raise PreflightError(f"{path} names no package", "make it: wattdock environments lock BACKEND")
+        by_name = {name: frozenset(found) for name, found in versions.items()}
+        return cls(path, hashlib.sha256(content).hexdigest(), by_name)
+
+    @property
+    def interpreter(self) -> str:
+        """Which build of Python environments are made with, and its C library."""
+        build = " ".join(sys.version.split())
+        return f"{platform.python_implementation()} {build}, {' '.join(platform.libc_ver())}"
+
+    def check(self, python: Path) -> None:
+        """Check that an environment holds packages of this lock only, and each with the files of its wheel.
+
+        Files are held against the hashes that wheels list of them (`RECORD`). Not proof against tampering.
+
+        Raises:
+            LaunchError: A package is another, or a file differs or is missing.
+        """
+        [site] = python.parent.parent.glob("lib/python3*/site-packages")
+        differences, files = [], list[tuple[str, PackagePath]]()
+        for package in distributions(path=[str(site)]):
+            name, version = _normalised(package.metadata["Name"]), package.version
+            if version not in self.versions.get(name, ()):
+                differences.append(f"{name} {version} is not in the lock")
+            files += [(name, file) for file in package.files or () if file.hash and file.hash.mode == "sha256"]
+        with ThreadPoolExecutor() as pool:
+            for (name, file), same in zip(files, pool.map(_is_same, [file for _, file in files]), strict=True):
+                if not same:
+                    differences.append(f"{file} of {name} is not the wheel's")
+        if differences:
+            raise LaunchError(
+                f"{python.parent.parent} is not what {self.path.name} locks: {listed(sorted(differences), 3)}",
+                "remove that folder; the next run makes it anew",
+            )
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _is_same(file: PackagePath) -> bool:
+    assert file.hash is not None
+    try:
+        with open_data(Path(file.locate())) as stream:
+            digest = hashlib.file_digest(stream, "sha256").digest()
+    except OSError:
+        return False
+    return file.hash.value == base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
