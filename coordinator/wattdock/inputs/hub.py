@@ -19,7 +19,6 @@ from wattdock.inputs.build_once import require_space
 from wattdock.inputs.model_folder import (
     PICKLED,
     ModelFolder,
-    check_folder,
     describe_folder,
     read_config,
     weight_data_bytes,
@@ -80,7 +79,6 @@ def resolve_hub(
     snapshot = _snapshot(model_id, cache, [*PATTERNS, "*.py"] if with_code else PATTERNS)
     with _explained_errors(model_id, revision, cache):
         path = _cached(snapshot, revision) or _downloaded(snapshot, model_id, revision, cache, progress)
-    check_folder(path)
     return describe_folder(path, kind="hub", name=model_id, revision=path.name)
 
 
