@@ -15,7 +15,7 @@ from wattdock_llamacpp_weights import gguf_file, weights_of
 
 from wattdock.config import ExperimentConfig, ModelSpec
 from wattdock.errors import ConfigError, PreflightError, WattdockError
-from wattdock.inputs import check_model, resolve_model
+from wattdock.inputs import ModelFolder, check_model, resolve_model
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.checkpoint import require_same_weights
 from wattdock_runner.errors import InvalidRequest
@@ -24,6 +24,7 @@ from wattdock_runner.messages import load_order_from
 REPO = Path(__file__).resolve().parents[2]
 WHOLE, INDEX, A, B = "model.safetensors", "model.safetensors.index.json", "a.safetensors", "b.safetensors"
 CONSOLIDATED = "consolidated.00.safetensors"
+COMMIT, OTHER = "0123456789abcdef" * 2 + "01234567", "f" * 40
 Content = dict[str, bytes]
 
 
@@ -192,6 +193,56 @@ def test_weights_in_parts_are_added_up(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((tmp_path / "x.gguf").read_bytes())
     parts = weights_of(tmp_path / P1)
     assert (parts.parameters, parts.bytes) == (3 * whole.parameters, 3 * whole.bytes)
+
+
+def cache(root: Path, commits: tuple[str, ...], main: str | None) -> Path:
+    """Write a model as the hub's client does: snapshots of links into a folder of blobs."""
+    repo = root / "models--owner--some-name"
+    for commit in commits:
+        for number, (name, data) in enumerate(tiny.files().items()):
+            blob, link = repo / "blobs" / str(number), repo / "snapshots" / commit / name
+            for file in (blob, link):
+                file.parent.mkdir(parents=True, exist_ok=True)
+            blob.write_bytes(data)
+            link.symlink_to(f"../../blobs/{number}")
+    if main:
+        (repo / "refs").mkdir()
+        (repo / "refs/main").write_text(main)
+    return repo
+
+
+def resolved(path: Path) -> ModelFolder:
+    return resolve_model(ModelSpec(path=path), home=path, progress=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("commits", "main", "taken", "refused"),
+    [
+        ((COMMIT,), COMMIT, COMMIT, ""),
+        ((OTHER, COMMIT), COMMIT, COMMIT, ""),
+        ((COMMIT,), None, COMMIT, ""),
+        ((OTHER, COMMIT), None, "", f"{COMMIT} {OTHER} refs/main"),
+        ((OTHER,), COMMIT, "", f"{OTHER} refs/main {COMMIT}"),
+    ],
+)
+def test_a_model_in_the_hubs_cache_is_named_as_on_the_hub(
+    tmp_path: Path, commits: tuple[str, ...], main: str | None, taken: str, refused: str
+) -> None:
+    """By its snapshot, or by its repository's folder where that says which; the content still has its fingerprint."""
+    repo = cache(tmp_path, commits, main)
+    if refused:
+        with raises(ConfigError, repo, *refused.split()):
+            check_model(ModelSpec(path=repo))
+        return
+    plain = resolved(tiny.write(tmp_path / "plain"))
+    (tmp_path / "link").symlink_to(repo / "snapshots" / taken)
+    for path in (repo, repo / "snapshots" / taken, tmp_path / "link"):
+        model = resolved(path)
+        assert (model.name, model.path) == ("owner/some-name", repo / "snapshots" / taken)
+        assert model.revision == f"hub-cache:{taken}+{plain.revision}"
+        assert model.changes_since(plain.files) == ""
+    (repo / "blobs/2").write_bytes(tiny.weights(2.0))
+    assert resolved(repo).changes_since(plain.files) == "model.safetensors has changed"
 
 
 def test_weights_that_only_transformers_finds_are_refused(tmp_path: Path) -> None:

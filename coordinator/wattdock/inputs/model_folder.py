@@ -58,7 +58,8 @@ class ModelFolder:
         kind: Which kind of request it answers.
         name: For tables and file names.
         revision: What pins its content: the hub's commit, or `<what>-sha256:<64 hex digits>` with `wheel` (the embedded
-            model's archive), `sampled` (a local folder, see `fingerprint`) or `config` (a shape).
+            model's archive), `sampled` (a local folder, see `fingerprint`) or `config` (a shape). A snapshot in the
+            hub's cache has `hub-cache:<commit>+` before its fingerprint, since its files may have been edited.
         has_tokenizer: Whether text prompts can be used.
         random_weights: The runner draws the weights.
         config: Its config.json.

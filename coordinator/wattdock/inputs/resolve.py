@@ -89,13 +89,14 @@ def resolve_model(
         PreflightError: The model cannot be fetched or made here.
     """
     check_model(spec, config)
-    with_code = spec.trust_remote_code
+    with_code, cached = spec.trust_remote_code, ""
     if spec.shape is not None:
         folder = resolve_shape(spec.shape, home=home, progress=progress)
     elif spec.path is not None:
         place = locate(spec.path)
         place = Location(real_folder(place.folder), place.gguf)
         folder = replace(describe_folder(place.folder, kind="path", name=place.name), gguf=place.gguf)
+        cached = f"hub-cache:{place.cached[1]}+" if place.cached else ""
     elif spec.id == ModelSpec.EMBEDDED:
         folder = resolve_embedded(home=home, progress=progress)
     else:
@@ -105,7 +106,7 @@ def resolve_model(
         folder = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
         check_folder(folder.path, **_reader(config))
     folder = replace(folder, with_code=with_code).read_again()
-    return replace(folder, revision=folder.revision or fingerprint(folder.files))
+    return replace(folder, revision=folder.revision or f"{cached}{fingerprint(folder.files)}")
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:
