@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from make import models as tiny
@@ -243,6 +244,17 @@ def test_a_model_in_the_hubs_cache_is_named_as_on_the_hub(
         assert model.changes_since(plain.files) == ""
     (repo / "blobs/2").write_bytes(tiny.weights(2.0))
     assert resolved(repo).changes_since(plain.files) == "model.safetensors has changed"
+
+
+@pytest.mark.parametrize("with_model", [False, True])
+def test_an_adapter_is_refused_with_its_base_and_how_to_merge_it(tmp_path: Path, with_model: bool) -> None:
+    """Transformers would apply it where peft is installed, and vLLM would leave it out or read it as weights."""
+    adapter: dict[str, Any] = {"peft_type": "LORA", "base_model_name_or_path": "owner/base"}
+    content = {"adapter_config.json": json.dumps(adapter).encode(), **weights("adapter_model.safetensors")}
+    path = tiny.write(tmp_path, content | (tiny.files() if with_model else {}))
+    with raises(PreflightError, path, "'owner/base'", "merge_and_unload") as caught:
+        check_model(ModelSpec(path=path), experiment("pytorch"))
+    assert "\n" not in str(caught.value)
 
 
 def test_weights_that_only_transformers_finds_are_refused(tmp_path: Path) -> None:

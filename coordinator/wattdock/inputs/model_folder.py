@@ -37,7 +37,7 @@ END = re.compile(KEY + rb"\s*+:\s*+\[\s*+\d+\s*+,\s*+(\d{1,18})\s*+\]")
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
 DECISIVE = (
     *("config.json", "generation_config.json", "*quant*_config.json", INDEX),
-    *("adapter_config.json", "params.json"),
+    "params.json",
     *("tokenizer*.json", "*.model", "tokenizer.model.*", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"),
     *("merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.json", "chat_template.jinja"),
     "additional_chat_templates/*.jinja",
@@ -45,6 +45,7 @@ DECISIVE = (
 # What transformers may run under `trust_remote_code`, imported packages included; no deeper, since a folder may hold a
 # whole Python environment.
 CODE = ("*.py", "*/*.py", "*/*/*.py")
+ADAPTER = "adapter_config.json"
 # Hex digits that are kept of a file's digest: results hold one for each file.
 DIGEST_DIGITS = 16
 
@@ -132,20 +133,20 @@ def real_folder(path: Path) -> Path:
         ) from error
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Return a model folder's config.json.
+def read_config(path: Path, name: str = "config.json") -> dict[str, Any]:
+    """Return a model folder's config.json, or another file like it.
 
     Raises:
         PreflightError: It is not there or is no JSON object.
     """
-    file = path / "config.json"
+    file = path / name
     try:
         with OwnedFolder.open(path) as folder:
             content = folder.read(file.name, limit_bytes=MAX_JSON_BYTES)
         config: dict[str, Any] = from_json(content, max_depth=PART_DEPTH)
     except OSError as error:
         raise PreflightError(
-            f"no readable config.json in {path} ({error.strerror})", "give a folder in Hugging Face format"
+            f"no readable {name} in {path} ({error.strerror})", "give a folder in Hugging Face format"
         ) from error
     except ValueError as error:
         raise PreflightError(f"{file} is not JSON ({error})", "save the model again") from error
@@ -163,11 +164,13 @@ def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: 
 
     Raises:
         ConfigError: There is no such folder, or as `weight_files`.
-        PreflightError: Its config is missing, a weight file is cut short or unreadable, or as `weight_files`.
+        PreflightError: Its config is missing, a weight file is cut short or unreadable, it holds an adapter, or as
+            `weight_files`.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise ConfigError(f"model folder {path} {what}", "give a folder with config.json and *.safetensors")
+    _require_no_adapter(path)
     if own := read_config(path).get("transformers_weights"):
         raise PreflightError(
             f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting",
@@ -183,6 +186,21 @@ def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: 
             _check_safetensors(file)
         elif magic != b"GGUF":
             raise PreflightError(f"{file} is not a GGUF file, it begins with {magic!r}", "download it again")
+
+
+def _require_no_adapter(path: Path) -> None:
+    """Refuse a folder with an adapter: vLLM would leave it out, transformers apply it where peft is installed.
+
+    Source: `find_adapter_config_file` of transformers 5.24.
+    """
+    if not (path / ADAPTER).exists():
+        return
+    base = str(read_config(path, ADAPTER).get("base_model_name_or_path"))[:100]
+    raise PreflightError(
+        f"{path} holds an adapter for {base!r} ({ADAPTER}), which engines leave out or apply as they are installed",
+        "merge both into another folder: peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload()"
+        ".save_pretrained(MERGED), and copy the tokenizer",
+    )
 
 
 def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: object = None) -> list[Path]:
