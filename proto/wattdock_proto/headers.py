@@ -14,18 +14,25 @@ MAX_HEADER_BYTES = 32_000_000
 MOST_BRACKETS = 1_000
 
 
-def indexed_names(index: bytes) -> set[str]:
+def indexed_names(index: bytes, backend: str = "") -> set[str]:
     """Return the names of the files in an index of weights, model.safetensors.index.json.
 
     Raises:
-        ValueError: It is no such index.
+        ValueError: It is no such index, or lacks the metadata without which the backend "pytorch" ends in a KeyError.
+
+    Source: `get_checkpoint_shard_files` of transformers 5.24.
     """
+    if len(index) > MAX_HEADER_BYTES:
+        raise ValueError(f"it is larger than {MAX_HEADER_BYTES:,} bytes")
     if sum(map(index.count, (b"{", b"["))) > MOST_BRACKETS:
         raise ValueError("it is nested, and an index is flat")
     try:
-        names = set(json.loads(index)["weight_map"].values())
+        content = json.loads(index)
+        names = set(content["weight_map"].values())
     except (KeyError, AttributeError, TypeError) as error:
         raise ValueError(repr(error)) from error
     if not all(isinstance(name, str) for name in names):
         raise ValueError("weight_map names no files")
+    if backend == "pytorch" and "metadata" not in content:
+        raise ValueError('it has no "metadata": {}, which transformers reads')
     return names

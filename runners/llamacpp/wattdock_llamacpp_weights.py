@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 
 from wattdock_proto.gguf_reader import TensorReader
+from wattdock_proto.weight_names import gguf_names, names_in
 from wattdock_runner.checkpoint import seed_of, weight_files
 from wattdock_runner.errors import InvalidRequest
 
@@ -60,14 +61,17 @@ def dtype_named(kind: str) -> str:
 def gguf_file(order: LoadOrder, config: Any, ends: Sequence[int]) -> Iterator[Path]:
     """Yield the model folder's GGUF file, or one that stays until a server has opened it: nobody else needs it.
 
+    Of a model in parts it is the first.
+
     Raises:
-        InvalidRequest: The folder holds several, or as `write_gguf`.
+        InvalidRequest: The folder holds several models and none was chosen, parts are missing, or as `write_gguf`.
     """
-    files = [] if order.random_weights else sorted(order.model_path.glob("*.gguf"))
-    if len(files) > 1:
-        raise InvalidRequest(f"{order.model_path} holds {len(files)} GGUF files; give the folder of one")
-    if files:
-        yield files[0]
+    try:
+        names = [] if order.random_weights else gguf_names(names_in(order.model_path), order.gguf)
+    except ValueError as error:
+        raise InvalidRequest(f"{order.model_path}: {error}") from error
+    if names:
+        yield order.model_path / names[0]
         return
     file = Path.cwd() / "model.gguf"
     try:
@@ -78,13 +82,14 @@ def gguf_file(order: LoadOrder, config: Any, ends: Sequence[int]) -> Iterator[Pa
 
 
 def weights_of(file: Path) -> Weights:
-    """Return what a file holds.
+    """Return what a file holds; of a model in parts, what all hold.
 
     Raises:
         InvalidRequest: It is no GGUF file, or one without tensors.
     """
     try:
-        tensors = TensorReader(file).tensors
+        parts = gguf_names(names_in(file.parent), file.name)
+        tensors = [tensor for part in parts for tensor in TensorReader(file.with_name(part)).tensors]
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise InvalidRequest(f"cannot read {file.name}: {error!r}") from error
     if not tensors:

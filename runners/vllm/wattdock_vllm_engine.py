@@ -115,9 +115,9 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
     settings = engine_settings(order, config, on_gpu=bool(gpus))
-    if "load_format" not in settings:
+    if order.random_weights is None:
         # Its server would start for half a minute first.
-        checkpoint.require_same_weights(order.model_path, "vLLM")
+        checkpoint.require_same_weights(order.model_path, "vllm", settings.get("load_format"))
     report("drawing random weights" if order.random_weights else "reading weights")
     return LoadPlan(gpus, settings, parameter_count(config, order))
 

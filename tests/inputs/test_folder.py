@@ -167,7 +167,7 @@ DECISIVE = (
     *("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "qwen.tiktoken", "tekken.json"),
     *("added_tokens.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json"),
     *("additional_chat_templates/tool_use.jinja", "model.safetensors", "model.Q4_1.gguf", INDEX),
-    *("adapter_config.json", "params.json"),
+    "params.json",
 )
 CODE = ("modeling_x.py", "custom_generate/generate.py", "layers/kernels/attention.py")
 

@@ -44,7 +44,7 @@ class ModelSpec(StrictSettings):
     """Which model: exactly one of a Hugging Face `id`, a local folder, or a synthetic `shape` with random weights.
 
     A plain string stands for an id, for a folder where it starts with `/`, `./`, `../` or `~`, and for a shape where
-    it starts with `shape:`.
+    it starts with `shape:`. For llama.cpp, a folder may be given by one of its GGUF files.
     """
 
     EMBEDDED: ClassVar = EMBEDDED_MODEL

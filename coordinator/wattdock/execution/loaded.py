@@ -185,7 +185,7 @@ def _load(
     config, planned_uuids = plan.config, [gpu.uuid for gpu in plan.gpus]
     emit(events.Loading(model.name))
     request = LoadRequest(
-        model_path=runner.model_path(model.path),
+        model_path=runner.model_path(model.path) / model.gguf,
         dtype=config.section.dtype,
         engine_args=config.section.engine_args(),
         weights_seed=config.model.weights_seed if model.random_weights else None,

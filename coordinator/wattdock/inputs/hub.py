@@ -5,7 +5,6 @@ huggingface_hub reads the access token by itself; wattdock never sees the token.
 
 from __future__ import annotations
 
-import re
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -16,10 +15,10 @@ from rich.filesize import decimal as size_text
 
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.inputs.build_once import require_space
+from wattdock.inputs.locate import COMMIT
 from wattdock.inputs.model_folder import (
     PICKLED,
     ModelFolder,
-    check_folder,
     describe_folder,
     read_config,
     weight_data_bytes,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
 # Subfolders hold other formats of the same weights; consolidated* is the vendor's own second copy.
 IGNORED = ["*/*", "consolidated*"]
-COMMIT = re.compile(r"[0-9a-f]{40}")
 # How often a download reports its progress, and how long a hub may take to answer at first.
 REPORT_EVERY_S, ANSWER_S = 5.0, 5.0
 
@@ -80,7 +78,6 @@ def resolve_hub(
     snapshot = _snapshot(model_id, cache, [*PATTERNS, "*.py"] if with_code else PATTERNS)
     with _explained_errors(model_id, revision, cache):
         path = _cached(snapshot, revision) or _downloaded(snapshot, model_id, revision, cache, progress)
-    check_folder(path)
     return describe_folder(path, kind="hub", name=model_id, revision=path.name)
 
 

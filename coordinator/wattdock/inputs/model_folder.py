@@ -18,6 +18,7 @@ from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
 from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
+from wattdock_proto.weight_names import INDEX, ONE_SET, WEIGHTS, gguf_models, gguf_names, names_in, weight_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 ModelKind = Literal["embedded", "hub", "path", "shape"]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-# Files of weights that transformers looks for, in this order; it loads no others.
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Files of weights that Python's pickle reads; reading them can run their maker's code.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # How much of each end of a file of weights tells it from others: fine-tunes differ in nearly every value.
@@ -38,7 +37,7 @@ END = re.compile(KEY + rb"\s*+:\s*+\[\s*+\d+\s*+,\s*+(\d{1,18})\s*+\]")
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
 DECISIVE = (
     *("config.json", "generation_config.json", "*quant*_config.json", INDEX),
-    *("adapter_config.json", "params.json"),
+    "params.json",
     *("tokenizer*.json", "*.model", "tokenizer.model.*", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"),
     *("merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.json", "chat_template.jinja"),
     "additional_chat_templates/*.jinja",
@@ -46,8 +45,7 @@ DECISIVE = (
 # What transformers may run under `trust_remote_code`, imported packages included; no deeper, since a folder may hold a
 # whole Python environment.
 CODE = ("*.py", "*/*.py", "*/*/*.py")
-# Weights that llama.cpp reads in place of safetensors.
-GGUF = "*.gguf"
+ADAPTER = "adapter_config.json"
 # Hex digits that are kept of a file's digest: results hold one for each file.
 DIGEST_DIGITS = 16
 
@@ -61,12 +59,14 @@ class ModelFolder:
         kind: Which kind of request it answers.
         name: For tables and file names.
         revision: What pins its content: the hub's commit, or `<what>-sha256:<64 hex digits>` with `wheel` (the embedded
-            model's archive), `sampled` (a local folder, see `fingerprint`) or `config` (a shape).
+            model's archive), `sampled` (a local folder, see `fingerprint`) or `config` (a shape). A snapshot in the
+            hub's cache has `hub-cache:<commit>+` before its fingerprint, since its files may have been edited.
         has_tokenizer: Whether text prompts can be used.
         random_weights: The runner draws the weights.
         config: Its config.json.
         with_code: Whether its Python files run, too.
         files: What `file_digests` returned when it was resolved.
+        gguf: Name of the GGUF file that was chosen for llama.cpp; empty leaves the choice to the folder.
     """
 
     path: Path
@@ -78,6 +78,7 @@ class ModelFolder:
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     with_code: bool = False
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
+    gguf: str = ""
 
     @property
     def vocab_size(self) -> int | None:
@@ -91,7 +92,8 @@ class ModelFolder:
         Raises:
             PreflightError: A file cannot be read.
         """
-        files = file_digests(self.path, with_code=self.with_code, with_weights=not self.random_weights)
+        with_weights = not self.random_weights
+        files = file_digests(self.path, with_code=self.with_code, with_weights=with_weights, gguf=self.gguf)
         return replace(self, files=files)
 
     def changes_since(self, files: Mapping[str, str]) -> str:
@@ -131,20 +133,20 @@ def real_folder(path: Path) -> Path:
         ) from error
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Return a model folder's config.json.
+def read_config(path: Path, name: str = "config.json") -> dict[str, Any]:
+    """Return a model folder's config.json, or another file like it.
 
     Raises:
         PreflightError: It is not there or is no JSON object.
     """
-    file = path / "config.json"
+    file = path / name
     try:
         with OwnedFolder.open(path) as folder:
             content = folder.read(file.name, limit_bytes=MAX_JSON_BYTES)
         config: dict[str, Any] = from_json(content, max_depth=PART_DEPTH)
     except OSError as error:
         raise PreflightError(
-            f"no readable config.json in {path} ({error.strerror})", "give a folder in Hugging Face format"
+            f"no readable {name} in {path} ({error.strerror})", "give a folder in Hugging Face format"
         ) from error
     except ValueError as error:
         raise PreflightError(f"{file} is not JSON ({error})", "save the model again") from error
@@ -154,52 +156,101 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: object = None) -> None:
     """Check that the folder holds a config and complete weights.
 
+    Args:
+        gguf, backend, load_format: As in `weight_files`.
+
     Raises:
-        ConfigError: There is no such folder.
-        PreflightError: Its config or its weights are missing, or a weight file is cut short or unreadable.
+        ConfigError: There is no such folder, or as `weight_files`.
+        PreflightError: Its config is missing, a weight file is cut short or unreadable, it holds an adapter, or as
+            `weight_files`.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise ConfigError(f"model folder {path} {what}", "give a folder with config.json and *.safetensors")
-    read_config(path)
-    for file in weight_files(path):
+    _require_no_adapter(path)
+    if own := read_config(path).get("transformers_weights"):
+        raise PreflightError(
+            f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting",
+            f"rename them to {WEIGHTS} and delete transformers_weights",
+        )
+    for file in weight_files(path, gguf=gguf, backend=backend, load_format=load_format):
         try:
-            open_data(file).close()
+            with open_data(file) as stream:
+                magic = stream.read(4)
         except OSError as error:
             raise PreflightError(f"cannot read {file}: {error.strerror}", "see that this user may read it") from error
-        _check_safetensors(file)
+        if file.suffix != ".gguf":
+            _check_safetensors(file)
+        elif magic != b"GGUF":
+            raise PreflightError(f"{file} is not a GGUF file, it begins with {magic!r}", "download it again")
 
 
-def weight_files(path: Path) -> list[Path]:
-    """Return the weight files that transformers would load from a folder, sorted by name.
+def _require_no_adapter(path: Path) -> None:
+    """Refuse a folder with an adapter: vLLM would leave it out, transformers apply it where peft is installed.
 
-    A whole file is read before an index. Runners refuse a folder from which their engine would read other files.
+    Source: `find_adapter_config_file` of transformers 5.24.
+    """
+    if not (path / ADAPTER).exists():
+        return
+    base = str(read_config(path, ADAPTER).get("base_model_name_or_path"))[:100]
+    raise PreflightError(
+        f"{path} holds an adapter for {base!r} ({ADAPTER}), which engines leave out or apply as they are installed",
+        "merge both into another folder: peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload()"
+        ".save_pretrained(MERGED), and copy the tokenizer",
+    )
+
+
+def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: object = None) -> list[Path]:
+    """Return the files of weights that a backend reads from a folder, sorted by name.
+
+    Args:
+        gguf: Name of the GGUF file that was chosen there.
+        backend: Empty stands for any backend: transformers' files, else all GGUF models.
+        load_format: As in `weight_names`.
 
     Raises:
-        PreflightError: There are none, they are pickled, or the index names other files than safetensors beside it.
-
-    Source: `_get_resolved_checkpoint_files` of transformers 5.24.
+        ConfigError: A GGUF file was chosen, and the backend reads none.
+        PreflightError: There are none, they are pickled, the index names other files than safetensors beside it, some
+            are missing, there are several GGUF models, or the engine would read other files than transformers.
     """
-    if (whole := path / WEIGHTS).exists():
-        return [whole]
-    if not (index := path / INDEX).is_file():
+    if gguf and backend not in ("", "llamacpp"):
+        raise ConfigError(f"{backend} does not read {gguf}", "set backend: llamacpp, or give a folder of safetensors")
+    remedy = ONE_SET
+    try:
+        names = names_in(path, backend)
+        models = gguf_models(names)
+        if gguf or (models and backend == "llamacpp"):
+            remedy = "download it again" if gguf or len(models) == 1 else f"give one: model: {path / min(models)}"
+            return [path / name for name in gguf_names(names, gguf)]
+        chosen = weight_names(names, lambda: _indexed_names(path / INDEX, backend), backend, load_format)
+    except ValueError as error:
+        raise PreflightError(f"{path}: {error}", remedy) from error
+    except OSError as error:
+        raise PreflightError(f"cannot read {path}: {error.strerror}", "see that this user may read it") from error
+    if not chosen and not backend:
+        chosen = {name for files in models.values() for name in files}
+    if not chosen:
         pickled = sorted(file.name for pattern in PICKLED for file in path.glob(pattern))
         raise without_safetensors(str(path), pickled)
-    try:
-        names = sorted(indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True)))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PreflightError(f"{index} is not a weight index ({error!r})", "download the model again") from error
-    if outside := [name for name in names if not name.endswith(".safetensors") or "/" in name]:
-        raise PreflightError(f"{index} names {outside[0]!r}, not a *.safetensors beside it", "take another model")
-    if missing := [name for name in names if not (path / name).is_file()]:
+    if missing := sorted(chosen - names):
         raise PreflightError(
-            f"{len(missing)} of {len(names)} weight files are missing in {path}, the first is {missing[0]}",
+            f"{len(missing)} of {len(chosen)} weight files are missing in {path}, the first is {missing[0]}",
             "download the model again",
         )
-    return [path / name for name in names]
+    return [path / name for name in sorted(chosen)]
+
+
+def _indexed_names(index: Path, backend: str) -> set[str]:
+    try:
+        names = indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True), backend)
+    except (OSError, ValueError, RecursionError) as error:
+        raise PreflightError(f"{index} is not a weight index ({error!r})", "download the model again") from error
+    if outside := [name for name in sorted(names) if not name.endswith(".safetensors") or "/" in name]:
+        raise PreflightError(f"{index} names {outside[0]!r}, not a *.safetensors beside it", "take another model")
+    return names
 
 
 def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
@@ -247,7 +298,7 @@ def _check_safetensors(file: Path) -> None:
         )
 
 
-def file_digests(path: Path, *, with_code: bool, with_weights: bool = True) -> dict[str, str]:
+def file_digests(path: Path, *, with_code: bool, with_weights: bool = True, gguf: str = "") -> dict[str, str]:
     """Return the first 16 hex digits of the SHA-256 of every file that decides what a model computes, by name.
 
     A file of weights is told by its size and its first and last MiB: enough to tell fine-tunes apart in milliseconds,
@@ -256,12 +307,15 @@ def file_digests(path: Path, *, with_code: bool, with_weights: bool = True) -> d
     Args:
         with_code: Whether the folder's Python files run, too.
         with_weights: Whether the weights are read from the folder.
+        gguf: Name of the GGUF file whose model is read; empty counts transformers' files and all GGUF models.
 
     Raises:
         PreflightError: A file cannot be read, or the folder has no weights.
     """
     patterns = (*DECISIVE, *CODE) if with_code else DECISIVE
-    weights = [*weight_files(path), *path.glob(GGUF)] if with_weights else []
+    weights = {*weight_files(path, gguf=gguf)} if with_weights else set()
+    if weights and not gguf:
+        weights |= {path / name for files in gguf_models(names_in(path)).values() for name in files}
     try:
         # A link that leads nowhere is no file to an engine; a pipe is refused when it is opened.
         files = {*(file for pattern in patterns for file in path.glob(pattern) if file.exists()), *weights}
@@ -290,14 +344,17 @@ def fingerprint(files: Mapping[str, str]) -> str:
     return f"sampled-sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 
-def weight_data_bytes(path: Path) -> int:
+def weight_data_bytes(path: Path, gguf: str = "") -> int:
     """Return the size of the tensors that an engine would load from a folder: safetensors files without their headers.
+
+    A GGUF model counts with its headers, which are small beside it.
 
     Raises:
         PreflightError: There are no weights.
     """
     total_bytes = 0
-    for file in weight_files(path):
+    for file in weight_files(path, gguf=gguf):
         with open_data(file) as stream:
-            total_bytes += file.stat().st_size - 8 - int.from_bytes(stream.read(8), "little")
+            header_bytes = 0 if file.suffix == ".gguf" else 8 + int.from_bytes(stream.read(8), "little")
+            total_bytes += file.stat().st_size - header_bytes
     return total_bytes

@@ -8,12 +8,12 @@ from __future__ import annotations
 import difflib
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError
-from wattdock.files import expanded
 from wattdock.inputs.embedded import resolve_embedded
+from wattdock.inputs.locate import Location, locate
 from wattdock.inputs.model_folder import (
     ModelFolder,
     check_folder,
@@ -29,14 +29,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from wattdock.config import ExperimentConfig
 
-def check_model(spec: ModelSpec) -> None:
+
+def check_model(spec: ModelSpec, config: ExperimentConfig | None = None) -> None:
     """Check what can be checked of a model without network and without writing.
+
+    Args:
+        config: The experiment, whose backend decides which weights are read; None checks what suits any.
 
     Raises:
         ConfigError: Unknown shape, impossible id, a shape's name or nearly the embedded model's as an id, or a revision
             of a model that has none.
-        PreflightError: A local folder is missing, or its config or weights are.
+        PreflightError: A local folder is missing, or its config or weights are, or as `check_folder`.
     """
     if spec.revision is not None and not spec.on_hub:
         what = spec.id or spec.shape or spec.path
@@ -44,7 +49,8 @@ def check_model(spec: ModelSpec) -> None:
     if spec.shape is not None:
         shape_config(spec.shape)
     elif spec.path is not None:
-        check_folder(expanded(spec.path).absolute())
+        place = locate(spec.path)
+        check_folder(place.folder, gguf=place.gguf, **_reader(config))
     elif spec.id is not None and spec.on_hub:
         from wattdock.inputs.hub import check_id
 
@@ -61,10 +67,20 @@ def check_model(spec: ModelSpec) -> None:
         raise ConfigError(f"{spec.id!r} is no model's id", hint, cause=Cause.UNKNOWN_SETTING)
 
 
-def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None]) -> ModelFolder:
+def _reader(config: ExperimentConfig | None) -> dict[str, Any]:
+    """Return what decides which weights of a folder are read; see `weight_files`."""
+    if config is None:
+        return {}
+    return {"backend": config.backend, "load_format": config.section.engine_args().get("load_format")}
+
+
+def resolve_model(
+    spec: ModelSpec, *, home: Path, progress: Callable[[str], None], config: ExperimentConfig | None = None
+) -> ModelFolder:
     """Return a folder that a runner can load, fetching or making it on first use.
 
     Args:
+        config: As in `check_model`.
         home: WATTDOCK_HOME; everything fetched or made goes below `<home>/models`.
         progress: Gets one line per slow step, download sizes first.
 
@@ -72,13 +88,15 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
         ConfigError: No model can be called that.
         PreflightError: The model cannot be fetched or made here.
     """
-    check_model(spec)
-    with_code = spec.trust_remote_code
+    check_model(spec, config)
+    with_code, cached = spec.trust_remote_code, ""
     if spec.shape is not None:
         folder = resolve_shape(spec.shape, home=home, progress=progress)
     elif spec.path is not None:
-        path = real_folder(expanded(spec.path))
-        folder = describe_folder(path, kind="path", name=path.name)
+        place = locate(spec.path)
+        place = Location(real_folder(place.folder), place.gguf)
+        folder = replace(describe_folder(place.folder, kind="path", name=place.name), gguf=place.gguf)
+        cached = f"hub-cache:{place.cached[1]}+" if place.cached else ""
     elif spec.id == ModelSpec.EMBEDDED:
         folder = resolve_embedded(home=home, progress=progress)
     else:
@@ -86,8 +104,9 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
 
         assert spec.id is not None
         folder = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
+        check_folder(folder.path, **_reader(config))
     folder = replace(folder, with_code=with_code).read_again()
-    return replace(folder, revision=folder.revision or fingerprint(folder.files))
+    return replace(folder, revision=folder.revision or f"{cached}{fingerprint(folder.files)}")
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:
@@ -132,10 +151,10 @@ def known_figures(spec: ModelSpec, *, home: Path | None = None) -> ModelFigures 
         shape_config(spec.shape)
         return replace(presets()[spec.shape], name=f"shape:{spec.shape}", quantization=None)
     if spec.path is not None:
-        path = expanded(spec.path).absolute()
-        check_folder(path)
-        source, weight_bytes = f"config.json and files in {path}", weight_data_bytes(path)
-        return ModelFigures(path.name, read_config(path), source, weight_bytes=weight_bytes)
+        place = locate(spec.path)
+        check_folder(place.folder, gguf=place.gguf)
+        source, weight_bytes = f"config.json and files in {place.folder}", weight_data_bytes(place.folder, place.gguf)
+        return ModelFigures(place.name, read_config(place.folder), source, weight_bytes=weight_bytes)
     if spec.id == ModelSpec.EMBEDDED:
         return replace(presets()["smollm2-135m"], name=spec.id)
     if home is not None and spec.id:

@@ -171,7 +171,7 @@ def require_inputs(config: ExperimentConfig) -> None:
         ConfigError, PreflightError: There is no such backend, model or prompts file, or they do not go together.
     """
     find_runner(config.backend)
-    check_model(config.model)
+    check_model(config.model, config)
     if config.model.shape is not None:
         config.section.require_drawable()
     check_prompts(config, has_tokenizer=config.model.shape is None)

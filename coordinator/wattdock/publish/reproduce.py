@@ -196,8 +196,8 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
     folder = expanded(local.model_folder).absolute()
     spec = ModelSpec(path=folder, trust_remote_code=model is not None and model.trust_remote_code)
     found = resolve_model(spec, home=folder, progress=lambda _: None)
-    if model and model.revision not in (None, found.revision):
-        changes = found.changes_since(model.files) or found.revision
+    # Not by revision, which also names the hub's cache that a folder lay in.
+    if model and model.revision and (changes := found.changes_since(model.files)):
         raise PreflightError(
             f"--model-folder {folder} is not the bundle's {name!r}, {model.revision}: {changes}",
             "use the latter",

@@ -104,7 +104,7 @@ class LoadRequest:
     """A model to load.
 
     Attributes:
-        model_path: Its folder as the runner sees it.
+        model_path: Its folder as the runner sees it, or the GGUF file there that was chosen.
         weights_seed: Seed of random weights; None to read the weights from the folder.
         gpu_uuids: The GPUs that the engine must see; empty without GPUs.
     """

@@ -73,6 +73,7 @@ class LoadOrder:
         gpu_uuids: The GPUs that the engine must see, in NVML's form and in this order; empty for a CPU.
         rank: The place of this process, where several processes hold the model together.
         replicas: Number of processes that each hold a copy.
+        gguf: Name of the GGUF file that was chosen in the folder; empty leaves the choice to the folder.
     """
 
     model_path: Path
@@ -83,6 +84,7 @@ class LoadOrder:
     gpu_uuids: tuple[str, ...] = ()
     rank: Rank | None = None
     replicas: int = 1
+    gguf: str = ""
 
 
 @dataclass(frozen=True)

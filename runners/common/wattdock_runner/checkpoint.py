@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
+from wattdock_proto.weight_names import INDEX, ONE_SET, WEIGHTS, names_in, weight_names
 from wattdock_runner.backend import Chat
 from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from wattdock_runner.recorder import PassRecorder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-# The names that transformers looks for, in this order.
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Kinds of rotary positions that reach `factor` times the trained positions. A config of llama3 or longrope says the
 # whole reach itself.
 STRETCHED = ("yarn", "linear", "dynamic")
@@ -166,41 +165,35 @@ def _encode(tokenizer: Any, content: str | Chat, template: ChatTemplate | None, 
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 
 
-def weight_files(path: Path) -> set[Path]:
-    """Return the files that transformers reads weights from; empty where a folder has no safetensors of its names."""
-    return {path / WEIGHTS} if (path / WEIGHTS).is_file() else _indexed(path / INDEX)
+def weight_files(path: Path, backend: str = "", load_format: object = None) -> set[Path]:
+    """Return the files that transformers reads weights from; empty where a folder has no safetensors of its names.
+
+    Raises:
+        InvalidRequest: The backend's engine reads other files, whose digests no result holds.
+    """
+    try:
+        names = weight_names(names_in(path, backend), lambda: _indexed(path / INDEX), backend, load_format)
+    except ValueError as error:
+        raise InvalidRequest(f"{path}: {error}; {ONE_SET}") from error
+    return {path / name for name in names}
 
 
-def _indexed(index: Path) -> set[Path]:
-    if not index.is_file():
-        return set()
+def _indexed(index: Path) -> set[str]:
     try:
         with index.open("rb") as file:
-            content = file.read(MAX_HEADER_BYTES + 1)
-        if len(content) > MAX_HEADER_BYTES:
-            raise ValueError(f"it is larger than {MAX_HEADER_BYTES:,} bytes")
-        return {index.parent / name for name in indexed_names(content)}
+            return indexed_names(file.read(MAX_HEADER_BYTES + 1))
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{index} is not a weight index ({error!r}); download the model again") from error
 
 
-def require_same_weights(path: Path, engine: str) -> None:
-    """Refuse a folder from which an engine may read other weights than transformers, whose files the result names.
+def require_same_weights(path: Path, backend: str, load_format: object = None) -> None:
+    """Refuse a folder without weights, or from which an engine reads other weights than transformers.
 
     Raises:
-        InvalidRequest: It holds no weights, or an index or other files that the engine reads.
-
-    Source: `DefaultModelLoader._prepare_weights` of vLLM 0.32: consolidated* alone, else what an index names, else all.
+        InvalidRequest: As `weight_files`, or there are none.
     """
-    if not (wanted := weight_files(path)):
-        raise InvalidRequest(f"{engine} cannot load {path}: it holds no {WEIGHTS}, and no {INDEX}")
-    indexed = _indexed(path / INDEX).union(path.glob("consolidated*.safetensors"))
-    others = sorted((indexed or set(path.glob("*.safetensors"))) - wanted)
-    if others:
-        raise InvalidRequest(
-            f"{engine} would read {others[0].name} from {path}, and transformers reads {min(wanted).name}; "
-            f"leave the files of one of them there, and {INDEX} only if it names them"
-        )
+    if not weight_files(path, backend, load_format):
+        raise InvalidRequest(f"{backend} cannot load {path}: it holds no {WEIGHTS}, and no {INDEX}")
 
 
 def read_from_folder(auto_class: Any, order: LoadOrder) -> Any:

@@ -77,7 +77,7 @@ class FolderModel:
         )
 
 
-def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> FolderModel:
+def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str, backend: str) -> FolderModel:
     """Return what transformers reads from the folder of `order`, without its weights, for an engine that needs a GPU.
 
     Raises:
@@ -92,7 +92,7 @@ def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> 
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot read {order.model_path}: {error}") from error
     if order.random_weights is None:
-        checkpoint.require_same_weights(order.model_path, engine)
+        checkpoint.require_same_weights(order.model_path, backend)
     gpus = torch_gpus(torch.cuda)
     require_gpus(order.gpu_uuids, gpus, "torch")
     if not gpus:

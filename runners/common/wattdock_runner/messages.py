@@ -53,12 +53,14 @@ def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument]) -
         InvalidRequest: No model folder at that path, pickled weights, unknown dtype, bad engine arguments or an
             empty distribution.
     """
-    path = Path(request.model_path)
+    path, gguf = Path(request.model_path), ""
+    if path.suffix == ".gguf" and path.is_file():
+        path, gguf = path.parent, path.name
     if not (path / "config.json").is_file():
         raise InvalidRequest(f"no model at {request.model_path!r}: that folder holds no config.json")
     weights: pb.RandomWeights | None = _optional(request, "random_weights")
     pickled = [file.name for kind in PICKLED for file in sorted(path.glob(kind))]
-    if weights is None and pickled and not any(path.glob("*.safetensors")):
+    if weights is None and pickled and not any(file.suffix in (".safetensors", ".gguf") for file in path.iterdir()):
         raise InvalidRequest(f"the weights in {pickled[0]} would run code when they are read; give *.safetensors")
     if request.dtype and request.dtype not in DTYPES:
         raise InvalidRequest(f"unknown dtype {request.dtype!r}; valid: {', '.join(DTYPES)}")
@@ -72,6 +74,7 @@ def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument]) -
         random_weights=None if weights is None else RandomWeights(weights.low, weights.high, weights.seed),
         trust_remote_code=request.trust_remote_code,
         gpu_uuids=tuple(request.gpu_uuids),
+        gguf=gguf,
     )
 
 

@@ -2,72 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.checkpoint import known_ids, read_config, require_same_weights, settings_warnings, weight_files
-from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.checkpoint import known_ids, read_config, settings_warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-def folder(path: Path, names: list[str], indexed: list[str]) -> Path:
-    """Return a folder of empty files, and an index that names some if any."""
-    for name in names:
-        (path / name).touch()
-    if indexed:
-        (path / INDEX).write_text(json.dumps({"weight_map": dict(enumerate(indexed))}))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("names", "indexed", "read"),
-    [
-        ([WHOLE], [], [WHOLE]),
-        ([WHOLE, "model.fp16.safetensors"], [WHOLE], [WHOLE]),
-        (["a.safetensors", "b.safetensors", "model.fp16.safetensors"], ["a.safetensors", "b.safetensors"], None),
-    ],
-)
-def test_a_folder_that_engines_read_alike_is_taken(
-    tmp_path: Path, names: list[str], indexed: list[str], read: list[str] | None
-) -> None:
-    """What an index leaves out is read by nobody."""
-    path = folder(tmp_path, names, indexed)
-    require_same_weights(path, "vLLM")
-    assert sorted(file.name for file in weight_files(path)) == (read or indexed)
-
-
-def test_a_broken_index_is_named(tmp_path: Path) -> None:
-    """An engine would name its own line that read it."""
-    folder(tmp_path, [WHOLE], [])
-    (tmp_path / INDEX).write_text("{")
-    with pytest.raises(InvalidRequest, match=INDEX):
-        require_same_weights(tmp_path, "vLLM")
-
-
-@pytest.mark.parametrize(
-    ("names", "indexed", "message"),
-    [
-        ([WHOLE], ["a.safetensors"], "vLLM would read a.safetensors from .*, and transformers reads model.safetensors"),
-        ([WHOLE, "a.safetensors"], ["a.safetensors"], "would read a.safetensors from"),
-        ([WHOLE, "model.fp16.safetensors"], [], "would read model.fp16.safetensors from"),
-        (["a.safetensors", "consolidated.safetensors"], ["a.safetensors"], "would read consolidated.safetensors from"),
-        (["model-00001-of-00002.safetensors"], [], "holds no model.safetensors, and no model.safetensors.index.json"),
-    ],
-)
-def test_a_folder_that_an_engine_reads_otherwise_is_refused(
-    tmp_path: Path, names: list[str], indexed: list[str], message: str
-) -> None:
-    """Two backends would measure two models, and the result would name the weights of one."""
-    path = folder(tmp_path, names, indexed)
-    with pytest.raises(InvalidRequest, match=message):
-        require_same_weights(path, "vLLM")
 
 
 @pytest.mark.parametrize(

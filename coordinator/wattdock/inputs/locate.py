@@ -1,0 +1,73 @@
+"""Where a model that is given by its path lies: a folder, a download of the Hugging Face hub, or one GGUF file.
+
+Must not know: what a model's files hold.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wattdock.errors import ConfigError
+from wattdock.files import expanded
+from wattdock.opening import read_regular
+from wattdock.text import listed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+SNAPSHOT = re.compile(rf".*/models--([^/]+)/snapshots/({COMMIT.pattern})")
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a model lies.
+
+    Attributes:
+        folder: Absolute; it may not exist.
+        gguf: The name of the GGUF file that was chosen there; empty leaves the choice to the folder.
+    """
+
+    folder: Path
+    gguf: str = ""
+
+    @property
+    def cached(self) -> tuple[str, str] | None:
+        """Its OWNER/NAME and commit, where it is a snapshot in the hub's cache.
+
+        Source: `repo_folder_name` of huggingface_hub 2.4; no id holds two hyphens side by side.
+        """
+        snapshot = SNAPSHOT.fullmatch(str(self.folder))
+        return (snapshot[1].replace("--", "/"), snapshot[2]) if snapshot else None
+
+    @property
+    def name(self) -> str:
+        """The model's name for tables."""
+        return self.gguf or (self.cached[0] if self.cached else self.folder.name)
+
+
+def locate(path: Path) -> Location:
+    """Return where the model lies that a person gave this path for.
+
+    Raises:
+        ConfigError: The path is that of a model in the hub's cache, and no snapshot there is the main branch's.
+    """
+    path = expanded(path).absolute()
+    if path.suffix == ".gguf" and path.is_file():
+        return Location(path.parent, path.name)
+    if not (snapshots := path / "snapshots").is_dir() or (path / "config.json").exists():
+        return Location(path)
+    commits, main = [], ""
+    with suppress(OSError):
+        commits = sorted(folder.name for folder in snapshots.iterdir() if folder.is_dir())
+        main = commits[0] if len(commits) == 1 else ""
+        main = read_regular(path / "refs/main", limit_bytes=100).decode(errors="replace").strip()
+    if main not in commits:
+        what = f"refs/main names {main!r}" if main else "no refs/main says which to take"
+        raise ConfigError(
+            f"{path} holds {listed(commits) or 'no snapshot'}, and {what}", f"give {snapshots}/COMMIT, or download it"
+        )
+    return Location(snapshots / main)
