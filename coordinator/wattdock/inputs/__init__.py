@@ -5,7 +5,7 @@ each pass; the model's `Architecture`, whose arithmetic the analysis counts, and
 Must not know: engines' internals, runners, results.
 """
 
-from wattdock.inputs.architecture import Architecture
+from wattdock.inputs.architecture import Architecture, architecture_of
 from wattdock.inputs.estimate import Estimate, memory_fit
 from wattdock.inputs.model_folder import ModelFolder
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
@@ -17,6 +17,7 @@ __all__ = [
     "Estimate",
     "ModelFolder",
     "PromptSet",
+    "architecture_of",
     "check_model",
     "check_prompts",
     "load_prompts",
