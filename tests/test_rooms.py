@@ -22,7 +22,15 @@ ROOMS = (
 )
 # Rooms within a room that have a door of their own.
 SUB_ROOMS = (
-    *("launch.images", "metering.cards", "study.tasks", "console.progress", "console.views", "live.server"),
+    *(
+        "inputs.architecture",
+        "launch.images",
+        "metering.cards",
+        "study.tasks",
+        "console.progress",
+        "console.views",
+        "live.server",
+    ),
     *("reports.cells", "reports.charts", "reports.wording"),
 )
 # Values of settings that are the names of files, which `import_module(f"…")` imports.

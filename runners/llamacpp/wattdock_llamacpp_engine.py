@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoConfig, AutoTokenizer
 from wattdock_llamacpp_weights import dtype_named, gguf_file, weights_of
 
+from wattdock_proto.context import SLOT_TOKENS, model_context
 from wattdock_runner.backend import LoadedModel
-from wattdock_runner.checkpoint import known_ids, read_config, read_tokenizer, settings_warnings
+from wattdock_runner.checkpoint import read_config, read_tokenizer, special_ids
 from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.gpus import require_gpus
@@ -41,8 +42,8 @@ NEUTRAL: dict[str, Any] = {
 }
 # A cached prompt is never used, so none is kept: the server would copy it within the pass.
 NO_CACHES = {"cache_ram_mib": 0, "cache_idle_slots": False, "n_ctx_checkpoints": 0}
-# How many requests are served at once by default, and how much context each has.
-PARALLEL, CONTEXT = 8, 4096
+# How many requests are served at once by default.
+PARALLEL = 8
 
 
 class LlamaCppApi(Api):
@@ -93,11 +94,9 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     require_gpus(order.gpu_uuids, (), "this build of llama.cpp")
     config = read_config(AutoConfig, order)
     report("drawing random weights" if order.random_weights else "reading weights")
-    file = order.model_path / "generation_config.json"
-    generation = json.loads(file.read_text("utf-8")) if file.is_file() else {"eos_token_id": config.eos_token_id}
-    ends = known_ids(generation.get("eos_token_id"), config.vocab_size)
     tokenizer = read_tokenizer(AutoTokenizer, order)
-    with gguf_file(order, config, ends) as gguf:
+    ids = special_ids(order, config, tokenizer)
+    with gguf_file(order, config, ids.eos) as gguf:
         weights = weights_of(gguf)
         if order.dtype not in ("auto", weights.kind):
             raise InvalidRequest(f"dtype {order.dtype}: {gguf.name} holds {weights.kind}; leave it out")
@@ -123,12 +122,12 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             "quantization": weights.kind if weights.is_quantized else None,
             "linear_weights": [weights.kind],
             "kv_cache_dtype": dtype_named(in_effect["cache_type_k"]),
-            "eos_token_ids": list(ends),
+            "eos_token_ids": list(ids.eos),
         },
         parallelism={"kind": "none", "devices": {}},
         parameter_count=weights.parameters,
         weight_bytes=weights.bytes,
-        warnings=settings_warnings(generation, config.vocab_size),
+        warnings=ids.warnings,
     )
 
 
@@ -136,7 +135,7 @@ def settings_for(order: LoadOrder, config: Any) -> dict[str, Any]:
     """Return what the server is started with: the order's arguments, and wattdock's defaults for the rest."""
     given = dict(order.engine_args)
     parallel = int(given.get("n_parallel", PARALLEL))  # type: ignore[call-overload]
-    context = min(CONTEXT, int(getattr(config, "max_position_embeddings", CONTEXT)))
+    context = min(SLOT_TOKENS, model_context(config.to_dict()) or SLOT_TOKENS)
     # llama.cpp's own number of threads is that of cores, whoever else uses them.
     threads = len(os.sched_getaffinity(0))
     defaults = {"n_parallel": parallel, "n_ctx": parallel * context, "n_threads": threads, "n_threads_batch": threads}

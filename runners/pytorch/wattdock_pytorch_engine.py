@@ -17,6 +17,7 @@ from wattdock_pytorch_model import load_model
 from wattdock_pytorch_ranks import exchange_named, join, leave, wait_for_all
 from wattdock_pytorch_steps import StepClock, output_length, steps_of_batch
 
+from wattdock_proto.context import model_context
 from wattdock_runner import checkpoint
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.clock import now_ns
@@ -26,7 +27,7 @@ from wattdock_runner.linear import linear_facts, unpacked_warnings
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from wattdock_runner.backend import Gpu, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
@@ -58,18 +59,12 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     with exchange_named("loading the model"):
         model = freeing_memory("loading the model", lambda: load_model(order, on_gpu=bool(gpus)))
     model.eval()
-    generation = checkpoint.read_generation_config(GenerationConfig, order, model)
     # `generate` fills every field that is left open from the model's settings, so none may stay there.
     model.generation_config = GenerationConfig()
     report("reading the tokenizer")
-    eos = generation.eos_token_id
-    if eos is None:
-        eos = getattr(model.config.get_text_config(), "eos_token_id", None)
-    size, ranks = model.config.get_text_config().vocab_size, order.rank.count if order.rank else 1
-    # Padding is masked: any id that the vocabulary has will do.
-    [pad_id, *_] = (*checkpoint.known_ids(generation.pad_token_id, size), 0)
     tokenizer = checkpoint.read_tokenizer(AutoTokenizer, order)
-    engine = PyTorchEngine(model, tokenizer, checkpoint.known_ids(eos, size), pad_id, ranks)
+    ids = checkpoint.special_ids(order, model.config, tokenizer)
+    engine = PyTorchEngine(model, tokenizer, ids, order.rank.count if order.rank else 1)
     # Only the engine's devices: a context on any other GPU takes memory that is not the model's.
     for device in engine.devices:
         if device.type == "cuda":
@@ -77,12 +72,10 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     # A full collection takes tenths of a second in the middle of a pass. vLLM does the same once it has started.
     gc.collect()
     gc.freeze()
-    return engine, _describe(engine, order, gpus, generation.to_diff_dict() | {"eos_token_id": eos})
+    return engine, _describe(engine, order, gpus)
 
 
-def _describe(
-    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], generation: Mapping[str, Any]
-) -> LoadedModel:
+def _describe(engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...]) -> LoadedModel:
     model = engine.model
     parameters = list(model.parameters())
     used = sorted({parameter.device.index for parameter in parameters if parameter.device.type == "cuda"})
@@ -110,16 +103,14 @@ def _describe(
             "tp_size": engine.ranks,
             "cpu_threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "eos_token_ids": list(engine.eos_ids),
+            "eos_token_ids": list(engine.ids.eos),
+            "pad_token_id": engine.ids.pad,
             "trust_remote_code": order.trust_remote_code,
         },
         parallelism=split | {"devices": dict(layers_by_gpu)},
         parameter_count=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-        warnings=(
-            *checkpoint.settings_warnings(generation, engine.vocab_size),
-            *unpacked_warnings(order, linear, "transformers"),
-        ),
+        warnings=(*engine.ids.warnings, *unpacked_warnings(order, linear, "transformers")),
         **cuda_versions(torch, gpus),
     )
 
@@ -151,16 +142,15 @@ class PyTorchEngine(Engine):
 
     Attributes:
         devices: The devices that hold parameters; the first takes the inputs.
-        eos_ids: Ids that end a sequence, as the checkpoint says.
-        pad_id: Pads shorter prompts, always masked.
+        ids: Ids that end a sequence, and that pad shorter prompts.
         ranks: Number of processes that hold the model together.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, eos_ids: tuple[int, ...], pad_id: int, ranks: int = 1) -> None:
+    def __init__(self, model: Any, tokenizer: Any, ids: checkpoint.SpecialIds, ranks: int = 1) -> None:
         config = model.config.get_text_config()
-        self.model, self.tokenizer, self.eos_ids, self.pad_id, self.ranks = model, tokenizer, eos_ids, pad_id, ranks
+        self.model, self.tokenizer, self.ids, self.ranks = model, tokenizer, ids, ranks
         self.vocab_size = config.vocab_size
-        self.context_tokens = checkpoint.context_tokens(config)
+        self.context_tokens = model_context(config.to_dict())
         self.devices = tuple(dict.fromkeys(parameter.device for parameter in model.parameters()))
         # Layers that see a part of the context differ in how much they read.
         kinds = {*(getattr(config, "layer_types", None) or ())}
@@ -175,7 +165,7 @@ class PyTorchEngine(Engine):
             for limit in {prompt.max_output_tokens for prompt in prompts}
         }
         self._ids = [torch.tensor(prompt.ids) for prompt in prompts]
-        self._ends = frozenset(() if workload.ignore_eos else self.eos_ids)
+        self._ends = frozenset(() if workload.ignore_eos else self.ids.eos)
         self._next, self._batches = [], []
         torch.manual_seed(workload.seed)
         self._clock = StepClock(recorder, self.devices[0], torch.cuda)
@@ -209,7 +199,7 @@ class PyTorchEngine(Engine):
         """Generate for all requests of a batch, to the end."""
         batch, self._next, start_ns = self._next, [], now_ns()
         first_step, device = len(self._clock), self.devices[0]
-        ids, mask = left_pad([self._ids[prompt.position] for _, prompt in batch], self.pad_id, device)
+        ids, mask = left_pad([self._ids[prompt.position] for _, prompt in batch], self.ids.pad, device)
         limits = [prompt.max_output_tokens for _, prompt in batch]
         # Padding after a sequence's limit is no token. Padding after an end of sequence counts until the pass is over.
         ordered = sorted(limits)
@@ -281,8 +271,8 @@ def generation_config(engine: PyTorchEngine, workload: Workload, max_new_tokens:
         no_repeat_ngram_size=0,
         use_cache=True,
         disable_compile=True,
-        eos_token_id=None if workload.ignore_eos or not engine.eos_ids else list(engine.eos_ids),
-        pad_token_id=engine.pad_id,
+        eos_token_id=None if workload.ignore_eos or not engine.ids.eos else list(engine.ids.eos),
+        pad_token_id=engine.ids.pad,
         **(settings if is_sampled else {}),
     )
 

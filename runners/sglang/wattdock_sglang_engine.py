@@ -17,7 +17,7 @@ from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
@@ -43,6 +43,9 @@ class SglangApi(Api):
     # It looks for its processes each second, and then ends with all of them.
     dying_s = 5.0
 
+    def __init__(self, eos_ids: Sequence[int]) -> None:
+        self._eos_ids = list(eos_ids)
+
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
         """Return a request that leaves nothing to the server's or the checkpoint's defaults.
 
@@ -55,6 +58,8 @@ class SglangApi(Api):
             "sampling_params": {
                 "max_new_tokens": prompt.max_output_tokens,
                 "ignore_eos": workload.ignore_eos,
+                # Heeded besides its own ends, unless it ignores all of them.
+                "stop_token_ids": self._eos_ids,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "top_k": sampling.top_k or ALL_TOKENS,
@@ -117,7 +122,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         with loading(PROGRAM, json.dumps(settings), DIRECT) as server:
             server.until(lambda: server.is_up("/ready"))
             info = server.ask("/server_info")
-            api = SglangApi()
+            api = SglangApi(model.ids.eos)
             if not info["enable_metrics"]:
                 api.histograms = None
             engine = ServedEngine(server, api, tokenizer=model.tokenizer)

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from tensorrt_llm import LLM, SamplingParams
 from wattdock_tensorrt import effective_engine_args, engine_settings
 
+from wattdock_proto.context import model_context
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import HANG, WORKER, EngineFailed, InvalidRequest, OutOfMemory, lacks_memory
 from wattdock_runner.folder_model import read_model, weights_folder
@@ -72,7 +73,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
     engine = TensorrtEngine(llm, model)
     effective = effective_engine_args(llm.args)
     engine.vocab_size = model.text.vocab_size
-    engine.context_tokens = effective["max_seq_len"] or getattr(model.text, "max_position_embeddings", None)
+    engine.context_tokens = effective["max_seq_len"] or model_context(model.text.to_dict())
     engine.max_in_flight, engine.in_flight_argument = effective["max_batch_size"], "max_batch_size"
     return engine, model.loaded(effective["tp_size"], effective["pp_size"], effective)
 
@@ -99,7 +100,7 @@ class TensorrtEngine(Engine):
     """
 
     def __init__(self, llm: Any, model: FolderModel) -> None:
-        self.llm, self.tokenizer, self.eos_ids = llm, model.tokenizer, model.eos_ids
+        self.llm, self.tokenizer, self.eos_ids = llm, model.tokenizer, model.ids.eos
         self.workers = Processes(descendants(os.getpid(), WORKER_MODULE))
         self._sampling: list[SamplingParams] = []
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()

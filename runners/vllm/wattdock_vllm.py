@@ -141,7 +141,6 @@ def engine_facts(config: Any, kv_cache: Any) -> dict[str, Any]:
     plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
     return {
         "settings": effective_engine_args(config, VllmBackend.engine_arguments or ()),
-        "generation": json_ready(model.try_get_generation_config()),
         "value_bytes": model.dtype.itemsize,
         "is_quantised": model.quantization is not None,
         "split": [split.tensor_parallel_size, split.pipeline_parallel_size],

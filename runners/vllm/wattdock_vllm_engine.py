@@ -86,18 +86,19 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmEngine, LoadedMod
     except Exception as error:
         close_sockets(open_sockets())
         raise refusal(faults.cause() or fault_of(error), plan.settings, error) from error
-    report("reading the tokenizer")
-    engine = VllmEngine(llm, faults, checkpoint.read_tokenizer(AutoTokenizer, order))
+    engine = VllmEngine(llm, faults, plan)
     engine.drain()
     return engine, describe(engine.facts, order, plan)
 
 
 class LoadPlan(NamedTuple):
-    """What a load begins with; `parameters` is None where transformers has no class for the model."""
+    """What a load begins with; `parameters` is None where transformers has no class, `tokenizer` where it has none."""
 
     gpus: tuple[Gpu, ...]
     settings: dict[str, Any]
     parameters: int | None
+    tokenizer: Any
+    ids: checkpoint.SpecialIds
 
 
 def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
@@ -119,7 +120,9 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
         # Its server would start for half a minute first.
         checkpoint.require_same_weights(order.model_path, "vllm", settings.get("load_format"))
     report("drawing random weights" if order.random_weights else "reading weights")
-    return LoadPlan(gpus, settings, parameter_count(config, order))
+    tokenizer = checkpoint.read_tokenizer(AutoTokenizer, order)
+    ids = checkpoint.special_ids(order, config, tokenizer)
+    return LoadPlan(gpus, settings, parameter_count(config, order), tokenizer, ids)
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -206,7 +209,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
         SERVE: bool(order.engine_args.get(SERVE)),
         # Each worker chooses for each layer; the configuration only has what was requested.
         "attention_backend": attention_backend(worker["attention"] for worker in by_worker),
-        "eos_token_ids": list(checkpoint.known_ids(engine["generation"].get("eos_token_id"), engine["vocab_size"])),
+        "eos_token_ids": list(plan.ids.eos),
     }
     if order.random_weights:
         drew_whole = {worker["drew_whole"] for worker in by_worker}
@@ -223,10 +226,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
         parallelism=parallelism(tensor, pipeline, layers_by_gpu),
         parameter_count=plan.parameters,
         weight_bytes=weight_bytes,
-        warnings=(
-            *checkpoint.settings_warnings(engine["generation"], engine["vocab_size"]),
-            *unpacked_warnings(order, linear, "vLLM"),
-        ),
+        warnings=(*plan.ids.warnings, *unpacked_warnings(order, linear, "vLLM")),
         **cuda_versions(torch, plan.gpus),
     )
 
@@ -257,8 +257,9 @@ class VllmEngine(Engine):
         sockets: Sockets to the engine's processes, referred to here so that the death of a process collects none.
     """
 
-    def __init__(self, llm: LLMEngine, faults: ChildFaults, tokenizer: Any) -> None:
-        self.llm, self.tokenizer, self.facts = llm, tokenizer, llm.collective_rpc("wattdock_facts")
+    def __init__(self, llm: LLMEngine, faults: ChildFaults, plan: LoadPlan) -> None:
+        self.llm, self.tokenizer, self.facts = llm, plan.tokenizer, llm.collective_rpc("wattdock_facts")
+        self._eos_ids = plan.ids.eos
         set_limits(self, self.facts)
         self.sockets = open_sockets()
         core: Any = llm.engine_core
@@ -273,7 +274,9 @@ class VllmEngine(Engine):
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
         """Make each prompt's sampling parameters."""
-        self._sampling = [sampling_params(workload, prompt.position, prompt.max_output_tokens) for prompt in prompts]
+        self._sampling = [
+            sampling_params(workload, prompt.position, prompt.max_output_tokens, self._eos_ids) for prompt in prompts
+        ]
 
     def end(self) -> None:
         """Stop vLLM's core, and its workers."""
@@ -374,7 +377,12 @@ class VllmEngine(Engine):
             )
 
 
-def sampling_params(workload: Workload, position: int, limit: int) -> SamplingParams:
+def stops(workload: Workload, eos_ids: Sequence[int]) -> dict[str, Any]:
+    """Return the settings under which a request ends at these ids alone, whatever vLLM reads from the folder."""
+    return {"ignore_eos": True, "stop_token_ids": [] if workload.ignore_eos else list(eos_ids)}
+
+
+def sampling_params(workload: Workload, position: int, limit: int, eos_ids: Sequence[int]) -> SamplingParams:
     """Return settings that leave nothing to a checkpoint's defaults; each prompt has its seed."""
     sampling = workload.sampling
     return SamplingParams(
@@ -383,7 +391,7 @@ def sampling_params(workload: Workload, position: int, limit: int) -> SamplingPa
         top_k=sampling.top_k,
         seed=workload.seed + position if sampling.temperature > 0 else None,
         max_tokens=limit,
-        ignore_eos=workload.ignore_eos,
+        **stops(workload, eos_ids),
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )

@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from transformers import AutoTokenizer
-from wattdock_vllm_engine import MORE_ROOM, describe, plan_load, refusal, set_limits
+from wattdock_vllm_engine import MORE_ROOM, describe, plan_load, refusal, set_limits, stops
 from wattdock_vllm_processes import ChildFaults
 from wattdock_vllm_server import MODEL
 
-from wattdock_runner.checkpoint import read_tokenizer
 from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import CacheTooSmall, InvalidRequest, OutOfMemory, RunnerFault
 from wattdock_runner.served import Api, Chunk, ServedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from wattdock_vllm_engine import LoadPlan
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
@@ -40,6 +40,9 @@ class VllmApi(Api):
     # It looks for its engine each five seconds.
     dying_s = 7.0
 
+    def __init__(self, eos_ids: Sequence[int]) -> None:
+        self._eos_ids = eos_ids
+
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
         """Return a request for ids that leaves nothing to the server's or the checkpoint's defaults."""
         sampling = workload.sampling
@@ -50,7 +53,7 @@ class VllmApi(Api):
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
-            "ignore_eos": workload.ignore_eos,
+            **stops(workload, self._eos_ids),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
@@ -91,8 +94,8 @@ class VllmApi(Api):
 class VllmServed(ServedEngine):
     """vLLM's server, whose processes report why they failed."""
 
-    def __init__(self, server: Server, faults: ChildFaults, facts: Sequence[Mapping[str, Any]], tokenizer: Any) -> None:
-        super().__init__(server, VllmApi(), tokenizer=tokenizer)
+    def __init__(self, server: Server, faults: ChildFaults, facts: Sequence[Mapping[str, Any]], plan: LoadPlan) -> None:
+        super().__init__(server, VllmApi(plan.ids.eos), tokenizer=plan.tokenizer)
         set_limits(self, facts)
         self._faults = faults
 
@@ -113,9 +116,9 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
     Raises:
         WrongState, InvalidRequest, OutOfMemory: As without a server.
     """
-    plan, tokenizer = plan_load(order, report), read_tokenizer(AutoTokenizer, order)
+    plan = plan_load(order, report)
     # It turns answers into text, as wherever it serves, if it has the model's tokenizer.
-    settings = plan.settings | {"skip_tokenizer_init": tokenizer is None}
+    settings = plan.settings | {"skip_tokenizer_init": plan.tokenizer is None}
     if order.engine_args.get("disable_log_stats"):
         raise InvalidRequest("disable_log_stats: vllm.serve reads the server's statistics; leave it out")
     settings["disable_log_stats"] = False
@@ -125,6 +128,6 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
         with loading(PROGRAM, json.dumps(settings), AS_SERVED) as server:
             server.until(lambda: server.is_up("/version"))
             facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
-            return VllmServed(server, faults, facts, tokenizer), describe(facts, order, plan)
+            return VllmServed(server, faults, facts, plan), describe(facts, order, plan)
     except RunnerFault as error:
         raise error if (fault := faults.cause()) is None else refusal(fault, settings, error) from error

@@ -28,7 +28,7 @@ USED = {
     "config/mamba.py": {"MambaConfig": "backend enable_stochastic_rounding stochastic_rounding_philox_rounds"},
     "config/model.py": {
         "ModelConfig": "dtype get_num_layers() get_vocab_size() hf_text_config max_model_len multimodal_config "
-        "quantization trust_remote_code try_get_generation_config()"
+        "quantization trust_remote_code"
     },
     "config/multimodal.py": {"MultiModalConfig": "limit_per_prompt"},
     "config/offload.py": {"OffloadConfig": "prefetch uva"},

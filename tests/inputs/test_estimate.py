@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from contract.subjects import write_config
+from make import models as tiny
 from refused import raises
 from seams.inputs import requests_of
 
@@ -12,6 +14,10 @@ from wattdock.config import EngineMemory, ExperimentConfig, Split
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.inputs import memory_fit
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 H200, H100 = 150_754_820_096, 81559 << 20
 
 
@@ -142,3 +148,31 @@ def test_requests_longer_than_the_models_context_are_refused(
     with raises(ConfigError, *values, cause=Cause.DOES_NOT_FIT):
         fit({"model": model, "workload": {"max_output_tokens": output_tokens}}, memory_bytes=None)
     fit({"model": model, "workload": {"max_output_tokens": output_tokens - 1}}, memory_bytes=None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "settings", "changes", "most"),
+    [
+        ("pytorch", {}, {"rope_scaling": YARN}, 2048),
+        # Neither settings that move memory nor an architecture that is not known hides it.
+        ("pytorch", {"offload_folder": "x"}, {"model_type": "bamba"}, 512),
+        ("vllm", {}, {"rope_scaling": YARN}, 512),
+        ("vllm", {"max_model_len": 300}, {}, 300),
+        ("sglang", {"context_length": 300}, {}, 300),
+        ("tensorrt", {"max_seq_len": 300}, {}, 300),
+        ("llamacpp", {}, {}, 512),
+        ("llamacpp", {}, {"max_position_embeddings": 8192}, 4096),
+        ("llamacpp", {"n_ctx": 99_999}, {"max_position_embeddings": 8192}, 8192),
+        ("fake", {}, {"text_config": {"max_position_embeddings": 256}}, 256),
+    ],
+)
+def test_each_backend_s_own_context_is_checked_before_a_load(
+    tmp_path: Path, backend: str, settings: dict[str, Any], changes: dict[str, Any], most: int
+) -> None:
+    """A runner would refuse the first pass, after it has loaded the weights."""
+    write_config(tmp_path, **changes)
+    (tmp_path / "model.safetensors").write_bytes(tiny.weights())
+    asked = {"backend": backend, backend: settings, "model": {"path": str(tmp_path)}}
+    fit({**asked, "workload": {"max_output_tokens": most}}, memory_bytes=None)
+    with raises(ConfigError, f"{most:,} tokens in {backend}", f"{most + 1:,}", cause=Cause.DOES_NOT_FIT):
+        fit({**asked, "workload": {"max_output_tokens": most + 1}}, memory_bytes=None)

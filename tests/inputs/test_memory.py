@@ -14,7 +14,7 @@ from seams.inputs import MemoryEstimate, ModelMemory, Requests
 
 from wattdock.config import EngineMemory, Split
 from wattdock.errors import UnknownArchitectureError
-from wattdock.inputs import Architecture, presets
+from wattdock.inputs import architecture_of, presets
 
 # A window keeps one token less than it looks back at, which is much of a small one; transformers' grouped Falcon keeps
 # each key/value head several times, which no other engine does.
@@ -44,7 +44,7 @@ def test_a_model_has_exactly_the_parameters_that_transformers_makes(
     name: str, theirs: dict[str, dict[str, Any]]
 ) -> None:
     """A wrong figure, or a forgotten matrix, would show here."""
-    assert Architecture.from_config(CONFIGS[name]).parameters == theirs[name]["parameters"]
+    assert architecture_of(CONFIGS[name]).parameters == theirs[name]["parameters"]
     if name in presets():
         assert presets()[name].parameters == theirs[name]["parameters"]
 

@@ -11,7 +11,7 @@ from seams.inputs import preset_of, shape_config
 
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError
-from wattdock.inputs import Architecture, check_model, presets, resolve_model
+from wattdock.inputs import architecture_of, check_model, presets, resolve_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 )
 def test_a_shape_has_the_parameters_that_its_model_is_published_with(name: str, published: int) -> None:
     """One wrong figure in the shape would show here."""
-    assert Architecture.from_config(shape_config(name)).parameters == presets()[name].parameters == published
+    assert architecture_of(shape_config(name)).parameters == presets()[name].parameters == published
 
 
 def test_every_known_model_says_where_its_figures_are_from_and_who_was_not_found_says_so() -> None:

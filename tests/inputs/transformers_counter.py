@@ -81,6 +81,14 @@ def operations(kind: Any, prompt_tokens: int, output_tokens: int) -> int:
     return total
 
 
+def kept_by(layer: Any) -> list[Any]:
+    """Return what a layer of a cache holds: keys and values, or the states of linear attention."""
+    if hasattr(layer, "keys"):
+        return [layer.keys, layer.values]
+    states = [layer.conv_states, layer.recurrent_states]
+    return [state for kind in states for state in (kind.values() if isinstance(kind, dict) else kind)]
+
+
 def prefilled(model: Any) -> tuple[int, int]:
     """Return bytes of keys and values after a prefill, and the most bytes of anything else in it."""
     known = {value.untyped_storage()._cdata for value in (*model.parameters(), *model.buffers())}
@@ -88,7 +96,7 @@ def prefilled(model: Any) -> tuple[int, int]:
     places = torch.arange(PROMPT_TOKENS, device="meta")[None]
     with torch.inference_mode(), Live(known) as live:
         cache = model(input_ids=ids, position_ids=places, use_cache=True, logits_to_keep=1).past_key_values
-    kept = sum(int(part.nbytes) for layer in cache.layers for part in (layer.keys, layer.values))
+    kept = sum(int(part.nbytes) for layer in cache.layers for part in kept_by(layer))
     return kept, live.peak - kept
 
 

@@ -39,7 +39,7 @@ def run_bare(engine: VllmEngine, workload: Workload, prompts: Sequence[Prompt], 
     """Keep `in_flight` requests in the engine until none is left; all prompts are token ids."""
     from wattdock_vllm_engine import sampling_params
 
-    sampling = sampling_params(workload, 0, workload.max_output_tokens)
+    sampling = sampling_params(workload, 0, workload.max_output_tokens, ())
     given = [{"type": "token", "prompt_token_ids": list(prompt.content)} for prompt in prompts]
     every: list[Any] | None = [] if workload.return_token_ids else None
     engine.drain()

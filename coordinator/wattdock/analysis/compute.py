@@ -11,7 +11,7 @@ from pydantic import Field
 
 from wattdock.errors import UnknownArchitectureError
 from wattdock.host import gpu_models
-from wattdock.inputs import Architecture
+from wattdock.inputs.architecture import Architecture, architecture_of
 from wattdock.values import Positive, Stored
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def compute(measured: Measured, environment: EnvironmentSnapshot, energy: Energy
     if not architectures or not measured.passes:
         return Compute(reason="no pass was measured" if architectures else "the model is not known")
     try:
-        model = Architecture.from_config(architectures[-1])
+        model = architecture_of(architectures[-1])
     except UnknownArchitectureError as error:
         return Compute(reason=str(error))
     requests = [request for run_pass in measured.pass_records for request in run_pass.requests]
@@ -173,7 +173,6 @@ def _least_bytes(
     if not environment.runner.weight_bytes:
         return None
     arguments = environment.runner.engine_args
-    weights = model.active_weights * environment.runner.weight_bytes / model.total_weights
     guessed = (arguments.get(name) for name in GUESSED_TOKENS)
     tokens_per_step = 1 + max([0, *(number for number in guessed if isinstance(number, int))])
     cache_settings = arguments.get("kv_cache_config")
@@ -182,9 +181,12 @@ def _least_bytes(
     if cache_dtype in (None, "", "auto"):
         # A cache has the type of the activations, as the engine or else config.json names it.
         cache_dtype = arguments.get("dtype") or model.dtype
+    # Each step reads an expert once: the more tokens share it, the more experts, and the fewer bytes for each token.
+    read = model.weights_read(in_flight * tokens_per_step)
+    weights = read * environment.runner.weight_bytes / model.total_weights
     least = 0.0
     for request in requests:
         prompt, output = request.prompt_tokens or 0, request.output_tokens or 0
-        least += output / in_flight * weights
-        least += model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype=str(cache_dtype))
+        cached = model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, dtype=str(cache_dtype))
+        least += output / in_flight * weights + cached
     return least / tokens_per_step

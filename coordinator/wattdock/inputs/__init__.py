@@ -5,7 +5,6 @@ each pass; the model's `Architecture`, whose arithmetic the analysis counts, and
 Must not know: engines' internals, runners, results.
 """
 
-from wattdock.inputs.architecture import Architecture
 from wattdock.inputs.estimate import Estimate, memory_fit
 from wattdock.inputs.model_folder import ModelFolder
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
@@ -13,7 +12,6 @@ from wattdock.inputs.resolve import check_model, resolve_model
 from wattdock.inputs.shapes import presets
 
 __all__ = [
-    "Architecture",
     "Estimate",
     "ModelFolder",
     "PromptSet",

@@ -144,6 +144,8 @@ def memory_fit(
     """
     figures = known_figures(config.model, home=hub_home)
     engine, label = config.section.memory(), config.model.label
+    if figures is not None and not weights_only:
+        _require_context(config, config.section.context_tokens(figures.published_config))
     unknown = f"memory of {label}: not estimated, "
     if figures is None:
         return MemoryFit(None, unknown + "its config.json has not been downloaded yet")
@@ -161,8 +163,6 @@ def memory_fit(
         model = ModelMemory.of(published, engine, requests, file_bytes=figures.weight_bytes, dtype=dtype)
     except UnknownArchitectureError as error:
         return MemoryFit(figures.weight_bytes, f"{unknown}{error}")
-    if not weights_only:
-        _require_context(config, model.model.max_context)
     weights_bytes = int(model.weights_bytes)
     if memory_bytes is None:
         model.check_split(split)
@@ -209,7 +209,8 @@ def _require_context(config: ExperimentConfig, most: int | None) -> None:
     if most and prompt_tokens + answers.most > most:
         before = f"prompts of {prompt_tokens:,} tokens with " if prompts else ""
         raise ConfigError(
-            f"{config.model.label} has a context of {most:,} tokens, and {before}answers of {answers.most:,} exceed it",
+            f"{config.model.label} has a context of {most:,} tokens in {config.backend}, and {before}answers of "
+            f"{answers.most:,} exceed it",
             f"lower max_output_tokens{' or input_tokens' * bool(prompts)}",
             cause=Cause.DOES_NOT_FIT,
         )

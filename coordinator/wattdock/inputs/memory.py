@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config import Split
 from wattdock.errors import ConfigError, UnknownArchitectureError
-from wattdock.inputs.architecture import BYTES, Architecture
+from wattdock.inputs.architecture import BYTES, Architecture, architecture_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -129,7 +129,7 @@ class ModelMemory:
             UnknownArchitectureError: The architecture, or how it is quantised, is not known.
             ConfigError: The type is not known.
         """
-        model = Architecture.from_config(config)
+        model = architecture_of(config)
         quantises = dtype == "mxfp4" or (dtype != "auto" and bytes_of(dtype) == 1)
         checkpoint_method = str(model.quantization.get("quant_method") or "") or None
         method = dtype if quantises else checkpoint_method if dtype == "auto" else None
@@ -234,12 +234,12 @@ class ModelMemory:
         }
 
     def kv_bytes(self, context_tokens: int, tensor: int = 1) -> float:
-        """Return the keys and values of one request over all layers, on each GPU of a tensor-parallel group."""
+        """Return the keys, values and states of one request over all layers, on each GPU of a tensor-parallel group."""
         model, kv_dtype = self.model, self.engine.kv_dtype
-        tokens = sum(min(context_tokens, layer.window or context_tokens) for layer in model.layers)
-        # Beyond the number of key/value heads, each GPU has a repeated head.
-        heads = ceil(model.kv_heads / tensor)
-        return tokens * 2 * heads * model.head_size * bytes_of(self.dtype if kv_dtype == "auto" else kv_dtype)
+        tokens = sum(min(context_tokens, layer.window or context_tokens) for layer in model.layers if layer.attends)
+        value_bytes = bytes_of(self.dtype if kv_dtype == "auto" else kv_dtype)
+        kept = model.kv_values(tensor)
+        return tokens * kept * value_bytes + model.state_bytes(value_bytes) / tensor
 
 
 def bytes_of(dtype: str) -> float:

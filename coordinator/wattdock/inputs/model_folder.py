@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
-from wattdock.inputs.architecture import LARGEST
 from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
+from wattdock_proto.context import LARGEST
 from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
 from wattdock_proto.weight_names import INDEX, ONE_SET, WEIGHTS, gguf_models, gguf_names, names_in, weight_names
 

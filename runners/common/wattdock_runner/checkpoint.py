@@ -6,8 +6,10 @@ Transformers, tokenizers and torch are duck-typed: nothing is imported.
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
@@ -17,16 +19,13 @@ from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
     from wattdock_runner.recorder import PassRecorder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-# Kinds of rotary positions that reach `factor` times the trained positions. A config of llama3 or longrope says the
-# whole reach itself.
-STRETCHED = ("yarn", "linear", "dynamic")
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
 HARMLESS_GENERATION_SETTINGS = {
     "_from_model_config",
@@ -127,27 +126,6 @@ def require_servable(prompts: Sequence[EncodedPrompt], vocab_size: int, context_
             )
 
 
-def context_tokens(config: Any) -> int | None:
-    """Return the positions of a transformers config of a text model; None is unlimited.
-
-    `_max_context` of wattdock's `architecture` says the same of config.json; one table of cases tests both.
-    """
-    positions: int | None = getattr(config, "max_position_embeddings", None)
-    rope = getattr(config, "rope_scaling", None) or getattr(config, "rope_parameters", None)
-    if positions is None or not isinstance(rope, dict):
-        return positions
-    original = getattr(config, "original_max_position_embeddings", None)
-    by_kind = [kind for kind in rope.values() if isinstance(kind, dict)] or [rope]
-    reaches = []
-    for kind in by_kind:
-        trained = original or kind.get("original_max_position_embeddings") or positions
-        factor = kind.get("factor") or 1
-        stretched = kind.get("rope_type", kind.get("type")) in STRETCHED and isinstance(factor, (int, float))
-        possible = stretched and isinstance(trained, int) and trained <= 10**9 and 1 <= factor <= 10**9
-        reaches.append(max(positions, int(trained * factor)) if possible else positions)
-    return min(reaches)
-
-
 def _encode(tokenizer: Any, content: str | Chat, template: ChatTemplate | None, name: str) -> list[int]:
     if template:
         text = template.render((("user", content),) if isinstance(content, str) else content.messages, name)
@@ -210,13 +188,6 @@ def read_tokenizer(auto_tokenizer: Any, order: LoadOrder) -> Any:
     return read_from_folder(auto_tokenizer, order)
 
 
-def read_generation_config(generation_config_class: Any, order: LoadOrder, model: Any) -> Any:
-    """Return the folder's generation settings; those of the model's config where the folder has no file of them."""
-    if not (order.model_path / "generation_config.json").is_file():
-        return model.generation_config
-    return generation_config_class.from_pretrained(order.model_path, local_files_only=True)
-
-
 def read_config(auto_config: Any, order: LoadOrder) -> Any:
     """Return the folder's config; a pad id that is not in the vocabulary, which embeddings refuse, is left out.
 
@@ -254,21 +225,69 @@ def dtype_of(order: LoadOrder, config: Any, *, on_gpu: bool = True) -> str | Non
     return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def known_ids(ids: object, vocab_size: int) -> tuple[int, ...]:
-    """Return what the vocabulary has of a checkpoint's pad_token_id or eos_token_id: one id, several, or None."""
-    listed = ids if isinstance(ids, (list, tuple)) else (ids,)
-    return tuple(token for token in listed if isinstance(token, int) and 0 <= token < vocab_size)
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids of a checkpoint that every engine uses alike; the vocabulary has each of them.
+
+    Attributes:
+        eos: Ids that end an answer.
+        pad: Fills shorter prompts of a batch up, and is always masked.
+        warnings: What a result has to say of the checkpoint's settings.
+    """
+
+    eos: tuple[int, ...]
+    pad: int
+    warnings: tuple[str, ...]
 
 
-def settings_warnings(settings: Mapping[str, Any], vocab_size: int) -> tuple[str, ...]:
-    """Return warnings: generation settings of a checkpoint that no pass applies, and ends that are no ids of it."""
+def special_ids(order: LoadOrder, config: Any, tokenizer: Any) -> SpecialIds:
+    """Return the ids that end and pad answers: those of generation_config.json, else config.json, else the tokenizer.
+
+    Args:
+        config: The folder's config, as transformers reads it.
+        tokenizer: None where the folder has none.
+
+    Raises:
+        InvalidRequest: generation_config.json is no JSON object.
+    """
+    settings, text = _generation_settings(order.model_path), config.get_text_config()
+    places = (SimpleNamespace(**settings), text, config, tokenizer)
+    eos, pad = ([getattr(place, name, None) for place in places] for name in ("eos_token_id", "pad_token_id"))
+    named = next((ids for ids in eos if ids is not None), None)
+    listed, ends = _listed(named), known_ids(named, text.vocab_size)
     ignored = {name: settings[name] for name in sorted(settings.keys() - HARMLESS_GENERATION_SETTINGS)}
     warnings = [f"the checkpoint's generation_config is not applied: {ignored}"] if ignored else []
-    eos = settings.get("eos_token_id")
-    listed, known = list(eos) if isinstance(eos, (list, tuple)) else [eos], list(known_ids(eos, vocab_size))
-    if eos is not None and listed != known:
-        warnings.append(f"of the checkpoint's eos_token_id {eos} only {known} ends answers: it has {vocab_size} ids")
-    return tuple(warnings)
+    if named is not None and listed != ends:
+        warnings.append(
+            f"of the checkpoint's eos_token_id {named} only {list(ends)} ends answers: it has {text.vocab_size} ids"
+        )
+    # Padding is masked: any id that the vocabulary has will do.
+    [padding, *_] = (*(token for ids in pad for token in known_ids(ids, text.vocab_size)), 0)
+    return SpecialIds(ends, padding, tuple(warnings))
+
+
+def _generation_settings(path: Path) -> dict[str, Any]:
+    """Return what generation_config.json sets; empty without the file."""
+    if not (file := path / "generation_config.json").is_file():
+        return {}
+    try:
+        settings = json.loads(file.read_bytes())
+        return {name: value for name, value in settings.items() if value is not None}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise InvalidRequest(f"{file} is no JSON object ({error}); save the model again") from error
+
+
+def _listed(ids: object) -> tuple[object, ...]:
+    return tuple(ids) if isinstance(ids, (list, tuple)) else (ids,)
+
+
+def known_ids(ids: object, vocab_size: int) -> tuple[int, ...]:
+    """Return what the vocabulary has of a checkpoint's pad_token_id or eos_token_id: one id, several, or None."""
+    return tuple(
+        token
+        for token in _listed(ids)
+        if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size
+    )
 
 
 def meta_model(torch: Any, auto_model: Any, config: Any, *, trust_remote_code: bool) -> Any:

@@ -37,7 +37,7 @@ class FolderModel:
         meta: The model, without values.
         dtype: The dtype that it runs in: the order's, or the checkpoint's own.
         tokenizer: A tokenizer of transformers; None where the folder has none.
-        generation: The checkpoint's generation settings.
+        ids: The ids that end its answers.
         weight_bytes: Size of a copy in that dtype; None where a checkpoint is quantised.
     """
 
@@ -47,14 +47,9 @@ class FolderModel:
     meta: Any
     tokenizer: Any
     dtype: str
-    generation: Mapping[str, Any]
+    ids: checkpoint.SpecialIds
     parameters: int
     weight_bytes: int | None
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """The ids that end an answer."""
-        return checkpoint.known_ids(self.generation.get("eos_token_id"), self.text.vocab_size)
 
     def loaded(self, tensor: int, pipeline: int, effective: Mapping[str, object]) -> LoadedModel:
         """Return what an engine runs with that takes the first GPUs, one for each part of the model.
@@ -68,11 +63,11 @@ class FolderModel:
         return LoadedModel(
             visible_gpus=self.gpus,
             used_gpu_uuids=used,
-            effective_engine_args={**effective, "dtype": self.dtype, "eos_token_ids": list(self.eos_ids)},
+            effective_engine_args={**effective, "dtype": self.dtype, "eos_token_ids": list(self.ids.eos)},
             parallelism=parallelism(tensor, pipeline, layers_by_gpu),
             parameter_count=self.parameters,
             weight_bytes=self.weight_bytes,
-            warnings=checkpoint.settings_warnings(self.generation, self.text.vocab_size),
+            warnings=self.ids.warnings,
             **self.versions,
         )
 
@@ -100,15 +95,15 @@ def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str, bac
     dtype = checkpoint.dtype_of(order, config) or "bfloat16"
     parameters = sum(int(parameter.numel()) for parameter in meta.parameters())
     is_quantised = getattr(config, "quantization_config", None) is not None
-    generation = checkpoint.read_generation_config(transformers.GenerationConfig, order, meta)
+    tokenizer = checkpoint.read_tokenizer(transformers.AutoTokenizer, order)
     return FolderModel(
         gpus=gpus,
         versions=cuda_versions(torch, gpus),
         text=config.get_text_config(),
         meta=meta,
-        tokenizer=checkpoint.read_tokenizer(transformers.AutoTokenizer, order),
+        tokenizer=tokenizer,
         dtype=dtype,
-        generation=generation.to_diff_dict(),
+        ids=checkpoint.special_ids(order, config, tokenizer),
         parameters=parameters,
         weight_bytes=None if is_quantised else parameters * int(getattr(torch, dtype).itemsize),
     )

@@ -2,35 +2,66 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.checkpoint import known_ids, read_config, settings_warnings
+from wattdock_runner.checkpoint import SpecialIds, read_config, special_ids
+from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
-    ("eos", "ends", "told"),
-    [
-        (None, (), ()),
-        (2, (2,), ()),
-        ([2, 31], (2, 31), ()),
-        ((2, 31), (2, 31), ()),
-        (4_294_967_295, (), ("of the checkpoint's eos_token_id 4294967295 only [] ends answers: it has 32 ids",)),
-        (-1, (), ("of the checkpoint's eos_token_id -1 only [] ends answers: it has 32 ids",)),
-        ([2, 32, None], (2,), ("of the checkpoint's eos_token_id [2, 32, None] only [2] ends answers: it has 32 ids",)),
-    ],
-)
-def test_an_end_that_is_not_in_the_vocabulary_is_left_out_and_told(
-    eos: object, ends: tuple[int, ...], told: tuple[str, ...]
+OTHERS = "of the checkpoint's eos_token_id {} only {} ends answers: it has 32 ids"
+# Settings of generation_config.json (None is no file), config.json and the tokenizer; ids that end, the id that pads.
+SPECIAL: list[tuple[Any, dict[str, Any], dict[str, Any], tuple[int, ...], int, tuple[str, ...]]] = [
+    (None, {}, {}, (), 0, ()),
+    ({"eos_token_id": 2, "pad_token_id": 5}, {"eos_token_id": 3, "pad_token_id": 6}, {}, (2,), 5, ()),
+    (None, {"eos_token_id": 3, "pad_token_id": 6}, {"eos_token_id": 4, "pad_token_id": 7}, (3,), 6, ()),
+    ({"eos_token_id": None}, {"eos_token_id": [3, 31]}, {"eos_token_id": 4}, (3, 31), 0, ()),
+    ({"use_cache": True}, {}, {"eos_token_id": 4, "pad_token_id": 7}, (4,), 7, ()),
+    ({"pad_token_id": 32}, {"pad_token_id": -1}, {"pad_token_id": 7}, (), 7, ()),
+    ({"pad_token_id": [True, 9]}, {}, {}, (), 9, ()),
+    ({"eos_token_id": 2**32 - 1}, {"eos_token_id": 3}, {}, (), 0, (OTHERS.format(2**32 - 1, []),)),
+    ({"eos_token_id": -1}, {}, {}, (), 0, (OTHERS.format(-1, []),)),
+    ({"eos_token_id": True}, {}, {}, (), 0, (OTHERS.format(True, []),)),
+    ({"eos_token_id": [2, 32, None]}, {}, {}, (2,), 0, (OTHERS.format([2, 32, None], [2]),)),
+    ({"top_k": 20}, {}, {}, (), 0, ("the checkpoint's generation_config is not applied: {'top_k': 20}",)),
+]
+
+
+@pytest.mark.parametrize(("generation", "config", "tokenizer", "ends", "pad", "warnings"), SPECIAL)
+def test_every_backend_ends_and_pads_by_one_rule(
+    tmp_path: Path,
+    generation: dict[str, Any] | None,
+    config: dict[str, Any],
+    tokenizer: dict[str, Any],
+    ends: tuple[int, ...],
+    pad: int,
+    warnings: tuple[str, ...],
 ) -> None:
-    """No engine gets it, and the result says so."""
-    assert known_ids(eos, 32) == ends
-    assert settings_warnings({"eos_token_id": eos}, 32) == told
+    """generation_config.json, else config.json, else the tokenizer; no engine gets what the vocabulary lacks."""
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    text = SimpleNamespace(vocab_size=32, **config)
+    whole = SimpleNamespace(get_text_config=lambda: text)
+    order: Any = SimpleNamespace(model_path=tmp_path)
+    assert special_ids(order, whole, SimpleNamespace(**tokenizer)) == SpecialIds(ends, pad, warnings)
+    if not tokenizer:
+        assert special_ids(order, whole, None) == SpecialIds(ends, pad, warnings)
+
+
+@pytest.mark.parametrize("content", ["{", "[2]"])
+def test_generation_settings_that_cannot_be_read_are_refused_by_name(tmp_path: Path, content: str) -> None:
+    """Ends would be missing without a word."""
+    (tmp_path / "generation_config.json").write_text(content)
+    order: Any = SimpleNamespace(model_path=tmp_path)
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=32))
+    with pytest.raises(InvalidRequest, match=r"generation_config\.json is no JSON object"):
+        special_ids(order, config, None)
 
 
 @pytest.mark.parametrize(("pad", "kept"), [(32, None), (-1, None), (31, 31)])

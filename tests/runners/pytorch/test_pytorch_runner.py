@@ -105,7 +105,8 @@ def test_ids_that_are_not_in_the_vocabulary_reach_no_engine(
     settings = {"pad_token_id": unknown_id, "eos_token_id": [2, unknown_id]}
     (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     loaded, _ = bare[0].load(tmp_path)
-    assert json.loads(loaded.effective_engine_args_json)["eos_token_ids"] == [2]
+    effective = json.loads(loaded.effective_engine_args_json)
+    assert (effective["eos_token_ids"], effective["pad_token_id"]) == ([2], 0)
     assert any(f"[2, {unknown_id}]" in warning for warning in loaded.environment.warnings)
     prompts = [ids_prompt(3), ids_prompt(9)]
     assert bare[0].generate(workload(in_flight=2, max_output_tokens=3), prompts).summary.output_tokens == 6

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from wattdock.config.lengths import Positive
+from wattdock_proto.context import model_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,6 +117,8 @@ class BackendSection(BaseModel):
     caveat: ClassVar[str] = ""
     # The setting that switches the engine's prefix cache on.
     prefix_cache: ClassVar[str] = "enable_prefix_caching: true"
+    # The setting that bounds the positions of a request; "" where the engine has none.
+    context_setting: ClassVar[str] = ""
 
     dtype: str = "auto"
 
@@ -167,6 +170,15 @@ class BackendSection(BaseModel):
     def split(self, gpus: int) -> Split:  # noqa: ARG002
         """Return how these settings spread a model over a number of GPUs."""
         return Split()
+
+    def context_tokens(self, model: Mapping[str, Any]) -> int | None:
+        """Return the most positions that prompt and answer share in the engine; None where only the engine knows.
+
+        Args:
+            model: The model's config.json.
+        """
+        asked = getattr(self, self.context_setting, None)
+        return asked if isinstance(asked, int) else model_context(model)
 
     def memory(self) -> EngineMemory | None:
         """Return how the engine uses a GPU's memory; None where that cannot be estimated."""

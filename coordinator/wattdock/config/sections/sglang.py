@@ -20,6 +20,7 @@ class Section(TensorPipelineSection, ReplicableSection):
 
     arrivals: ClassVar = ("batch", "closed", "open", "single")
     needs_gpu: ClassVar = True
+    context_setting: ClassVar = "context_length"
     prefix_cache: ClassVar = "disable_radix_cache: false"
 
     dtype: Dtype = "auto"

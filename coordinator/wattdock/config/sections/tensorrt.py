@@ -42,6 +42,7 @@ class Section(TensorPipelineSection):
     caveat: ClassVar = "tensorrt is experimental: its runner was only tried against a stand-in of TensorRT-LLM"
     arrivals: ClassVar = ("batch", "closed", "open", "single")
     needs_gpu: ClassVar = True
+    context_setting: ClassVar = "max_seq_len"
     prefix_cache: ClassVar = "kv_cache_config: {enable_block_reuse: true}"
 
     dtype: Dtype = "auto"

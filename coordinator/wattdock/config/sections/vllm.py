@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from wattdock.config.lengths import Positive
 from wattdock.config.sections import Dtype, EngineMemory, ReplicableSection, TensorPipelineSection
 from wattdock.errors import ConfigError
+from wattdock_proto.context import model_context
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
@@ -65,6 +69,10 @@ class Section(TensorPipelineSection, ReplicableSection):
                 f"vllm.quantization: {self.quantization} needs weights to read, and a shape's are drawn at random",
                 "leave it out, or give a model with weights",
             )
+
+    def context_tokens(self, model: Mapping[str, Any]) -> int | None:
+        """Return the positions of the longest request; None where only vLLM knows."""
+        return self.max_model_len or model_context(model, as_vllm=True)
 
     def memory(self) -> EngineMemory | None:
         """Return what vLLM profiles at its start: one step of most tokens, then choosing tokens for most requests."""

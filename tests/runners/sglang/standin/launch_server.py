@@ -20,7 +20,7 @@ FILE = Path(__file__).parents[1] / "fault"
 STEP_S = 0.004
 CHILD = "import time; time.sleep(3600)"
 SAMPLING = {"frequency_penalty", "ignore_eos", "max_new_tokens", "min_p", "presence_penalty", "repetition_penalty"}
-SAMPLING |= {"sampling_seed", "temperature", "top_k", "top_p"}
+SAMPLING |= {"sampling_seed", "stop_token_ids", "temperature", "top_k", "top_p"}
 HISTOGRAMS = {"time_to_first_token": [0.0, 0], "inter_token_latency": [0.0, 0]}
 LOCK, PROMPTS = threading.Lock(), set()
 

@@ -1,0 +1,10 @@
+"""What a decoder-only model is made of: weights, keys and values, and arithmetic, from its config.json. Pure.
+
+In: a config.json. Out: an `Architecture`, or an `UnknownArchitectureError` that names the model type.
+Must not know: engines, hardware, results.
+"""
+
+from wattdock.inputs.architecture.model import BYTES, Architecture
+from wattdock.inputs.architecture.read import architecture_of
+
+__all__ = ["BYTES", "Architecture", "architecture_of"]
