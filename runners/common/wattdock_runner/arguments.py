@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -99,7 +100,8 @@ def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, 
             wanted = " or ".join(sorted({_json_name(kind) for kind in argument.types}))
             given = _json_name(type(value))
             raise InvalidRequest(f"engine argument {name!r} must be {wanted}, not {given} ({value!r})")
-        if argument.choices and value not in argument.choices:
+        # Engines lower or raise some texts before they compare.
+        if argument.choices and str(value).lower() not in [str(choice).lower() for choice in argument.choices]:
             choices = ", ".join(json.dumps(choice) for choice in argument.choices)
             raise InvalidRequest(f"{engine}: engine argument {name!r} must be one of {choices}, not {value!r}")
 
@@ -136,7 +138,7 @@ def source_arguments(
         return None
     arguments: dict[str, Argument] = {}
     for source in sorted(Path(spec.submodule_search_locations[0]).glob(files)):
-        arguments |= _fields_in(source.read_text(encoding="utf-8"), *classes)
+        arguments |= _fields_in(source, *classes)
     taken = {
         name: replace(argument, refused=refused.get(name, ""))
         for name, argument in arguments.items()
@@ -145,20 +147,58 @@ def source_arguments(
     return {**taken, **added} if arguments else None
 
 
-def _fields_in(source: str, *classes: str) -> dict[str, Argument]:
-    """Return the public annotated fields of classes in `source`, inherited fields included; of all without names.
+def _fields_in(source: Path, *classes: str) -> dict[str, Argument]:
+    """Return the public annotated fields of classes in a file, inherited fields included; of all without names.
 
-    A class or a base that `source` does not define has no fields.
+    A class or a base that the file does not define has no fields.
     """
-    defined = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    defined = {node.name: node for node in _parsed(source).body if isinstance(node, ast.ClassDef)}
     arguments: dict[str, Argument] = {}
     for node in (defined[name] for name in classes or defined if name in defined):
         if bases := [base.id for base in node.bases if isinstance(base, ast.Name)]:
             arguments |= _fields_in(source, *bases)
         fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
         kinds = {field.target.id: field.annotation for field in fields if isinstance(field.target, ast.Name)}
-        arguments |= {name: Argument(_types(kind)) for name, kind in kinds.items() if not name.startswith("_")}
+        public = {name: kind for name, kind in kinds.items() if not name.startswith("_")}
+        arguments |= {name: Argument(_types(kind), _choices(kind, source) or ()) for name, kind in public.items()}
     return arguments
+
+
+@cache
+def _parsed(source: Path) -> ast.Module:
+    return ast.parse(source.read_text(encoding="utf-8"))
+
+
+def _choices(annotation: ast.expr, source: Path) -> tuple[object, ...] | None:
+    """Return the values of an annotation in a file that allows a closed set; None where others are valid, too."""
+    if isinstance(annotation, ast.Name):
+        return _aliased(annotation.id, source)
+    if isinstance(annotation, ast.BinOp):
+        parts = [annotation.left, annotation.right]
+    elif isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Literal":
+        parts = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+    else:
+        return None
+    values: list[object] = []
+    for part in parts:
+        # A Literal holds values and other types of values; a union holds types and None.
+        found = (part.value,) if isinstance(part, ast.Constant) else _choices(part, source)
+        if found is None:
+            return None
+        values += found
+    return tuple(values)
+
+
+def _aliased(name: str, source: Path) -> tuple[object, ...] | None:
+    """Return the values of a type that a file defines, or imports from a file beside its package."""
+    for node in _parsed(source).body:
+        if isinstance(node, ast.Assign) and name in [getattr(target, "id", "") for target in node.targets]:
+            return _choices(node.value, source)
+        if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
+            place = Path(*str(node.module).split(".")).with_suffix(".py")
+            files = [folder / place for folder in source.parents if (folder / place).is_file()]
+            return _aliased(name, files[0]) if files else None
+    return None
 
 
 def _types(annotation: ast.expr) -> tuple[type, ...]:
