@@ -5,12 +5,15 @@ Drawn parameters are made on their device: an 8 B model must neither pass throug
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import dispatch_model, infer_auto_device_map, init_empty_weights
 from accelerate.utils import get_balanced_memory
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import __version__ as transformers_version
+from transformers.quantizers.auto import AutoHfQuantizer
 from wattdock_pytorch_ranks import (
     distributed_config,
     is_split,
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import LoadOrder, RandomWeights, Rank
 
 Placement = dict[str, "int | str"]
+# Files of AutoGPTQ and AutoAWQ beside a config.json that says nothing of them; transformers would draw what it lacks.
+LEGACY_CONFIGS = ("quantize_config.json", "quant_config.json")
 
 
 def load_model(order: LoadOrder, *, on_gpu: bool) -> Any:
@@ -58,6 +63,7 @@ def load_model(order: LoadOrder, *, on_gpu: bool) -> Any:
         if drawn:
             model = empty_model(config, rank, **options)
         else:
+            require_quantizer(order, config, placement)
             # Transformers reads each rank's part only, to the rank's device.
             where = {"distributed_config": distributed_config(rank)} if rank else {"device_map": placement}
             model = read_model(order, config=config, **options, **where)
@@ -66,6 +72,44 @@ def load_model(order: LoadOrder, *, on_gpu: bool) -> Any:
         return draw_model(model, placement, drawn) if drawn else model
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
+
+
+def require_quantizer(order: LoadOrder, config: Any, placement: Placement) -> None:
+    """Accept whole weights, and quantised weights that transformers can hold here, before any weight is read.
+
+    Transformers ignores a method that it does not know, and would read packed weights as if they were whole.
+
+    Raises:
+        InvalidRequest: Holds the method and transformers' own reason: a package or a GPU that it lacks.
+
+    Source: `get_hf_quantizer` in quantizers/auto.py of transformers 5.24, which asks the same validator.
+    """
+    legacy = [name for name in LEGACY_CONFIGS if (order.model_path / name).is_file()]
+    text = config.get_text_config()
+    asked = getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None)
+    if not asked:
+        if legacy:
+            raise InvalidRequest(
+                f"{order.model_path / legacy[0]} describes quantised weights, and transformers reads it only as "
+                "quantization_config in config.json; move it there, with its quant_method"
+            )
+        return
+    method = asked.get("quant_method") if isinstance(asked, dict) else getattr(asked, "quant_method", None)
+    weights = f"the {method or 'quantised'} weights of {order.model_path}"
+    refused = f"transformers {transformers_version} cannot hold {weights} here"
+    # The validator of fp8 and mxfp4 marks the settings it is given, where it decides to unpack.
+    settings = deepcopy(asked)
+    try:
+        known = AutoHfQuantizer.supports_quant_method(settings)
+        if known:
+            quantizer = AutoHfQuantizer.from_config(settings, pre_quantized=True)
+            quantizer.validate_environment(device_map=placement or None, weights_only=True)
+    # Settings that lack a field, or have one too many, end in any of these.
+    except (ImportError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InvalidRequest(f"{refused}: {reason}; backend vllm has kernels of its own") from error
+    if not known:
+        raise InvalidRequest(f"{refused}: it does not know the method; backend vllm has methods of its own")
 
 
 def read_model(order: LoadOrder, **options: Any) -> Any:

@@ -146,6 +146,15 @@ def test_the_memorys_part_is_a_column_and_a_row() -> None:
     assert terminal_rows(row("one", hbm | {"energy.mean_hbm_power_w": None}))["HBM"].endswith(" – W")
 
 
+def test_the_share_of_prompts_from_a_cache_stands_on_page_and_terminal() -> None:
+    """A page has no such column where no engine tells."""
+    cached = row("one", {"performance.prompt_tokens": 400, "performance.cached_prompt_tokens": 100})
+    silent = row("two", {"performance.cached_prompt_tokens": None})
+    assert ">25.0%<" in section(shown(cached, silent), "summary")
+    assert terminal_rows(cached)["tokens"].endswith("400 prompt, 100 of them from a cache (25.0%)")
+    assert ">prompt from a cache<" not in shown(silent)
+
+
 def test_goodput_stands_on_the_page_where_it_is_known() -> None:
     """A column that no result has a figure for is not there."""
     good = {"requests": 8, "share_met": 0.75, "requests_met_per_s": 2.5}

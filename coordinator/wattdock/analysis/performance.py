@@ -107,6 +107,13 @@ class Performance(Stored):
     serving: Serving | None = None
 
     @property
+    def cached_prompt_share(self) -> float | None:
+        """Share of prompt tokens that a prefix cache served, 0 to 1; None where the engine does not tell."""
+        if self.cached_prompt_tokens is None or not self.prompt_tokens:
+            return None
+        return self.cached_prompt_tokens / self.prompt_tokens
+
+    @property
     def arrivals_left_out(self) -> str | None:
         """A sentence on arrivals that were never served; None where they are few."""
         due = self.arrivals_due

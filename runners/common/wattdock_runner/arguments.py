@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -51,16 +52,16 @@ class Argument:
     refused: str = ""
 
 
-def _unknown_argument(name: str, valid: Sequence[str]) -> InvalidRequest:
+def _unknown_argument(name: str, valid: Sequence[str], engine: str) -> InvalidRequest:
     """Return the error for a name that does not exist, with the nearest valid name."""
     near = difflib.get_close_matches(name, valid, n=1)
     if near:
-        hint = f"did you mean {near[0]!r}?"
+        hint = f"nearest: {near[0]!r}"
     elif len(valid) > MOST_NAMES_LISTED:
         hint = f"none of the {len(valid)} valid ones is like it"
     else:
         hint = f"valid: {', '.join(valid) or 'none'}"
-    return InvalidRequest(f"unknown engine argument {name!r}; {hint}")
+    return InvalidRequest(f"{engine} has no argument {name!r}; {hint}")
 
 
 def parse_engine_args(text: str) -> dict[str, Any]:
@@ -78,15 +79,18 @@ def parse_engine_args(text: str) -> dict[str, Any]:
     return parsed
 
 
-def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, Argument]) -> None:
+def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, Argument], engine: str) -> None:
     """Accept engine arguments only if every name is declared and every value has its declared type.
+
+    Args:
+        engine: Name and version of what declares them: an argument may be another version's.
 
     Raises:
         InvalidRequest: Holds the argument, its value and what is valid.
     """
     for name, value in engine_args.items():
         if name not in declared:
-            raise _unknown_argument(name, takeable(declared))
+            raise _unknown_argument(name, takeable(declared), engine)
         argument = declared[name]
         if argument.refused:
             raise InvalidRequest(f"engine argument {name!r} is not taken: {argument.refused}")
@@ -96,9 +100,10 @@ def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, 
             wanted = " or ".join(sorted({_json_name(kind) for kind in argument.types}))
             given = _json_name(type(value))
             raise InvalidRequest(f"engine argument {name!r} must be {wanted}, not {given} ({value!r})")
-        if argument.choices and value not in argument.choices:
+        # Engines lower or raise some texts before they compare.
+        if argument.choices and str(value).lower() not in [str(choice).lower() for choice in argument.choices]:
             choices = ", ".join(json.dumps(choice) for choice in argument.choices)
-            raise InvalidRequest(f"engine argument {name!r} must be one of {choices}, not {value!r}")
+            raise InvalidRequest(f"{engine}: engine argument {name!r} must be one of {choices}, not {value!r}")
 
 
 def takeable(declared: Mapping[str, Argument]) -> list[str]:
@@ -133,7 +138,7 @@ def source_arguments(
         return None
     arguments: dict[str, Argument] = {}
     for source in sorted(Path(spec.submodule_search_locations[0]).glob(files)):
-        arguments |= _fields_in(source.read_text(encoding="utf-8"), *classes)
+        arguments |= _fields_in(source, *classes)
     taken = {
         name: replace(argument, refused=refused.get(name, ""))
         for name, argument in arguments.items()
@@ -142,20 +147,58 @@ def source_arguments(
     return {**taken, **added} if arguments else None
 
 
-def _fields_in(source: str, *classes: str) -> dict[str, Argument]:
-    """Return the public annotated fields of classes in `source`, inherited fields included; of all without names.
+def _fields_in(source: Path, *classes: str) -> dict[str, Argument]:
+    """Return the public annotated fields of classes in a file, inherited fields included; of all without names.
 
-    A class or a base that `source` does not define has no fields.
+    A class or a base that the file does not define has no fields.
     """
-    defined = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    defined = {node.name: node for node in _parsed(source).body if isinstance(node, ast.ClassDef)}
     arguments: dict[str, Argument] = {}
     for node in (defined[name] for name in classes or defined if name in defined):
         if bases := [base.id for base in node.bases if isinstance(base, ast.Name)]:
             arguments |= _fields_in(source, *bases)
         fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
         kinds = {field.target.id: field.annotation for field in fields if isinstance(field.target, ast.Name)}
-        arguments |= {name: Argument(_types(kind)) for name, kind in kinds.items() if not name.startswith("_")}
+        public = {name: kind for name, kind in kinds.items() if not name.startswith("_")}
+        arguments |= {name: Argument(_types(kind), _choices(kind, source) or ()) for name, kind in public.items()}
     return arguments
+
+
+@cache
+def _parsed(source: Path) -> ast.Module:
+    return ast.parse(source.read_text(encoding="utf-8"))
+
+
+def _choices(annotation: ast.expr, source: Path) -> tuple[object, ...] | None:
+    """Return the values of an annotation in a file that allows a closed set; None where others are valid, too."""
+    if isinstance(annotation, ast.Name):
+        return _aliased(annotation.id, source)
+    if isinstance(annotation, ast.BinOp):
+        parts = [annotation.left, annotation.right]
+    elif isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Literal":
+        parts = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+    else:
+        return None
+    values: list[object] = []
+    for part in parts:
+        # A Literal holds values and other types of values; a union holds types and None.
+        found = (part.value,) if isinstance(part, ast.Constant) else _choices(part, source)
+        if found is None:
+            return None
+        values += found
+    return tuple(values)
+
+
+def _aliased(name: str, source: Path) -> tuple[object, ...] | None:
+    """Return the values of a type that a file defines, or imports from a file beside its package."""
+    for node in _parsed(source).body:
+        if isinstance(node, ast.Assign) and name in [getattr(target, "id", "") for target in node.targets]:
+            return _choices(node.value, source)
+        if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
+            place = Path(*str(node.module).split(".")).with_suffix(".py")
+            files = [folder / place for folder in source.parents if (folder / place).is_file()]
+            return _aliased(name, files[0]) if files else None
+    return None
 
 
 def _types(annotation: ast.expr) -> tuple[type, ...]:

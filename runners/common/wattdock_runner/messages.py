@@ -43,11 +43,12 @@ PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument]) -> LoadOrder:
+def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument], engine: str) -> LoadOrder:
     """Return what a backend must load.
 
     Args:
         declared: The backend's engine arguments.
+        engine: As for `check_engine_args`.
 
     Raises:
         InvalidRequest: No model folder at that path, pickled weights, unknown dtype, bad engine arguments or an
@@ -65,7 +66,7 @@ def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument]) -
     if request.dtype and request.dtype not in DTYPES:
         raise InvalidRequest(f"unknown dtype {request.dtype!r}; valid: {', '.join(DTYPES)}")
     engine_args: dict[str, Any] = parse_engine_args(request.engine_args_json)
-    check_engine_args(engine_args, declared)
+    check_engine_args(engine_args, declared, engine)
     return LoadOrder(
         model_path=path,
         dtype=request.dtype or "auto",

@@ -69,9 +69,12 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             InvalidRequest: Model folder, dtype or an engine argument is wrong.
             WrongState: A model is loaded already, the runner is busy, or it sees other GPUs than requested.
         """
-        if package_version(self._backend.framework_package) is None or self._backend.engine_arguments is None:
+        version = package_version(self._backend.framework_package)
+        if version is None or self._backend.engine_arguments is None:
             raise WrongState(f"{self._backend.framework} is not installed here; {INSTALL}")
-        order = messages.load_order_from(request, self._backend.engine_arguments)
+        order = messages.load_order_from(
+            request, self._backend.engine_arguments, f"{self._backend.framework} {version}"
+        )
         self._engine.require_idle()
         if self._is_loaded:
             raise WrongState("a model is loaded already; Unload it first")

@@ -95,6 +95,27 @@ def test_quantised_weights_that_transformers_unpacks_are_told(
     assert warning == "transformers unpacked the checkpoint's fp8 weights to float32: operands have 32 bits"
 
 
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "hold the awq weights of .*pip install gptqmodel"),
+        ({"quant_method": "gptq", "bits": 4}, "hold the gptq weights of .*pip install optimum"),
+        ({"quant_method": "compressed-tensors"}, "pip install compressed-tensors"),
+        ({"quant_method": "modelopt"}, "it does not know the method"),
+        ({"bits": 4}, "hold the quantised weights of .*no `quant_method`"),
+        (None, "quantize_config.json describes quantised weights"),
+    ],
+)
+def test_quantised_weights_that_transformers_cannot_hold_are_refused_unread(
+    bare: tuple[Runner, Path], tmp_path: Path, asked: dict[str, object] | None, reason: str
+) -> None:
+    """The folder has no weights, and the reason is the method all the same."""
+    write_config(tmp_path, **({"quantization_config": asked} if asked else {}))
+    (tmp_path / "quantize_config.json").write_text("{}")
+    code, detail = bare[0].refused_load(tmp_path)
+    assert (code, bool(re.search(reason, detail)), "\n" in detail) == ("INVALID_ARGUMENT", True, False), detail
+
+
 @pytest.mark.parametrize("unknown_id", [-1, 512])
 def test_ids_that_are_not_in_the_vocabulary_reach_no_engine(
     bare: tuple[Runner, Path], checkpoint: Checkpoint, tmp_path: Path, unknown_id: int

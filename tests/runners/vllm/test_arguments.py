@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SOURCE = '''
+from vllm.config.cache import CacheDType
+
 class EngineArgs:
     """Arguments for vLLM engine."""
 
@@ -38,6 +40,7 @@ class EngineArgs:
     speculative_config: dict = 1
     spec_model: str = ""
     spec_method: str = ""
+    kv_cache_dtype: CacheDType | None = None
 
     def from_cli_args(cls, args): ...
 '''
@@ -49,6 +52,10 @@ def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     file = tmp_path / "vllm/engine/arg_utils.py"
     file.parent.mkdir(parents=True)
     file.write_text(SOURCE)
+    (tmp_path / "vllm/config").mkdir()
+    (tmp_path / "vllm/config/cache.py").write_text(
+        'Small = Literal["fp8", "int8"]\nCacheDType = Literal["auto", Small]\n'
+    )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(VLLM_FOLDER)
     monkeypatch.delitem(sys.modules, "wattdock_vllm", raising=False)
@@ -59,8 +66,17 @@ def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 def test_arguments_are_the_fields_that_wattdock_does_not_set_itself(arguments: Any) -> None:
     """Secrets, other machines, private fields and what would swap the model are left out."""
-    offered = ["enforce_eager", "load_format", "max_model_len", "plugins", "serve", "spec_method"]
+    offered = ["enforce_eager", "kv_cache_dtype", "load_format", "max_model_len", "plugins", "serve", "spec_method"]
     assert takeable(arguments.VllmBackend.engine_arguments) == offered
+
+
+def test_values_are_those_of_the_types_that_the_source_imports(arguments: Any) -> None:
+    """A type that also takes any text, as load_format's, has no closed set."""
+    declared = arguments.VllmBackend.engine_arguments
+    assert declared["kv_cache_dtype"].choices == ("auto", "fp8", "int8", None)
+    check_engine_args({"kv_cache_dtype": "FP8", "load_format": "any"}, declared, "vllm 0.32.0")
+    with pytest.raises(InvalidRequest, match=r"^vllm 0.32.0: .*'kv_cache_dtype' .* \"fp8\", \"int8\", null, not 'fp9'"):
+        check_engine_args({"kv_cache_dtype": "fp9"}, declared, "vllm 0.32.0")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +92,7 @@ def test_no_argument_swaps_the_model_or_brings_a_draft(arguments: Any, names: tu
     """Refused by name, with the way out."""
     for name in names:
         with pytest.raises(InvalidRequest, match=rf"'{name}' .*{reason}"):
-            check_engine_args({name: "x"}, arguments.VllmBackend.engine_arguments)
+            check_engine_args({name: "x"}, arguments.VllmBackend.engine_arguments, "vllm 0.32.0")
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])

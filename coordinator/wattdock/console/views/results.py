@@ -129,7 +129,8 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         lag = f"{performance.schedule_lag_share:.1%} of a pass behind at its end"
         yield "arrivals", f"{rates}{saturated}; {lag}{left_out}"
     prompt = number(performance.prompt_tokens, ",")
-    cached = f", {performance.cached_prompt_tokens:,} of them from a cache" if performance.cached_prompt_tokens else ""
+    share = performance.cached_prompt_share
+    cached = f", {performance.cached_prompt_tokens:,} of them from a cache ({share:.1%})" if share else ""
     yield "tokens", f"{performance.output_tokens:,} output, {prompt} prompt{cached}"
     windows = result.energy.windows if result.energy else None
     counted = f"tokens ÷ seconds of {windows.headline}" if windows else "tokens ÷ seconds"
