@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.files import expanded, write_whole
@@ -25,6 +24,7 @@ from wattdock.publish.bundle import LOCK, PROMPTS, STUDY
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from wattdock.analysis import ExperimentResult
     from wattdock.publish.bundle import Bundle
     from wattdock.store import StoredResult
 
@@ -82,7 +82,7 @@ def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> 
     if not whole:
         raise StoreError(f"{bundle.manifest.name} holds no result without an error", "nothing to reproduce")
     skipped = tuple(
-        f"{_label(stored.result)} is not measured again: it is {stored.result.status} in the bundle"
+        f"{stored.result.config.label} is not measured again: it is {stored.result.status} in the bundle"
         for stored in results
         if stored not in whole
     )
@@ -99,10 +99,6 @@ def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> 
         bundled.append(replace(stored, result=stored.result.model_copy(update=here)))
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
     return Reproduction(study, tuple(bundled), skipped, bundle.folder / LOCK)
-
-
-def _label(result: ExperimentResult) -> str:
-    return ExperimentResult.labels([result])[0]
 
 
 def _require_gpus(results: list[ExperimentResult]) -> None:
@@ -124,7 +120,7 @@ def _config_here(
     written: ExperimentConfig, bundled: ExperimentResult, bundle: Bundle, local: LocalChoices, home: Path
 ) -> ExperimentConfig:
     """Return an experiment of study.yaml with the settings that this machine's user chose."""
-    prompts, model, label = written.workload.prompts, written.model, _label(bundled)
+    prompts, model, label = written.workload.prompts, written.model, bundled.config.label
     if prompts.source and prompts.file:
         packed = bundle.folder / prompts.source
         if not prompts.source.startswith(f"{PROMPTS}/") or not is_safe(prompts.source) or not packed.is_file():
@@ -159,7 +155,7 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
     name = model.name if model else "?"
     if local.model_folder is None:
         raise ConfigError(
-            f"{_label(bundled)} used a local folder of weights, {name!r}", "say where it is with --model-folder"
+            f"{bundled.config.label} used a local folder of weights, {name!r}", "say where it is with --model-folder"
         )
     folder = expanded(local.model_folder).absolute()
     spec = ModelSpec(path=folder, trust_remote_code=model is not None and model.trust_remote_code)
