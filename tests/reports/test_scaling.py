@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import exp
 from pathlib import Path
 from typing import Any
 
 import pytest
 from make.rows import split_document, split_result
 from refused import raises
-from seams.analysis import SPEED, Figure
+from seams.analysis import Figure, Interval
 from seams.reports import Setting, SplitPoint, optimum
 
 from wattdock.analysis import ExperimentResult
@@ -107,7 +109,7 @@ def test_what_was_measured_under_other_settings_is_no_point_of_the_curve() -> No
     """Another batch size is a setting of its own, and the repeats of one setting are pooled."""
     many = {"a": tensor(1), "b": tensor(2), "again": tensor(2), "other": tensor(2, batch_size=8)}
     found = scaled(many).settings
-    assert [[len(point.restarts[SPEED]) for point in setting.points] for setting in found] == [[3, 6], [3]]
+    assert [[point.restarts for point in setting.points] for setting in found] == [[3, 6], [3]]
     assert [len(setting.curves) for setting in found] == [1, 1]
 
 
@@ -140,8 +142,19 @@ def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None
         best = optimum(found.points)
         assert best is not None
         assert best.point.split == "one GPU"
-        assert best.difference is not None
-        assert best.difference.differs is differs
+        assert best.differs is differs
+
+
+def test_a_ratio_is_as_uncertain_as_both_figures_together() -> None:
+    """Budgets of ± 3 and ± 4 % make ± 5 % of a ratio, in which 4 % more is no difference, and 6 % more is one."""
+    setting, _ = only({"one": tensor(1), "two": tensor(2)})
+    for more, differs in ((1.04, False), (1.06, True)):
+        figures = (Figure(1.0, Interval.around(1.0, 0.03)), Figure(more, Interval.around(more, 0.04)))
+        best = optimum([replace(point, j_per_token=of) for point, of in zip(setting.points, figures, strict=True)])
+        assert best is not None
+        assert best.ratio is not None
+        assert best.ratio.interval == pytest.approx((more * exp(-0.05), more * exp(0.05)))
+        assert best.differs is differs
 
 
 def test_the_figures_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.CaptureFixture[str]) -> None:

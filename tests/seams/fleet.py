@@ -1,6 +1,6 @@
 """What tests reach behind the door of `fleet`: a name that moves is changed here only."""
 
-from wattdock.fleet.prepare import prepare
+from wattdock.fleet.fleet import prepare
 from wattdock.fleet.slurm import QueuedTask
 from wattdock.fleet.states import states_of
 from wattdock.fleet.task import Ending, require_alone

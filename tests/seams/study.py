@@ -1,9 +1,10 @@
 """What tests reach behind the door of `study`: a name that moves is changed here only."""
 
-from wattdock.study.event_log import EVENTS, EventLog
 from wattdock.study.events import (
+    EVENTS,
     BackendGivenUp,
     Event,
+    EventLog,
     ExperimentFailed,
     FallbackSkipped,
     FallbacksPlanned,

@@ -8,16 +8,15 @@ beside the computation.
 
 from wattdock.analysis import conditions, statistics, windows
 from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts, analyse
-from wattdock.analysis.verdict import Audit, Check
-from wattdock.analysis.windows import WindowSummary
+from wattdock.analysis.verdict import Audit, Check, Question
 
 __all__ = [
     "Audit",
     "Check",
     "ExperimentResult",
     "Fallback",
+    "Question",
     "StudyFacts",
-    "WindowSummary",
     "analyse",
     "conditions",
     "statistics",

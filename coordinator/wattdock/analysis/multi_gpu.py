@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from wattdock.analysis.idle import over
-from wattdock.analysis.joules import combined_timing_j
 from wattdock.metering import Span
 from wattdock.values import Stored, known_sum
 
@@ -33,7 +32,6 @@ class ReplicaShare(Stored):
         gpu_uuids: Its GPU; empty on a CPU.
         tail_s: From its last token to the end of each pass, summed; it waits for the other replicas then.
         tail_idle_j: Energy of its GPU in that time; part of the experiment's total.
-        tail_timing_j: Standard uncertainty of `tail_idle_j`.
         reason: Why `tail_idle_j` is null, where it is.
     """
 
@@ -43,7 +41,6 @@ class ReplicaShare(Stored):
     output_tokens: int
     tail_s: float | None
     tail_idle_j: float | None
-    tail_timing_j: float | None = None
     reason: str | None = None
 
 
@@ -141,6 +138,5 @@ def _replica_share(measured: Measured, number: int, passes: Sequence[tuple[Resta
         output_tokens=sum(replica.output_tokens for replica in replicas),
         tail_s=sum(tail.duration_s for tail in tails),
         tail_idle_j=known_sum(energy.total_j for energy in joules),
-        tail_timing_j=combined_timing_j(joules),
         reason=next((energy.reason for energy in joules if energy.reason), None),
     )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Unpack
 
-    from wattdock.analysis import ExperimentResult
+    from wattdock.analysis import ExperimentResult, Question
 
 Status = Literal["pass", "info", "warn", "fail", "unknown"]
 S = TypeVar("S")
@@ -24,13 +24,13 @@ class Declared(TypedDict, total=False):
         threshold: The limit that the figure is held against.
         source: Where the figure, or the limit, comes from.
         remedy: What to do unless the check passes.
-        question: Which question of the verdict it answers: see `analysis.Check`.
+        question: Which question of the verdict it answers.
     """
 
     threshold: str
     source: str
     remedy: str
-    question: Literal["wrong", "known", "repeat"]
+    question: Question
 
 
 class Outcome(NamedTuple):

@@ -6,14 +6,19 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from wattdock.execution import Interrupts
 from wattdock.files import whole_file
 from wattdock.fleet import slurm
-from wattdock.fleet.prepare import prepare
 from wattdock.fleet.script import jobs_of
 from wattdock.fleet.states import states_of
 from wattdock.fleet.task import Ending
+from wattdock.host import folders
+from wattdock.inputs import resolve_model
+from wattdock.launch import choose_launcher
+from wattdock.launch.images import read_lock
 from wattdock.study import StudyFolder, events
 from wattdock.study.tasks import TASKS, begin_tasks, collect, require_tasks, tasks_of
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,3 +119,25 @@ class Fleet:
         if jobs := {task.job.partition("_")[0] for task in slurm.queued(self.path)}:
             slurm.cancel(sorted(jobs))
         return bool(jobs)
+
+
+def prepare(study: Study, emit: events.Emit) -> None:
+    """Make once what the study's tasks need: models, and environments of backends whose runners are processes.
+
+    Raises:
+        ConfigError, PreflightError, LaunchError: A model cannot be fetched, or an environment cannot be made.
+    """
+    home, say = folders.wattdock_home(), events.notes(emit)
+    processes = {
+        (config.backend, config.accelerator != "cpu"): config.model_copy(update={"launcher": "process"})
+        for config in study.experiments
+        if not config.runner_python
+        and config.launcher in (("process",) if config.container.locked else ("auto", "process"))
+    }
+    with Interrupts(emit) as interrupts, interrupts.interruptible():
+        for model in {json_text(config.model): config.model for config in study.experiments}.values():
+            resolve_model(model, home=home, progress=say)
+        for (backend, on_gpu), config in processes.items():
+            choice = choose_launcher(config, on_gpu=on_gpu, home=home, lock=read_lock)
+            with choice.launcher(on_gpu=on_gpu, say=say):
+                say(f"{backend}: its environment is ready")

@@ -6,7 +6,6 @@ page is in `assets`, plain HTML, style and script; it shows what `Feed.now` retu
 Must not know: how anything is measured. Runs are watched through their studies' folders, and started as commands.
 """
 
-from wattdock.live.feed import Feed
-from wattdock.live.gpus import GpuSnapshot
+from wattdock.live.feed import Feed, GpuSnapshot
 
 __all__ = ["Feed", "GpuSnapshot"]

@@ -22,10 +22,11 @@ from rich.filesize import decimal as size_text
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.files import BUNDLED, MANIFEST, RESULT
 from wattdock.host import folders
-from wattdock.opening import open_data, read_regular
+from wattdock.opening import open_data
+from wattdock.output import harmless
 from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import AGAIN, PIECE_BYTES, is_safe, unpack
-from wattdock.reports import draw
+from wattdock.reports import markdown, points_of
 from wattdock.store import StoredResult, load_result
 from wattdock.text import listed
 
@@ -102,10 +103,7 @@ class Bundle(VerifiedBundle):
 
 def results_table(results: Sequence[StoredResult]) -> str:
     """Return results as a Markdown table for people."""
-    with folders.scratch_folder() as scratch:
-        file = scratch / "table.md"
-        draw("table", results, file)
-        return read_regular(file).decode()
+    return harmless(markdown(points_of(results)))
 
 
 def sums_of(hashes: Mapping[str, str]) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.files import expanded, write_whole
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from wattdock.analysis import ExperimentResult
     from wattdock.publish.bundle import Bundle
     from wattdock.store import StoredResult
 
@@ -87,7 +87,7 @@ def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> 
     if not whole:
         raise StoreError(f"{bundle.manifest.name} holds no result without an error", "nothing to reproduce")
     skipped = tuple(
-        f"{_label(stored.result)} is not measured again: it is {stored.result.status} in the bundle"
+        f"{stored.result.config.label} is not measured again: it is {stored.result.status} in the bundle"
         for stored in results
         if stored not in whole
     )
@@ -104,10 +104,6 @@ def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> 
         bundled.append(replace(stored, result=stored.result.model_copy(update=here)))
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
     return Reproduction(study, tuple(bundled), skipped, bundle.folder / LOCK)
-
-
-def _label(result: ExperimentResult) -> str:
-    return ExperimentResult.labels([result])[0]
 
 
 def _require_gpus(results: list[ExperimentResult]) -> None:
@@ -129,7 +125,7 @@ def _config_here(
     written: ExperimentConfig, bundled: ExperimentResult, bundle: Bundle, local: LocalChoices, home: Path
 ) -> ExperimentConfig:
     """Return an experiment of study.yaml with the settings that this machine's user chose."""
-    prompts, model, label = written.workload.prompts, written.model, _label(bundled)
+    prompts, model, label = written.workload.prompts, written.model, bundled.config.label
     here: dict[str, Any] = {"runner_python": local.runner_python}
     if prompts.source and prompts.file:
         prompts = prompts.model_copy(update={"source": str(_kept(bundle, prompts.source, PROMPTS, home, label))})
@@ -191,7 +187,7 @@ def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
     name = model.name if model else "?"
     if local.model_folder is None:
         raise ConfigError(
-            f"{_label(bundled)} used a local folder of weights, {name!r}", "say where it is with --model-folder"
+            f"{bundled.config.label} used a local folder of weights, {name!r}", "say where it is with --model-folder"
         )
     folder = expanded(local.model_folder).absolute()
     spec = ModelSpec(path=folder, trust_remote_code=model is not None and model.trust_remote_code)

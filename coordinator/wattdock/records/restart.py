@@ -14,14 +14,37 @@ from pydantic import ConfigDict
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.errors import ClockError
 from wattdock.metering import Span, Timeline
-from wattdock.records.failure import Failure
 from wattdock.records.passes import MAX_COUNT, MAX_NS, PassRecord, require_within
 from wattdock.records.snapshot import ClockFacts, EnvironmentSnapshot
+from wattdock.values import Said, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.metering import GpuTimeline
+
+
+class Failure(Stored):
+    """Why an experiment has no full result.
+
+    Attributes:
+        INTERRUPTED: The kind that Ctrl-C leaves.
+        kind: Class of the error, for instance "RunnerError".
+        stage: "launch", "load", "warm-up", "pass 2", ….
+        log_tail: The runner's last lines.
+        cause: Its `wattdock.errors.Cause`, where it is known.
+        advice: What helps against that cause, where anything does.
+    """
+
+    INTERRUPTED: ClassVar = "Interrupted"
+
+    kind: str
+    message: Said
+    stage: str
+    exit_code: int
+    log_tail: Said = ""
+    cause: str | None = None
+    advice: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from wattdock.reports.boards import pools
 from wattdock.reports.chart_data import point_cells, points_of
 from wattdock.reports.comparison import Comparison, compare
 from wattdock.reports.page import write_report
-from wattdock.reports.paper import draw
+from wattdock.reports.paper import draw, markdown
 from wattdock.reports.scaling import Scaling, scale
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Scaling",
     "compare",
     "draw",
+    "markdown",
     "point_cells",
     "points_of",
     "pools",

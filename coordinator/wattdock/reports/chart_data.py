@@ -225,15 +225,15 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
     lines = sum(len(part.power_w) + len(part.host_w) + (part.tokens_per_s is not None) for part in parts)
     most = max(points // max(lines, 1), 20)
 
-    def thinned(traces: Sequence[Trace]) -> tuple[Trace, ...]:
-        return tuple(hold_last_value(thin(trace, most)) for trace in traces)
+    def thinned(trace: Trace) -> Trace:
+        return hold_last_value(thin(trace, most))
 
     return [
         replace(
             part,
-            power_w=thinned(part.power_w),
-            host_w=thinned(part.host_w),
-            tokens_per_s=next(iter(thinned([part.tokens_per_s] if part.tokens_per_s else [])), None),
+            power_w=tuple(map(thinned, part.power_w)),
+            host_w=tuple(map(thinned, part.host_w)),
+            tokens_per_s=part.tokens_per_s and thinned(part.tokens_per_s),
         )
         for part in parts
     ]

@@ -95,13 +95,11 @@ class Pair:
     """Two results of the same work, one from each side, and their tests.
 
     Attributes:
-        matched_by: "settings" where both are of one experiment, else the names of the settings that they agree in.
         a, b: Folders of the results, the latest of each side.
         results: Of each side a result for each session, the latest first.
     """
 
     label: str
-    matched_by: str
     a: str
     b: str
     tests: dict[str, Test]
@@ -239,11 +237,11 @@ def compare(
     # A pair's name is the label that both sides share, else the settings that match, else both labels.
     in_a = ExperimentResult.labels([a.result for a, *_ in matches])
     in_b = ExperimentResult.labels([b.result for _, b, *_ in matches])
-    names = [a if a == b else place or f"{a} / {b}" for (*_, place), a, b in zip(matches, in_a, in_b, strict=True)]
+    names = [a if a == b else place or f"{a} / {b}" for (_, _, place), a, b in zip(matches, in_a, in_b, strict=True)]
     tests = [_adjusted([_test(both, quantity, margin, session_of) for both in results]) for quantity in QUANTITIES]
     pairs = tuple(
-        Pair(name, by, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), both)
-        for name, (a, b, by, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
+        Pair(name, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), both)
+        for name, (a, b, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
     )
     compared = Comparison(
         pairs=pairs,
@@ -264,8 +262,8 @@ def compare(
     return compared if allowed is None else replace(compared, regression=_judge(compared, allowed))
 
 
-# Both results, what they were matched by, and their common settings in short.
-Match = tuple["StoredResult", "StoredResult", str, str]
+# Both results, and in short the settings that matched them where they are not of one experiment.
+Match = tuple["StoredResult", "StoredResult", str]
 
 
 def _matched(
@@ -273,25 +271,15 @@ def _matched(
 ) -> tuple[list[Match], tuple[list[StoredResult], list[StoredResult]]]:
     """Pair results by experiment, then by the settings that vary within the sides; also return the others."""
     pairs, unmatched = _paired(first, second, lambda row: row.result.experiment_id)
-    matches: list[Match] = [(a, b, "settings", "") for a, b in pairs]
-    names = sorted(
-        {
-            name
-            for side in (first, second)
-            for name in conditions.differing([conditions.settings(row.result.config) for row in side])
-        }
-    )
-    if not all(unmatched):
-        return matches, unmatched
-    more, unmatched = _paired(
-        *unmatched, lambda row: tuple(conditions.settings(row.result.config).get(name) for name in names)
-    )
-    by = ", ".join(names) or "being the only one on each side"
-    for a, b in more:
-        values = conditions.settings(a.result.config)
-        place = " ".join(f"{name.rpartition('.')[2]}={values[name]}" for name in names if name in values)
-        matches.append((a, b, by, place))
-    return matches, unmatched
+    sides = ([conditions.settings(row.result.config) for row in side] for side in (first, second))
+    names = sorted({name for side in sides for name in conditions.differing(side)})
+
+    def place(row: StoredResult) -> str:
+        values = conditions.settings(row.result.config)
+        return " ".join(f"{name.rpartition('.')[2]}={values[name]}" for name in names if name in values)
+
+    more, unmatched = _paired(*unmatched, lambda row: tuple(map(conditions.settings(row.result.config).get, names)))
+    return [*((a, b, "") for a, b in pairs), *((a, b, place(a)) for a, b in more)], unmatched
 
 
 def _paired(

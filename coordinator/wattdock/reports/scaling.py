@@ -9,12 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
+from math import hypot, log
 from operator import add
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
+from wattdock.reports.cells import figure_text
 from wattdock.reports.wording import boundaries
 
 if TYPE_CHECKING:
@@ -42,9 +44,10 @@ SAME_CONDITIONS = (
 SINGLE_GPU = "one GPU"
 METHOD = (
     "Joules: of {covered}, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
-    "unless a kind says weak: as many for each replica. Speed, power and joules: a sum over all restarts ÷ a sum, with "
-    "Student's t interval from how restarts differ. Ratios: of these figures; 95 % interval from Welch's t on their "
-    "logarithms. Medians of latency: of one result's requests, so not where several are pooled."
+    "unless a kind says weak: as many for each replica. Joules of one result: with the interval of its uncertainty "
+    "budget; other figures: a sum over all restarts ÷ a sum, with Student's t interval from how restarts differ. "
+    "Ratios: of these figures; 95 % interval from those of both, taken as independent. Medians of latency: of one "
+    "result's requests, so not where several are pooled."
 )
 
 
@@ -55,7 +58,8 @@ class SplitPoint:
     Attributes:
         kind: Which way the model is split; points of one kind make a curve. "weak": each replica got the work that
             one GPU gets, instead of a share of it.
-        restarts: By quantity, over all GPUs used; no energy and power unless all have them.
+        restarts: How many stand behind the figures.
+        j_per_token, power_w: Over all GPUs used; None unless all results have them.
         ttft_p50_s, tpot_p50_s: None where an engine does not report it, or several results are pooled: their medians
             do not add up to one.
         load_imbalance: The largest of the pooled results.
@@ -69,7 +73,7 @@ class SplitPoint:
     kind: str
     split: str
     gpus: int
-    restarts: dict[str, statistics.Restarts]
+    restarts: int
     tokens_per_s: statistics.Figure
     j_per_token: statistics.Figure | None
     power_w: statistics.Figure | None
@@ -88,24 +92,28 @@ class Optimum:
     """The split with the fewest joules per token.
 
     Attributes:
-        next_best: None where there is no other.
-        difference: Difference of the next best from it; None with too few restarts on either side.
+        j_per_token: Its joules per token.
+        next_best, ratio: The next best, and its joules per token ÷ those of the best; None where there is no other.
     """
 
     point: SplitPoint
-    next_best: SplitPoint | None
-    difference: statistics.Difference | None
+    j_per_token: float
+    next_best: SplitPoint | None = None
+    ratio: statistics.Figure | None = None
+
+    @property
+    def differs(self) -> bool | None:
+        """Whether the interval of the ratio excludes 1; None without an interval."""
+        interval = self.ratio and self.ratio.interval
+        return not interval.low <= 1 <= interval.high if interval else None
 
     def __str__(self) -> str:
-        costs = [point.j_per_token.value for point in (self.point, self.next_best) if point and point.j_per_token]
-        text = f"{self.point.split}, {costs[0]:.4g} J/token"
-        if self.next_best is None:
+        text = f"{self.point.split}, {self.j_per_token:.4g} J/token"
+        if self.next_best is None or self.ratio is None:
             return f"{text}; there is no other to compare it with"
-        text += f"; next is {self.next_best.split}"
-        if self.difference is None:
-            return f"{text}, {costs[1] / costs[0] - 1:+.1%}; whether they differ needs three restarts of each"
-        verdict = "differ" if self.difference.differs else "do not differ"
-        return f"{text}, {self.difference.relative:+.1%} {self.difference.interval:+.1%}: they {verdict}"
+        verdict = {True: "differ", False: "do not differ", None: "need three restarts each to show a difference"}
+        ratio = figure_text(self.ratio, ".3f")
+        return f"{text}; next is {self.next_best.split}, {ratio} times as much: they {verdict[self.differs]}"
 
 
 @dataclass(frozen=True)
@@ -184,12 +192,8 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     )
     left_out = {name: reason for name, reason in outcomes if isinstance(reason, str)}
     if not usable:
-        [(status, count)] = Counter(reason.partition(":")[0] for reason in left_out.values()).most_common(1)
-        reason, *others = dict.fromkeys(reason for reason in left_out.values() if reason.partition(":")[0] == status)
-        if others:
-            reason = reason.replace(": ", ", the first: ", 1)
-        who = "all" if count == len(left_out) else f"{count} of them"
-        raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
+        [(reason, count)] = Counter(left_out.values()).most_common(1)
+        raise ConfigError(f"none of {len(rows)} results can be compared; {count} of them: {reason}")
     groups = [list(group) for _, group in groupby(usable, key=lambda member: member.common)]
     method = METHOD.format(covered=" and ".join(boundaries(member.result for member in usable)))
     return Scaling(tuple(map(_setting, groups)), left_out, method)
@@ -207,19 +211,7 @@ def _setting(members: Sequence[_Usable]) -> Setting:
     name = ", ".join([*parts, gpus, f"batch {work.batch_size}", f"{lengths}{work.max_output_tokens} out"])
     setting = Setting(name, tuple(points), optimum(points))
     firsts = {id(point): curve[0] for curve in setting.curves.values() for point in curve}
-    relative = []
-    for point in points:
-        if first := firsts.get(id(point)):
-            speed_up, share = _ratio(point, first, statistics.SPEED), first.gpus / point.gpus
-            interval = speed_up.interval and statistics.Interval(*(end * share for end in speed_up.interval))
-            has_energy = point.j_per_token and first.j_per_token
-            point = replace(  # noqa: PLW2901
-                point,
-                speed_up=speed_up,
-                efficiency=statistics.Figure(speed_up.value * share, interval),
-                energy_ratio=_ratio(point, first, statistics.ENERGY) if has_energy else None,
-            )
-        relative.append(point)
+    relative = (_relative(point, firsts[id(point)]) if id(point) in firsts else point for point in points)
     return replace(setting, points=tuple(relative))
 
 
@@ -266,7 +258,7 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         kind=f"{split.kind} (weak)" if is_weak else split.kind,
         split=split.label,
         gpus=same[0].environment.gpu_count,
-        restarts=restarts,
+        restarts=len(restarts[statistics.SPEED]),
         tokens_per_s=restarts[statistics.SPEED].figure(),
         j_per_token=same[0].result.energy_figure if len(same) == 1 else joules,
         power_w=restarts[statistics.POWER].figure() if measured else None,
@@ -278,23 +270,35 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     )
 
 
-def _ratio(point: SplitPoint, base: SplitPoint, quantity: str) -> statistics.Figure:
-    """Return how a quantity relates to the curve's first point; without an interval from too few restarts."""
-    over, under = point.restarts[quantity], base.restarts[quantity]
-    if point is base:
-        return statistics.Figure(1.0)
-    if min(len(over), len(under)) < statistics.LEAST_RESTARTS:
-        return statistics.Figure(over.value / under.value)
-    difference = statistics.difference(under, over)
-    return statistics.Figure(1 + difference.relative, statistics.Interval(*(1 + end for end in difference.interval)))
+def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
+    """Return a point with its ratios to the curve's first point."""
+    over, under = point.j_per_token, first.j_per_token
+    return replace(
+        point,
+        speed_up=_ratio(point.tokens_per_s, first.tokens_per_s),
+        efficiency=_ratio(point.tokens_per_s, first.tokens_per_s, share=first.gpus / point.gpus),
+        energy_ratio=_ratio(over, under) if over and under else None,
+    )
+
+
+def _ratio(over: statistics.Figure, under: statistics.Figure, *, share: float = 1.0) -> statistics.Figure:
+    """Return the ratio of two figures × `share`; without an interval where either has none.
+
+    Source: JCGM 100:2008 (GUM), 5.1.2: relative uncertainties of independent factors add as squares. What splits of one
+    machine share, such as its room, counts twice: the interval is rather too wide.
+    """
+    value = over.value / under.value * share
+    if over is under or not (over.interval and under.interval):
+        return statistics.Figure(value)
+    half = hypot(log(over.interval.high / over.value), log(under.interval.high / under.value))
+    return statistics.Figure(value, statistics.Interval.around(value, half))
 
 
 def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
     """Return the point with the fewest joules per token; None where energy was not measured."""
-    by_cost = [(point.j_per_token.value, point) for point in points if point.j_per_token]
-    ordered = [point for _, point in sorted(by_cost, key=lambda entry: entry[0])]
-    if len(ordered) < 2:
-        return Optimum(ordered[0], None, None) if ordered else None
-    best, other = (point.restarts[statistics.ENERGY] for point in ordered[:2])
-    enough = min(len(best), len(other)) >= statistics.LEAST_RESTARTS
-    return Optimum(ordered[0], ordered[1], statistics.difference(best, other) if enough else None)
+    costs = [(point.j_per_token, point) for point in points if point.j_per_token]
+    costs.sort(key=lambda entry: entry[0].value)
+    if len(costs) < 2:
+        return Optimum(costs[0][1], costs[0][0].value) if costs else None
+    (least, best), (more, other) = costs[:2]
+    return Optimum(best, least.value, other, _ratio(more, least))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.opening import proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
-from wattdock.store.table import Row, in_order, passes_of, passes_table, replacements
+from wattdock.store.table import Row, in_order, passes_table, replacements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,9 +106,7 @@ def query(output_dir: Path, sql: str, *, warn: Warn = lambda _: None) -> pa.Tabl
     folders, tables = [Path(row.folder) for row in rows], {"all_results": Row.table(rows)}
     if "passes" in sql.lower():
         stored_results = readable_results(folders, lambda _: None)
-        tables["all_passes"] = passes_table(
-            [row for stored in stored_results for row in passes_of(stored.result, stored.folder)]
-        )
+        tables["all_passes"] = passes_table((stored.folder, stored.result) for stored in stored_results)
     files = {name: _parquet_files(folders, name, warn) for name in PARQUET if name in sql.lower()}
     try:
         return _answer(tables, files, sql)

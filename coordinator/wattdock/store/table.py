@@ -274,14 +274,13 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
     return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
 
 
-def passes_of(result: ExperimentResult, folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of a result's measured passes, which hold `PASS_COLUMNS`."""
-    key, energy = {"folder": str(folder), "experiment_id": result.experiment_id}, result.energy
-    return [key | measured.model_dump(by_alias=True) for measured in (energy.passes if energy else ())]
-
-
-def passes_table(rows: list[dict[str, Any]]) -> pa.Table:
-    """Return rows of measured passes as an Arrow table."""
+def passes_table(results: Iterable[tuple[Path, ExperimentResult]]) -> pa.Table:
+    """Return the measured passes of results, each with its folder, as an Arrow table of `PASS_COLUMNS`."""
+    rows = [
+        {"folder": str(folder), "experiment_id": result.experiment_id} | measured.model_dump(by_alias=True)
+        for folder, result in results
+        for measured in (result.energy.passes if result.energy else ())
+    ]
     return _arrow(PASS_COLUMNS, rows)
 
 

@@ -1,22 +1,32 @@
 """Typed events of a study that is measured.
 
-The run emits them to one callable; a terminal, JSON lines or a page show them. `RunState` is their sum.
+The run emits them to one callable; a terminal, JSON lines (`EventLog`) or a page show them. `RunState` is their sum.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 (pydantic looks it up)
-from typing import Any
+from typing import Any, Self
 
 from pydantic import TypeAdapter
 
+from wattdock.opening import open_regular
 from wattdock.secrets import withheld_values
+from wattdock.text import json_text
 from wattdock.values import require_64_bits
+
+# Name of the file of a run's events, for readers elsewhere.
+EVENTS = "events.jsonl"
+# Shortest time between two lines about the tokens of a pass: more would fill the file, and readers look once a second.
+BEAT_S = 0.9
 
 
 @dataclass(frozen=True)
@@ -241,3 +251,35 @@ def _adapters() -> dict[str, TypeAdapter[Event]]:
 def notes(emit: Emit) -> Callable[[str], None]:
     """Return a callable that emits a line as a `Note`, for rooms that report in words."""
     return lambda text: emit(Note(text))
+
+
+class EventLog:
+    """Writes events to a new file at `path`, and passes them on; a context manager that closes the file.
+
+    What cannot be written is left out, since nothing measured needs it.
+    """
+
+    def __init__(self, path: Path, emit: Emit) -> None:
+        self._file: Any = None
+        self._emit = emit
+        self._last_beat_s = 0.0
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            self._file = os.fdopen(open_regular(path, flags, mode=0o644), "wb", buffering=0)
+
+    def __call__(self, event: Event) -> None:
+        """Write an event and pass it on."""
+        is_beat, now_s = isinstance(event, TokensSeen), time.monotonic()
+        if self._file and not (is_beat and now_s - self._last_beat_s < BEAT_S):
+            self._last_beat_s = now_s if is_beat else self._last_beat_s
+            with suppress(OSError):
+                self._file.write(json_text(as_line(event), default=str).encode() + b"\n")
+        self._emit(event)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()

@@ -18,7 +18,7 @@ from wattdock.errors import Cause, StoreError
 from wattdock.files import JOURNAL, STUDIES
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import disk
-from wattdock.study.event_log import EVENTS, EventLog
+from wattdock.study.events import EVENTS, EventLog
 from wattdock.study.journal import (
     ENDED,
     JOURNAL_SCHEMA,

@@ -13,8 +13,8 @@ from wattdock.values import known_sum
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# How many heartbeats (ten minutes at one a second), parts of the run and failures a state keeps: the latest.
-MOST_BEATS, MOST_PARTS, MOST_LINES = 600, 100, 20
+# How many parts of the run and failures a state keeps: the latest.
+MOST_PARTS, MOST_LINES = 100, 20
 # How many GPUs, and characters of a UUID or part's name, are kept: another user's run may send any number.
 MOST_GPUS, MOST_NAME = 32, 64
 
@@ -42,7 +42,6 @@ class RunState:
         joules: Energy of the runner's GPUs, from the pass's beginning to its latest heartbeat, by power at heartbeats:
             provisional. None once power was unknown.
         share: Finished share of the pass, 0 to 1; None where its end cannot be told.
-        beats: Time and power of each heartbeat.
         parts: Passes and idle spans, the latest last.
         stored: Results so far, by status.
         stopping: Whether it stops after the pass that is under way.
@@ -63,7 +62,6 @@ class RunState:
     watts: Mapping[str, float | None] = field(default_factory=dict)
     joules: float | None = None
     share: float | None = None
-    beats: deque[tuple[float, Mapping[str, float | None]]] = field(default_factory=lambda: deque(maxlen=MOST_BEATS))
     parts: deque[Part] = field(default_factory=lambda: deque(maxlen=MOST_PARTS))
     failures: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
     stored: dict[str, int] = field(default_factory=dict)
@@ -111,7 +109,7 @@ class RunState:
                 self.stage, self.limits, self.share = event.stage, event, None
                 self.elapsed_s, self.output_tokens, self.joules = 0.0, 0, 0.0
             case events.TokensSeen():
-                self._beat(event, at_s)
+                self._beat(event)
             case events.StopAsked():
                 self.stopping = True
             case events.PassFinished():
@@ -137,14 +135,13 @@ class RunState:
         self.doing, self.stage = doing, ""
         self.share, self.watts = None, {}
 
-    def _beat(self, beat: events.TokensSeen, at_s: float) -> None:
+    def _beat(self, beat: events.TokensSeen) -> None:
         self.watts = {uuid[:MOST_NAME]: watts for uuid, watts in itertools.islice(beat.watts.items(), MOST_GPUS)}
         if self.joules is not None and self.power_w is not None:
             self.joules += self.power_w * max(0.0, beat.elapsed_s - self.elapsed_s)
         else:
             self.joules = None
         self.stage, self.elapsed_s, self.output_tokens = beat.stage, beat.elapsed_s, beat.output_tokens
-        self.beats.append((at_s, self.watts))
         limits = self.limits
         done = [(beat.elapsed_s, limits.least_s), (beat.output_tokens, limits.most_tokens)] if limits else []
         # Sequences that end early never reach the limit of tokens.

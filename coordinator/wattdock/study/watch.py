@@ -18,8 +18,7 @@ from wattdock.files import STUDIES, file_place, lock_pids
 from wattdock.host import processes
 from wattdock.opening import PROC
 from wattdock.owned_folder import OwnedFolder
-from wattdock.study.event_log import EVENTS
-from wattdock.study.events import from_line
+from wattdock.study.events import EVENTS, from_line
 from wattdock.study.journal import LOCK, RECORDS
 from wattdock.study.run_state import RunState
 from wattdock.text import from_json

@@ -92,7 +92,7 @@ def scaling_view(scaling: Scaling) -> View:
         rows = [
             (
                 *(point.kind, marked(point.split, point.disturbed), str(point.gpus)),
-                str(len(point.restarts[statistics.SPEED])),
+                str(point.restarts),
                 figure_text(point.tokens_per_s, ",.0f"),
                 *(figure_text(ratio, ".3f") for ratio in (point.speed_up, point.efficiency)),
                 *(seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)),

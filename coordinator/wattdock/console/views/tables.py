@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from wattdock.analysis import WindowSummary
+    from wattdock.analysis import windows
     from wattdock.console.views.terminal import View
     from wattdock.fleet import TaskState
     from wattdock.store import Row
@@ -26,7 +26,7 @@ TASK_COLUMNS = ("task", "state", "node", "GPUs", "done", "passes", "experiments"
 MOST_ROWS = 1_000
 
 
-def windows_view(summary: WindowSummary) -> View:
+def windows_view(summary: windows.WindowSummary) -> View:
     """Yield each pass under each definition of a window, then every definition's total and how far they differ.
 
     Restarts and passes count from 1, as everywhere that people read.
