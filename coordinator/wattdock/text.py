@@ -82,7 +82,7 @@ def matching_names(text: str, names: Iterable[str]) -> list[str]:
     runs = runs_of(text, known)
     exact = [name for name in known if text == name] or [name for name in known if text == without_timestamp(name)]
     if runs and not exact:
-        return [max(runs)]
+        return [max(runs, key=run_number)]
     return [*exact, *runs] or [name for name in known if _begins(name, text)]
 
 
@@ -96,6 +96,12 @@ def _begins(name: str, text: str) -> bool:
 def runs_of(study: str, names: Iterable[str]) -> list[str]:
     """Return the names that are runs of the study that is called so."""
     return [name for name in names if _unnumbered(name) == study]
+
+
+def run_number(name: str) -> int:
+    """Return the number of a study's run, 0 without one: greater for a later run, though the clock was set back."""
+    number = RUN.search(name)
+    return int(number[0].removeprefix("-")) if number else 0
 
 
 def _unnumbered(name: str) -> str | None:

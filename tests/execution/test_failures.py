@@ -26,6 +26,11 @@ MESSAGES = {
     "a pass failed: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED": Cause.GPU_MEMORY,
     "loading failed: rank 0: the ranks could not exchange data: NCCL error in: …": Cause.EXCHANGE,
     "a pass failed: RuntimeError: NCCL error: ncclRemoteError: A call failed": Cause.EXCHANGE,
+    "loading failed: Error 803: system has unsupported display driver / cuda driver combination": Cause.NO_DRIVER,
+    "no container could be started: nvidia-container-cli: initialization error: nvml error: driver/library version "
+    "mismatch: unknown": Cause.NO_DRIVER,
+    "a pass failed: CUDA error: uncorrectable ECC error encountered": Cause.GPU_LOST,
+    "a pass failed: NVMLError: Failed to initialize NVML: Unknown Error": Cause.GPU_LOST,
 }
 
 
@@ -78,4 +83,4 @@ def test_every_cause_is_met_here_and_has_advice() -> None:
     assert all(len(advice) > 20 for advice in ADVICE.values())
     kinds = (errors.OutOfMemory, errors.CacheTooSmall, errors.WorkerDied, errors.ExchangeFailed)
     sent = {errors.HOST_MEMORY, errors.GPU_MEMORY, errors.HANG, errors.WORKER, *(kind.cause for kind in kinds)}
-    assert {*map(Cause, sent), Cause.RUNNER} == set(ADVICE)
+    assert {*map(Cause, sent), Cause.RUNNER, Cause.NO_DRIVER, Cause.GPU_LOST} == set(ADVICE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from refused import raises
-from seams.launch import Engine, Image, bind, create_arguments, model_mounts
+from seams.launch import Engine, Image, bind, create_arguments, explained, model_mounts
 from unprivileged import OTHER_UID
 
 from wattdock.config import ContainerSpec
@@ -97,3 +97,20 @@ def test_a_model_s_links_are_mounted_unless_they_lead_to_what_their_maker_does_n
     os.lchown(model / "config.json", OTHER_UID, OTHER_UID)
     with raises(LaunchError, OTHER_UID, cause=Cause.OTHERS_COULD_WRITE):
         model_mounts(model)
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ('could not select device driver "nvidia" with capabilities: [[gpu]]', "nvidia-ctk runtime configure"),
+        ("unknown or invalid runtime name: nvidia", "nvidia-ctk runtime configure"),
+        ("failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=0: unknown", "nvidia-ctk cdi generate"),
+        ("nvidia-container-cli: initialization error: nvml error: driver/library version mismatch: unknown", "restart"),
+        ("No such image: sha256:0", "make images"),
+    ],
+)
+def test_an_engine_s_error_names_what_helps(said: str, remedy: str) -> None:
+    """In one line, however many the engine writes."""
+    line = explained(OSError(f"{said}\n"))
+    assert line.startswith(f"{said}; ")
+    assert remedy in line

@@ -68,6 +68,12 @@ UNKNOWN = ["Resolved 2 packages", "error: No solution found", "  cause: Because 
 SILENT = ["error: Request failed", "  cause: Failed to fetch: https://me:pw@x/simple/a/", "  cause: c", "  cause: last"]
 FULL = ["error: Failed to fetch: stem", "  cause: No space left on device"]
 REFUSED = ["error: Failed to fetch: stem", "  cause: HTTP status client error (403 Forbidden)"]
+OLD = [
+    "error: No solution found when resolving dependencies",
+    "  cause: Because stem==2 has no wheels with a matching platform tag (e.g., `manylinux_2_28_x86_64`) and …",
+    "",
+    "hint: Wheels are available for `stem` (v2) on the following platforms: `manylinux_2_34_x86_64`",
+]
 RETRIED = ["warning: Failed to fetch: stem; retrying", *UNKNOWN]
 
 
@@ -87,6 +93,7 @@ RETRIED = ["warning: Failed to fetch: stem; retrying", *UNKNOWN]
             REFUSED,
             "Failed to fetch: stem: HTTP status client error (403 Forbidden); the configured package index refuses ",
         ),
+        (OLD, f"{OLD[0][7:]}: {OLD[1][9:]}: {OLD[3]}; this machine's processor, C library (`ldd --version`) or Python"),
         (["something else"], "something else"),
         ([], "uv said nothing"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -158,6 +159,18 @@ def test_a_mig_gpu_and_its_slices_are_refused_with_the_reason() -> None:
         indices_of(found, gpus=["MIG-7"])
     with raises(PreflightError, "CUDA_VISIBLE_DEVICES=MIG-7", "MIG", cause=Cause.MIG_SLICE):
         indices_of(found, "MIG-7")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_share"),
+    [("NVIDIA A40-48Q", True), ("GRID A100-7-40C", True), ("GRID A100-1-5CME", True)]
+    + [(board, False) for board in ("NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB", "NVIDIA A100-PG509-200")],
+)
+def test_a_vgpu_is_refused_since_the_counter_is_the_boards(name: str, *, is_share: bool) -> None:
+    """A guest would get no energy, or that of all guests."""
+    found = GpuInventory((gpu(0, name=name),))
+    with raises(PreflightError, "vGPU", "whole board", cause=Cause.GPU_BUSY) if is_share else nullcontext():
+        assert indices_of(found, gpus=[0]) == [0]
 
 
 def test_a_leased_gpu_is_taken_only_by_who_is_ready_to_wait_and_finds_no_free_one() -> None:

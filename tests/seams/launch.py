@@ -2,7 +2,7 @@
 
 from wattdock.launch import environment, uv
 from wattdock.launch.container import bind, create_arguments
-from wattdock.launch.docker import DockerLauncher, model_mounts
+from wattdock.launch.docker import DockerLauncher, explained, model_mounts
 from wattdock.launch.engine import (
     BASE_NAME_LABEL,
     DEFAULT_ENGINE,
@@ -65,6 +65,7 @@ __all__ = [
     "engine_from",
     "engine_settings",
     "environment",
+    "explained",
     "failure",
     "find_python",
     "is_orphan",

@@ -270,6 +270,19 @@ def test_a_name_that_means_no_study_or_several_is_answered_with_what_to_type(tmp
         find_study("t-1", tmp_path)
 
 
+def test_the_run_of_the_highest_number_is_the_latest_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    """Times are labels: by them, the first of ten runs began last."""
+    twice = study({"repeats": {"passes": 2}})
+    [config] = twice.experiments
+    for minute in reversed(range(10)):
+        with opened(twice, tmp_path) as folder:
+            folder.save(
+                folder.new_record_name(config.experiment_id, 0), RestartRecord(0, passes=(measured(0, 1.0, 2.0, ()),))
+            )
+        folder.path.rename(folder.path.with_name(f"20260101T00{minute:02}00-{without_timestamp(folder.path.name)}"))
+    assert known(EarlierStudy.left_over(twice, tmp_path)).name == find_study("s", tmp_path).name == "s-10"
+
+
 @pytest.mark.parametrize(
     ("changed", "differences"),
     [

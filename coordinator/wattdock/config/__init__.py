@@ -11,6 +11,7 @@ from wattdock.config.load import load_study
 from wattdock.config.procedure import RepeatsSpec
 from wattdock.config.sections import EngineMemory, Split
 from wattdock.config.workload import WorkloadSpec
+from wattdock.config.yaml_lines import parse_yaml
 
 __all__ = [
     "ContainerSpec",
@@ -22,4 +23,5 @@ __all__ = [
     "Study",
     "WorkloadSpec",
     "load_study",
+    "parse_yaml",
 ]

@@ -223,11 +223,11 @@ def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
         case "model_type":
             return f"holds settings of its own, `key: value`, not {value}", None
         case "int_type" | "float_type" if isinstance(error["input"], str):
-            return f"must be a number, not {value}", "write it without quotes, and 1e-3 as 1.0e-3"
+            return f"must be a number, not {value}", "write digits without quotes"
         case "string_type":
             return f"must be text, not {value}", "quote it"
     wanted = expected(error) or error["msg"][:1].lower() + error["msg"][1:]
-    return f"{wanted}, not {value}{' (YAML reads yes and no as such)' * isinstance(error['input'], bool)}", None
+    return f"{wanted}, not {value}", None
 
 
 def _remedy_for_unknown(key: str, location: Location, value: Any) -> str:
@@ -237,7 +237,8 @@ def _remedy_for_unknown(key: str, location: Location, value: Any) -> str:
     siblings = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parents]
     by_last_word = {path.rpartition(".")[2]: path for path in reversed(paths)}
     if key in paths:
-        level = "an experiment" if key in ExperimentConfig.model_fields else "a study's file"
+        of_experiment = key in ExperimentConfig.model_fields
+        level = "an experiment" if of_experiment else "a study's file, which has settings under `defaults:`"
         return f"write `{key}:` at the top level of {level}"
     if near := difflib.get_close_matches(key, siblings, n=1, cutoff=ALIKE):
         return f"did you mean {near[0]!r}?"

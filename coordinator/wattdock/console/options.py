@@ -25,8 +25,6 @@ ENGINE = "engine"
 # Setting that only synthetic prompts have.
 LENGTH = "workload.prompts.input_tokens"
 RESULTS = Path("results")
-# How many characters of an unreadable value an error quotes.
-MAX_QUOTED = 80
 # Names that `store.find_results` understands.
 RESULTS_HELP = (
     "Results, studies, STUDY:EXPERIMENT, bundles, or folders of results; in the results folder, the beginning of a "
@@ -162,7 +160,7 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
     Raises:
         ConfigError: A flag or the file is wrong.
     """
-    from wattdock.config import load_study
+    from wattdock.config import load_study, parse_yaml
 
     settings: dict[str, Any] = {}
     written_as = {}
@@ -172,14 +170,14 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
             settings[setting] = value
             written_as[setting] = "--" + option.name.replace("_", "-")
     if flags.gpus and flags.gpus.startswith("count:"):
-        settings["gpus"] = {"count": _yaml_value(flags.gpus.removeprefix("count:"))}
+        settings["gpus"] = {"count": parse_yaml(flags.gpus.removeprefix("count:"), "--gpus")[0]}
     elif flags.gpus and flags.gpus != "auto":
-        settings["gpus"] = [_yaml_value(part) for part in flags.gpus.split(",")]
+        settings["gpus"] = [parse_yaml(part, "--gpus")[0] for part in flags.gpus.split(",")]
     for assignment in flags.assignments or ():
         name, equals, value = assignment.partition("=")
         if not equals:
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
-        settings[name] = _yaml_value(value)
+        settings[name] = parse_yaml(value, f"--set {name}")[0]
         written_as.pop(name, None)
     study = load_study(file, settings, written_as=written_as, publishable=publishable)
     sources = {config.prompts.source or "" for config in study.experiments}
@@ -188,17 +186,6 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
         kinds = " and ".join(sorted(sources))
         raise ConfigError(f"{given} has no effect: the prompts are {kinds}", "add --prompts synthetic, or drop it")
     return study
-
-
-def _yaml_value(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{text[:MAX_QUOTED]!r} is not a value: {' '.join(str(error).split())}", "quote it"
-        ) from error
 
 
 @contextmanager

@@ -68,13 +68,13 @@ def in_use(examined: ExaminedGpu) -> Outcome:
     return Outcome("pass", f"by nobody; {examined.gpu.name}")
 
 
-@EACH_GPU.check("MIG", threshold="off: a slice has no energy counter of its own")
-def mig(examined: ExaminedGpu) -> Outcome | None:
-    """Whether the GPU is cut into slices."""
-    if not examined.gpu.mig:
+@EACH_GPU.check("whole board", threshold="a MIG slice or a vGPU has no energy counter of its own")
+def whole_board(examined: ExaminedGpu) -> Outcome | None:
+    """Whether the GPU is cut into MIG slices, or a vGPU."""
+    if not examined.gpu.no_counter:
         return None
-    slices = ", ".join(examined.gpu.mig_slices) or "none"
-    return Outcome("fail", f"on, slices: {slices}", remedy=examined.as_root("-mig 0"))
+    remedy = examined.as_root("-mig 0") if examined.gpu.mig else "pass a whole board through to this machine"
+    return Outcome("fail", examined.gpu.no_counter, remedy=remedy)
 
 
 @EACH_GPU.check("persistence")

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ExitCode, LaunchError, MeterError, RunnerError, WattdockError
+from wattdock.host import nvml
 from wattdock.inputs import memory_fit
 from wattdock.metering import EnergyCurve, Timeline
 from wattdock.records import Failure
@@ -42,6 +43,9 @@ ADVICE = {
     "(batch_size), or weights in fewer bits (dtype, quantization)",
     Cause.MEMORY: "the runner's log may say of which memory; fewer requests in flight (batch_size), weights in fewer "
     "bits (dtype), or a split over more GPUs",
+    Cause.NO_DRIVER: nvml.DRIVER_REPLACED,
+    Cause.GPU_LOST: "dmesg names the Xid of a board's fault; containers also lose their GPUs by `systemctl "
+    "daemon-reload`, or the engine's restart, where systemd manages control groups: measure again in a new one",
     Cause.EXCHANGE: "see `wattdock doctor` for links; NCCL_DEBUG=INFO says more, and "
     "NCCL_P2P_DISABLE=1 goes through the host instead",
     Cause.HANG: "the runner's log says what it did last; if it is only slow, raise the limit: timeouts.heartbeat_s, "
@@ -50,8 +54,11 @@ ADVICE = {
     Cause.RUNNER: SEE_LOG,
 }
 # Words of engines and libraries, from root causes to consequences; the first match wins. Source: vLLM
-# (v1/core/kv_cache_utils.py), torch (allocators, ProcessGroupNCCL), gloo, Python and numpy.
+# (v1/core/kv_cache_utils.py), torch (allocators, ProcessGroupNCCL), gloo, Python, numpy, CUDA (driver_types.h, 214 and
+# 803), NVML's error strings.
 WORDS = {
+    Cause.NO_DRIVER: "driver/library version mismatch|unsupported display driver / cuda driver combination",
+    Cause.GPU_LOST: "GPU is lost|fallen off the bus|uncorrectable ECC error|Failed to initialize NVML: Unknown Error",
     Cause.KV_CACHE: "No available memory for the cache blocks|available KV cache memory|KV cache is needed",
     Cause.HOST_MEMORY: "DefaultCPUAllocator|Available memory on node|Cannot allocate memory|for an array with shape|"
     "(?<!OutOf)MemoryError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,11 @@ from wattdock.values import Stored
 
 # Ways over PCIe from slow to fast; NVLink is faster than each of them. Source: nvidia-smi topo -m, legend.
 ORDER = ("SYS", "NODE", "PHB", "PXB", "PIX")
+
+
+# End of the name that a guest sees of a vGPU: its memory in GB and its series.
+# Source: NVIDIA vGPU software user guide, "Virtual GPU Types for Supported GPUs": A40-48Q, A100-7-40C, A100-1-5CME.
+VGPU = re.compile(r"-\d+[ABCQ](ME)?$")
 
 
 class Gpu(Stored):
@@ -62,6 +68,16 @@ class Gpu(Stored):
     power_profiles: tuple[str, ...] | None = None
     power_smoothing: bool | None = None
     power_smoothing_profile: int | None = None
+
+    @property
+    def no_counter(self) -> str | None:
+        """Why what runs on it has no energy of its own; None where it is a whole board."""
+        if self.mig:
+            slices = ", ".join(self.mig_slices) or "none yet"
+            return f"MIG is on (slices: {slices}) and the energy counter is the whole board's"
+        return (
+            "it is a vGPU, and the energy counter is the whole board's, on the host" if VGPU.search(self.name) else None
+        )
 
     @property
     def vram_free_bytes(self) -> int | None:

@@ -68,9 +68,9 @@ class GpuInventory:
             finally:
                 nvml.close_nvml()
         except nvml.NvmlError as error:
-            raise PreflightError(
-                f"NVML cannot be read: {error}", "does nvidia-smi work on this host?", cause=Cause.NO_DRIVER
-            ) from error
+            replaced = nvml.code_of(error) == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+            remedy = nvml.DRIVER_REPLACED if replaced else "does nvidia-smi work on this host?"
+            raise PreflightError(f"NVML cannot be read: {error}", remedy, cause=Cause.NO_DRIVER) from error
 
     def why_occupied(self, gpu: Gpu) -> str | None:
         """Return who uses a GPU now, as far as this machine shows it; None where it is free."""

@@ -21,6 +21,8 @@ ProcessKind = Literal["compute", "graphics", "mps"]
 # Parts of which NVML tells power: the GPU with its memory; on a superchip the module, CPU and its memory included.
 GPU, MODULE = pynvml.NVML_POWER_SCOPE_GPU, pynvml.NVML_POWER_SCOPE_MODULE
 GPU_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+# What to do about NVML_ERROR_LIB_RM_VERSION_MISMATCH.
+DRIVER_REPLACED = "the driver was updated under its loaded kernel module: restart the machine, or reload the module"
 # Errors by which drivers of different ages say that this GPU or this driver lacks something.
 NOT_SUPPORTED = frozenset(
     {

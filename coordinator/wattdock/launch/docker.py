@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal as size_text
 
 from wattdock.errors import ConfigError, LaunchError
-from wattdock.host import Machine, folders
+from wattdock.host import Machine, folders, nvml
 from wattdock.launch.container import BYTES_PER_GB, CACHE_FOLDER, MODEL_FOLDER, SOCKET_FOLDER, bind, create_arguments
 from wattdock.launch.engine import NoContainersError, connect, find_image, owner_labels
 from wattdock.launch.images import find_locked
@@ -44,11 +44,18 @@ SIGNAL_BASE = 128
 MOST_RESERVED_BYTES = 4e9
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
 NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
-# Remedies by words of an engine's error.
+TOOLKIT = (
+    "the engine does not know NVIDIA's GPUs: install nvidia-container-toolkit, run `nvidia-ctk runtime configure` and "
+    "restart the engine, or use --launcher process"
+)
+# Remedies by words of an engine's error, in lower case. Source: moby (daemon/devices.go, daemon/runtime_unix.go),
+# libnvidia-container (nvidia-container-cli), CDI (pkg/cdi).
 REMEDIES = {
-    "could not select device driver": "the engine has no NVIDIA Container Toolkit: install nvidia-container-toolkit "
-    "and restart the engine, or use --launcher process",
-    "No such image": "the image went away meanwhile; make it again with `make images`",
+    **dict.fromkeys(("could not select device driver", "unknown or invalid runtime name: nvidia"), TOOLKIT),
+    "unresolvable cdi devices": "as root: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    "driver/library version mismatch": nvml.DRIVER_REPLACED,
+    "nvml error: gpu is lost": "restart the machine; dmesg names the Xid",
+    "no such image": "the image went away meanwhile; make it again with `make images`",
     "no space left on device": "make room under the engine's data folder (`docker system df` shows what fills it)",
 }
 
@@ -345,4 +352,4 @@ class RunnerContainer(LaunchedRunner):
 def explained(error: Exception) -> str:
     """Return an engine's error in one line, with what to do about it where that is known."""
     message = " ".join(str(getattr(error, "explanation", None) or error).split())
-    return next((f"{message}; {remedy}" for words, remedy in REMEDIES.items() if words in message), message)
+    return next((f"{message}; {remedy}" for words, remedy in REMEDIES.items() if words in message.lower()), message)

@@ -49,6 +49,11 @@ ADVICE = {
     "No space left": "make room",
     "Hash mismatch": f"the configured package index has another file than the lock names; {CONFIGURED}",
     "HTTP status": f"the configured package index refuses the request; {CONFIGURED}",
+    **dict.fromkeys(
+        ("no wheels with a matching", "no usable wheels"),
+        "this machine's processor, C library (`ldd --version`) or Python has no wheel of it: use --launcher docker, or "
+        "name another Python with --runner-python",
+    ),
     # To uv, a package that an index refuses is a package that the index lacks.
     "No solution found": f"the configured package index lacks it or refuses access; {CONFIGURED}",
     "Failed to fetch": UNANSWERED,

@@ -148,9 +148,10 @@ class _Selection:
         return {gpu.uuid: f"GPU {gpu.index}: {reason}" for gpu in gpus if (reason := self._obstacle(gpu))}
 
     def _obstacle(self, gpu: Gpu) -> str | None:
-        if gpu.mig:
-            slices = ", ".join(gpu.mig_slices) or "none yet"
-            return f"MIG is on (slices: {slices}) and a slice has no energy counter; turn it off (nvidia-smi -mig 0)"
+        if gpu.no_counter:
+            return (
+                f"{gpu.no_counter}; {'turn MIG off (nvidia-smi -mig 0)' if gpu.mig else 'pass a whole board through'}"
+            )
         if holder := self.leases.get(gpu.uuid):
             # Processes on a leased GPU are its holder's and end with the lease.
             return None if self.config.wait_s else f"leased by {holder}"

@@ -239,6 +239,13 @@ def _text(content: Content) -> str:
         return b"".join(chunks).decode("utf-8", errors="replace")
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that begin with a digit: YAML 1.1, which PyYAML writes, and 1.2 disagree on which are numbers."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+.]?\d"), [*"-+.0123456789"])
+
+
 def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -> None:
     """Add study.yaml, the manifest and README.md to the files."""
     positions: dict[str, int] = {}
@@ -257,7 +264,7 @@ def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -
     manifest = Manifest(name=name, results=positions, missing=gathered.missing)
     study = {"name": name, "experiments": list(experiments.values())}
     gathered.files |= {
-        STUDY: yaml.safe_dump(study, sort_keys=False).encode(),
+        STUDY: yaml.dump(study, Dumper=_Dumper, sort_keys=False).encode(),
         MANIFEST: (json_text(manifest, indent=2, ascii_only=False) + "\n").encode(),
         README: _readme(manifest, results).encode(),
     }

@@ -16,7 +16,7 @@ from wattdock.files import JOURNAL, STUDIES, locked
 from wattdock.opening import OTHERS_WRITE, is_trusted
 from wattdock.study.folder import measured_passes, named_like
 from wattdock.study.journal import FAILED, LOCK, OK, STUDY, History, histories, read_journal
-from wattdock.text import dotted, listed, matching_names, shortest_unique_names, without_timestamp
+from wattdock.text import dotted, listed, matching_names, run_number, shortest_unique_names, without_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,7 +103,8 @@ class EarlierStudy:
         No coordinator runs that study. For a study in tasks, only collected results count. Unreadable journals are
         skipped: a new run needs none of them.
         """
-        for path in sorted((output_dir / STUDIES).glob("*"), reverse=True):
+        folders = (output_dir / STUDIES).glob("*")
+        for path in sorted(folders, key=lambda folder: run_number(folder.name), reverse=True):
             with suppress(OSError, StoreError):
                 if not named_like(path.name, study) or not (begun := _read(path)) or begun.distrust:
                     continue
