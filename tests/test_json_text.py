@@ -64,6 +64,13 @@ def test_what_json_has_no_number_for_is_a_text_wherever_it_stands() -> None:
     assert json_text({"x": [1, "é"]}, indent=2) == json.dumps({"x": [1, "é"]}, indent=2)
 
 
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_half_a_surrogate_pair_is_written_as_utf_8_and_costs_no_record(ascii_only: bool) -> None:
+    """A byte that is not UTF-8 is shown as such; whole pairs stay."""
+    text = json_text({"caf\udce9": ["\ud83d", "\U0001f600"]}, ascii_only=ascii_only)
+    assert json.loads(text.encode()) == {r"caf\xe9": [r"\ud83d", "\U0001f600"]}
+
+
 def test_a_stored_result_with_an_infinite_engine_argument_is_json_and_says_so(tmp_path: Path) -> None:
     """An engine's limit that is none must not read as an argument that was not set."""
     changed = document()

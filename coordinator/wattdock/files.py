@@ -26,7 +26,7 @@ from wattdock.clock import BOOT_ID
 from wattdock.errors import ConfigError, StoreError
 from wattdock.opening import PROC, follow_links, is_kernels, is_trusted, open_regular, proc_path
 from wattdock.output import harmless
-from wattdock.text import listed
+from wattdock.text import SURROGATE, listed, whole_characters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,12 +81,26 @@ def require_utf8(path: Path) -> Path:
         # No folder to begin at, or a null character: refused where the path is opened.
         return path
     if not is_utf8:
-        shown = real.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
-        raise ConfigError(
-            f"{shown}: this path is not UTF-8, which results and runners need",
-            "rename it, or set PYTHONUTF8=1 if only this shell's locale is not UTF-8",
-        )
+        raise _no_text(real, "path", "rename it")
     return path
+
+
+def require_text(text: str, kind: str) -> None:
+    """Refuse a text that UTF-8 has no form for, before anything is measured whose record would hold it.
+
+    Args:
+        kind: What the text is, as in "this setting is not UTF-8".
+
+    Raises:
+        ConfigError: It holds half a surrogate pair, as Python makes of bytes that the locale cannot decode.
+    """
+    if SURROGATE.search(text):
+        raise _no_text(text, kind, "use names and texts in UTF-8")
+
+
+def _no_text(text: str, kind: str, remedy: str) -> ConfigError:
+    what = f"{whole_characters(text)}: this {kind} is not UTF-8, which results and runners need"
+    return ConfigError(what, f"{remedy}, or set PYTHONUTF8=1 if only this shell's locale is not UTF-8")
 
 
 @contextmanager

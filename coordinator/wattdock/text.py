@@ -1,9 +1,11 @@
 """Text for people and for programs: plurals, names of results and studies, dotted names of settings, JSON.
 
 JSON has no infinity and no not-a-number. They are written as the texts "Infinity", "-Infinity" and "NaN": a reader that
-expects a number refuses them, where `null` would pass for "not measured" and a bare `NaN` is no JSON at all.
+expects a number refuses them, where `null` would pass for "not measured" and a bare `NaN` is no JSON at all. Half a
+surrogate pair, as Python makes of a byte that is not UTF-8, is written as the text of its escape: what was measured is
+stored whatever a machine's names hold.
 
-Source: RFC 8259, section 6; ProtoJSON writes them in the same way.
+Source: RFC 8259, sections 6 and 8.2; ProtoJSON writes such numbers in the same way.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+# Half a surrogate pair, which UTF-8 has no form for.
+SURROGATE = re.compile("[\ud800-\udfff]")
+# What may be such a half in JSON: as it is, or as an escape, which halves of a whole pair have, too.
+UNWRITABLE = re.compile(r"[\ud800-\udfff]|\\ud[89a-f]")
 LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?/", re.IGNORECASE)
 COMPACT = (",", ":")
 TOO_DEEP = "it is nested too deeply"
@@ -157,9 +163,10 @@ def json_text(
     plain = value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else value
     how: Any = {"indent": indent, "ensure_ascii": ascii_only, "separators": separators, "default": default}
     try:
-        return json.dumps(plain, allow_nan=False, **how)
+        text = json.dumps(plain, allow_nan=False, **how)
     except ValueError:
-        return json.dumps(_finite(plain), allow_nan=False, **how)
+        return json.dumps(_writable(plain), allow_nan=False, **how)
+    return json.dumps(_writable(plain), allow_nan=False, **how) if UNWRITABLE.search(text) else text
 
 
 def from_json(content: str | bytes, *, max_depth: int = MAX_DEPTH) -> Any:
@@ -218,9 +225,16 @@ def is_on_loopback(image: str) -> bool:
     return LOOPBACK.match(image) is not None
 
 
-def _finite(value: Any) -> Any:
+def whole_characters(text: str) -> str:
+    r"""Return a text that UTF-8 can hold: with `\xe9` for a byte that is not UTF-8, `\ud83d` for another half."""
+    return text.encode(errors="backslashreplace").decode().replace(r"\udc", r"\x") if SURROGATE.search(text) else text
+
+
+def _writable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {key: _finite(child) for key, child in value.items()}
-    return [_finite(child) for child in value] if isinstance(value, list | tuple) else value
+        return {_writable(key) if isinstance(key, str) else key: _writable(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(child) for child in value]
+    return whole_characters(value) if isinstance(value, str) else value

@@ -106,7 +106,7 @@ def test_a_path_that_is_not_utf_8_is_refused_before_anything_starts(called: Call
     Path(LATIN_1).mkdir()
     Path("link").symlink_to(LATIN_1)
     done = called("run", *FAKE, "--prompts", "synthetic", *args)
-    assert_one_clear_line(done, CONFIG, r"/caf\xe9", "is not UTF-8", "rename it")
+    assert_one_clear_line(done, CONFIG, r"caf\xe9", "is not UTF-8", "set PYTHONUTF8=1")
     assert sorted(file.name for file in Path().iterdir()) == [LATIN_1, "link"]
 
 
@@ -125,6 +125,36 @@ def test_a_folder_of_the_environment_that_is_not_utf_8_is_refused_before_anythin
     done = called("run", *FAKE, "--prompts", "synthetic")
     assert_one_clear_line(done, CONFIG, r"/caf\xe9", "is not UTF-8")
     assert not [*place.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("args", "variables", "shown"),
+    [
+        (("run", f"{LATIN_1}.yaml"), {}, r"caf\xe9.yaml: this argument"),
+        (("run", *FAKE, "--set", f"name={LATIN_1}"), {}, r"name=caf\xe9: this argument"),
+        (("show", LATIN_1), {}, r"caf\xe9: this argument"),
+        (("results", "query", f"SELECT '{LATIN_1}'"), {}, r"SELECT 'caf\xe9': this argument"),
+        (("run", *FAKE), {"OMP_X": LATIN_1}, r"OMP_X=caf\xe9: this variable"),
+        (("run", *FAKE), {"HF_HOME": f"/{LATIN_1}"}, r"HF_HOME=/caf\xe9: this variable"),
+        (("run", *FAKE), {"EDITOR": LATIN_1}, None),
+    ],
+)
+def test_a_name_that_no_record_can_hold_is_refused_before_anything_starts(
+    called: Called,
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    variables: dict[str, str],
+    shown: str | None,
+) -> None:
+    """A record holds the settings and the variables that reach a runner; all else that the environment has is left."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = called(*args, *(("--prompts", "synthetic", "--passes", "1") if FAKE[0] in args else ()))
+    if shown is None:
+        assert done.returncode == ExitCode.OK, done.stderr
+    else:
+        assert_one_clear_line(done, CONFIG, f"{shown} is not UTF-8")
+        assert not Path("results").exists()
 
 
 def test_what_was_cleaned_up_is_told_after_the_errors_of_a_plan(called: Called) -> None:

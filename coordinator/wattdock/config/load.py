@@ -20,6 +20,7 @@ from wattdock.config.sections import section_class
 from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import Cause, ConfigError
+from wattdock.files import require_text
 from wattdock.secrets import holds_secret, is_secret_name
 from wattdock.text import expected, from_json, json_text
 
@@ -102,7 +103,7 @@ def load_study(
         over = override(over, nested(setting, value))
     places, under = SourceLocations(name, lines, flag_places), Settings()
     for settings in (data, over):
-        _refuse_secrets(settings, (), places)
+        _refuse_unstorable(settings, (), places)
     for setting, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
         under = override(under, nested(setting, value))
     if not is_study(data):
@@ -123,10 +124,13 @@ def load_study(
     return study if study.name or path is None else replace(study, name=path.stem)
 
 
-def _refuse_secrets(value: Any, location: Location, places: SourceLocations) -> None:
-    """Raise where a setting holds a secret: every result, journal and script of a cluster holds the settings."""
+def _refuse_unstorable(value: Any, location: Location, places: SourceLocations) -> None:
+    """Raise where a setting holds a secret or no text: every result, journal and script of a cluster holds it."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        _refuse_secrets(inner, (*location, key), places)
+        _refuse_unstorable(inner, (*location, key), places)
+        require_text(str(key), f"key of {places.of(location)}")
+    if isinstance(value, str):
+        require_text(value, f"setting of {places.of(location)}")
     name = next((part for part in reversed(location) if isinstance(part, str)), "")
     # The name tells a model from a key.
     is_named_so = is_secret_name(name) and value and isinstance(value, str | int | float) and value is not True
@@ -142,6 +146,7 @@ def _refuse_secrets(value: Any, location: Location, places: SourceLocations) -> 
 def _read(source: Path | Mapping[str, Any] | None) -> tuple[Path | None, Any, Mapping[Location, int], str]:
     """Return the file, what it holds and in which lines, and what to call it."""
     if isinstance(source, Mapping):
+        _refuse_unstorable(dict(source), (), SourceLocations("settings", {}, {}))
         try:
             # As a file would hold them: tuples are lists, paths are text.
             return None, from_json(json_text(dict(source), default=os.fspath)), {}, "settings"

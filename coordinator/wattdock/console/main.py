@@ -23,6 +23,7 @@ from wattdock.console.results import app as results_app
 from wattdock.console.results import show
 from wattdock.console.serve import serve
 from wattdock.errors import ExitCode, WattdockError
+from wattdock.files import require_text
 from wattdock.output import guard_output, say
 from wattdock.version import __version__
 
@@ -135,6 +136,8 @@ def main() -> NoReturn:
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     try:
+        for argument in sys.argv[1:]:
+            require_text(argument, "argument")
         # Outside its standalone mode, typer returns the code of an Exit.
         code = app(standalone_mode=False) or ExitCode.OK
         sys.stdout.flush()

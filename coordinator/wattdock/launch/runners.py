@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
-from wattdock.files import expanded
+from wattdock.files import expanded, require_text
 from wattdock.host import folders, processes
 from wattdock.secrets import is_secret_variable, withheld
 from wattdock.text import nearest
@@ -166,6 +166,9 @@ def engine_settings(environ: Mapping[str, str], *, in_container: bool) -> dict[s
     """Return the engine settings that a runner inherits from the coordinator's environment, sorted by name.
 
     Variables that every runner gets with a value of wattdock's own are not among them.
+
+    Raises:
+        ConfigError: A value is not UTF-8, so that no record could hold it.
     """
 
     def variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -173,5 +176,9 @@ def engine_settings(environ: Mapping[str, str], *, in_container: bool) -> dict[s
             return container_variables((), environ, cache="/cache")
         return process_variables(Path(), (), environ, keep_pythonpath=False)
 
-    inherited = {name: value for name, value in variables(environ).items() if name not in variables({})}
-    return {name: withheld(value) for name, value in sorted(inherited.items()) if SETTING_NAME.fullmatch(name)}
+    own = variables({})
+    inherited = {name: value for name, value in sorted(variables(environ).items()) if name not in own}
+    settings = {name: withheld(value) for name, value in inherited.items() if SETTING_NAME.fullmatch(name)}
+    for name, value in settings.items():
+        require_text(f"{name}={value}", "variable")
+    return settings
