@@ -75,6 +75,15 @@ def process(kind: Literal["compute", "graphics"] = "compute") -> GpuProcess:
         ("1,2", {}, [1]),
         ("GPU-222", {}, [2]),
         ("", {}, []),
+        ("-1", {}, []),
+        ("NoDevFiles", {}, []),
+        # CUDA ends the list at the first word that names no GPU, or several.
+        ("2,7,0", {}, [2]),
+        ("0,2,-1,1", {"gpus": {"count": 2}}, [0, 2]),
+        ("GPU-2,GPU-9,GPU-0", {}, [2]),
+        ("GPU-1,GPU-,GPU-0", {}, [1]),
+        (" 1 ,2", {"gpus": [2]}, [2]),
+        ("2gpu,1", {"gpus": {"count": 2}}, [1, 2]),
     ],
 )
 def test_what_was_asked_for_is_given_in_the_order_asked_of_those_that_a_scheduler_gave(
@@ -97,6 +106,10 @@ def test_a_machine_without_gpus_runs_on_the_cpu() -> None:
         (NONE, None, {"gpus": [0]}, "none"),
         (NONE, None, {"gpus": {"count": 1}}, "none"),
         (THREE, "1", {"gpus": [0]}, "CUDA_VISIBLE_DEVICES=1"),
+        (THREE, "0,7,1", {"gpus": [1]}, "CUDA_VISIBLE_DEVICES=0,7,1"),
+        (THREE, "7,0", {}, "CUDA_VISIBLE_DEVICES=7,0"),
+        (THREE, "0,0", {}, "CUDA_VISIBLE_DEVICES=0,0"),
+        (THREE, "GPU-9", {}, "CUDA_VISIBLE_DEVICES=GPU-9"),
         # In the file's own words, not in Python's.
         (THREE, None, {"accelerator": "cpu", "gpus": {"count": 2}}, "{count: 2}"),
         (THREE, None, {"gpus": [0, "GPU-000"]}, "[0, 0]"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,30 @@ class GpuInventory:
             replaced = nvml.code_of(error) == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
             remedy = nvml.DRIVER_REPLACED if replaced else "does nvidia-smi work on this host?"
             raise PreflightError(f"NVML cannot be read: {error}", remedy, cause=Cause.NO_DRIVER) from error
+
+    def visible(self, variable: str | None) -> tuple[Gpu, ...]:
+        """Return the GPUs that CUDA shows for a value of CUDA_VISIBLE_DEVICES, in the order of their indices.
+
+        The list ends at the first word that names no GPU here, or several; a GPU named twice hides all.
+
+        Source: CUDA programming guide, "CUDA Environment Variables"; PyTorch 2, torch/cuda/__init__.py,
+            `_parse_visible_devices`: an index is the number that a word begins with.
+        """
+        if variable is None:
+            return self.gpus
+        shown: list[Gpu] = []
+        for word in map(str.strip, variable.split(",")):
+            index = re.match(r"\+?(\d+)", word)
+            if index:
+                named = [gpu for gpu in self.gpus if gpu.index == int(index[1])]
+            else:
+                named = [gpu for gpu in self.gpus if word.startswith("GPU-") and gpu.uuid.startswith(word)]
+            if len(named) != 1:
+                break
+            if named[0] in shown:
+                return ()
+            shown += named
+        return tuple(sorted(shown, key=lambda gpu: gpu.index))
 
     def why_occupied(self, gpu: Gpu) -> str | None:
         """Return who uses a GPU now, as far as this machine shows it; None where it is free."""

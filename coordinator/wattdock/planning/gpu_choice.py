@@ -59,20 +59,23 @@ class _Selection:
             if config.gpus != "auto":
                 raise PreflightError(f"accelerator: cpu and gpus: {config.gpus} contradict each other", "drop one")
             return ()
-        usable = self.inventory.gpus
-        if self.visible is not None:
-            words = [word.strip() for word in self.visible.split(",") if word.strip()]
-            if slices := [word for word in words if word.startswith("MIG-")]:
-                raise PreflightError(
-                    f"CUDA_VISIBLE_DEVICES={self.visible} gives the MIG slice {slices[0]}, which has no energy counter "
-                    "of its own",
-                    "ask the scheduler for a whole GPU",
-                    cause=Cause.MIG_SLICE,
-                )
-            usable = tuple(
-                gpu for gpu in usable if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words)
+        words = [word.strip() for word in (self.visible or "").split(",")]
+        if slices := [word for word in words if word.startswith("MIG-")]:
+            raise PreflightError(
+                f"CUDA_VISIBLE_DEVICES={self.visible} gives the MIG slice {slices[0]}, which has no energy counter "
+                "of its own",
+                "ask the scheduler for a whole GPU",
+                cause=Cause.MIG_SLICE,
             )
+        usable = self.inventory.visible(self.visible)
         hidden = "" if len(usable) == len(self.inventory.gpus) else f" (CUDA_VISIBLE_DEVICES={self.visible})"
+        if not usable and self.inventory.gpus and (words[0][:1].isdecimal() or words[0].startswith("GPU-")):
+            # No list of none, as of a scheduler's job without GPUs; so the CPU was not meant.
+            raise PreflightError(
+                f"CUDA_VISIBLE_DEVICES={self.visible} shows none of the GPUs here: {_listed(self.inventory.gpus)}",
+                "unset it, or name each of those once; or use --accelerator cpu",
+                cause=Cause.NO_GPU,
+            )
         if isinstance(config.gpus, list):
             return self._named(config.gpus, usable, hidden)
         if unreadable:
