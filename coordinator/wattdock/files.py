@@ -142,11 +142,18 @@ def locked(
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file, if nobody else holds it; return whether it is locked."""
+    """Lock an open file, if nobody else holds it; return whether it is locked.
+
+    Raises:
+        OSError: Its file system has no locks, as NFS without a lock daemon and Lustre mounted without `flock`.
+    """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        path = Path(proc_path(descriptor)).readlink()
+        raise OSError(error.errno, f"its file system has no locks ({error.strerror})", str(path)) from error
     return True
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -155,6 +157,37 @@ def test_a_name_that_no_record_can_hold_is_refused_before_anything_starts(
     else:
         assert_one_clear_line(done, CONFIG, f"{shown} is not UTF-8")
         assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "code", "words"),
+    [
+        # NFS without a lock daemon; Lustre mounted without `flock`; a file system of a user's program.
+        (errno.ENOLCK, "leases", PREFLIGHT, ("WATTDOCK_LEASES",)),
+        (errno.EOPNOTSUPP, "leases", PREFLIGHT, ("WATTDOCK_LEASES",)),
+        (errno.ENOSYS, "results", ExitCode.STORE, ("--output-dir",)),
+        (errno.ENOLCK, "home", PREFLIGHT, ("WATTDOCK_HOME",)),
+    ],
+)
+def test_a_folder_on_a_file_system_without_locks_is_refused_in_one_line(
+    called: Called, monkeypatch: pytest.MonkeyPatch, error: int, place: str, code: int, words: tuple[str, ...]
+) -> None:
+    """Who cannot lock cannot know that nobody else measures, or writes to the same study."""
+    folder = Path(place).absolute()
+    flock = fcntl.flock
+
+    def without_locks(descriptor: int, how: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(folder):
+            raise OSError(error, os.strerror(error))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    monkeypatch.setenv("WATTDOCK_HOME", str(Path("home").absolute()))
+    monkeypatch.setenv("WATTDOCK_LEASES", str(Path("leases").absolute()))
+    done = called("run", *FAKE, "--prompts", "synthetic", "--passes", "1", "--quiet")
+    assert done.returncode == code, done.stderr
+    [line] = [line for line in done.stderr.splitlines() if "no locks" in line]
+    assert all(word in line for word in words), line
 
 
 def test_what_was_cleaned_up_is_told_after_the_errors_of_a_plan(called: Called) -> None:

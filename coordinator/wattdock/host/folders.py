@@ -178,5 +178,5 @@ def _new_folder(parent: Path, prefix: str, variable: str) -> NewFolder:
         return NewFolder.make(parent, prefix)
     except OSError as error:
         raise PreflightError(
-            f"cannot make a folder in {parent}: {error.strerror or error}", f"set {variable} to a writable folder"
+            f"cannot make a folder in {parent}: {error.strerror or error}", f"set {variable} to a writable local folder"
         ) from error

@@ -45,6 +45,8 @@ SHARED = Path("/var/lock/wattdock")
 FOLDER_MODE, PRIVATE_MODE, FILE_MODE = 0o1777, 0o700, 0o644
 # Errors of opening pipes, links, devices, and files that are gone, barred or guarded by fcntl(2): these are no leases.
 NO_LEASE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.ENOENT, errno.EACCES, errno.EAGAIN)
+# Errors of flock(2) on NFS without a lock daemon, on Lustre mounted without `flock`, and on other remote file systems.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 MOUNTS = Path("/proc/self/mountinfo")
 # File systems on which flock reaches other machines, or only this process, and so says nothing about this machine.
 NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|ceph|lustre|gpfs|beegfs|glusterfs|fuse\.(sshfs|glusterfs|ceph|rclone)\S*")
@@ -105,7 +107,8 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
         waited_s = time.monotonic() - began_s
         with ExitStack() as stack:
             try:
-                held = _take_all(stack, place, request)
+                with _refused(place):
+                    held = _take_all(stack, place, request)
             except PreflightError as refusal:
                 if refusal.cause != Cause.LEASE_HELD or waited_s > max(request.wait_s, GRACE_S):
                     raise
@@ -137,8 +140,9 @@ def holders(folder: Path | None = None, besides: Collection[int] = ()) -> dict[s
         # Others may link to a file that somebody holds: it has the name that its owner wrote into it.
         is_its_name = state.st_nlink == 1 or os.pread(descriptor, len(path.name), 0) == name.encode()
         is_ours = any(os.path.samestat(state, own) for own in ours)
-        if is_its_name and not is_ours and not try_lock(descriptor, shared=True):
-            held[name] = state
+        with _refused(place):
+            if is_its_name and not is_ours and not try_lock(descriptor, shared=True):
+                held[name] = state
     return _holders(held)
 
 
@@ -290,7 +294,10 @@ def _refused(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = f"{_remedy(folder)}; or name another folder with {SETTING}"
+        # A folder of root's on a file system without locks serves nobody.
+        advice = f"name a local folder with {SETTING}"
+        if error.errno not in NO_LOCKS:
+            advice = f"{_remedy(folder)}; or name another folder with {SETTING}"
         raise PreflightError(f"cannot use the lease folder {folder}: {error.strerror}", advice) from error
 
 
