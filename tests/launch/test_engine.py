@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socketserver
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import unprivileged
 from refused import raises
-from seams.launch import engine_from
+from seams.launch import DEFAULT_ENGINE, engine_address, engine_from
 
 from wattdock.config import ContainerSpec, ExperimentConfig
 from wattdock.errors import Cause
@@ -66,6 +67,40 @@ class Engine(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+@pytest.mark.parametrize(
+    ("variables", "current", "address"),
+    [
+        ({}, None, DEFAULT_ENGINE),
+        ({}, "default", DEFAULT_ENGINE),
+        ({}, "rootless", "unix:///run/user/1000/docker.sock"),
+        ({"DOCKER_CONTEXT": "far"}, "rootless", "ssh://far"),
+        ({"DOCKER_CONTEXT": "default"}, "rootless", DEFAULT_ENGINE),
+        ({"DOCKER_CONTEXT": "far", "DOCKER_HOST": "unix:///own"}, "rootless", "unix:///own"),
+        ({}, "gone", "Docker's context 'gone' names no engine"),
+        ({"DOCKER_CONTEXT": os.fsdecode(b"caf\xe9")}, None, "names no engine"),
+        ({}, ["rootless"], "names no engine"),
+    ],
+)
+def test_the_engine_is_the_one_that_the_docker_command_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], current: object, address: str
+) -> None:
+    """A rootless engine and Docker Desktop are contexts, which their installers make current."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"HOME": str(tmp_path)} | variables).items():
+        monkeypatch.setenv(name, value)
+    for context, host in {"rootless": "unix:///run/user/1000/docker.sock", "far": "ssh://far"}.items():
+        folder = tmp_path / ".docker/contexts/meta" / hashlib.sha256(context.encode()).hexdigest()
+        folder.mkdir(parents=True)
+        (folder / "meta.json").write_text(json.dumps({"Name": context, "Endpoints": {"docker": {"Host": host}}}))
+    (tmp_path / ".docker/config.json").write_text(json.dumps({"currentContext": current} if current else {}))
+    if "://" in address:
+        assert engine_address() == address
+    else:
+        with raises(NoContainersError, *address.split(), cause=Cause.NO_ENGINE):
+            engine_address()
 
 
 @pytest.fixture

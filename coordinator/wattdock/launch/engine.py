@@ -7,6 +7,7 @@ holds the lock on the folder that its containers' labels name; a process id woul
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http
 import os
 import socket
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import host_clock
 from wattdock.errors import Cause, LaunchError, PreflightError
-from wattdock.files import is_held
+from wattdock.files import MAX_JSON_BYTES, is_held
 from wattdock.host import folders
+from wattdock.opening import read_regular
+from wattdock.text import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,8 +115,36 @@ class Image:
 
 
 def engine_address() -> str:
-    """Return the engine that DOCKER_HOST names, or Docker's own socket."""
-    return os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+    """Return the engine that the command `docker` asks: DOCKER_HOST's, the context's, or Docker's own socket.
+
+    Raises:
+        NoContainersError: The context names no engine.
+
+    Source: Docker CLI 28, `resolveContextName` in cli/command/cli.go (DOCKER_HOST, DOCKER_CONTEXT, `currentContext`);
+        cli/context/store: a context's folder is named by the SHA-256 of the context's name.
+    """
+    if address := os.environ.get("DOCKER_HOST"):
+        return address
+    folder = Path(os.environ.get("DOCKER_CONFIG") or f"{os.environ.get('HOME', '')}/.docker")
+    context = os.environ.get("DOCKER_CONTEXT") or _entry(folder / "config.json", "currentContext") or "default"
+    if context == "default":
+        return DEFAULT_ENGINE
+    meta = folder / "contexts" / "meta" / hashlib.sha256(os.fsencode(str(context))).hexdigest() / "meta.json"
+    if address := _entry(meta, "Endpoints", "docker", "Host"):
+        return str(address)
+    raise NoContainersError(
+        f"Docker's context {context!r} names no engine", "choose one that `docker context ls` lists, or set DOCKER_HOST"
+    )
+
+
+def _entry(file: Path, *keys: str) -> Any:
+    """Return what a file of JSON holds under these keys; None where there is no such file, or no such key in it."""
+    value: Any = None
+    with contextlib.suppress(OSError, ValueError):
+        value = from_json(read_regular(file, limit_bytes=MAX_JSON_BYTES, follow=True))
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def find_image(name: str, *, backend: str, needs_gpu: bool = False, remedy: str | None = None) -> Image:
@@ -167,7 +198,8 @@ def require_socket(address: str) -> None:
     """
     if not address.startswith("unix://"):
         raise NoContainersError(
-            f"the engine at {address} cannot share a runner's socket with this machine", "set DOCKER_HOST to unix://…"
+            f"the engine at {address} cannot share a runner's socket with this machine",
+            "set DOCKER_HOST to unix://…, or choose a context of this machine",
         )
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
