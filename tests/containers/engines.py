@@ -16,7 +16,7 @@ from seams.launch import DEFAULT_ENGINE, connect, require_socket
 from unprivileged import give_to_user, user_home
 
 from wattdock.errors import PreflightError
-from wattdock.launch import find_image
+from wattdock.launch.images import find_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

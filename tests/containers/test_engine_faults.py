@@ -23,7 +23,8 @@ from seams.launch import DockerLauncher, Image, connect
 from unprivileged import popen_as_user
 
 from wattdock.config import ContainerSpec
-from wattdock.launch import LaunchSpec, find_image, reap
+from wattdock.launch import LaunchSpec, reap
+from wattdock.launch.images import find_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

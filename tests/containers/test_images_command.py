@@ -16,8 +16,7 @@ from containers.engines import BASE, debian_client, engine_address, image_labels
 from containers.registry import serving
 from seams.launch import NO_BASE_DIGEST, NOT_COMMITTED, NOT_PUSHED, LockedImage, build, write_lock
 
-from wattdock.launch import find_image
-from wattdock.launch.images import build_image
+from wattdock.launch.images import build_image, find_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,7 @@ from containers.engines import build_on, home_and_folder, image_labels, tagged
 from seams.launch import LockedImage, write_lock
 from unprivileged import give_to_user
 
-from wattdock.launch import find_image
-from wattdock.launch.images import read_lock
+from wattdock.launch.images import find_image, read_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

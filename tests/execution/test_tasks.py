@@ -85,7 +85,7 @@ def test_what_tasks_need_is_made_once_and_no_environment_for_what_runs_in_contai
         yield
 
     monkeypatch.setattr(LauncherChoice, "launcher", launcher)
-    monkeypatch.setattr("wattdock.fleet.prepare.resolve_model", lambda model, **_: models.append(model.id))
+    monkeypatch.setattr("wattdock.fleet.fleet.resolve_model", lambda model, **_: models.append(model.id))
     asked: tuple[dict[str, Any], ...] = (
         {},
         {"workload": {"batch_size": 2}},

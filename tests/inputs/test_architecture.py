@@ -12,7 +12,7 @@ from make.architectures import CONFIGS, EXPERTS, LATENT, LENGTHS, SMALL, WITH_FL
 from refused import raises
 
 from wattdock.errors import UnknownArchitectureError
-from wattdock.inputs import architecture_of
+from wattdock.inputs.architecture import architecture_of
 
 
 @pytest.mark.parametrize("name", WITH_FLOPS)

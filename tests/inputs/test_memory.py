@@ -14,7 +14,8 @@ from seams.inputs import MemoryEstimate, ModelMemory, Requests
 
 from wattdock.config import EngineMemory, Split
 from wattdock.errors import UnknownArchitectureError
-from wattdock.inputs import architecture_of, presets
+from wattdock.inputs import presets
+from wattdock.inputs.architecture import architecture_of
 
 # A window keeps one token less than it looks back at, which is much of a small one; transformers' grouped Falcon keeps
 # each key/value head several times, which no other engine does.

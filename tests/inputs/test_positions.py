@@ -9,7 +9,7 @@ import pytest
 from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, VLLM_FOLDER, VLLM_PYTHON, printed_by
 from contract.subjects import TINY_LLAMA
 
-from wattdock.inputs import architecture_of
+from wattdock.inputs.architecture import architecture_of
 from wattdock_proto.context import model_context
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from seams.inputs import preset_of, shape_config
 
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError
-from wattdock.inputs import architecture_of, check_model, presets, resolve_model
+from wattdock.inputs import check_model, presets, resolve_model
+from wattdock.inputs.architecture import architecture_of
 
 if TYPE_CHECKING:
     from pathlib import Path

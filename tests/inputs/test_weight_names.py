@@ -156,7 +156,7 @@ def test_coordinator_and_runner_take_one_whole_gguf_model(
     """A folder of quantisations is the rule on hubs, and large models come in parts."""
     path = folder(tmp_path, {name: tiny.weights() if name == WHOLE else GGUF for name in names})
     spec = ModelSpec(path=path / chosen)
-    order = load_order_from(pb.LoadRequest(model_path=str(path / chosen)), {})
+    order = load_order_from(pb.LoadRequest(model_path=str(path / chosen)), {}, "llamacpp")
     if refused:
         with raises(PreflightError, path, *refused.split()):
             check_model(spec, experiment("llamacpp"))

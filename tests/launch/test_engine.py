@@ -20,7 +20,8 @@ from seams.launch import DEFAULT_ENGINE, engine_address, engine_from
 from wattdock.config import ContainerSpec, ExperimentConfig
 from wattdock.errors import Cause
 from wattdock.host import Machine
-from wattdock.launch import LauncherChoice, NoContainersError, choose_launcher, find_image
+from wattdock.launch import LauncherChoice, NoContainersError, choose_launcher
+from wattdock.launch.images import find_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
