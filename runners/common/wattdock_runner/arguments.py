@@ -51,16 +51,15 @@ class Argument:
     refused: str = ""
 
 
-def _unknown_argument(name: str, valid: Sequence[str]) -> InvalidRequest:
-    """Return the error for a name that does not exist, with the nearest valid name."""
-    near = difflib.get_close_matches(name, valid, n=1)
-    if near:
-        hint = f"did you mean {near[0]!r}?"
+def _unknown_argument(name: str, valid: Sequence[str], engine: str) -> InvalidRequest:
+    """Return the error for a name that does not exist in this version of the engine, with the nearest valid name."""
+    if near := difflib.get_close_matches(name, valid, n=1):
+        hint = f"nearest: {near[0]!r}"
     elif len(valid) > MOST_NAMES_LISTED:
         hint = f"none of the {len(valid)} valid ones is like it"
     else:
         hint = f"valid: {', '.join(valid) or 'none'}"
-    return InvalidRequest(f"unknown engine argument {name!r}; {hint}")
+    return InvalidRequest(f"{engine} has no argument {name!r}; {hint}")
 
 
 def parse_engine_args(text: str) -> dict[str, Any]:
@@ -78,15 +77,18 @@ def parse_engine_args(text: str) -> dict[str, Any]:
     return parsed
 
 
-def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, Argument]) -> None:
+def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, Argument], engine: str) -> None:
     """Accept engine arguments only if every name is declared and every value has its declared type.
+
+    Args:
+        engine: The engine and its version, "vllm 0.32.0", for a name that may be another version's.
 
     Raises:
         InvalidRequest: Holds the argument, its value and what is valid.
     """
     for name, value in engine_args.items():
         if name not in declared:
-            raise _unknown_argument(name, takeable(declared))
+            raise _unknown_argument(name, takeable(declared), engine)
         argument = declared[name]
         if argument.refused:
             raise InvalidRequest(f"engine argument {name!r} is not taken: {argument.refused}")

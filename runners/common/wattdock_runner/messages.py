@@ -17,11 +17,10 @@ from wattdock_runner.process import package_version, package_versions
 from wattdock_runner.recorder import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from google.protobuf.message import Message
 
-    from wattdock_runner.arguments import Argument
     from wattdock_runner.backend import Backend, LoadedModel
     from wattdock_runner.clock import Span
     from wattdock_runner.recorder import PassRecorder
@@ -43,11 +42,8 @@ PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument]) -> LoadOrder:
+def load_order_from(request: pb.LoadRequest, backend: Backend) -> LoadOrder:
     """Return what a backend must load.
-
-    Args:
-        declared: The backend's engine arguments.
 
     Raises:
         InvalidRequest: No model folder at that path, pickled weights, unknown dtype, bad engine arguments or an
@@ -63,7 +59,8 @@ def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument]) -
     if request.dtype and request.dtype not in DTYPES:
         raise InvalidRequest(f"unknown dtype {request.dtype!r}; valid: {', '.join(DTYPES)}")
     engine_args: dict[str, Any] = parse_engine_args(request.engine_args_json)
-    check_engine_args(engine_args, declared)
+    engine = f"{backend.framework} {package_version(backend.framework_package) or ''}".rstrip()
+    check_engine_args(engine_args, backend.engine_arguments or {}, engine)
     return LoadOrder(
         model_path=path,
         dtype=request.dtype or "auto",

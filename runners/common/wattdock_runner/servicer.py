@@ -71,7 +71,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         """
         if package_version(self._backend.framework_package) is None or self._backend.engine_arguments is None:
             raise WrongState(f"{self._backend.framework} is not installed here; {INSTALL}")
-        order = messages.load_order_from(request, self._backend.engine_arguments)
+        order = messages.load_order_from(request, self._backend)
         self._engine.require_idle()
         if self._is_loaded:
             raise WrongState("a model is loaded already; Unload it first")
