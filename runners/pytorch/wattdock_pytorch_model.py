@@ -5,12 +5,15 @@ Drawn parameters are made on their device: an 8 B model must neither pass throug
 
 from __future__ import annotations
 
+import copy
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import dispatch_model, infer_auto_device_map, init_empty_weights
 from accelerate.utils import get_balanced_memory
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.quantizers.auto import AutoHfQuantizer
 from wattdock_pytorch_ranks import (
     distributed_config,
     is_split,
@@ -45,6 +48,7 @@ def load_model(order: LoadOrder, *, on_gpu: bool) -> Any:
     drawn, rank, placement = order.random_weights, order.rank, Placement()
     try:
         config = checkpoint.read_config(AutoConfig, order)
+        require_quantizer(order, config)
         dtype = checkpoint.dtype_of(order, config, on_gpu=on_gpu)
         # Transformers chooses a dtype by the weights that it reads; there are none to draw.
         options["dtype"] = getattr(torch, dtype) if dtype else torch.float32 if drawn else "auto"
@@ -66,6 +70,25 @@ def load_model(order: LoadOrder, *, on_gpu: bool) -> Any:
         return draw_model(model, placement, drawn) if drawn else model
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
+
+
+def require_quantizer(order: LoadOrder, config: Any) -> None:
+    """Refuse a quantised checkpoint that transformers cannot run here, before its weights are read.
+
+    Raises:
+        InvalidRequest: The method is unknown, for which transformers would take the weights as they are; or a package
+            or a GPU is missing, in transformers' own words.
+
+    Source: `get_hf_quantizer` in transformers/quantizers/auto.py of transformers 5.24.
+    """
+    unread = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+    if not (settings := checkpoint.require_known_quantisation(order, config, unread)) or order.random_weights:
+        return
+    try:
+        AutoHfQuantizer.from_config(copy.deepcopy(settings)).validate_environment(device_map=None)
+    except Exception as error:
+        said = f"{error}; this runner's Python is {sys.executable}"
+        raise InvalidRequest(f"transformers cannot run {order.model_path}: {said}") from error
 
 
 def read_model(order: LoadOrder, **options: Any) -> Any:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.checkpoint import known_ids, read_config, require_same_weights, settings_warnings, weight_files
+from wattdock_runner.checkpoint import (
+    known_ids,
+    read_config,
+    require_known_quantisation,
+    require_same_weights,
+    settings_warnings,
+    weight_files,
+)
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -41,6 +48,29 @@ def test_a_folder_that_engines_read_alike_is_taken(
     path = folder(tmp_path, names, indexed)
     require_same_weights(path, "vLLM")
     assert sorted(file.name for file in weight_files(path)) == (read or indexed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "said"),
+    [
+        ({"quant_method": "awq", "bits": 4}, ["quant_config.json"], None),
+        (None, ["hf_quant_config.json"], None),
+        (None, ["quant_config.json"], "by quant_config.json, which this engine does not read; write its settings into"),
+    ],
+)
+def test_packed_weights_are_never_taken_for_plain_ones(
+    tmp_path: Path, settings: dict[str, Any] | None, names: list[str], said: str | None
+) -> None:
+    """Settings in a file that the engine does not read would be passed over without a word."""
+    text = SimpleNamespace(quantization_config=settings)
+    config = SimpleNamespace(get_text_config=lambda: text)
+    order: Any = SimpleNamespace(model_path=folder(tmp_path, names, []))
+    unread = ("quantize_config.json", "quant_config.json")
+    if said is None:
+        assert require_known_quantisation(order, config, unread) == (settings or {})
+        return
+    with pytest.raises(InvalidRequest, match=said):
+        require_known_quantisation(order, config, unread)
 
 
 def test_a_broken_index_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import resource
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import ids_prompt, workload
@@ -63,6 +63,24 @@ def test_attention_that_transformers_does_not_have_is_refused(bare: tuple[Runner
     engine_args: dict[str, object] = {"attn_implementation": "flash_attention_9"}
     code, detail = runner.refused_load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     assert (code, "flash_attention_9" in detail) == ("INVALID_ARGUMENT", True), detail
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "(`pip install optimum`); this runner's Python is /"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "pip install compressed-tensors"),
+        ({"quant_method": "fbgemm_fp8"}, "requires a GPU"),
+        ({"quant_method": "of_tomorrow"}, "Unknown quantization type, got of_tomorrow"),
+    ],
+)
+def test_a_quantised_folder_that_cannot_run_here_is_refused_before_its_weights_are_read(
+    bare: tuple[Runner, Path], tmp_path: Path, settings: dict[str, Any], named: str
+) -> None:
+    """With what is to be installed, and into which Python: there are no weights in the folder."""
+    write_config(tmp_path, quantization_config=settings)
+    code, detail = bare[0].refused_load(tmp_path, random_weights=None)
+    assert (code, named in detail) == ("INVALID_ARGUMENT", True), detail
 
 
 def test_checkpoint_that_lacks_a_parameter_is_refused(
