@@ -205,6 +205,18 @@ def test_each_file_that_decides_the_work_is_named_when_it_changes_comes_or_goes(
     assert len({fingerprint(files) for files in (before, without)}) == 2
 
 
+def test_a_draft_model_is_resolved_and_its_files_are_those_of_the_model(tmp_path: Path) -> None:
+    """The model's own revision stays, and a draft that is trained on shows as a change."""
+    model, draft = (ModelSpec(path=tiny.write(tmp_path / name)) for name in ("model", "draft"))
+    alone = resolve_model(model, home=tmp_path, progress=print)
+    folder = resolve_model(model, draft=draft, home=tmp_path, progress=print)
+    assert folder.draft is not None
+    assert (folder.draft.path, folder.draft.name, folder.revision) == (draft.path, "draft", alone.revision)
+    assert folder.files == {**alone.files} | {f"draft/{name}": digest for name, digest in alone.files.items()}
+    (tmp_path / "draft/generation_config.json").write_text('{"eos_token_id": 7}')
+    assert folder.read_again().changes_since(folder.files) == "draft/generation_config.json is new"
+
+
 def test_code_counts_only_where_it_runs_and_other_files_never(tmp_path: Path) -> None:
     """A README may be edited, and training may have left thousands of files."""
     path = whole(tmp_path / "model")

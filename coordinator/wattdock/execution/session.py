@@ -176,7 +176,8 @@ class Session:
     def _resolve_model(self) -> ModelFolder:
         """Return the model's folder; fail experiments that measured with another one, or whose prompts it refuses."""
         with self._context.interrupts.interruptible():
-            model = resolve_model(self._plan.config.model, home=self._context.home, progress=events.notes(self._emit))
+            config, progress = self._plan.config, events.notes(self._emit)
+            model = resolve_model(config.model, draft=config.draft, home=self._context.home, progress=progress)
 
         def accept(state: ExperimentState) -> None:
             require_same_model(state.config, model, state.measured_on)

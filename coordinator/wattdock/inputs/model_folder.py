@@ -78,6 +78,7 @@ class ModelFolder:
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     with_code: bool = False
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
+    draft: ModelFolder | None = None
 
     @property
     def vocab_size(self) -> int | None:
@@ -92,6 +93,8 @@ class ModelFolder:
             PreflightError: A file cannot be read.
         """
         files = file_digests(self.path, with_code=self.with_code, with_weights=not self.random_weights)
+        if self.draft:
+            files |= {f"draft/{name}": digest for name, digest in self.draft.read_again().files.items()}
         return replace(self, files=files)
 
     def changes_since(self, files: Mapping[str, str]) -> str:

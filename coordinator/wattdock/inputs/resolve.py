@@ -61,10 +61,13 @@ def check_model(spec: ModelSpec) -> None:
         raise ConfigError(f"{spec.id!r} is no model's id", hint, cause=Cause.UNKNOWN_SETTING)
 
 
-def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None]) -> ModelFolder:
+def resolve_model(
+    spec: ModelSpec, *, draft: ModelSpec | None = None, home: Path, progress: Callable[[str], None]
+) -> ModelFolder:
     """Return a folder that a runner can load, fetching or making it on first use.
 
     Args:
+        draft: The draft model of speculative decoding, which gets a folder, too.
         home: WATTDOCK_HOME; everything fetched or made goes below `<home>/models`.
         progress: Gets one line per slow step, download sizes first.
 
@@ -87,7 +90,10 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
         assert spec.id is not None
         folder = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
     folder = replace(folder, with_code=with_code).read_again()
-    return replace(folder, revision=folder.revision or fingerprint(folder.files))
+    folder = replace(folder, revision=folder.revision or fingerprint(folder.files))
+    if draft is None:
+        return folder
+    return replace(folder, draft=resolve_model(draft, home=home, progress=progress)).read_again()
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:

@@ -105,6 +105,8 @@ class Row:
     output_tokens: Annotated[
         int | None, Column("performance.output_tokens", "output tokens", ",", in_study=7, on_page=14)
     ]
+    cached_prompt_share: Annotated[float | None, Column("performance.cached_prompt_share", "cached", ".1%", on_page=14)]
+    drafts: Annotated[str | None, Column("performance.drafts.text", "drafts", on_page=14)]
     output_tokens_per_s: Annotated[
         float | None,
         Column(

@@ -22,7 +22,7 @@ from wattdock_runner.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# More valid names than this are not listed in an error.
+# How many valid names an error lists where none is like the name that is wrong.
 MOST_NAMES_LISTED = 30
 # JSON types by the names that annotations have; values of any other type only the engine can judge.
 JSON_TYPES: dict[str, tuple[type, ...]] = {
@@ -53,12 +53,8 @@ class Argument:
 
 def _unknown_argument(name: str, valid: Sequence[str], engine: str) -> InvalidRequest:
     """Return the error for a name that does not exist in this version of the engine, with the nearest valid name."""
-    if near := difflib.get_close_matches(name, valid, n=1):
-        hint = f"nearest: {near[0]!r}"
-    elif len(valid) > MOST_NAMES_LISTED:
-        hint = f"none of the {len(valid)} valid ones is like it"
-    else:
-        hint = f"valid: {', '.join(valid) or 'none'}"
+    near = difflib.get_close_matches(name, valid, n=1)
+    hint = f"nearest: {near[0]!r}" if near else f"valid: {', '.join(valid[:MOST_NAMES_LISTED])}"
     return InvalidRequest(f"{engine} has no argument {name!r}; {hint}")
 
 

@@ -46,12 +46,12 @@ def test_bad_argument_is_named_with_value_and_way_out(engine_args: dict[str, obj
     assert str(caught.value) == message
 
 
-def test_a_name_unlike_all_of_many_valid_names_does_not_list_them() -> None:
+def test_a_name_unlike_all_of_many_valid_names_does_not_list_all() -> None:
     """An engine has hundreds."""
     many = {f"option_{number}": Argument((int,)) for number in range(200)}
-    with pytest.raises(InvalidRequest, match=r"'zzz'.* 200 ") as caught:
+    with pytest.raises(InvalidRequest, match=r"'zzz'; valid: option_0") as caught:
         check_engine_args({"zzz": 1}, many, ENGINE)
-    assert "option_" not in str(caught.value)
+    assert str(caught.value).count("option_") == 30
 
 
 @pytest.mark.parametrize("text", ["[1]", "3", "{", "null"])
